@@ -1,0 +1,62 @@
+"""What holds for every test: offline, seeded, a fixed number of threads."""
+
+import os
+import random
+import socket
+import sys
+from collections.abc import Iterator
+
+# Set before torch, numpy or faiss load their thread pools.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+SEED = 0
+LOOPBACK = ("localhost", "::1", "127.")
+
+
+def _is_local(host: object) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    return name in (None, "") or (isinstance(name, str) and name.startswith(LOOPBACK))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _offline() -> Iterator[None]:
+    """Refuse every connection and name look-up that leaves this machine."""
+    patch = pytest.MonkeyPatch()
+
+    def guarded(original, host_of):
+        def call(*args, **kwargs):
+            host = host_of(*args)
+            if not _is_local(host):
+                raise OSError(f"tests run offline: refused to reach {host!r}")
+            return original(*args, **kwargs)
+
+        return call
+
+    def peer(sock, address, *_):
+        return None if sock.family == getattr(socket, "AF_UNIX", None) else address[0]
+
+    patch.setattr(socket.socket, "connect", guarded(socket.socket.connect, peer))
+    patch.setattr(socket.socket, "connect_ex", guarded(socket.socket.connect_ex, peer))
+    patch.setattr(socket, "getaddrinfo", guarded(socket.getaddrinfo, lambda host, *_: host))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Start every test from the same random state, whatever ran before it."""
+    random.seed(SEED)
+    np.random.seed(SEED)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(SEED)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Give a numpy generator with the suite's seed."""
+    return np.random.default_rng(SEED)

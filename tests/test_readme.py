@@ -1,0 +1,73 @@
+"""The Python blocks of README.md and docs/*.md run as they stand."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if p.exists()]
+FENCE = re.compile(
+    r"(?P<note><!--\s*(?P<word>[\w-]+)(?::\s*(?P<reason>[^>]*?))?\s*-->\s*\n)?"
+    r"^(?P<indent>[ ]*)```(?P<lang>[\w+-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```[ ]*$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def python_blocks(text: str) -> list[tuple[int, str, str | None]]:
+    """List (line, code, reason not to run it or None) of a page's Python blocks.
+
+    A block is left out only where the line above it says why:
+    ``<!-- not-run: needs a running server -->``.
+    """
+    blocks = []
+    for match in FENCE.finditer(text):
+        if match["lang"] not in ("python", "py", "python3"):
+            continue
+        line = text.count("\n", 0, match.start("code")) + 1
+        code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
+        reason = (match["reason"] or "").strip() if match["word"] == "not-run" else None
+        blocks.append((line, code, reason))
+    return blocks
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_code_blocks_run(page: Path, tmp_path: Path):
+    """A page's blocks run in order in one process, as a reader would run them."""
+    script = []
+    for line, code, reason in python_blocks(page.read_text(encoding="utf-8")):
+        if reason is not None:
+            assert reason, f"{page.name}:{line} is marked not-run without a reason"
+            continue
+        # blank lines put every block on its own line number, so a traceback points into the page
+        script += [""] * (line - 1 - len(script)) + code.splitlines()
+    path = tmp_path / f"{page.stem}.py"
+    path.write_text("\n".join(script) + "\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", str(path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page.name} fails as written:\n{done.stderr}"
+
+
+def test_blocks_are_found_with_their_lines_and_reasons():
+    page = (
+        "# Title\n\n```python\nx = 1\n```\n\n```bash\nnearwise --help\n```\n\n"
+        "<!-- not-run: needs a server -->\n```python\ny = 2\n```\n\n"
+        "- item\n\n  ```py\n  if x:\n      z = 3\n  ```\n"
+    )
+    assert python_blocks(page) == [
+        (4, "x = 1\n", None),
+        (13, "y = 2\n", "needs a server"),
+        (19, "if x:\n    z = 3\n", None),
+    ]
+
+
+def test_there_is_a_readme_to_test():
+    assert (ROOT / "README.md").exists()

@@ -1,0 +1,65 @@
+"""Modules that learn: embedders, neighbor attention and their losses."""
+
+from nearwise.nn.embedders import (
+    CategoricalEmbedding,
+    Embedder,
+    IdentityEmbedder,
+    TableEmbedder,
+    TabularMLP,
+)
+from nearwise.nn.losses import (
+    contrastive,
+    leave_one_out_nll,
+    leave_self_out,
+    margin_contrastive,
+    neighbor_probabilities,
+    soft_cross_entropy,
+    soft_targets,
+    supervised_contrastive,
+    vote_nll,
+    weight_entropy,
+)
+from nearwise.nn.multi_head import (
+    DistanceAttention,
+    LearnedDistanceAttention,
+    MultiHeadNeighborAttention,
+    UniformAttention,
+)
+from nearwise.nn.network import (
+    NeighborNetwork,
+    NetworkOutput,
+    build_network,
+    euclidean,
+    network_config,
+)
+from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
+
+__all__ = [
+    "CategoricalEmbedding",
+    "DistanceAttention",
+    "Embedder",
+    "IdentityEmbedder",
+    "LearnedDistanceAttention",
+    "MultiHeadNeighborAttention",
+    "NeighborNetwork",
+    "NetworkOutput",
+    "PBLDEmbedding",
+    "PLRLiteEmbedding",
+    "PiecewiseLinearEncoding",
+    "TableEmbedder",
+    "TabularMLP",
+    "UniformAttention",
+    "build_network",
+    "contrastive",
+    "euclidean",
+    "leave_one_out_nll",
+    "leave_self_out",
+    "margin_contrastive",
+    "neighbor_probabilities",
+    "network_config",
+    "soft_cross_entropy",
+    "soft_targets",
+    "supervised_contrastive",
+    "vote_nll",
+    "weight_entropy",
+]

@@ -1,0 +1,107 @@
+"""What a loaded data set is: features, labels, and where its official test part lies."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Kind = Literal["table", "embeddings"]
+Features = pd.DataFrame | NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Features and labels of one data set, rows in the order of its files.
+
+    Parameters
+    ----------
+    name : str
+        Registry name, or the stem of the file it was read from.
+    X : DataFrame of shape (n_rows, n_columns) or float32 ndarray of that shape
+        A table (numbers, categories, missing values) or ready embeddings.
+    y : ndarray of shape (n_rows,)
+        Labels: integers, text or booleans; never missing.
+    target_name : str
+        What the labels are called in the files.
+    kind : {"table", "embeddings"}
+        "table" goes with a DataFrame, "embeddings" with an array.
+    source : str
+        Where the rows come from, in words.
+    test_index : int64 ndarray, optional
+        Row positions of the official test part, ascending; None where there is none.
+    files : tuple of Path
+        Files read; empty for the sets that scikit-learn carries.
+    views : dict of str to float32 ndarray of the shape of `X`
+        Other views of the same rows (for example "flip"), where asked for and available.
+
+    Raises
+    ------
+    ValueError
+        If rows of `X`, `y` or a view disagree, `y` is not one-dimensional, or there are no rows.
+    """
+
+    name: str
+    X: Features
+    y: NDArray[np.generic]
+    target_name: str
+    kind: Kind
+    source: str
+    test_index: NDArray[np.int64] | None = None
+    files: tuple[Path, ...] = ()
+    views: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check that features, labels and views describe the same rows."""
+        if self.y.ndim != 1:
+            raise ValueError(
+                f"Data set {self.name!r}: labels have shape {self.y.shape}; "
+                "pass one label a row, shape (n_rows,)."
+            )
+        lengths = {"X": len(self.X), "y": len(self.y)}
+        lengths |= {f"view {view!r}": len(rows) for view, rows in self.views.items()}
+        if len(set(lengths.values())) > 1:
+            seen = ", ".join(f"{part} has {rows} rows" for part, rows in lengths.items())
+            raise ValueError(f"Data set {self.name!r}: {seen}; all must have the same number.")
+        if not len(self.y):
+            raise ValueError(f"Data set {self.name!r} has no rows. Pass at least one.")
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.y)
+
+    @property
+    def classes(self) -> NDArray[np.generic]:
+        """The distinct labels, sorted; shape (n_classes,)."""
+        return np.unique(self.y)
+
+    def rows(self, index: NDArray[np.int64]) -> tuple[Features, NDArray[np.generic]]:
+        """Return the features and labels at these row positions.
+
+        Parameters
+        ----------
+        index : int64 ndarray of shape (n_selected,)
+            Positions in [0, n_rows), in any order.
+
+        Returns
+        -------
+        X : DataFrame or ndarray of shape (n_selected, n_columns)
+            Features, of the type of `self.X`.
+        y : ndarray of shape (n_selected,)
+            Their labels.
+        """
+        X = self.X.iloc[index] if isinstance(self.X, pd.DataFrame) else self.X[index]
+        return X, self.y[index]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one table with the features and, last, the labels under `target_name`.
+
+        Columns of embeddings are called f0, f1, ...
+        """
+        if isinstance(self.X, pd.DataFrame):
+            frame = self.X.reset_index(drop=True)
+        else:
+            frame = pd.DataFrame(self.X, columns=[f"f{i}" for i in range(self.X.shape[1])])
+        return frame.assign(**{self.target_name: self.y})

@@ -1,0 +1,202 @@
+"""Find a registered file: the data root first, then the user's cache, then its official address."""
+
+import hashlib
+import logging
+import os
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+
+ENVIRONMENT_VARIABLE = "NEARWISE_DATA"
+UCI_BASE = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+TIMEOUT_SECONDS = 60
+_CHUNK_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class ChecksumError(OSError):
+    """A downloaded file is not the published one; nothing was kept."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set and how to recognise it.
+
+    Parameters
+    ----------
+    path : str
+        Place below the data root and below the cache, with forward slashes.
+    remote : str or None
+        Path below `UCI_BASE`; None for a file that cannot be downloaded.
+    sha256 : tuple of str
+        Accepted digests of a download, lower-case hexadecimal.
+    how_to_get : str
+        What to do where the file cannot be downloaded.
+    """
+
+    path: str
+    remote: str | None = None
+    sha256: tuple[str, ...] = ()
+    how_to_get: str = ""
+
+    @property
+    def url(self) -> str | None:
+        """The official address, or None where there is none."""
+        return None if self.remote is None else f"{UCI_BASE}/{self.remote}"
+
+
+def cache_dir() -> Path:
+    """Return the folder of downloaded data; it may not exist yet.
+
+    `$XDG_CACHE_HOME/nearwise/data` where that variable holds an absolute path; otherwise
+    `~/.cache/nearwise/data` (`~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows).
+    """
+    asked = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(asked):
+        base = Path(asked)
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        base = Path.home() / ".cache"
+    return base / "nearwise" / "data"
+
+
+def locate(
+    file: DataFile, *, data_root: str | os.PathLike[str] | None = None, download: bool = True
+) -> Path:
+    """Return a local path of `file`, downloading it into the cache if need be.
+
+    Parameters
+    ----------
+    file : DataFile
+        What to look for.
+    data_root : path, optional
+        Folder looked in first; default: the environment variable NEARWISE_DATA.
+    download : bool, default=True
+        Whether to fetch the file from its official address when no local copy is found.
+
+    Returns
+    -------
+    path : Path
+        An existing file.
+
+    Raises
+    ------
+    NotADirectoryError
+        If `data_root` is given and is no folder.
+    FileNotFoundError
+        If the file is in none of the three places; the message names each and what to do.
+    ChecksumError
+        If the download differs from the published file.
+    """
+    tried = []
+    root, where = _root(data_root)
+    for base, label in ((root, where), (cache_dir(), "cache")):
+        if base is None:
+            tried.append(f"{label}: not set")
+            continue
+        candidate = base / file.path
+        if candidate.is_file():
+            return candidate
+        tried.append(f"{label}: no file {candidate}")
+    if file.url is None:
+        tried.append("download: not offered for this file")
+    elif not download:
+        tried.append(f"download: switched off (would be {file.url})")
+    else:
+        try:
+            return fetch(file.url, cache_dir() / file.path, file.sha256)
+        except ChecksumError:
+            raise
+        except OSError as error:
+            tried.append(f"download: {error}")
+    places = "\n".join(f"  {i}. {place}" for i, place in enumerate(tried, 1))
+    raise FileNotFoundError(f"{file.path} was found in none of three places:\n{places}\n"
+                            f"{_advice(file)}")
+
+
+def _root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
+    if data_root is not None:
+        root = Path(data_root).expanduser()
+        if not root.is_dir():
+            raise NotADirectoryError(
+                f"data_root={str(data_root)!r} is not a folder. Pass the folder that holds the "
+                "data sets, or leave it out to use NEARWISE_DATA, the cache or a download."
+            )
+        return root, "data_root"
+    value = os.environ.get(ENVIRONMENT_VARIABLE)
+    return (Path(value).expanduser() if value else None), f"data root ({ENVIRONMENT_VARIABLE})"
+
+
+def _advice(file: DataFile) -> str:
+    how = file.how_to_get or f"Get {file.url} on a machine with network access."
+    return (
+        f"{how} Put the file at FOLDER/{file.path} and pass data_root=FOLDER "
+        f"or set {ENVIRONMENT_VARIABLE}=FOLDER."
+    )
+
+
+def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
+    """Download `url` to `target`; the file appears whole and checked, or not at all.
+
+    The bytes are written beside `target` under a name of this process and renamed after the
+    digest has been compared.
+
+    Parameters
+    ----------
+    url : str
+        Address with scheme http, https or file.
+    target : Path
+        Where the file shall lie; missing folders are made.
+    sha256 : tuple of str
+        Accepted digests, lower-case hexadecimal; at least one.
+
+    Returns
+    -------
+    target : Path
+        The path passed in.
+
+    Raises
+    ------
+    ChecksumError
+        If the digest of the bytes received is not among `sha256`.
+    OSError
+        If the address cannot be read or the file cannot be written; names which.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot make the folder {target.parent}: {error}") from error
+    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    _log.info("downloading %s to %s", url, target)
+    try:
+        digest = _stream(url, aside)
+        if digest not in sha256:
+            raise ChecksumError(
+                f"{url} has sha256 {digest}, expected {' or '.join(sha256)}. The file was changed "
+                "at its source or on the way; nothing was kept. Try again, or put a copy you "
+                "trust under the data root."
+            )
+        os.replace(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
+    return target
+
+
+def _stream(url: str, path: Path) -> str:
+    """Copy `url` into `path` and return the sha256 of what was written."""
+    digest = hashlib.sha256()
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as reply, path.open("wb") as out:
+            while chunk := reply.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                out.write(chunk)
+    except URLError as error:
+        raise OSError(f"cannot read {url}: {error.reason}") from error
+    except OSError as error:
+        raise OSError(f"cannot copy {url} to {path}: {error}") from error
+    return digest.hexdigest()

@@ -1,0 +1,193 @@
+"""Embeddings in an npz file: which arrays are features, which labels, which the test part."""
+
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEATURE_NAMES = ("X", "x", "features", "embeddings", "data")
+LABEL_NAMES = ("y", "Y", "labels", "label", "targets", "target")
+# (train features, train labels, test features, test labels)
+SPLIT_NAMES = (
+    ("X_train", "y_train", "X_test", "y_test"),
+    ("train", "train_label", "test", "test_label"),
+)
+Arrays = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Features and labels of an npz file.
+
+    Parameters
+    ----------
+    X : float32 ndarray of shape (n_rows, n_dims)
+        Embeddings; the training part first where the file has two parts.
+    y : ndarray of shape (n_rows,)
+        Labels.
+    target_name : str
+        Name of the label array.
+    test_index : int64 ndarray, optional
+        Rows of the test part; None where the file has one part.
+    views : dict of str to float32 ndarray of shape (n_rows, n_dims)
+        Other views of the same rows.
+    """
+
+    X: NDArray[np.float32]
+    y: NDArray[np.generic]
+    target_name: str
+    test_index: NDArray[np.int64] | None
+    views: dict[str, NDArray[np.float32]]
+
+
+def read_arrays(source: str | os.PathLike[str] | bytes) -> Arrays:
+    """Read all arrays of an npz file, given as a path or as its bytes.
+
+    Raises
+    ------
+    ValueError
+        If the file is no npz, holds no array, or holds Python objects (those are never loaded).
+    """
+    where = "the npz read" if isinstance(source, bytes) else str(source)
+    try:
+        stream = io.BytesIO(source) if isinstance(source, bytes) else Path(source)
+        with np.load(stream, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one bare array (.npy)")
+            arrays: Arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{where} cannot be read as npz: {error}. Write it with numpy.savez, "
+            "numbers or fixed-width text only."
+        ) from error
+    if not arrays:
+        raise ValueError(f"{where} holds no arrays. {_expected()}")
+    return arrays
+
+
+def write_arrays(arrays: Arrays) -> bytes:
+    """Return the bytes of an npz file with these arrays, whatever their names.
+
+    `numpy.savez` cannot store an array called "file"; a column may be called so.
+    """
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(values), allow_pickle=False)
+    return stream.getvalue()
+
+
+def pick_embeddings(arrays: Arrays, *, where: str, target: str | None = None,
+                    views: bool = False) -> Embeddings:
+    """Choose features and labels among the arrays of an npz file.
+
+    Two layouts are known. One part: a feature array called X, x, features, embeddings or data,
+    and labels called y, Y, labels, label, targets or target. Two parts: X_train, y_train,
+    X_test, y_test; or train, train_label, test, test_label, where train_flip and test_flip may
+    give a second view.
+
+    Parameters
+    ----------
+    arrays : dict of str to ndarray
+        As `read_arrays` gives them.
+    where : str
+        What the file is called in errors.
+    target : str, optional
+        Name of the label array of a one-part file; default: the known names above.
+    views : bool, default=False
+        Whether to keep the second view, as "flip".
+
+    Returns
+    -------
+    embeddings : Embeddings
+        Features as float32.
+
+    Raises
+    ------
+    ValueError
+        If the arrays are not there (the message lists what is), or their shapes do not fit.
+    """
+    if target is None:
+        for names in SPLIT_NAMES:
+            if all(name in arrays for name in names):
+                return _two_parts(arrays, names, where, views)
+    features = next((name for name in FEATURE_NAMES if name in arrays), None)
+    labels = target or next((name for name in LABEL_NAMES if name in arrays), None)
+    if features is None or labels not in arrays or labels is None:
+        lacking = "a feature array" if features is None else (
+            f"the label array {labels!r}" if labels else "a label array")
+        raise ValueError(f"{where} lacks {lacking}; it holds {sorted(arrays)}. {_expected()}")
+    X = as_features(arrays[features], f"{where}: {features}")
+    y = _as_labels(arrays[labels], len(X), f"{where}: {labels}")
+    return Embeddings(X, y, labels, None, {})
+
+
+def _two_parts(arrays: Arrays, names: tuple[str, str, str, str], where: str,
+               views: bool) -> Embeddings:
+    train, train_label, test, test_label = names
+    X = _joined(arrays, train, test, where)
+    n_train = len(arrays[train])
+    y = np.concatenate([
+        _as_labels(arrays[train_label], n_train, f"{where}: {train_label}"),
+        _as_labels(arrays[test_label], len(X) - n_train, f"{where}: {test_label}"),
+    ])
+    flips = (f"{train}_flip", f"{test}_flip")
+    kept = {}
+    if views and all(name in arrays for name in flips):
+        kept["flip"] = _joined(arrays, *flips, where)
+        if kept["flip"].shape != X.shape:
+            raise ValueError(
+                f"{where}: {flips[0]} and {flips[1]} give shape {kept['flip'].shape}, the plain "
+                f"view {X.shape}. A view holds the same rows and dimensions."
+            )
+    target_name = train_label if train_label == "train_label" else "y"
+    test_index = np.arange(n_train, len(X), dtype=np.int64)
+    return Embeddings(X, y, target_name.removeprefix("train_"), test_index, kept)
+
+
+def _joined(arrays: Arrays, first: str, second: str, where: str) -> NDArray[np.float32]:
+    parts = [as_features(arrays[name], f"{where}: {name}") for name in (first, second)]
+    if parts[0].shape[1] != parts[1].shape[1]:
+        raise ValueError(
+            f"{where}: {first} has {parts[0].shape[1]} dimensions, {second} "
+            f"{parts[1].shape[1]}. Write both with the same embedder."
+        )
+    return np.concatenate(parts)
+
+
+def as_features(values: NDArray[np.generic], where: str) -> NDArray[np.float32]:
+    """Return `values` of shape (n_rows, n_dims) as float32.
+
+    Raises
+    ------
+    ValueError
+        If they are not two-dimensional numbers.
+    """
+    if values.ndim != 2 or values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{where} has shape {values.shape} and type {values.dtype}; features are numbers of "
+            "shape (n_rows, n_dims). Embed or flatten each row first."
+        )
+    return values.astype(np.float32)
+
+
+def _as_labels(values: NDArray[np.generic], n_rows: int, where: str) -> NDArray[np.generic]:
+    if values.shape != (n_rows,):
+        raise ValueError(
+            f"{where} has shape {values.shape}; labels have shape ({n_rows},), one for each row "
+            "of the features."
+        )
+    return values
+
+
+def _expected() -> str:
+    return (
+        f"Call the features {' or '.join(FEATURE_NAMES[:1] + FEATURE_NAMES[2:4])} and the labels "
+        f"{' or '.join((LABEL_NAMES[0], LABEL_NAMES[2]))}, or give the label array's name as "
+        f"target; with a test part: {', '.join(SPLIT_NAMES[0])}."
+    )

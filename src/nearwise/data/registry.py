@@ -1,0 +1,275 @@
+"""One registry of data sets: by name, or from a file of one's own."""
+
+import difflib
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import sklearn
+from numpy.typing import NDArray
+from sklearn import datasets as bundled
+
+from nearwise.data import uci
+from nearwise.data.dataset import Dataset
+from nearwise.data.files import DataFile, locate
+from nearwise.data.npz import LABEL_NAMES, pick_embeddings, read_arrays
+from nearwise.data.tables import read_table, table_format
+
+_UCI_SOURCE = "UCI Machine Learning Repository (CC BY 4.0)"
+_ADULT = (
+    DataFile("adult/adult.data", "adult/adult.data",
+             ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",)),
+    DataFile("adult/adult.test", "adult/adult.test",
+             ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",)),
+)  # fmt: skip
+_RED = DataFile("wine-quality/winequality-red.csv", "wine-quality/winequality-red.csv",
+                ("4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",))
+_WHITE = DataFile("wine-quality/winequality-white.csv", "wine-quality/winequality-white.csv",
+                  ("76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",))
+_LETTER = DataFile("tabular/letter-recognition.data", "letter-recognition/letter-recognition.data",
+                   ("2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2",))
+_MAGIC = DataFile("tabular/magic04.data", "magic/magic04.data",
+                  ("e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",))
+# the repository's file ends with a newline, common copies of it without one
+_IONOSPHERE = DataFile("tabular/ionosphere.csv", "ionosphere/ionosphere.data",
+                       ("46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd",
+                        "fd6dd7864b55d56dac0a1e6e24af9ccc35bf2555ac79af8ab9f3d1daa065ab83"))
+_CIFAR10_FEATURES = DataFile(
+    "cifar10-features/squeezenet_pca192.npz",
+    how_to_get=(
+        "cifar10-features cannot be downloaded, it is computed from CIFAR-10: images at 112 "
+        "pixels through an ImageNet SqueezeNet 1.0, last fire module, average and maximum "
+        "pooled, square root, 192 principal components of the training images; arrays train, "
+        "train_label, test, test_label and, flipped, train_flip and test_flip."
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _UciSet:
+    """Files of a UCI set, how to read them, and how many rows the official files give."""
+
+    files: tuple[DataFile, ...]
+    read: Callable[[Sequence[Path]], uci.Table]
+    n_rows: int
+
+
+def _wine(paths: Sequence[Path], *, multiclass: bool, drop_duplicates: bool) -> uci.Table:
+    return uci.read_wine_quality(
+        paths[0], multiclass=multiclass, drop_duplicates=drop_duplicates
+    )
+
+
+def _wine_sets() -> dict[str, _UciSet]:
+    sets = {}
+    for color, file, n_rows, n_distinct in (("red", _RED, 1599, 1359), ("white", _WHITE, 4898, 3961)):
+        for multiclass, middle in ((False, ""), (True, "-multiclass")):
+            for drop, end in ((False, ""), (True, "-dd")):
+                read = partial(_wine, multiclass=multiclass, drop_duplicates=drop)
+                sets[f"wine-{color}{middle}{end}"] = _UciSet(
+                    (file,), read, n_distinct if drop else n_rows
+                )
+    return sets
+
+
+_UCI_SETS = {
+    "adult": _UciSet(_ADULT, uci.read_adult, 48842),
+    **_wine_sets(),
+    "letter": _UciSet((_LETTER,), uci.read_letter, 20000),
+    "magic04": _UciSet((_MAGIC,), uci.read_magic, 19020),
+    "ionosphere": _UciSet((_IONOSPHERE,), uci.read_ionosphere, 351),
+}
+_BUNDLED: dict[str, Callable[..., object]] = {
+    "digits": bundled.load_digits,
+    "iris": bundled.load_iris,
+    "wine": bundled.load_wine,
+    "breast_cancer": bundled.load_breast_cancer,
+}
+_EMBEDDINGS = "cifar10-features"
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Return the names that `load_dataset` knows, besides paths."""
+    return (*_BUNDLED, *_UCI_SETS, _EMBEDDINGS)
+
+
+def load_dataset(
+    name: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    data_root: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    views: bool = False,
+) -> Dataset:
+    """Load a data set by its registered name or from a file.
+
+    Registered files are sought under `data_root` (or the folder named by the environment
+    variable NEARWISE_DATA), then in the user's cache, then downloaded into that cache and
+    checked against their sha256. The sets of scikit-learn need no file.
+
+    Parameters
+    ----------
+    name : str or path
+        One of `dataset_names()`; or a CSV, TSV, Parquet or npz file; "-" reads a table from
+        standard input. "FILE:COLUMN" is short for ``load_dataset(FILE, target=COLUMN)``.
+    target : str, optional
+        Column or array with the labels; only for files. Default: the only one called target,
+        label, class or y (an npz: y, labels, ..., see `pick_embeddings`).
+    data_root : path, optional
+        Folder looked in first; default: NEARWISE_DATA.
+    download : bool, default=True
+        Whether files found nowhere may be downloaded.
+    views : bool, default=False
+        Whether to load other views of the rows as well: cifar10-features has "flip".
+
+    Returns
+    -------
+    dataset : Dataset
+        Rows in the order of the files. `test_index` is set where there is an official test part
+        (cifar10-features; npz files with one). adult is adult.data followed by adult.test, as
+        one table without an official test part.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, the target is missing, or a file cannot be read.
+    FileNotFoundError
+        If the files are in none of the three places.
+
+    Warns
+    -----
+    UserWarning
+        If a registered file gives another number of rows than the official one.
+
+    Examples
+    --------
+    >>> from nearwise.data import load_dataset
+    >>> load_dataset("iris").X.shape
+    (150, 4)
+    """
+    key = os.fspath(name)
+    if key in dataset_names():
+        if target is not None:
+            raise ValueError(
+                f"Data set {key!r} has its own target; leave out target={target!r}."
+                f" For a file of that name pass './{key}'."
+            )
+        return _load_registered(key, data_root, download, views)
+    path, target = _as_file(key, target)
+    if path is None:
+        raise ValueError(_unknown(key))
+    return _load_file(path, target, views)
+
+
+def _load_registered(
+    name: str, data_root: str | os.PathLike[str] | None, download: bool, views: bool
+) -> Dataset:
+    if name in _BUNDLED:
+        return _load_bundled(name)
+    if name == _EMBEDDINGS:
+        return _load_cifar10_features(data_root, download, views)
+    entry = _UCI_SETS[name]
+    paths = tuple(locate(f, data_root=data_root, download=download) for f in entry.files)
+    X, y, target_name = entry.read(paths)
+    _warn_if_other_size(name, len(y), entry.n_rows, paths)
+    return Dataset(name, X, y, target_name, "table", _UCI_SOURCE, files=paths)
+
+
+def _load_bundled(name: str) -> Dataset:
+    bunch: dict[str, object] = _BUNDLED[name](as_frame=True)  # type: ignore[assignment]
+    X, codes = bunch["data"], np.asarray(bunch["target"])
+    assert isinstance(X, pd.DataFrame)
+    y: NDArray[np.generic] = codes.astype(np.int64)
+    if name != "digits":  # there the class names are the digits themselves
+        y = np.asarray(bunch["target_names"]).astype(str)[codes]
+    target_name = "digit" if name == "digits" else "class"
+    return Dataset(name, X, y, target_name, "table", f"scikit-learn {sklearn.__version__}")
+
+
+def _load_cifar10_features(
+    data_root: str | os.PathLike[str] | None, download: bool, views: bool
+) -> Dataset:
+    path = locate(_CIFAR10_FEATURES, data_root=data_root, download=download)
+    part = pick_embeddings(read_arrays(path), where=str(path), views=views)
+    _warn_if_other_size(_EMBEDDINGS, len(part.y), 60000, (path,))
+    return Dataset(
+        _EMBEDDINGS, part.X, part.y, part.target_name, "embeddings",
+        "CIFAR-10 (Krizhevsky 2009) through an ImageNet SqueezeNet, 192 principal components",
+        test_index=part.test_index, files=(path,), views=part.views,
+    )  # fmt: skip
+
+
+def _warn_if_other_size(name: str, seen: int, official: int, paths: Sequence[Path]) -> None:
+    if seen != official:
+        warnings.warn(
+            f"Data set {name!r} has {seen:,} rows, the official files give {official:,}: "
+            f"{', '.join(map(str, paths))}. Its results are not comparable with published ones.",
+            stacklevel=4,
+        )
+
+
+def _as_file(key: str, target: str | None) -> tuple[str | None, str | None]:
+    """Split "FILE:COLUMN" and tell a path from a mis-spelt name (None)."""
+    if key == "-" or Path(key).exists():
+        return key, target
+    path, colon, column = key.rpartition(":")
+    if colon and target is None and (path == "-" or table_format(path) or Path(path).is_file()):
+        return path, column
+    looks_like_path = table_format(key) or "/" in key or os.sep in key
+    return (key if looks_like_path else None), target
+
+
+def _unknown(key: str) -> str:
+    close = difflib.get_close_matches(key.lower(), dataset_names(), n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    return (
+        f"Unknown data set {key!r}.{hint} Known: {', '.join(dataset_names())}; "
+        "or pass the path of a CSV, TSV, Parquet or npz file."
+    )
+
+
+def _load_file(path: str, target: str | None, views: bool) -> Dataset:
+    name = "stdin" if path == "-" else Path(path).stem
+    files = () if path == "-" else (Path(path),)
+    if table_format(path) == "npz" and Path(path).is_file():
+        arrays = read_arrays(path)
+        if any(values.ndim > 1 for values in arrays.values()) or target is None:
+            part = pick_embeddings(arrays, where=path, target=target, views=views)
+            return Dataset(
+                name, part.X, part.y, part.target_name, "embeddings", path,
+                test_index=part.test_index, files=files, views=part.views,
+            )  # fmt: skip
+    frame = read_table(path)
+    target = _find_target(frame, target, path)
+    column = frame.pop(target)
+    if column.isna().any():
+        raise ValueError(
+            f"{path}: {int(column.isna().sum())} of {len(column)} rows have no value in the "
+            f"target column {target!r}. Drop those rows or fill in their labels."
+        )
+    if not frame.shape[1]:
+        raise ValueError(f"{path} has no column besides the target {target!r}. Add features.")
+    y = np.asarray(column)
+    y = y.astype(str) if y.dtype == object and all(isinstance(v, str) for v in y) else y
+    return Dataset(name, frame, y, target, "table", path, files=files)
+
+
+def _find_target(frame: pd.DataFrame, target: str | None, path: str) -> str:
+    columns = list(frame.columns)
+    if target is None:
+        usual = [c for c in columns if c in LABEL_NAMES or c == "class"]
+        if len(usual) == 1:
+            return usual[0]
+        seen = f"several columns that may be it ({', '.join(usual)})" if usual else "none marked"
+        raise ValueError(f"{path}: which column is the target? It has {seen}. Pass target= one "
+                         f"of {columns}.")
+    if target not in columns:
+        close = difflib.get_close_matches(target, columns, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{path} has no column {target!r}.{hint} It has {columns}.")
+    return target

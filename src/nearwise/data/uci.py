@@ -1,0 +1,147 @@
+"""Read the original files of the UCI data sets and give their columns the documented names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Table = tuple[pd.DataFrame, NDArray[np.generic], str]
+
+# adult.names, section 7; the last is the label
+ADULT_COLUMNS = (
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week",
+    "native-country", "class",
+)  # fmt: skip
+ADULT_NUMERIC = (
+    "age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week",
+)  # fmt: skip
+# letter-recognition.names, section 7; the first is the label
+LETTER_COLUMNS = (
+    "lettr", "x-box", "y-box", "width", "high", "onpix", "x-bar", "y-bar", "x2bar", "y2bar",
+    "xybar", "x2ybr", "xy2br", "x-ege", "xegvy", "y-ege", "yegvx",
+)  # fmt: skip
+# magic04.names, section 7; the last is the label
+MAGIC_COLUMNS = (
+    "fLength", "fWidth", "fSize", "fConc", "fConc1", "fAsym", "fM3Long", "fM3Trans", "fAlpha",
+    "fDist", "class",
+)  # fmt: skip
+# ionosphere.names gives no names; the repository's page calls them Attribute1 to Attribute34
+IONOSPHERE_COLUMNS = (*(f"Attribute{i}" for i in range(1, 35)), "Class")
+WINE_COLUMNS = (
+    "fixed acidity", "volatile acidity", "citric acid", "residual sugar", "chlorides",
+    "free sulfur dioxide", "total sulfur dioxide", "density", "pH", "sulphates", "alcohol",
+    "quality",
+)  # fmt: skip
+GOOD_QUALITY = 6
+
+
+def read_adult(paths: Sequence[Path]) -> Table:
+    """Read adult.data and adult.test as one table, in that order.
+
+    "?" becomes missing, the dot after the labels of adult.test is dropped, the eight nominal
+    columns become categories with sorted levels, fnlwgt is kept. Labels are "<=50K" and ">50K".
+    """
+    parts = [_read_headless(path, ADULT_COLUMNS) for path in paths]
+    frame = pd.concat(parts, ignore_index=True)
+    y = _labels(frame.pop("class").str.rstrip("."), paths[0])
+    for column in frame.columns:
+        if column not in ADULT_NUMERIC:
+            frame[column] = frame[column].astype("category")
+    return frame, y, "class"
+
+
+def read_letter(paths: Sequence[Path]) -> Table:
+    """Read letter-recognition.data: 16 whole numbers and a capital letter in "lettr"."""
+    return _read_labelled(paths[0], LETTER_COLUMNS, "lettr")
+
+
+def read_magic(paths: Sequence[Path]) -> Table:
+    """Read magic04.data: 10 numbers and the class, "g" (gamma) or "h" (hadron)."""
+    return _read_labelled(paths[0], MAGIC_COLUMNS, "class")
+
+
+def read_ionosphere(paths: Sequence[Path]) -> Table:
+    """Read the ionosphere file: 34 numbers and the class, "g" (good) or "b" (bad)."""
+    return _read_labelled(paths[0], IONOSPHERE_COLUMNS, "Class")
+
+
+def read_wine_quality(path: Path, *, multiclass: bool, drop_duplicates: bool) -> Table:
+    """Read winequality-red.csv or winequality-white.csv (semicolons, with a header).
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    multiclass : bool
+        True keeps the quality, an integer of 3 to 9, as the label. False makes it 1 where the
+        quality is at least 6, else 0.
+    drop_duplicates : bool
+        Whether to drop each row whose *features* equal those of an earlier row (the first stays).
+
+    Returns
+    -------
+    X : DataFrame of shape (n_rows, 11)
+        Physicochemical measurements.
+    y : int64 ndarray of shape (n_rows,)
+        Labels.
+    target_name : str
+        "quality", or "quality_at_least_6".
+    """
+    frame = _parse(path, sep=";", header=0)
+    missing = [name for name in WINE_COLUMNS if name not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"{path} lacks the columns {missing}; it has {list(frame.columns)}. "
+            "Replace it by the original UCI file."
+        )
+    frame = frame[list(WINE_COLUMNS)]
+    if drop_duplicates:
+        frame = frame.drop_duplicates(subset=list(WINE_COLUMNS[:-1]), keep="first")
+    frame = frame.reset_index(drop=True)
+    quality = _labels(frame.pop("quality"), path).astype(np.int64)
+    if multiclass:
+        return frame, quality, "quality"
+    return frame, (quality >= GOOD_QUALITY).astype(np.int64), f"quality_at_least_{GOOD_QUALITY}"
+
+
+def _read_labelled(path: Path, columns: Sequence[str], target: str) -> Table:
+    frame = _read_headless(path, columns)
+    y = _labels(frame.pop(target), path)
+    return frame, y, target
+
+
+def _read_headless(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    # adult.test opens with the line "|1x3 Cross validator": a bar starts a comment
+    frame = _parse(path, header=None, skipinitialspace=True, comment="|",
+                   na_values=["?"], keep_default_na=False)
+    if frame.shape[1] != len(columns):
+        raise ValueError(
+            f"{path} has {frame.shape[1]} columns, expected {len(columns)} "
+            f"({columns[0]} ... {columns[-1]}). Replace it by the original UCI file."
+        )
+    frame.columns = pd.Index(columns)
+    return frame
+
+
+def _parse(path: Path, **options: object) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, float_precision="round_trip", **options)  # type: ignore[call-overload, no-any-return]
+    except pd.errors.EmptyDataError as error:
+        raise ValueError(f"{path} is empty. Replace it by the original UCI file.") from error
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} cannot be read as a table: {error}. Replace it by the original UCI file."
+        ) from error
+
+
+def _labels(column: "pd.Series[object]", path: Path) -> NDArray[np.generic]:
+    if column.isna().any():
+        raise ValueError(
+            f"{path}: {int(column.isna().sum())} of {len(column)} rows have no label. "
+            "Replace it by the original UCI file."
+        )
+    values = column.to_numpy()
+    return values.astype(str) if values.dtype == object else values

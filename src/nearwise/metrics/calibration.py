@@ -74,7 +74,7 @@ def equal_mass_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BI
 
     References
     ----------
-    Nixon et al., "Measuring Calibration in Deep Learning", CVPR Workshops 2019, sec. 4.
+    Nixon et al., "Measuring Calibration in Deep Learning", CVPR Workshops 2019.
     """
     check_positive_int(n_bins, "n_bins")
     return equal_mass_ece_of(check_predictions(y, proba), n_bins)
@@ -106,7 +106,7 @@ def classwise_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BIN
 
     References
     ----------
-    Kull et al., "Beyond Temperature Scaling", NeurIPS 2019, sec. 2.
+    Kull et al., "Beyond Temperature Scaling", NeurIPS 2019.
     """
     check_positive_int(n_bins, "n_bins")
     return classwise_ece_of(check_predictions(y, proba), n_bins)

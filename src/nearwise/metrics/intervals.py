@@ -219,6 +219,7 @@ def paired_bootstrap(
     difference : PairedDifference
         `n` counts rows.
     """
+    check_level(level)
     first, second = check_predictions(y, proba_a), check_predictions(y, proba_b)
     labels, a, b = first.labels, first.proba, second.proba
 

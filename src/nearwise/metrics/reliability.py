@@ -101,16 +101,16 @@ def reliability_bins(
     hits = np.bincount(bins, weights=predictions.correct, minlength=n_bins)
     sums = np.bincount(bins, weights=values, minlength=n_bins)
     safe = np.where(count > 0, count.astype(np.float64), np.nan)
-    low, high = wilson_interval(hits, safe, level)
-    return ReliabilityBins(lower, upper, count, sums / safe, hits / safe, low, high)
+    accuracy = hits / safe
+    low, high = wilson_interval(accuracy, safe, level)
+    return ReliabilityBins(lower, upper, count, sums / safe, accuracy, low, high)
 
 
 def wilson_interval(
-    hits: FloatArray, trials: FloatArray, level: float
+    share: FloatArray, trials: FloatArray, level: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Wilson score interval of a proportion; NaN trials give NaN."""
+    """Compute the Wilson score interval of a share of trials; NaN trials give NaN."""
     z = float(ndtri(0.5 + 0.5 * level))
-    share = hits / trials
     center = share + z * z / (2 * trials)
     spread = z * np.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
     scale = 1 + z * z / trials

@@ -60,7 +60,7 @@ def aurc(
     References
     ----------
     Geifman, Uziel and El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural
-    Classifiers", ICLR 2019, sec. 3.
+    Classifiers", ICLR 2019.
     """
     predictions = check_predictions(y, proba)
     return aurc_of(predictions, _scores(predictions, confidence))
@@ -99,7 +99,7 @@ def augrc(
     References
     ----------
     Traub et al., "Overcoming Common Flaws in the Evaluation of Selective Classification
-    Systems", NeurIPS 2024, sec. 3.
+    Systems", NeurIPS 2024.
     """
     predictions = check_predictions(y, proba)
     return augrc_of(predictions, _scores(predictions, confidence))

@@ -34,7 +34,7 @@ def smooth_ece(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     References
     ----------
     Blasiok and Nakkiran, "Smooth ECE: Principled Reliability Diagrams via Kernel
-    Smoothing", ICLR 2024, sec. 3.
+    Smoothing", ICLR 2024.
     """
     return smooth_ece_of(check_predictions(y, proba))
 
@@ -64,8 +64,10 @@ def _residual_spectrum(position: FloatArray, mass: FloatArray) -> FloatArray:
     scaled = position * _GRID_CELLS
     left = np.minimum(scaled.astype(np.int64), _GRID_CELLS - 1)
     to_right = (scaled - left) * mass
-    grid: FloatArray = np.bincount(left, weights=mass - to_right, minlength=_GRID_CELLS + 1)
-    grid += np.bincount(left + 1, weights=to_right, minlength=_GRID_CELLS + 1)
+    points = _GRID_CELLS + 1
+    grid = np.zeros(points)
+    grid += np.bincount(left, weights=mass - to_right, minlength=points)
+    grid += np.bincount(left + 1, weights=to_right, minlength=points)
     # A mass at an end coincides with its own reflection, so it counts twice.
     grid[0] *= 2.0
     grid[-1] *= 2.0

@@ -1,0 +1,104 @@
+"""Selective risk is the expected value over all orders of tied rows."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from nearwise.metrics import accuracy, augrc, aurc, risk_at_coverage, risk_coverage_curve
+from tests.metrics.cases import CASES, random_case, vote_case
+from tests.reference import metrics_oracles as slow
+
+EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.keys())
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(8))
+def test_areas_are_the_mean_over_every_order_of_tied_rows(seed, k):
+    y, proba = vote_case(seed, n=6, n_classes=3, k=k)
+    rows = slow.top_label(y, proba)
+    assert aurc(y, proba) == pytest.approx(slow.aurc_by_enumeration(*rows))
+    assert augrc(y, proba) == pytest.approx(slow.augrc_by_enumeration(*rows))
+    risks = risk_coverage_curve(y, proba).risk
+    assert risks == pytest.approx(slow.risks_by_enumeration(*rows))
+
+
+@EACH_CASE
+def test_areas_follow_the_slow_loops(y, proba):
+    assert aurc(y, proba) == pytest.approx(slow.aurc(y, proba))
+    assert augrc(y, proba) == pytest.approx(slow.augrc(y, proba))
+
+
+@pytest.mark.parametrize("name", ["random", "random-26-classes", "votes", "votes-of-two", "edges"])
+def test_augrc_has_the_closed_form_of_its_authors(name):
+    # Traub et al. 2024: the area from the AUROC of right against wrong rows.
+    y, proba = CASES[name]
+    confidence, correct = slow.top_label(y, proba)
+    hit = accuracy(y, proba)
+    auroc = roc_auc_score(correct, confidence)
+    expected = (1 - auroc) * hit * (1 - hit) + (1 - hit) ** 2 / 2
+    assert augrc(y, proba) == pytest.approx(expected)
+
+
+def test_areas_of_known_orders():
+    proba = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    assert aurc([0, 0, 1], proba) == pytest.approx((0 + 0 + 1 / 3) / 3)
+    assert aurc([1, 0, 0], proba) == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert augrc([0, 0, 1], proba) == pytest.approx(0.5 / 9)
+    assert augrc([1, 0, 0], proba) == pytest.approx(2.5 / 9)
+
+
+@EACH_CASE
+def test_the_curve_ends_at_the_error_rate_and_averages_to_the_area(y, proba):
+    curve = risk_coverage_curve(y, proba)
+    assert curve.coverage[-1] == 1.0
+    assert curve.risk[-1] == pytest.approx(1 - accuracy(y, proba))
+    assert curve.risk.mean() == pytest.approx(aurc(y, proba))
+    assert (np.diff(curve.threshold) <= 0).all()
+
+
+@EACH_CASE
+def test_risk_at_full_coverage_is_the_error_rate(y, proba):
+    assert risk_at_coverage(y, proba, 1.0) == pytest.approx(1 - accuracy(y, proba))
+
+
+@pytest.mark.parametrize("coverage", [0.01, 0.07, 0.1, 0.29, 0.5, 0.57, 0.9, 1.0])
+def test_risk_at_coverage_answers_the_rounded_up_number_of_rows(coverage):
+    y, proba = random_case(0, n=100)
+    confidence, correct = slow.top_label(y, proba)
+    answered = round(coverage * 100)
+    surest = np.argsort(confidence)[::-1][:answered]
+    expected = 1 - np.mean(np.array(correct)[surest])
+    assert risk_at_coverage(y, proba, coverage) == pytest.approx(expected)
+
+
+def test_a_coverage_below_one_row_answers_one_row():
+    assert risk_at_coverage([0, 1], [[0.9, 0.1], [0.8, 0.2]], 1e-12) == 0.0
+
+
+def test_a_score_in_place_of_the_top_probability_orders_the_rows():
+    y, proba = np.array([0, 1, 0]), np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    wrong_last = np.array([2.0, -1.0, 5.0])
+    assert aurc(y, proba, confidence=wrong_last) == pytest.approx(1 / 9)
+    assert augrc(y, proba, confidence=wrong_last) == pytest.approx(0.5 / 9)
+    assert risk_at_coverage(y, proba, 0.6, confidence=wrong_last) == 0.0
+    curve = risk_coverage_curve(y, proba, confidence=wrong_last)
+    assert np.array_equal(curve.threshold, [5.0, 2.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("confidence", "message"),
+    [
+        ([0.1, np.nan], "confidence has NaN, first in row 1"),
+        ([0.1], "y has 2 rows and confidence has 1"),
+        ([[0.1], [0.2]], "confidence must have shape"),
+    ],
+)
+def test_a_malformed_score_is_refused(confidence, message):
+    with pytest.raises(ValueError, match=message):
+        aurc([0, 1], np.eye(2), confidence=confidence)
+
+
+@pytest.mark.parametrize("coverage", [0.0, -0.1, 1.1, 90, float("nan")])
+def test_a_coverage_outside_its_range_is_refused(coverage):
+    with pytest.raises(ValueError, match="coverage must lie in"):
+        risk_at_coverage([0], [[1.0]], coverage)

@@ -1,0 +1,185 @@
+"""Checkpoints from which a killed run goes on to exactly the result of an unbroken one."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+from nearwise.nn import NeighborNetwork, network_config
+from nearwise.training.config import TrainConfig
+from nearwise.training.rows import TrainingRows
+
+KIND = "nearwise-training-checkpoint"
+FORMAT_VERSION = 1
+
+
+@dataclass
+class TrainingState:
+    """How far a run has come.
+
+    Attributes
+    ----------
+    epoch : int
+        Epochs finished.
+    history : list of dict
+        One record an epoch.
+    best_epoch : int
+        Epoch of the best held-out NLL; 0 before the first evaluation.
+    best_nll : float or None
+        Best held-out NLL.
+    waited : int
+        Evaluations since the best one.
+    finished : bool
+        Whether the run has reached its end or stopped early.
+    best : dict of str to Tensor
+        Weights of the best epoch; empty before the first evaluation.
+    """
+
+    epoch: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int = 0
+    best_nll: float | None = None
+    waited: int = 0
+    finished: bool = False
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+
+def run_fingerprint(
+    network: NeighborNetwork,
+    train: TrainingRows,
+    held_out: TrainingRows | None,
+    config: TrainConfig,
+    seed: int,
+) -> str:
+    """Hash of everything that decides a run but the starting weights: data, settings, seed."""
+    described = {"network": network_config(network), "config": config.model_dump(), "seed": seed}
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for rows in (train, held_out):
+        for entry in fields(TrainingRows):
+            tensor = None if rows is None else getattr(rows, entry.name)
+            digest.update(entry.name.encode())
+            if tensor is not None:
+                digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save_checkpoint(
+    path: str | Path,
+    fingerprint: str,
+    state: TrainingState,
+    network: NeighborNetwork,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+    extra: dict[str, Tensor],
+) -> None:
+    """Write a run's whole state to the folder `path`, replacing the former one in one move.
+
+    Parameters
+    ----------
+    path : path of a folder
+    fingerprint : str
+        Of `run_fingerprint`.
+    state : TrainingState
+    network, optimizer, generator
+        Taken as they are at the end of an epoch; torch's global random states come along.
+    extra : dict of str to Tensor
+        Further tensors of the loop, such as cached keys.
+    """
+    from nearwise.memory.store import write_folder
+
+    optimizer_state = optimizer.state_dict()["state"]
+    tensors = {
+        **_prefixed("model", network.state_dict()),
+        **_prefixed("best", state.best),
+        **_prefixed("extra", extra),
+        **{
+            f"optimizer/{index}/{name}": torch.as_tensor(value)
+            for index, values in optimizer_state.items()
+            for name, value in values.items()
+        },
+        "random/generator": generator.get_state(),
+        "random/torch": torch.get_rng_state(),
+    }
+    device = next(network.parameters()).device
+    if device.type == "cuda":
+        tensors["random/cuda"] = torch.cuda.get_rng_state(device)
+    plain = asdict(state)
+    del plain["best"]
+    write_folder(
+        Path(path),
+        kind=KIND,
+        format_version=FORMAT_VERSION,
+        tensors={name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+        meta={"fingerprint": fingerprint, "state": plain},
+    )
+
+
+def load_checkpoint(
+    path: str | Path,
+    fingerprint: str,
+    network: NeighborNetwork,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+) -> tuple[TrainingState, dict[str, Tensor]] | None:
+    """Bring a run back to its last checkpoint; None where there is none.
+
+    Network, optimizer, generator and torch's global random states are set in place.
+
+    Returns
+    -------
+    state, extra : TrainingState and dict of str to Tensor, or None
+
+    Raises
+    ------
+    StoreError
+        If the folder is torn, foreign or newer than this version.
+    ValueError
+        If the checkpoint belongs to a run on other data or with other settings.
+    """
+    from nearwise.memory.store import read_folder
+
+    path = Path(path)
+    if not path.exists() or not any(path.iterdir()):
+        return None
+    folder = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
+    if folder.meta["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"The checkpoint in {path} belongs to another run: its data, settings or seed differ. "
+            "Delete the folder to start anew, or name another one."
+        )
+    device = next(network.parameters()).device
+    groups = _grouped(folder.tensors)
+    network.load_state_dict(groups["model"])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in groups.get("optimizer", {}).items():
+        index, entry = name.split("/", 1)
+        moments.setdefault(int(index), {})[entry] = tensor
+    optimizer.load_state_dict(
+        {"state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
+    generator.set_state(groups["random"]["generator"])
+    torch.set_rng_state(groups["random"]["torch"])
+    if device.type == "cuda" and "cuda" in groups["random"]:
+        torch.cuda.set_rng_state(groups["random"]["cuda"], device)
+    state = TrainingState(**folder.meta["state"])
+    state.best = {name: tensor.to(device) for name, tensor in groups.get("best", {}).items()}
+    extra = {name: tensor.to(device) for name, tensor in groups.get("extra", {}).items()}
+    return state, extra
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def _grouped(tensors: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        prefix, rest = name.split("/", 1)
+        groups.setdefault(prefix, {})[rest] = torch.as_tensor(tensor)
+    return groups

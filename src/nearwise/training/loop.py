@@ -1,0 +1,370 @@
+"""The training loop: epochs, held-out NLL, early stopping, resuming, interruption."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearwise.nn import NeighborNetwork, vote_nll
+from nearwise.training.checkpoint import (
+    TrainingState,
+    load_checkpoint,
+    run_fingerprint,
+    save_checkpoint,
+)
+from nearwise.training.config import TrainConfig
+from nearwise.training.encode import encode, predict_head, predict_neighbors
+from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
+from nearwise.training.rows import TrainingRows
+from nearwise.training.sampling import count_batches, epoch_batches
+from nearwise.training.schedule import learning_rate_factor, parameter_groups
+from nearwise.training.steps import KeyCache, step_losses
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run leaves behind; the best weights are in the network itself.
+
+    Attributes
+    ----------
+    history : list of dict
+        One record an epoch: epoch (from 1), train_loss, parts (dict of the loss's terms),
+        held_out_nll (None where not evaluated), lr, scale, seconds.
+    best_epoch : int
+        Epoch whose weights the network holds.
+    best_nll : float or None
+        Its held-out NLL.
+    interrupted : bool
+        Whether the user broke the run off.
+    """
+
+    history: list[dict[str, Any]]
+    best_epoch: int
+    best_nll: float | None
+    interrupted: bool
+
+
+def train_embedder(
+    network: NeighborNetwork,
+    train: TrainingRows,
+    held_out: TrainingRows | None,
+    config: TrainConfig,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    checkpoint: str | Path | None = None,
+    progress: Progress | None = None,
+) -> TrainingResult:
+    """Train `network` in place; it ends in eval mode with its best weights.
+
+    Every query is left out of its own neighbors by id, in training and in scoring. With
+    `held_out` rows the best epoch is the one with the lowest NLL on them, scored against the
+    training rows; without, the last.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+    train : TrainingRows
+        At least 2 rows with unique ids.
+    held_out : TrainingRows or None
+        Rows for early stopping; their ids must not occur in `train`.
+    config : TrainConfig
+    seed : int
+        Decides batches, candidates, MixUp and dropout. torch's global random state is left as
+        it was.
+    device : torch.device or str, default="cpu"
+    checkpoint : path of a folder, optional
+        Written at the end of epochs; where it exists already the run goes on from it, to the
+        same result as an unbroken run.
+    progress : callable, optional
+        Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
+
+    Returns
+    -------
+    result : TrainingResult
+
+    Raises
+    ------
+    ValueError
+        If rows, ids, labels or settings do not fit, or the loss is no longer finite.
+
+    Warns
+    -----
+    UserWarning
+        If the run is interrupted: the best weights so far are kept.
+    """
+    _check(network, train, held_out, config)
+    device = torch.device(device)
+    network.to(device)
+    network.embedder.fit_inputs(train.x_num.to(device))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        run = _Run(network, train, held_out, config, seed, device, checkpoint)
+        interrupted = False
+        try:
+            run.train(progress)
+        except KeyboardInterrupt:
+            interrupted = True
+            warnings.warn(
+                f"Training was interrupted in epoch {run.state.epoch + 1} of {config.epochs}; "
+                f"the best weights so far (epoch {run.best_epoch}) are kept.",
+                UserWarning,
+                stacklevel=2,
+            )
+    if run.state.best:
+        network.load_state_dict(run.state.best)
+    network.eval()
+    return TrainingResult(run.state.history, run.best_epoch, run.state.best_nll, interrupted)
+
+
+class _Run:
+    """The moving parts of one run."""
+
+    def __init__(
+        self,
+        network: NeighborNetwork,
+        train: TrainingRows,
+        held_out: TrainingRows | None,
+        config: TrainConfig,
+        seed: int,
+        device: torch.device,
+        checkpoint: str | Path | None,
+    ) -> None:
+        self.network = network
+        self.rows = train.to(device)
+        self.held_out = None if held_out is None else held_out.to(device)
+        self.config = config
+        self.checkpoint = checkpoint
+        self.generator = torch.Generator().manual_seed(seed)
+        self.scored_against = self._scored_against(seed)
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(network, config.weight_decay), lr=config.lr
+        )
+        self.state = TrainingState()
+        self.row_weights: Tensor | None = None
+        self.cache: KeyCache | None = None
+        self.fingerprint = ""
+        if checkpoint is not None:
+            self.fingerprint = run_fingerprint(network, train, held_out, config, seed)
+        found = self._resume()
+        if config.candidate_keys == "cached" and config.knn_weight:
+            self.cache = KeyCache(network, self.rows, config.cache_momentum)
+            if "cache" in found:
+                self.cache.keys = found["cache"]
+
+    @property
+    def best_epoch(self) -> int:
+        """Epoch whose weights are kept: the best one, or the last without held-out rows."""
+        return self.state.best_epoch if self.state.best else self.state.epoch
+
+    def train(self, progress: Progress | None) -> None:
+        """Go through the epochs that are left."""
+        while not self.state.finished:
+            started = time.perf_counter()
+            record = self._train_epoch()
+            record["held_out_nll"] = self._evaluate(record["epoch"])
+            record["seconds"] = time.perf_counter() - started
+            self.state.epoch = record["epoch"]
+            self.state.history.append(record)
+            self._note_best(record)
+            self._save()
+            if progress is not None:
+                progress(record)
+
+    def _train_epoch(self) -> dict[str, Any]:
+        config, epoch = self.config, self.state.epoch
+        self._select_hard_rows()
+        if self.cache is not None and epoch % config.refresh_every == 0:
+            self.cache.refresh_all()
+        self.network.train()
+        totals: dict[str, Tensor] = {}
+        steps = 0
+        n_batches = count_batches(len(self.rows), config.batch_size)
+        batches = epoch_batches(
+            len(self.rows),
+            config.batch_size,
+            config.n_candidates,
+            self.generator,
+            self.row_weights,
+        )
+        for batch in batches:
+            lr = self._set_lr(epoch * n_batches + steps, n_batches)
+            parts = step_losses(
+                self.network, self.rows, batch, config, self.generator, self.cache
+            )
+            loss = torch.stack(
+                [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
+            ).sum()
+            self._descend(loss)
+            for name, value in {"loss": loss, **parts}.items():
+                totals[name] = totals.get(name, 0.0) + value.detach()
+            steps += 1
+        means = {name: float(total) / steps for name, total in totals.items()}
+        if not all(map(math.isfinite, means.values())):
+            raise ValueError(
+                f"The training loss is no longer finite in epoch {epoch + 1} ({means}). Lower lr, "
+                "or look for extreme values in the columns."
+            )
+        return {
+            "epoch": epoch + 1,
+            "train_loss": means.pop("loss"),
+            "parts": means,
+            "lr": lr,
+            "scale": float(self.network.scale.detach()),
+        }
+
+    def _descend(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.config.gradient_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.gradient_clip)
+        self.optimizer.step()
+
+    def _set_lr(self, step: int, n_batches: int) -> float:
+        config = self.config
+        lr = config.lr * learning_rate_factor(
+            step,
+            config.epochs * n_batches,
+            round(config.warmup_epochs * n_batches),
+            schedule=config.schedule,
+            floor=config.min_lr_ratio,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
+    def _select_hard_rows(self) -> None:
+        config, epoch = self.config, self.state.epoch
+        if config.hard_negative_weight == 1 or epoch == 0:
+            return
+        if self.row_weights is not None and epoch % config.hard_negative_every:
+            return
+        disagreement = neighbor_disagreement(
+            encode(self.network, self.rows),
+            self.rows.labels,
+            self.rows.row_ids,
+            self.network.n_classes,
+            config.hard_negative_neighbors,
+        )
+        self.row_weights = hard_row_weights(
+            disagreement,
+            fraction=config.hard_negative_fraction,
+            weight=config.hard_negative_weight,
+        )
+
+    def _scored_against(self, seed: int) -> TrainingRows:
+        """Training rows that held-out rows are scored against, the same in every epoch."""
+        limit = self.config.held_out_candidates
+        if limit is None or limit >= len(self.rows):
+            return self.rows
+        order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(seed))
+        return self.rows.take(order[:limit])
+
+    def _evaluate(self, epoch: int) -> float | None:
+        last = epoch == self.config.epochs
+        if self.held_out is None or (epoch % self.config.evaluate_every and not last):
+            return None
+        if self.config.monitored == "head":
+            proba = predict_head(self.network, self.held_out).exp()
+        else:
+            proba = predict_neighbors(self.network, self.held_out, self.scored_against)
+        return float(
+            vote_nll(proba, self.held_out.labels, sample_weight=self.held_out.sample_weight)
+        )
+
+    def _note_best(self, record: dict[str, Any]) -> None:
+        state, nll = self.state, record["held_out_nll"]
+        if nll is not None:
+            if state.best_nll is None or nll < state.best_nll:
+                state.best_nll, state.best_epoch, state.waited = nll, record["epoch"], 0
+                state.best = {
+                    name: tensor.detach().clone()
+                    for name, tensor in self.network.state_dict().items()
+                }
+            else:
+                state.waited += 1
+        patience = self.config.patience
+        out_of_patience = patience is not None and state.waited >= patience
+        state.finished = out_of_patience or state.epoch >= self.config.epochs
+
+    def _save(self) -> None:
+        due = self.state.epoch % self.config.checkpoint_every == 0 or self.state.finished
+        if self.checkpoint is None or not due:
+            return
+        extra = {}
+        if self.row_weights is not None:
+            extra["row_weights"] = self.row_weights
+        if self.cache is not None:
+            extra["cache"] = self.cache.keys
+        save_checkpoint(
+            self.checkpoint,
+            self.fingerprint,
+            self.state,
+            self.network,
+            self.optimizer,
+            self.generator,
+            extra,
+        )
+
+    def _resume(self) -> dict[str, Tensor]:
+        """Go back to the checkpoint, if there is one, and return its further tensors."""
+        if self.checkpoint is None:
+            return {}
+        found = load_checkpoint(
+            self.checkpoint, self.fingerprint, self.network, self.optimizer, self.generator
+        )
+        if found is None:
+            return {}
+        self.state, extra = found
+        self.row_weights = extra.get("row_weights")
+        return extra
+
+
+def _check(
+    network: NeighborNetwork,
+    train: TrainingRows,
+    held_out: TrainingRows | None,
+    config: TrainConfig,
+) -> None:
+    if len(train) < 2:
+        raise ValueError(
+            f"Training needs at least 2 rows, got {len(train)}: a row cannot be its own neighbor."
+        )
+    if len(torch.unique(train.row_ids)) < len(train):
+        raise ValueError("Ids of the training rows repeat. Give each row an id of its own.")
+    if config.ce_weight and network.head is None:
+        raise ValueError("ce_weight needs a linear head. Build the network with head=True.")
+    if config.monitored == "head" and network.head is None:
+        raise ValueError('monitor="head" needs a linear head. Build the network with head=True.')
+    for name, rows in (("train", train), ("held_out", held_out)):
+        if rows is not None:
+            _check_labels(name, rows.labels, network.n_classes)
+    if held_out is None:
+        return
+    if len(held_out) == 0:
+        raise ValueError("held_out has no rows. Pass None to train without early stopping.")
+    if torch.isin(held_out.row_ids.cpu(), train.row_ids.cpu()).any():
+        raise ValueError(
+            "Some held_out ids are also training ids. Give held-out rows ids of their own: rows "
+            "with equal ids are taken for one row and left out."
+        )
+
+
+def _check_labels(name: str, labels: Tensor, n_classes: int) -> None:
+    if labels.ndim == 2 and labels.shape[1] == n_classes:
+        return
+    hard = labels.ndim == 1 and not labels.is_floating_point()
+    if not hard or (len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes):
+        raise ValueError(
+            f"{name} labels must be class positions from 0 to {n_classes - 1}, int64 of shape "
+            f"(n,), or probabilities of shape (n, {n_classes}); got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}."
+        )

@@ -1,0 +1,87 @@
+"""The rows a network is trained on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Columns, labels and ids of training, held-out or memory rows.
+
+    Parameters
+    ----------
+    x_num : Tensor of shape (n, F)
+        Numeric columns or ready embeddings, finite; kept as float32. F may be 0.
+    labels : int64 Tensor of shape (n,) or float Tensor of shape (n, n_classes)
+        Class positions from 0, or class probabilities.
+    x_cat : int64 Tensor of shape (n, G), optional
+        Category codes; 0 is unknown or missing.
+    ids : int64 Tensor of shape (n,), optional
+        Unique; a row never votes for the row with its own id. Default 0..n-1. Held-out rows that
+        are not among the training rows need ids of their own, or none (`ids` of -1 never match).
+    sample_weight : Tensor of shape (n,), optional
+        Non-negative; weighs a row's loss and its vote.
+    second_x_num : Tensor of shape (n, F), optional
+        A second view of each row (such as the flipped image's embedding), drawn half the time.
+    """
+
+    x_num: Tensor
+    labels: Tensor
+    x_cat: Tensor | None = None
+    ids: Tensor | None = None
+    sample_weight: Tensor | None = None
+    second_x_num: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.x_num.ndim != 2:
+            raise ValueError(f"x_num must have shape (n, F), got {tuple(self.x_num.shape)}.")
+        object.__setattr__(self, "x_num", self.x_num.to(torch.float32))
+        n = len(self.x_num)
+        if self.ids is None:
+            object.__setattr__(self, "ids", torch.arange(n, device=self.x_num.device))
+        for name, tensor in self._tensors():
+            if len(tensor) != n:
+                raise ValueError(
+                    f"{name} has {len(tensor)} rows but x_num has {n}. Pass one entry a row."
+                )
+        for name in ("x_num", "second_x_num", "sample_weight"):
+            tensor = getattr(self, name)
+            if tensor is not None and not torch.isfinite(tensor).all():
+                raise ValueError(f"{name} holds NaN or infinity. Impute or drop those rows first.")
+        if self.second_x_num is not None:
+            object.__setattr__(self, "second_x_num", self.second_x_num.to(torch.float32))
+        if self.sample_weight is not None:
+            object.__setattr__(self, "sample_weight", self.sample_weight.to(torch.float32))
+        if self.labels.is_floating_point():
+            object.__setattr__(self, "labels", self.labels.to(torch.float32))
+
+    def __len__(self) -> int:
+        return len(self.x_num)
+
+    @property
+    def row_ids(self) -> Tensor:
+        """Ids of the rows, int64 of shape (n,)."""
+        assert self.ids is not None  # set in __post_init__
+        return self.ids
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for field in fields(self):
+            tensor = getattr(self, field.name)
+            if tensor is not None:
+                yield field.name, tensor
+
+    def map(self, change: Any) -> "TrainingRows":
+        """The same rows with `change` applied to every tensor."""
+        return TrainingRows(**{name: change(tensor) for name, tensor in self._tensors()})
+
+    def to(self, device: torch.device | str) -> "TrainingRows":
+        """The same rows on `device`."""
+        return self.map(lambda tensor: tensor.to(device))
+
+    def take(self, positions: Tensor) -> "TrainingRows":
+        """The rows at `positions` (int64), in that order."""
+        return self.map(lambda tensor: tensor[positions.to(tensor.device)])

@@ -1,0 +1,65 @@
+"""Which rows a step trains on, and which it compares them with."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Positions of a step's query rows (B,) and of further candidates (M,); none is in both."""
+
+    queries: Tensor
+    extra: Tensor
+
+
+def epoch_batches(
+    n_rows: int,
+    batch_size: int,
+    n_candidates: int | None,
+    generator: torch.Generator,
+    row_weights: Tensor | None = None,
+) -> Iterator[Batch]:
+    """Split an epoch into batches of nearly equal size, each with candidates drawn for it.
+
+    Candidates of a step are its own queries and `extra`, no row twice.
+
+    Parameters
+    ----------
+    n_rows : int
+        Training rows, at least 2.
+    batch_size : int
+        Most queries a step.
+    n_candidates : int or None
+        Candidates a step, queries included; None takes all rows.
+    generator : torch.Generator
+        On the CPU; its state alone decides the order.
+    row_weights : Tensor of shape (n_rows,), optional
+        How often a row is drawn, relative to the others. Rows are then drawn with replacement;
+        a row drawn twice in one batch is kept once.
+    """
+    order = torch.randperm(n_rows, generator=generator)
+    n_total = n_rows if n_candidates is None else min(n_rows, n_candidates)
+    n_batches = count_batches(n_rows, batch_size)
+    if row_weights is None:
+        start = 0
+        for queries in torch.tensor_split(order, n_batches):
+            stop = start + len(queries)
+            others = torch.cat([order[stop:], order[:start]])
+            yield Batch(queries, others[: max(0, n_total - len(queries))])
+            start = stop
+        return
+    drawn = torch.multinomial(row_weights.cpu(), n_rows, replacement=True, generator=generator)
+    for queries in torch.tensor_split(drawn, n_batches):
+        queries = queries.unique()
+        taken = torch.zeros(n_rows, dtype=torch.bool)
+        taken[queries] = True
+        start = int(torch.randint(n_rows, (), generator=generator))
+        others = torch.cat([order[start:], order[:start]])
+        yield Batch(queries, others[~taken[others]][: max(1, n_total - len(queries))])
+
+
+def count_batches(n_rows: int, batch_size: int) -> int:
+    """Batches an epoch is split into."""
+    return max(1, -(-n_rows // batch_size))

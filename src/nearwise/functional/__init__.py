@@ -1,0 +1,28 @@
+"""Pure tensor functions: distances, exact search, neighbor weights and label aggregation."""
+
+from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
+from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
+from nearwise.functional.weights import (
+    aggregate_labels,
+    distance_weights,
+    entropy_adaptive_k,
+    k_ensemble,
+    nearest_mask,
+    uniform_weights,
+)
+
+__all__ = [
+    "DEFAULT_MEMORY_BUDGET",
+    "METRICS",
+    "Metric",
+    "Neighbors",
+    "aggregate_labels",
+    "distance_weights",
+    "entropy_adaptive_k",
+    "k_ensemble",
+    "nearest_mask",
+    "paired_distances",
+    "pairwise_distances",
+    "topk_neighbors",
+    "uniform_weights",
+]

@@ -1,0 +1,126 @@
+"""Distances between rows: smaller is nearer, for every metric."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Metric = Literal["euclidean", "sqeuclidean", "cosine", "inner_product"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+
+def check_metric(metric: str) -> Metric:
+    """Return `metric` if it is one of `METRICS`, else raise a ValueError that names them."""
+    for name in METRICS:
+        if metric == name:
+            return name
+    raise ValueError(f"metric={metric!r} is not known. Use one of {', '.join(METRICS)}.")
+
+
+def pairwise_distances(query: Tensor, keys: Tensor, metric: Metric = "euclidean") -> Tensor:
+    """Distances of every query to every key, by matrix multiplication, differentiable.
+
+    The Euclidean metrics expand ``|q - k|^2 = |q|^2 - 2 q.k + |k|^2`` around the mean of the keys,
+    which is fast but rounds at about ``1e-7 * |q|^2``; `paired_distances` and
+    `nearwise.functional.topk_neighbors` return the directly computed ones.
+
+    Parameters
+    ----------
+    query : Tensor of shape (n_queries, n_features)
+        Floating point. float16 and bfloat16 are computed in float32.
+    keys : Tensor of shape (n_keys, n_features)
+        Same device and width as `query`.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
+        "euclidean": L2, in [0, inf). "sqeuclidean": its square. "cosine": ``1 - cos``, in [0, 2]; a
+        row of zeros is at 1 from every row. "inner_product": ``-q.k``, unbounded.
+
+    Returns
+    -------
+    distances : Tensor of shape (n_queries, n_keys)
+        Smaller is nearer; float32, or float64 if an input is float64. The gradient of "euclidean"
+        is 0 where the distance is 0.
+
+    Raises
+    ------
+    ValueError
+        If the metric is unknown or the shapes do not fit.
+    """
+    metric = check_metric(metric)
+    _check_width(query, keys, query.ndim == 2 and keys.ndim == 2, "(n_keys, n_features)")
+    query, keys = _promote(query, keys)
+    if metric == "inner_product":
+        return -(query @ keys.T)
+    if metric == "cosine":
+        return (1.0 - _unit(query) @ _unit(keys).T).clamp(0.0, 2.0)
+    center = keys.detach().mean(0) if len(keys) else 0.0
+    query, keys = query - center, keys - center
+    squared = (query.square().sum(1)[:, None] + keys.square().sum(1)) - 2.0 * (query @ keys.T)
+    squared = squared.clamp_min(0.0)
+    return _root(squared) if metric == "euclidean" else squared
+
+
+def paired_distances(query: Tensor, neighbors: Tensor, metric: Metric = "euclidean") -> Tensor:
+    """Distances of each query to its own neighbors, computed directly, differentiable.
+
+    Parameters
+    ----------
+    query : Tensor of shape (n_queries, n_features)
+        Floating point. float16 and bfloat16 are computed in float32.
+    neighbors : Tensor of shape (n_queries, n_neighbors, n_features)
+        The keys of each query's neighbors.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
+        Units as in `pairwise_distances`.
+
+    Returns
+    -------
+    distances : Tensor of shape (n_queries, n_neighbors)
+        Smaller is nearer; exactly 0 for identical rows under the Euclidean metrics and "cosine".
+
+    Raises
+    ------
+    ValueError
+        If the metric is unknown or the shapes do not fit.
+    """
+    metric = check_metric(metric)
+    fits = query.ndim == 2 and neighbors.ndim == 3 and len(query) == len(neighbors)
+    _check_width(query, neighbors, fits, "(n_queries, n_neighbors, n_features)")
+    query, neighbors = _promote(query, neighbors)
+    query = query[:, None, :]
+    if metric == "inner_product":
+        return -(query * neighbors).sum(-1)
+    if metric == "cosine":
+        # Half the squared chord of unit vectors is 1 - cos, without its cancellation near 0.
+        chord = 0.5 * (_unit(query) - _unit(neighbors)).square().sum(-1)
+        empty = (query == 0).all(-1) | (neighbors == 0).all(-1)
+        return torch.where(empty, torch.ones_like(chord), chord.clamp_max(2.0))
+    squared = (query - neighbors).square().sum(-1)
+    return _root(squared) if metric == "euclidean" else squared
+
+
+def _root(squared: Tensor) -> Tensor:
+    """Square root with gradient 0, not infinity, at 0."""
+    positive = squared > 0
+    return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(rows, dim=-1, eps=torch.finfo(rows.dtype).tiny)
+
+
+def _promote(query: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    if not (query.is_floating_point() and keys.is_floating_point()):
+        raise ValueError(
+            f"query has dtype {query.dtype} and keys have {keys.dtype}; distances need floating "
+            "point. Call .float() on both."
+        )
+    wide = torch.float64 in (query.dtype, keys.dtype)
+    dtype = torch.float64 if wide else torch.float32
+    return query.to(dtype), keys.to(dtype)
+
+
+def _check_width(query: Tensor, keys: Tensor, fits: bool, shape: str) -> None:
+    if not fits or query.shape[-1] != keys.shape[-1]:
+        raise ValueError(
+            f"query has shape {tuple(query.shape)} and keys have {tuple(keys.shape)}. "
+            f"Pass (n_queries, n_features) and {shape} with the same n_features."
+        )

@@ -1,0 +1,164 @@
+"""Exact nearest neighbors: the k nearest keys of every query, itself left out by id."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearwise.functional.distances import Metric, check_metric
+from nearwise.functional.search_cpu import search_cpu
+from nearwise.functional.search_torch import search_torch
+
+DEFAULT_MEMORY_BUDGET = 256 * 2**20
+_MIN_MEMORY_BUDGET = 2**20
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class Neighbors(NamedTuple):
+    """The nearest keys of each query, nearest first.
+
+    Attributes
+    ----------
+    distances : Tensor of shape (n_queries, n_neighbors)
+        float32, ascending, in the unit of the metric.
+    indices : Tensor of shape (n_queries, n_neighbors)
+        int64 row positions in the keys. Among equal distances the lowest position comes first.
+    """
+
+    distances: Tensor
+    indices: Tensor
+
+
+@torch.no_grad()
+def topk_neighbors(
+    query: Tensor,
+    keys: Tensor,
+    n_neighbors: int,
+    *,
+    metric: Metric = "euclidean",
+    query_ids: Tensor | None = None,
+    key_ids: Tensor | None = None,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+) -> Neighbors:
+    """Find the exact nearest keys of every query.
+
+    Candidates come from matrix products over tiles of keys; every candidate whose rounding could
+    let it in is measured again directly in float64, so distances, order and ties are exact: rows
+    identical to the query are at 0, and among equal (float32) distances the lowest row wins.
+
+    Parameters
+    ----------
+    query : Tensor of shape (n_queries, n_features)
+        float32, float64, bfloat16 or float16, finite.
+    keys : Tensor of shape (n_keys, n_features)
+        The same, on the same device.
+    n_neighbors : int
+        How many to return, at least 1.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
+        Units as in `pairwise_distances`: L2, squared L2, ``1 - cos`` in [0, 2], ``-q.k``.
+    query_ids : int64 Tensor of shape (n_queries,), optional
+        A key with the id of the query is left out of that query's neighbors.
+    key_ids : int64 Tensor of shape (n_keys,), optional
+        Ids of the keys; their positions when only `query_ids` is given.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory beyond inputs and results, at least 1 MiB. Speed hardly depends
+        on it.
+
+    Returns
+    -------
+    neighbors : Neighbors
+        Distances (n_queries, n_neighbors) float32 and positions (n_queries, n_neighbors) int64.
+        Carries no gradient; `paired_distances` recomputes distances with one.
+
+    Raises
+    ------
+    ValueError
+        If a value is NaN or infinite, shapes, dtypes, ids or devices do not fit, there are no
+        keys, or `n_neighbors` exceeds the keys left for a query.
+    """
+    metric = check_metric(metric)
+    _check_rows("query", query)
+    _check_rows("keys", keys)
+    if query.shape[1] != keys.shape[1]:
+        raise ValueError(
+            f"query has {query.shape[1]} features and keys have {keys.shape[1]}. "
+            "Embed both in the same space."
+        )
+    if query.device != keys.device:
+        raise ValueError(
+            f"query is on {query.device} and keys are on {keys.device}. Move one with .to()."
+        )
+    check_n_neighbors(n_neighbors, len(keys))
+    if memory_budget < _MIN_MEMORY_BUDGET:
+        raise ValueError(
+            f"memory_budget={memory_budget} bytes is too small to search in. Give at least "
+            f"{_MIN_MEMORY_BUDGET} (1 MiB)."
+        )
+    ids = _check_ids(query_ids, key_ids, query, keys)
+    search = search_cpu if query.device.type == "cpu" else search_torch
+    distances, indices, counts = search(query, keys, n_neighbors, metric, ids, memory_budget)
+    _check_counts(counts, n_neighbors, len(keys))
+    return Neighbors(distances, indices)
+
+
+def check_n_neighbors(n_neighbors: int, n_keys: int, what: str = "keys") -> None:
+    """Raise a ValueError unless ``1 <= n_neighbors <= n_keys`` and there are keys at all."""
+    if isinstance(n_neighbors, bool) or int(n_neighbors) != n_neighbors or n_neighbors < 1:
+        raise ValueError(f"n_neighbors={n_neighbors!r} is not a positive integer. Give at least 1.")
+    if n_keys == 0:
+        raise ValueError(f"There are no {what} to search in: 0 rows. Add samples first.")
+    if n_neighbors > n_keys:
+        raise ValueError(
+            f"n_neighbors={n_neighbors} exceeds the {n_keys} {what}. "
+            "Lower n_neighbors or add samples."
+        )
+
+
+def _check_rows(name: str, rows: Tensor) -> None:
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{name} is a {type(rows).__name__}. Pass a torch tensor.")
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise ValueError(
+            f"{name} has shape {tuple(rows.shape)}. Pass (n_rows, n_features) with at least one "
+            "feature."
+        )
+    if rows.dtype not in _DTYPES:
+        raise ValueError(
+            f"{name} has dtype {rows.dtype}. Use float32, float64, bfloat16 or float16."
+        )
+    step = max(1, 2**20 // rows.shape[1])
+    for start in range(0, len(rows), step):
+        # One sum per tile tells at reading speed that all is well; only a bad one is looked at.
+        tile = rows[start : start + step]
+        if not torch.isfinite(tile.sum(dtype=torch.float64)) and not torch.isfinite(tile).all():
+            bad = (~torch.isfinite(tile)).any(1)
+            row = start + int(bad.nonzero()[0])
+            raise ValueError(
+                f"{name} holds NaN or infinity, first in row {row}. "
+                "Impute or drop such rows before searching."
+            )
+
+
+def _check_ids(
+    query_ids: Tensor | None, key_ids: Tensor | None, query: Tensor, keys: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    if query_ids is None:
+        return None
+    if key_ids is None:
+        key_ids = torch.arange(len(keys), device=keys.device)
+    for name, ids, rows in (("query_ids", query_ids, query), ("key_ids", key_ids, keys)):
+        if ids.dtype != torch.int64 or ids.shape != (len(rows),):
+            raise ValueError(
+                f"{name} has dtype {ids.dtype} and shape {tuple(ids.shape)}. "
+                f"Pass int64 of shape ({len(rows)},), one id a row."
+            )
+    return query_ids.to(query.device), key_ids.to(keys.device)
+
+
+def _check_counts(counts: Tensor, n_neighbors: int, n_keys: int) -> None:
+    fewest = int(counts.min()) if len(counts) else n_neighbors
+    if fewest < n_neighbors:
+        raise ValueError(
+            f"n_neighbors={n_neighbors} exceeds what is left of the {n_keys} keys "
+            f"({fewest} after leaving out the query). Lower n_neighbors or add samples."
+        )

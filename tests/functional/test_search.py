@@ -1,0 +1,184 @@
+"""The exact search keeps its promises on random, lattice and hostile inputs."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.functional import METRICS, paired_distances, topk_neighbors
+from nearwise.functional import search as search_module
+from nearwise.functional.search_torch import search_torch
+from tests.reference.search import slow_topk
+
+PATHS = ["cpu", "torch"]
+
+
+@pytest.fixture(params=PATHS)
+def path(request, monkeypatch):
+    """Run on the compiled path and on the one other devices take."""
+    if request.param == "torch":
+        monkeypatch.setattr(search_module, "search_cpu", search_torch)
+    return request.param
+
+
+def rows(n, d, seed=0, dtype=torch.float32):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def lattice(n, d, seed=0):
+    """Few distinct values: many ties, duplicate rows, rows of zeros."""
+    return torch.randint(-1, 2, (n, d), generator=torch.Generator().manual_seed(seed)).float()
+
+
+def check(query, keys, k, metric, query_ids=None, key_ids=None, **options):
+    got = topk_neighbors(
+        query, keys, k, metric=metric, query_ids=query_ids, key_ids=key_ids, **options
+    )
+    want_d, want_i = slow_topk(
+        query.double().numpy(), keys.double().numpy(), k, metric, query_ids, key_ids
+    )
+    assert got.distances.dtype == torch.float32 and got.indices.dtype == torch.int64
+    np.testing.assert_allclose(got.distances.numpy(), want_d, rtol=1e-6, atol=1e-12)
+    np.testing.assert_array_equal(got.indices.numpy(), want_i)
+    return got
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("k", [1, 5, 60])
+def test_random_rows_match_the_slow_search(path, metric, k):
+    check(rows(7, 6, 1), rows(60, 6, 2), k, metric)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("k", [1, 4, 59])
+def test_ties_go_to_the_lowest_row_and_the_query_is_left_out_by_id(path, metric, k):
+    keys = lattice(60, 3)
+    if metric == "cosine":  # 0.5 * chord of unit vectors rounds differently in numpy
+        keys = torch.nn.functional.one_hot(lattice(60, 1)[:, 0].long() + 1, 4).float()
+    ids = torch.randperm(60, generator=torch.Generator().manual_seed(3)) + 100
+    got = check(keys, keys, k, metric, ids, ids)
+    assert not (got.indices == torch.arange(60)[:, None]).any()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_twenty_copies_of_every_row_never_return_the_query_itself(path, metric):
+    keys = rows(15, 8).repeat(20, 1)
+    got = check(keys, keys, 19, metric, torch.arange(300), torch.arange(300))
+    assert not (got.indices == torch.arange(300)[:, None]).any()
+    if metric != "inner_product":
+        assert (got.distances == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_dtype_is_measured_as_stored(path, metric, dtype):
+    check(rows(5, 9, 1, dtype), rows(50, 9, 2, dtype), 6, metric)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("scale", [1e-22, 1e-9, 1e9, 1e25])
+def test_tiny_and_huge_values_are_still_exact(metric, scale):
+    keys = rows(50, 4, 2, torch.float64) * scale
+    if metric in ("sqeuclidean", "inner_product") and scale == 1e25:
+        keys = keys * 1e-8  # the distance itself must fit float32
+    check(keys[:5], keys, 7, metric)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_far_origin_costs_no_digits(path, metric, dtype):
+    keys = (rows(80, 4, 2, torch.float64) + 1e6).to(dtype)
+    check(keys[:9], keys, 7, metric)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_small_tiles_and_sorted_input_change_nothing(path, metric):
+    keys = rows(3000, 200, 2)
+    query = rows(40, 200, 1)
+    whole = topk_neighbors(query, keys, 12, metric=metric)
+    small = topk_neighbors(query, keys, 12, metric=metric, memory_budget=2**20)
+    assert torch.equal(whole.indices, small.indices)
+    assert torch.equal(whole.distances, small.distances)
+    order = topk_neighbors(query[:1], keys, 1024, metric=metric).indices[0].flip(0)
+    worst_first = topk_neighbors(query[:1], keys[order], 12, metric=metric)
+    assert torch.equal(order[worst_first.indices[0]], whole.indices[0])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_thousands_of_neighbors(metric):
+    keys = rows(1500, 3, 2)
+    few = topk_neighbors(keys[:3], keys, 1000, metric=metric, query_ids=torch.arange(3))
+    many = topk_neighbors(keys[:3], keys, 1499, metric=metric, query_ids=torch.arange(3))
+    assert torch.equal(few.indices, many.indices[:, :1000])
+    assert torch.equal(few.distances, many.distances[:, :1000])
+
+
+def test_the_distances_are_those_of_the_rows_returned(path):
+    query, keys = rows(6, 5, 1), rows(40, 5, 2)
+    for metric in METRICS:
+        got = topk_neighbors(query, keys, 9, metric=metric)
+        again = paired_distances(query, keys[got.indices], metric)
+        torch.testing.assert_close(got.distances, again, rtol=1e-5, atol=1e-6)
+
+
+def test_a_reduced_matmul_precision_or_autocast_changes_nothing():
+    query, keys = rows(50, 64, 1), rows(2000, 64, 2)
+    want = topk_neighbors(query, keys, 10)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = topk_neighbors(query, keys, 10)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert torch.equal(got.indices, want.indices) and torch.equal(got.distances, want.distances)
+
+
+def test_no_queries_give_no_neighbors(path):
+    got = topk_neighbors(rows(0, 3), rows(4, 3), 2)
+    assert got.distances.shape == got.indices.shape == (0, 2)
+
+
+def test_inputs_that_need_gradients_or_are_not_contiguous():
+    keys = rows(8, 30).T.requires_grad_()
+    got = topk_neighbors(keys[:4], keys, 3)
+    assert not got.distances.requires_grad and torch.equal(got.indices[:, 0], torch.arange(4))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", ["query", "keys"])
+def test_nan_and_infinity_are_refused_with_their_row(path, bad, where):
+    data = {"query": rows(4, 3), "keys": rows(9, 3)}
+    data[where][2, 1] = bad
+    with pytest.raises(ValueError, match=rf"{where} holds NaN or infinity, first in row 2"):
+        topk_neighbors(data["query"], data["keys"], 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_neighbors": 10}, "n_neighbors=10 exceeds the 9 keys"),
+        ({"n_neighbors": 0}, "not a positive integer"),
+        ({"n_neighbors": 2.5}, "not a positive integer"),
+        ({"metric": "manhattan"}, "Use one of euclidean"),
+        ({"keys": torch.empty(0, 3)}, "no keys"),
+        ({"keys": torch.ones(9, 4)}, "query has 3 features and keys have 4"),
+        ({"query": torch.ones(3)}, "shape"),
+        ({"query": torch.ones(4, 3).long()}, "dtype"),
+        ({"query_ids": torch.arange(5)}, "one id a row"),
+        ({"query_ids": torch.arange(4), "n_neighbors": 9}, "8 after leaving out the query"),
+        ({"memory_budget": 10}, "too small"),
+    ],
+)
+def test_misuse_says_what_was_seen_and_what_to_do(path, change, message):
+    arguments = {"query": torch.ones(4, 3), "keys": torch.ones(9, 3), "n_neighbors": 2} | change
+    with pytest.raises(ValueError, match=message):
+        topk_neighbors(**arguments)
+
+
+def test_threads_may_search_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    query, keys = rows(64, 16, 1), rows(3000, 16, 2)
+    want = topk_neighbors(query, keys, 8)
+    with ThreadPoolExecutor(4) as pool:
+        for got in pool.map(lambda _: topk_neighbors(query, keys, 8), range(12)):
+            assert torch.equal(got.indices, want.indices)

@@ -71,8 +71,10 @@ def label_noise(
         raise ValueError(f"rate={rate} is not a share of the rows. Pass one in [0, 1].")
     n_changed = math.floor(rate * len(codes) + 0.5)
     if n_changed and len(known) < 2:
-        raise ValueError(f"y has the one class {known[0]!r}: no other label to give. "
-                         "Pass all classes as classes=.")
+        raise ValueError(
+            f"y has the one class {known[0]!r}: no other label to give. "
+            "Pass all classes as classes=."
+        )
     # both draws cover all rows, so that a larger rate only adds to a smaller one
     order = rng.permutation(len(codes))
     steps = rng.integers(1, max(2, len(known)), size=len(codes))
@@ -156,17 +158,25 @@ def _check_transition(transition: ArrayLike | None, n_classes: int) -> NDArray[n
         raise ValueError("kind='transition' needs transition=, rows true class, columns given.")
     matrix = np.asarray(transition, dtype=np.float64)
     if matrix.shape != (n_classes, n_classes):
-        raise ValueError(f"transition has shape {matrix.shape}; {n_classes} classes need "
-                         f"({n_classes}, {n_classes}). Pass classes= if some do not occur in y.")
-    if not (np.isfinite(matrix).all() and (matrix >= 0).all()
-            and np.allclose(matrix.sum(axis=1), 1, atol=1e-6)):
-        raise ValueError(f"transition needs non-negative rows that sum to 1; its rows sum to "
-                         f"{matrix.sum(axis=1).round(6).tolist()}, its minimum is {matrix.min()}.")
+        raise ValueError(
+            f"transition has shape {matrix.shape}; {n_classes} classes need "
+            f"({n_classes}, {n_classes}). Pass classes= if some do not occur in y."
+        )
+    if not (
+        np.isfinite(matrix).all()
+        and (matrix >= 0).all()
+        and np.allclose(matrix.sum(axis=1), 1, atol=1e-6)
+    ):
+        raise ValueError(
+            f"transition needs non-negative rows that sum to 1; its rows sum to "
+            f"{matrix.sum(axis=1).round(6).tolist()}, its minimum is {matrix.min()}."
+        )
     return matrix
 
 
-def _draw(codes: NDArray[np.int64], matrix: NDArray[np.float64],
-          rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw(
+    codes: NDArray[np.int64], matrix: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Draw each row's given label by inverting its class' cumulative probabilities."""
     bounds = np.cumsum(matrix, axis=1)
     bounds /= bounds[:, -1:]  # the last bound is exactly 1, above every draw in [0, 1)

@@ -40,7 +40,8 @@ class Dataset:
     Raises
     ------
     ValueError
-        If rows of `X`, `y` or a view disagree, `y` is not one-dimensional, or there are no rows.
+        If rows of `X`, `y` or a view disagree, `y` is not one-dimensional or misses
+        labels, or there are no rows.
     """
 
     name: str
@@ -67,6 +68,11 @@ class Dataset:
             raise ValueError(f"Data set {self.name!r}: {seen}; all must have the same number.")
         if not len(self.y):
             raise ValueError(f"Data set {self.name!r} has no rows. Pass at least one.")
+        if n_missing := int(pd.isna(self.y).sum()):
+            raise ValueError(
+                f"Data set {self.name!r}: {n_missing} of {len(self.y)} rows have no value in the "
+                f"target {self.target_name!r}. Drop those rows or fill in their labels."
+            )
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -6,8 +6,8 @@ import os
 import sys
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
 
 ENVIRONMENT_VARIABLE = "NEARWISE_DATA"
 UCI_BASE = "https://archive.ics.uci.edu/ml/machine-learning-databases"
@@ -115,8 +115,9 @@ def locate(
         except OSError as error:
             tried.append(f"download: {error}")
     places = "\n".join(f"  {i}. {place}" for i, place in enumerate(tried, 1))
-    raise FileNotFoundError(f"{file.path} was found in none of three places:\n{places}\n"
-                            f"{_advice(file)}")
+    raise FileNotFoundError(
+        f"{file.path} was found in none of three places:\n{places}\n{_advice(file)}"
+    )
 
 
 def _root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
@@ -195,8 +196,6 @@ def _stream(url: str, path: Path) -> str:
             while chunk := reply.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 out.write(chunk)
-    except URLError as error:
-        raise OSError(f"cannot read {url}: {error.reason}") from error
-    except OSError as error:
-        raise OSError(f"cannot copy {url} to {path}: {error}") from error
+    except (OSError, HTTPException) as error:
+        raise OSError(f"cannot copy {url} to {path.parent}: {error}") from error
     return digest.hexdigest()

@@ -3,6 +3,7 @@
 import io
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 
 FEATURE_NAMES = ("X", "x", "features", "embeddings", "data")
 LABEL_NAMES = ("y", "Y", "labels", "label", "targets", "target")
-# (train features, train labels, test features, test labels)
-SPLIT_NAMES = (
-    ("X_train", "y_train", "X_test", "y_test"),
-    ("train", "train_label", "test", "test_label"),
-)
+# name of the target -> train features, train labels, test features, test labels
+SPLIT_NAMES = {
+    "y": ("X_train", "y_train", "X_test", "y_test"),
+    "label": ("train", "train_label", "test", "test_label"),
+}
+_ZIP_MAGIC = b"PK\x03\x04"
 Arrays = dict[str, NDArray[np.generic]]
 
 
@@ -44,22 +46,24 @@ class Embeddings:
     views: dict[str, NDArray[np.float32]]
 
 
-def read_arrays(source: str | os.PathLike[str] | bytes) -> Arrays:
+def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arrays:
     """Read all arrays of an npz file, given as a path or as its bytes.
+
+    `where` names bytes in errors.
 
     Raises
     ------
     ValueError
         If the file is no npz, holds no array, or holds Python objects (those are never loaded).
     """
-    where = "the npz read" if isinstance(source, bytes) else str(source)
+    where = where or ("The content" if isinstance(source, bytes) else str(source))
     try:
-        stream = io.BytesIO(source) if isinstance(source, bytes) else Path(source)
-        with np.load(stream, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one bare array (.npy)")
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+        if not content.startswith(_ZIP_MAGIC):
+            raise ValueError("it is not a zip archive of arrays")
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays: Arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"{where} cannot be read as npz: {error}. Write it with numpy.savez, "
             "numbers or fixed-width text only."
@@ -82,14 +86,15 @@ def write_arrays(arrays: Arrays) -> bytes:
     return stream.getvalue()
 
 
-def pick_embeddings(arrays: Arrays, *, where: str, target: str | None = None,
-                    views: bool = False) -> Embeddings:
+def pick_embeddings(
+    arrays: Arrays, *, where: str, target: str | None = None, views: bool = False
+) -> Embeddings:
     """Choose features and labels among the arrays of an npz file.
 
     Two layouts are known. One part: a feature array called X, x, features, embeddings or data,
     and labels called y, Y, labels, label, targets or target. Two parts: X_train, y_train,
-    X_test, y_test; or train, train_label, test, test_label, where train_flip and test_flip may
-    give a second view.
+    X_test, y_test (the target is then called y); or train, train_label, test, test_label (label).
+    There the features' names with _flip appended may give a second view.
 
     Parameters
     ----------
@@ -98,7 +103,8 @@ def pick_embeddings(arrays: Arrays, *, where: str, target: str | None = None,
     where : str
         What the file is called in errors.
     target : str, optional
-        Name of the label array of a one-part file; default: the known names above.
+        Name of the label array, or what the target of a two-part file is called; default: the
+        known names above.
     views : bool, default=False
         Whether to keep the second view, as "flip".
 
@@ -112,30 +118,35 @@ def pick_embeddings(arrays: Arrays, *, where: str, target: str | None = None,
     ValueError
         If the arrays are not there (the message lists what is), or their shapes do not fit.
     """
-    if target is None:
-        for names in SPLIT_NAMES:
-            if all(name in arrays for name in names):
-                return _two_parts(arrays, names, where, views)
-    features = next((name for name in FEATURE_NAMES if name in arrays), None)
+    for target_name, names in SPLIT_NAMES.items():
+        if target in (None, target_name) and all(name in arrays for name in names):
+            return _two_parts(arrays, names, target_name, where, views)
+    features = next((n for n in FEATURE_NAMES if n in arrays and arrays[n].ndim > 1), None)
     labels = target or next((name for name in LABEL_NAMES if name in arrays), None)
     if features is None or labels not in arrays or labels is None:
-        lacking = "a feature array" if features is None else (
-            f"the label array {labels!r}" if labels else "a label array")
+        lacking = (
+            "a feature array"
+            if features is None
+            else (f"the label array {labels!r}" if labels else "a label array")
+        )
         raise ValueError(f"{where} lacks {lacking}; it holds {sorted(arrays)}. {_expected()}")
-    X = as_features(arrays[features], f"{where}: {features}")
+    X = _as_features(arrays[features], f"{where}: {features}")
     y = _as_labels(arrays[labels], len(X), f"{where}: {labels}")
     return Embeddings(X, y, labels, None, {})
 
 
-def _two_parts(arrays: Arrays, names: tuple[str, str, str, str], where: str,
-               views: bool) -> Embeddings:
+def _two_parts(
+    arrays: Arrays, names: tuple[str, str, str, str], target_name: str, where: str, views: bool
+) -> Embeddings:
     train, train_label, test, test_label = names
     X = _joined(arrays, train, test, where)
     n_train = len(arrays[train])
-    y = np.concatenate([
-        _as_labels(arrays[train_label], n_train, f"{where}: {train_label}"),
-        _as_labels(arrays[test_label], len(X) - n_train, f"{where}: {test_label}"),
-    ])
+    y = np.concatenate(
+        [
+            _as_labels(arrays[train_label], n_train, f"{where}: {train_label}"),
+            _as_labels(arrays[test_label], len(X) - n_train, f"{where}: {test_label}"),
+        ]
+    )
     flips = (f"{train}_flip", f"{test}_flip")
     kept = {}
     if views and all(name in arrays for name in flips):
@@ -145,13 +156,12 @@ def _two_parts(arrays: Arrays, names: tuple[str, str, str, str], where: str,
                 f"{where}: {flips[0]} and {flips[1]} give shape {kept['flip'].shape}, the plain "
                 f"view {X.shape}. A view holds the same rows and dimensions."
             )
-    target_name = train_label if train_label == "train_label" else "y"
     test_index = np.arange(n_train, len(X), dtype=np.int64)
-    return Embeddings(X, y, target_name.removeprefix("train_"), test_index, kept)
+    return Embeddings(X, y, target_name, test_index, kept)
 
 
 def _joined(arrays: Arrays, first: str, second: str, where: str) -> NDArray[np.float32]:
-    parts = [as_features(arrays[name], f"{where}: {name}") for name in (first, second)]
+    parts = [_as_features(arrays[name], f"{where}: {name}") for name in (first, second)]
     if parts[0].shape[1] != parts[1].shape[1]:
         raise ValueError(
             f"{where}: {first} has {parts[0].shape[1]} dimensions, {second} "
@@ -160,7 +170,7 @@ def _joined(arrays: Arrays, first: str, second: str, where: str) -> NDArray[np.f
     return np.concatenate(parts)
 
 
-def as_features(values: NDArray[np.generic], where: str) -> NDArray[np.float32]:
+def _as_features(values: NDArray[np.generic], where: str) -> NDArray[np.float32]:
     """Return `values` of shape (n_rows, n_dims) as float32.
 
     Raises
@@ -187,7 +197,7 @@ def _as_labels(values: NDArray[np.generic], n_rows: int, where: str) -> NDArray[
 
 def _expected() -> str:
     return (
-        f"Call the features {' or '.join(FEATURE_NAMES[:1] + FEATURE_NAMES[2:4])} and the labels "
-        f"{' or '.join((LABEL_NAMES[0], LABEL_NAMES[2]))}, or give the label array's name as "
-        f"target; with a test part: {', '.join(SPLIT_NAMES[0])}."
+        "Call the two-dimensional feature array X, features or embeddings and the labels y or "
+        "labels, or give the label array's name as target; with a test part: "
+        f"{', '.join(SPLIT_NAMES['y'])}."
     )

@@ -27,18 +27,35 @@ _ADULT = (
     DataFile("adult/adult.test", "adult/adult.test",
              ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",)),
 )  # fmt: skip
-_RED = DataFile("wine-quality/winequality-red.csv", "wine-quality/winequality-red.csv",
-                ("4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",))
-_WHITE = DataFile("wine-quality/winequality-white.csv", "wine-quality/winequality-white.csv",
-                  ("76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",))
-_LETTER = DataFile("tabular/letter-recognition.data", "letter-recognition/letter-recognition.data",
-                   ("2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2",))
-_MAGIC = DataFile("tabular/magic04.data", "magic/magic04.data",
-                  ("e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",))
+_RED = DataFile(
+    "wine-quality/winequality-red.csv",
+    "wine-quality/winequality-red.csv",
+    ("4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",),
+)
+_WHITE = DataFile(
+    "wine-quality/winequality-white.csv",
+    "wine-quality/winequality-white.csv",
+    ("76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",),
+)
+_LETTER = DataFile(
+    "tabular/letter-recognition.data",
+    "letter-recognition/letter-recognition.data",
+    ("2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2",),
+)
+_MAGIC = DataFile(
+    "tabular/magic04.data",
+    "magic/magic04.data",
+    ("e9314b7ebd4b4b59a3b3d65f7316663963777b16a46786877651dbbaa640b36a",),
+)
 # the repository's file ends with a newline, common copies of it without one
-_IONOSPHERE = DataFile("tabular/ionosphere.csv", "ionosphere/ionosphere.data",
-                       ("46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd",
-                        "fd6dd7864b55d56dac0a1e6e24af9ccc35bf2555ac79af8ab9f3d1daa065ab83"))
+_IONOSPHERE = DataFile(
+    "tabular/ionosphere.csv",
+    "ionosphere/ionosphere.data",
+    (
+        "46d52186b84e20be52918adb93e8fb9926b34795ff7504c24350ae0616a04bbd",
+        "fd6dd7864b55d56dac0a1e6e24af9ccc35bf2555ac79af8ab9f3d1daa065ab83",
+    ),
+)
 _CIFAR10_FEATURES = DataFile(
     "cifar10-features/squeezenet_pca192.npz",
     how_to_get=(
@@ -60,14 +77,15 @@ class _UciSet:
 
 
 def _wine(paths: Sequence[Path], *, multiclass: bool, drop_duplicates: bool) -> uci.Table:
-    return uci.read_wine_quality(
-        paths[0], multiclass=multiclass, drop_duplicates=drop_duplicates
-    )
+    return uci.read_wine_quality(paths[0], multiclass=multiclass, drop_duplicates=drop_duplicates)
 
 
 def _wine_sets() -> dict[str, _UciSet]:
     sets = {}
-    for color, file, n_rows, n_distinct in (("red", _RED, 1599, 1359), ("white", _WHITE, 4898, 3961)):
+    for color, file, n_rows, n_distinct in (
+        ("red", _RED, 1599, 1359),
+        ("white", _WHITE, 4898, 3961),
+    ):
         for multiclass, middle in ((False, ""), (True, "-multiclass")):
             for drop, end in ((False, ""), (True, "-dd")):
                 read = partial(_wine, multiclass=multiclass, drop_duplicates=drop)
@@ -154,12 +172,13 @@ def load_dataset(
     """
     key = os.fspath(name)
     if key in dataset_names():
-        if target is not None:
+        dataset = _load_registered(key, data_root, download, views)
+        if target not in (None, dataset.target_name):
             raise ValueError(
-                f"Data set {key!r} has its own target; leave out target={target!r}."
-                f" For a file of that name pass './{key}'."
+                f"Data set {key!r} has the target {dataset.target_name!r}; leave out "
+                f"target={target!r}. For a file of that name pass './{key}'."
             )
-        return _load_registered(key, data_root, download, views)
+        return dataset
     path, target = _as_file(key, target)
     if path is None:
         raise ValueError(_unknown(key))
@@ -238,7 +257,7 @@ def _load_file(path: str, target: str | None, views: bool) -> Dataset:
     files = () if path == "-" else (Path(path),)
     if table_format(path) == "npz" and Path(path).is_file():
         arrays = read_arrays(path)
-        if any(values.ndim > 1 for values in arrays.values()) or target is None:
+        if any(values.ndim > 1 for values in arrays.values()):
             part = pick_embeddings(arrays, where=path, target=target, views=views)
             return Dataset(
                 name, part.X, part.y, part.target_name, "embeddings", path,
@@ -247,15 +266,11 @@ def _load_file(path: str, target: str | None, views: bool) -> Dataset:
     frame = read_table(path)
     target = _find_target(frame, target, path)
     column = frame.pop(target)
-    if column.isna().any():
-        raise ValueError(
-            f"{path}: {int(column.isna().sum())} of {len(column)} rows have no value in the "
-            f"target column {target!r}. Drop those rows or fill in their labels."
-        )
     if not frame.shape[1]:
         raise ValueError(f"{path} has no column besides the target {target!r}. Add features.")
     y = np.asarray(column)
-    y = y.astype(str) if y.dtype == object and all(isinstance(v, str) for v in y) else y
+    if y.dtype == object and not column.isna().any():
+        y = y.astype(str)
     return Dataset(name, frame, y, target, "table", path, files=files)
 
 
@@ -266,8 +281,9 @@ def _find_target(frame: pd.DataFrame, target: str | None, path: str) -> str:
         if len(usual) == 1:
             return usual[0]
         seen = f"several columns that may be it ({', '.join(usual)})" if usual else "none marked"
-        raise ValueError(f"{path}: which column is the target? It has {seen}. Pass target= one "
-                         f"of {columns}.")
+        raise ValueError(
+            f"{path}: which column is the target? It has {seen}. Pass target= one of {columns}."
+        )
     if target not in columns:
         close = difflib.get_close_matches(target, columns, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""

@@ -1,17 +1,18 @@
 """Read and write tables: CSV, TSV, Parquet and npz; "-" is standard input or output."""
 
-import csv
 import io
 import os
 import sys
+import warnings
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nearwise.data.npz import FEATURE_NAMES, Arrays, as_features, read_arrays, write_arrays
+from nearwise.data.delimited import read_delimited
+from nearwise.data.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
 
 Format = Literal["csv", "tsv", "parquet", "npz"]
 FORMATS: tuple[Format, ...] = ("csv", "tsv", "parquet", "npz")
@@ -34,7 +35,8 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     The suffix decides (.csv, .tsv, .tab, .parquet, .pq, .npz). Standard input and files with
     any other suffix are told by their first bytes: Parquet, npz, else CSV. The delimiter of a
     CSV is whichever of comma, semicolon and tab occurs most in its header (comma on a tie);
-    numbers are read to the last bit; pandas' usual words for missing values count as missing.
+    numbers are read to the last bit; pandas' usual words for missing values (empty, NA, nan, ...)
+    count as missing, and so do values that a short line lacks.
     An npz gives its columns f0, f1, ... from a feature array (X, features, ...), then one column
     for each one-dimensional array of the same length.
 
@@ -79,8 +81,9 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError as error:
         folder = path.parent
-        near = [p.name for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() \
-            else []
+        near = (
+            [p.name for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
+        )
         hint = f" {folder} holds {', '.join(near[:8])}." if near else ""
         raise FileNotFoundError(f"No file {path}.{hint} Check the path.") from error
     except IsADirectoryError as error:
@@ -99,7 +102,7 @@ def _sniff(content: bytes) -> Format:
 
 def _parse(content: bytes, form: Format, where: str) -> pd.DataFrame:
     if form == "npz":
-        return _from_arrays(read_arrays(content), where)
+        return _from_arrays(read_arrays(content, where), where)
     if form == "parquet":
         return _parse_parquet(content, where)
     return _parse_text(content, "\t" if form == "tsv" else None, where)
@@ -120,18 +123,23 @@ def _parse_parquet(content: bytes, where: str) -> pd.DataFrame:
 def _parse_text(content: bytes, delimiter: str | None, where: str) -> pd.DataFrame:
     try:
         text = content.decode("utf-8-sig")
-        header = next(line for line in text.splitlines() if line.strip())
-        return pd.read_csv(
-            io.StringIO(text), sep=delimiter or _delimiter(header), float_precision="round_trip",
-            index_col=False, low_memory=False,
-        )  # fmt: skip
+        header = text.lstrip().partition("\n")[0]
+        with warnings.catch_warnings():
+            # lines longer than the header: pandas would drop their last values
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return read_delimited(
+                io.StringIO(text),
+                sep=delimiter or _delimiter(header),
+                index_col=False,
+                low_memory=False,
+            )
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{where} is not UTF-8 text (byte {error.start}). Save it as UTF-8, or as Parquet."
         ) from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, csv.Error) as error:
+    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
         raise ValueError(
-            f"{where} cannot be read as CSV: {error}. Each line needs as many values as the header."
+            f"{where} cannot be read as CSV: {error}. No line may have more values than the header."
         ) from error
 
 
@@ -145,13 +153,13 @@ def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:
     n_rows = len(arrays[matrix]) if matrix else len(np.atleast_1d(next(iter(arrays.values()))))
     columns: Arrays = {}
     if matrix:
-        X = as_features(arrays[matrix], f"{where}: {matrix}")
+        X = arrays[matrix]
         columns |= {f"f{i}": X[:, i] for i in range(X.shape[1])}
     columns |= {n: a for n, a in arrays.items() if n != matrix and a.shape == (n_rows,)}
     left = {name: a.shape for name, a in arrays.items() if name != matrix and name not in columns}
     if not columns or left:
         raise ValueError(
-            f"{where} is no table: it holds {({n: a.shape for n, a in arrays.items()})}. Store "
+            f"{where} is no table: it holds { ({n: a.shape for n, a in arrays.items()}) }. Store "
             f"one two-dimensional feature array ({', '.join(FEATURE_NAMES)}) and "
             "one-dimensional arrays of the same length."
         )
@@ -164,8 +172,9 @@ def write_table(
     """Write a table without its index; the file appears whole or not at all.
 
     `read_table` gives the same values back. Parquet keeps the type of every column; CSV keeps
-    numbers to the last bit and turns categories into text; npz stores the columns f0, f1, ...
-    as one array X and each other column as an array of its own.
+    numbers to the last bit and turns categories into text; npz stores columns f0, f1, ... of one
+    numeric type as one array X (they come first when read) and every other column as an array of
+    its own, categories as text.
 
     Parameters
     ----------
@@ -191,6 +200,7 @@ def write_table(
             f"Cannot tell the format of {path} (format={format!r}). Use a suffix among "
             f"{', '.join(_SUFFIXES)} or format= one of {', '.join(FORMATS)}."
         )
+    table = table.rename(columns=str)
     twice = table.columns[table.columns.duplicated()].unique()
     if len(twice):
         raise ValueError(f"The columns {list(twice)} occur more than once. Rename them.")
@@ -206,36 +216,39 @@ def write_table(
 def _serialise(table: pd.DataFrame, form: Format) -> bytes:
     if form == "parquet":
         stream = io.BytesIO()
-        table.rename(columns=str).to_parquet(stream, index=False)
+        table.to_parquet(stream, index=False)
         return stream.getvalue()
     if form == "npz":
-        return write_arrays(_to_arrays(table.rename(columns=str)))
+        return write_arrays(_to_arrays(table))
     text = table.to_csv(index=False, sep="\t" if form == "tsv" else ",", lineterminator="\n")
     return text.encode("utf-8")
 
 
 def _to_arrays(table: pd.DataFrame) -> Arrays:
-    packed = []
-    while f"f{len(packed)}" in table.columns:
+    packed: list[str] = []
+    while f"f{len(packed)}" in table.columns and "X" not in table.columns:
         packed.append(f"f{len(packed)}")
+    types = set(table[packed].dtypes)
     arrays: Arrays = {}
-    if packed:
-        arrays["X"] = table[packed].to_numpy(dtype=np.float32)
+    # one array for embeddings; columns of several types keep an array each
+    if len(types) == 1 and isinstance(kind := types.pop(), np.dtype) and kind.kind in "fiu":
+        arrays["X"] = table[packed].to_numpy()
+    else:
+        packed = []
     for name in table.columns:
         if name not in packed:
             arrays[name] = _plain(table[name])
     return arrays
 
 
-def _plain(column: "pd.Series[object]") -> NDArray[np.generic]:
+def _plain(column: "pd.Series[Any]") -> NDArray[np.generic]:
     """Return a column as numbers, truth values or fixed-width text."""
     if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype):
         numeric = column.astype(float) if column.isna().any() else column
         return np.asarray(numeric.to_numpy())
     if column.isna().any():
         raise ValueError(
-            f"Column {column.name!r} has missing text, which npz cannot hold. "
-            "Write Parquet or CSV."
+            f"Column {column.name!r} has missing text, which npz cannot hold. Write Parquet or CSV."
         )
     return column.astype(str).to_numpy(dtype=str)
 
@@ -256,6 +269,7 @@ def _write_bytes(content: bytes, path: Path) -> None:
             aside.unlink(missing_ok=True)
     except OSError as error:
         raise OSError(
-            error.errno, f"Cannot write {path}: {error.strerror or error}. Choose another place "
-            "or free some space; what was there is unchanged."
+            error.errno,
+            f"Cannot write {path}: {error.strerror or error}. Choose another place "
+            "or free some space; what was there is unchanged.",
         ) from error

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from nearwise.data.delimited import read_delimited
 
 Table = tuple[pd.DataFrame, NDArray[np.generic], str]
 
@@ -115,8 +118,14 @@ def _read_labelled(path: Path, columns: Sequence[str], target: str) -> Table:
 
 def _read_headless(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     # adult.test opens with the line "|1x3 Cross validator": a bar starts a comment
-    frame = _parse(path, header=None, skipinitialspace=True, comment="|",
-                   na_values=["?"], keep_default_na=False)
+    frame = _parse(
+        path,
+        header=None,
+        skipinitialspace=True,
+        comment="|",
+        na_values=["?"],
+        keep_default_na=False,
+    )
     if frame.shape[1] != len(columns):
         raise ValueError(
             f"{path} has {frame.shape[1]} columns, expected {len(columns)} "
@@ -126,9 +135,9 @@ def _read_headless(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
-def _parse(path: Path, **options: object) -> pd.DataFrame:
+def _parse(path: Path, **options: Any) -> pd.DataFrame:
     try:
-        return pd.read_csv(path, float_precision="round_trip", **options)  # type: ignore[call-overload, no-any-return]
+        return read_delimited(path, **options)
     except pd.errors.EmptyDataError as error:
         raise ValueError(f"{path} is empty. Replace it by the original UCI file.") from error
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
@@ -137,7 +146,7 @@ def _parse(path: Path, **options: object) -> pd.DataFrame:
         ) from error
 
 
-def _labels(column: "pd.Series[object]", path: Path) -> NDArray[np.generic]:
+def _labels(column: "pd.Series[Any]", path: Path) -> NDArray[np.generic]:
     if column.isna().any():
         raise ValueError(
             f"{path}: {int(column.isna().sum())} of {len(column)} rows have no label. "

@@ -1,0 +1,64 @@
+"""Promises of split_dataset."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.model_selection import train_test_split
+
+from nearwise.data import Dataset, load_dataset, split_dataset
+
+
+def labelled(y) -> Dataset:
+    y = np.asarray(y)
+    return Dataset("mine", pd.DataFrame({"a": range(len(y))}), y, "y", "table", "here")
+
+
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_the_split_is_scikit_learns_stratified_one(seed):
+    dataset = load_dataset("wine")
+    train, test = split_dataset(dataset, seed)
+    expected = train_test_split(
+        np.arange(178), test_size=0.2, stratify=dataset.y, random_state=seed
+    )
+    np.testing.assert_array_equal(train, expected[0])
+    np.testing.assert_array_equal(test, expected[1])
+
+
+def test_the_parts_are_disjoint_and_together_everything():
+    train, test = split_dataset(load_dataset("iris"), 0, test_size=0.3)
+    assert sorted([*train, *test]) == list(range(150))
+    assert len(test) == 45
+
+
+def test_other_seeds_give_other_rows():
+    dataset = load_dataset("iris")
+    assert set(split_dataset(dataset, 0)[1]) != set(split_dataset(dataset, 1)[1])
+
+
+def test_a_class_with_one_row_is_named():
+    with pytest.raises(ValueError, match="one row each: rare"):
+        split_dataset(labelled(["a"] * 10 + ["rare"]), 0)
+
+
+@pytest.mark.parametrize("test_size", [0, 1, -0.1, 1.5])
+def test_a_share_outside_zero_and_one_is_refused(test_size):
+    with pytest.raises(ValueError, match="not a share"):
+        split_dataset(labelled([0, 0, 1, 1]), 0, test_size)
+
+
+def test_a_part_too_small_for_all_classes_is_explained():
+    with pytest.raises(ValueError, match=r"\(6 rows, 3 classes\) cannot be split"):
+        split_dataset(labelled([0, 0, 1, 1, 2, 2]), 0)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.zeros(2), "X has 3 rows, y has 2 rows"),
+        (np.zeros((3, 2)), "one label a row"),
+        (np.array([0.0, np.nan, 1.0]), "1 of 3 rows have no value"),
+    ],
+)
+def test_a_data_set_whose_parts_do_not_fit_is_refused(y, message):
+    with pytest.raises(ValueError, match=message):
+        Dataset("mine", pd.DataFrame({"a": range(3)}), y, "y", "table", "here")

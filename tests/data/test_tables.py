@@ -1,0 +1,184 @@
+"""Promises of reading and writing tables."""
+
+import io
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearwise.data import read_table, tables, write_table
+
+FORMATS = ["csv", "tsv", "parquet", "npz"]
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "number": [0.1 + 0.2, np.nan, 1e-300, -0.0],
+            "count": [1, 2, 3, 2**53 + 1],
+            "flag": [True, False, True, True],
+            "text, quoted": ['a "b"', "c;d", "é\tü", "x,y"],
+            "f0": rng.normal(size=4),
+            "f1": rng.normal(size=4),
+        }
+    )
+
+
+def give_stdin(monkeypatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_table_comes_back_bit_for_bit(frame, tmp_path, form):
+    path = tmp_path / f"table.{form}"
+    write_table(frame, path)
+    back = read_table(path)
+    pd.testing.assert_frame_equal(back[frame.columns.tolist()], frame, check_exact=True)
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_standard_input_and_output_carry_every_sniffed_format(
+    frame, monkeypatch, capfdbinary, form
+):
+    write_table(frame, "-", format=form)
+    give_stdin(monkeypatch, capfdbinary.readouterr().out)
+    pd.testing.assert_frame_equal(read_table("-")[frame.columns.tolist()], frame)
+
+
+def test_standard_output_is_csv_unless_asked_otherwise(capfdbinary):
+    write_table(pd.DataFrame({"a": [1], "b": ["x"]}), "-")
+    assert capfdbinary.readouterr().out == b"a,b\n1,x\n"
+
+
+def test_parquet_keeps_categories_and_missing_text(tmp_path):
+    frame = pd.DataFrame({"c": pd.Categorical(["u", None, "v"], categories=["v", "u", "w"])})
+    write_table(frame, tmp_path / "table.parquet")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "table.parquet"), frame)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_header_tells_the_delimiter_of_a_csv(tmp_path, delimiter):
+    (tmp_path / "table.csv").write_text(
+        f'"a,;b"{delimiter}c{delimiter}d\n1{delimiter}2{delimiter}3\n'
+    )
+    assert read_table(tmp_path / "table.csv").columns.tolist() == ["a,;b", "c", "d"]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_part_of_the_values(tmp_path):
+    (tmp_path / "table.csv").write_bytes(b"\xef\xbb\xbfa,b\r\n1,x\r\n")
+    assert read_table(tmp_path / "table.csv").to_dict("list") == {"a": [1], "b": ["x"]}
+
+
+def test_an_unknown_suffix_is_told_by_its_first_bytes(frame, tmp_path):
+    write_table(frame, tmp_path / "table.parquet")
+    (tmp_path / "table.parquet").rename(tmp_path / "table.data")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "table.data"), frame)
+
+
+def test_a_named_index_of_a_parquet_file_becomes_a_column(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2]}, index=pd.Index([7, 8], name="id"))
+    frame.to_parquet(tmp_path / "named.parquet")
+    assert read_table(tmp_path / "named.parquet").columns.tolist() == ["id", "a"]
+    frame.rename_axis(None).to_parquet(tmp_path / "bare.parquet")
+    assert read_table(tmp_path / "bare.parquet").to_dict("list") == {"a": [1, 2]}
+
+
+def test_embeddings_are_one_array_in_an_npz(tmp_path):
+    X = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    frame = pd.DataFrame(X, columns=["f0", "f1"]).assign(label=["a", "b", "a"])
+    write_table(frame, tmp_path / "table.npz")
+    with np.load(tmp_path / "table.npz") as stored:
+        np.testing.assert_array_equal(stored["X"], X)
+        assert sorted(stored.files) == ["X", "label"]
+
+
+def test_awkward_npz_column_names_are_kept(tmp_path):
+    frame = pd.DataFrame({"file": [1, 2], "X": [3, 4], "f0": [5, 6], "a/b": ["x", "y"]})
+    write_table(frame, tmp_path / "table.npz")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "table.npz"), frame)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"", "is empty"),
+        ("t.csv", b" \n\n", "is empty"),
+        ("t.csv", b"a,b\n", "2 columns and 0 rows"),
+        ("t.csv", b"a,b\n1,2\n1,2,3\n", "cannot be read as CSV"),
+        ("t.csv", b"a,b\n1,2,3\n4,5,6\n", "cannot be read as CSV"),
+        ("t.csv", b"a,b\n\xff\xfe,2\n", "not UTF-8 text .byte 4"),
+        ("t.csv", b'a,b\n"1,2\n', "cannot be read as CSV"),
+        ("t.parquet", b"a,b\n1,2\n", "cannot be read as Parquet"),
+        ("t.parquet", b"PAR1 torn", "cannot be read as Parquet"),
+        ("t.npz", b"a,b\n1,2\n", "cannot be read as npz"),
+    ],
+)
+def test_an_unreadable_file_is_named_with_the_reason(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
+        read_table(tmp_path / name)
+
+
+def test_empty_standard_input_says_so(monkeypatch):
+    give_stdin(monkeypatch, b"")
+    with pytest.raises(ValueError, match="standard input is empty"):
+        read_table("-")
+
+
+def test_an_npz_that_is_no_table_lists_its_shapes(tmp_path):
+    np.savez(tmp_path / "t.npz", images=np.zeros((2, 3, 3)), y=np.arange(2))
+    with pytest.raises(ValueError, match=r"is no table: it holds \{'images': \(2, 3, 3\)"):
+        read_table(tmp_path / "t.npz")
+
+
+def test_a_missing_file_lists_its_neighbors_and_a_folder_is_refused(tmp_path):
+    (tmp_path / "there.csv").write_text("a\n1\n")
+    with pytest.raises(FileNotFoundError, match=r"No file .*gone\.csv.* holds there\.csv"):
+        read_table(tmp_path / "gone.csv")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "message"),
+    [
+        (pd.DataFrame({"a": [1]}), "t.xlsx", "Cannot tell the format"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "t.csv", "occur more than once"),
+        (pd.DataFrame({"a": ["x", None]}), "t.npz", "missing text"),
+    ],
+)
+def test_what_cannot_be_written_is_explained(tmp_path, table, path, message):
+    with pytest.raises(ValueError, match=message):
+        write_table(table, tmp_path / path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*absent"):
+        write_table(pd.DataFrame({"a": [1]}), tmp_path / "absent" / "t.csv")
+
+
+def test_a_full_disk_leaves_the_old_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv"
+    path.write_text("old\n")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tables.os, "replace", full)
+    with pytest.raises(OSError, match=r"Cannot write .*t\.csv: No space left on device"):
+        write_table(pd.DataFrame({"a": [1]}), path)
+    assert path.read_text() == "old\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_writing_through_a_link_keeps_the_link(tmp_path):
+    (tmp_path / "real.csv").write_text("old\n")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    write_table(pd.DataFrame({"a": [1]}), tmp_path / "link.csv")
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text() == "a\n1\n"

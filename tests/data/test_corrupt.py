@@ -95,6 +95,7 @@ def test_a_transition_to_a_class_that_does_not_occur_needs_the_classes():
         ({"kind": "transition"}, "needs transition="),
         ({"kind": "transition", "transition": np.ones((10, 10))}, "sum to 1"),
         ({"kind": "transition", "transition": 2 * np.eye(10) - 0.1}, "non-negative"),
+        ({"rate": 0.1, "classes": []}, "pass shape"),
         ({"rate": 0.1, "classes": [0, 1]}, r"not among them: \[2, 3"),
         ({"rate": 0.1, "classes": [*range(10), 0]}, "must be distinct"),
     ],

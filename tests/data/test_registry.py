@@ -132,6 +132,13 @@ def test_a_registered_file_of_another_width_is_refused(data_root):
         load_dataset("magic04", data_root=data_root)
 
 
+def test_text_where_numbers_are_expected_is_named(data_root):
+    path = data_root / "tabular" / "letter-recognition.data"
+    path.write_text(path.read_text().replace("T,2,", "T,two,"))
+    with pytest.raises(ValueError, match=r"column 'x-box' holds text where numbers"):
+        load_dataset("letter", data_root=data_root)
+
+
 def test_an_empty_registered_file_is_refused(data_root):
     (data_root / "tabular" / "magic04.data").write_text("")
     with pytest.raises(ValueError, match=r"magic04\.data is empty"):
@@ -194,6 +201,14 @@ def test_a_usual_target_name_is_found_and_two_are_refused(frame, tmp_path):
     path = save(frame.rename(columns={"kind": "label"}).assign(y=1), path)
     with pytest.raises(ValueError, match=r"several columns that may be it \(label, y\)"):
         load_dataset(path)
+
+
+def test_a_y_beside_an_x_is_no_target(tmp_path):
+    path = save(pd.DataFrame({"x": [1, 2], "y": [3, 4], "class": ["a", "b"]}), tmp_path / "m.csv")
+    assert load_dataset(path).target_name == "class"
+    assert load_dataset(save(pd.read_csv(path)[["class", "x"]], path)).X.columns.tolist() == ["x"]
+    with pytest.raises(ValueError, match="none marked"):
+        load_dataset(save(pd.DataFrame({"x": [1], "y": [2]}), path))
 
 
 def test_a_missing_target_lists_the_columns(frame, tmp_path):

@@ -110,7 +110,7 @@ def test_awkward_npz_column_names_are_kept(tmp_path):
         ("t.csv", b"a,b\n", "2 columns and 0 rows"),
         ("t.csv", b"a,b\n1,2\n1,2,3\n", "cannot be read as CSV"),
         ("t.csv", b"a,b\n1,2,3\n4,5,6\n", "cannot be read as CSV"),
-        ("t.csv", b"a,b\n\xff\xfe,2\n", "not UTF-8 text .byte 4"),
+        ("t.csv", b"a,b\n\xff\xfe,2\n", "not UTF-8 text .invalid start byte"),
         ("t.csv", b'a,b\n"1,2\n', "cannot be read as CSV"),
         ("t.parquet", b"a,b\n1,2\n", "cannot be read as Parquet"),
         ("t.parquet", b"PAR1 torn", "cannot be read as Parquet"),
@@ -149,6 +149,7 @@ def test_a_missing_file_lists_its_neighbors_and_a_folder_is_refused(tmp_path):
         (pd.DataFrame({"a": [1]}), "t.xlsx", "Cannot tell the format"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "t.csv", "occur more than once"),
         (pd.DataFrame({"a": ["x", None]}), "t.npz", "missing text"),
+        (pd.DataFrame({"a": ["x", {1}]}), "t.parquet", "Give each column one type"),
     ],
 )
 def test_what_cannot_be_written_is_explained(tmp_path, table, path, message):

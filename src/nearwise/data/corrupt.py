@@ -23,9 +23,9 @@ def label_noise(
 
     symmetric and asymmetric change exactly ``floor(rate * n + 0.5)`` rows, chosen uniformly
     without replacement over all rows. symmetric gives each a *different* class, uniformly;
-    asymmetric gives the next class in sorted order, the first after the last. For one seed a
-    larger rate changes the same rows to the same labels, and further rows. transition draws
-    every row's label anew and independently from its class' row of `transition`.
+    asymmetric gives the next class in the order of `classes`, the first after the last. For one
+    seed a larger rate changes the same rows to the same labels, and further rows. transition
+    draws every row's label anew and independently from its class's row of `transition`.
 
     Parameters
     ----------
@@ -141,6 +141,8 @@ def _encode(y: ArrayLike, classes: ArrayLike | None) -> tuple[Labels, NDArray[np
         known, codes = np.unique(labels, return_inverse=True)
         return known, codes.astype(np.int64)
     known = np.asarray(classes)
+    if known.ndim != 1 or not len(known):
+        raise ValueError(f"classes has shape {known.shape}; pass shape (n_classes,).")
     order = np.argsort(known)
     places = np.searchsorted(known, labels, sorter=order).clip(max=len(known) - 1)
     codes = order[places]
@@ -177,7 +179,7 @@ def _check_transition(transition: ArrayLike | None, n_classes: int) -> NDArray[n
 def _draw(
     codes: NDArray[np.int64], matrix: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw each row's given label by inverting its class' cumulative probabilities."""
+    """Draw each row's given label by inverting its class's cumulative probabilities."""
     bounds = np.cumsum(matrix, axis=1)
     bounds /= bounds[:, -1:]  # the last bound is exactly 1, above every draw in [0, 1)
     draws = rng.random(len(codes))

@@ -1,7 +1,7 @@
 """Delimited text, with every number read to its last bit whatever the version of pandas."""
 
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import pandas as pd
 
@@ -13,7 +13,7 @@ _EXACT: dict[str, Any] = (
 )
 
 
-def read_delimited(source: Path | TextIO, **options: Any) -> pd.DataFrame:
+def read_delimited(source: Path | BinaryIO, **options: Any) -> pd.DataFrame:
     """Call `pandas.read_csv` with `options`, floats parsed to the nearest double.
 
     Raises

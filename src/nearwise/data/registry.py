@@ -136,8 +136,9 @@ def load_dataset(
         One of `dataset_names()`; or a CSV, TSV, Parquet or npz file; "-" reads a table from
         standard input. "FILE:COLUMN" is short for ``load_dataset(FILE, target=COLUMN)``.
     target : str, optional
-        Column or array with the labels; only for files. Default: the only one called target,
-        label, class or y (an npz: y, labels, ..., see `pick_embeddings`).
+        Column or array with the labels; only for files. Default: the only one called
+        target, targets, label, labels, class, y or Y; a y beside an x is a coordinate and
+        does not count.
     data_root : path, optional
         Folder looked in first; default: NEARWISE_DATA.
     download : bool, default=True
@@ -176,7 +177,7 @@ def load_dataset(
         if target not in (None, dataset.target_name):
             raise ValueError(
                 f"Data set {key!r} has the target {dataset.target_name!r}; leave out "
-                f"target={target!r}. For a file of that name pass './{key}'."
+                f"target={target!r}. For a file of that name pass its full path."
             )
         return dataset
     path, target = _as_file(key, target)
@@ -277,7 +278,8 @@ def _load_file(path: str, target: str | None, views: bool) -> Dataset:
 def _find_target(frame: pd.DataFrame, target: str | None, path: str) -> str:
     columns = list(frame.columns)
     if target is None:
-        usual = [c for c in columns if c in LABEL_NAMES or c == "class"]
+        coordinates = {"y", "Y"} if {"x", "X"} & set(columns) else set()
+        usual = [c for c in columns if c in {*LABEL_NAMES, "class"} - coordinates]
         if len(usual) == 1:
             return usual[0]
         seen = f"several columns that may be it ({', '.join(usual)})" if usual else "none marked"

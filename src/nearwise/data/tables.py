@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,11 +34,11 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
 
     The suffix decides (.csv, .tsv, .tab, .parquet, .pq, .npz). Standard input and files with
     any other suffix are told by their first bytes: Parquet, npz, else CSV. The delimiter of a
-    CSV is whichever of comma, semicolon and tab occurs most in its header (comma on a tie);
-    numbers are read to the last bit; pandas' usual words for missing values (empty, NA, nan, ...)
-    count as missing, and so do values that a short line lacks.
-    An npz gives its columns f0, f1, ... from a feature array (X, features, ...), then one column
-    for each one-dimensional array of the same length.
+    CSV is whichever of comma, semicolon and tab occurs most in its header (comma on a tie).
+    Numbers are read to the last bit. pandas' usual words for missing values (empty, NA, nan, ...)
+    count as missing, and so do values that a short line lacks; a column name that occurs again
+    gets .1, .2, ... appended. An npz gives columns f0, f1, ... from a feature array (X,
+    features, ...), then one column for each one-dimensional array of the same length.
 
     Parameters
     ----------
@@ -60,10 +60,10 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
         If the file cannot be opened.
     """
     if str(path) == "-":
-        where, content = "standard input", _stdin().read()
+        where, content = "standard input", sys.stdin.buffer.read()
     else:
         where, content = str(path), _read_bytes(Path(path))
-    if not content.strip():
+    if not content or content.isspace():
         raise ValueError(f"{where} is empty. Pass a table with a header and at least one row.")
     known = None if str(path) == "-" else table_format(path)
     table = _parse(content, known or _sniff(content), where)
@@ -88,10 +88,6 @@ def _read_bytes(path: Path) -> bytes:
         raise FileNotFoundError(f"No file {path}.{hint} Check the path.") from error
     except IsADirectoryError as error:
         raise IsADirectoryError(f"{path} is a folder; pass a file in it.") from error
-
-
-def _stdin() -> BinaryIO:
-    return sys.stdin.buffer
 
 
 def _sniff(content: bytes) -> Format:
@@ -122,20 +118,20 @@ def _parse_parquet(content: bytes, where: str) -> pd.DataFrame:
 
 def _parse_text(content: bytes, delimiter: str | None, where: str) -> pd.DataFrame:
     try:
-        text = content.decode("utf-8-sig")
-        header = text.lstrip().partition("\n")[0]
+        header = content.lstrip().partition(b"\n")[0].decode("utf-8-sig")
         with warnings.catch_warnings():
             # lines longer than the header: pandas would drop their last values
             warnings.simplefilter("error", pd.errors.ParserWarning)
             return read_delimited(
-                io.StringIO(text),
+                io.BytesIO(content),
+                encoding="utf-8-sig",
                 sep=delimiter or _delimiter(header),
                 index_col=False,
                 low_memory=False,
             )
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{where} is not UTF-8 text (byte {error.start}). Save it as UTF-8, or as Parquet."
+            f"{where} is not UTF-8 text ({error.reason}). Save it as UTF-8, or as Parquet."
         ) from error
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
         raise ValueError(
@@ -171,8 +167,9 @@ def write_table(
 ) -> None:
     """Write a table without its index; the file appears whole or not at all.
 
-    `read_table` gives the same values back. Parquet keeps the type of every column; CSV keeps
-    numbers to the last bit and turns categories into text; npz stores columns f0, f1, ... of one
+    `read_table` gives the same values back. Parquet keeps the type of every column; CSV and TSV
+    keep numbers to the last bit but no types: categories become text, text like 007 a number,
+    empty text missing. npz stores columns f0, f1, ... of one
     numeric type as one array X (they come first when read) and every other column as an array of
     its own, categories as text.
 
@@ -216,7 +213,12 @@ def write_table(
 def _serialise(table: pd.DataFrame, form: Format) -> bytes:
     if form == "parquet":
         stream = io.BytesIO()
-        table.to_parquet(stream, index=False)
+        try:
+            table.to_parquet(stream, index=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The table cannot be written as Parquet: {error}. Give each column one type."
+            ) from error
         return stream.getvalue()
     if form == "npz":
         return write_arrays(_to_arrays(table))

@@ -48,6 +48,8 @@ def read_adult(paths: Sequence[Path]) -> Table:
     columns become categories with sorted levels, fnlwgt is kept. Labels are "<=50K" and ">50K".
     """
     parts = [_read_headless(path, ADULT_COLUMNS) for path in paths]
+    for part, path in zip(parts, paths, strict=True):
+        _check_numbers(part[list(ADULT_NUMERIC)], path)
     frame = pd.concat(parts, ignore_index=True)
     y = _labels(frame.pop("class").str.rstrip("."), paths[0])
     for column in frame.columns:
@@ -101,6 +103,7 @@ def read_wine_quality(path: Path, *, multiclass: bool, drop_duplicates: bool) ->
             "Replace it by the original UCI file."
         )
     frame = frame[list(WINE_COLUMNS)]
+    _check_numbers(frame, path)
     if drop_duplicates:
         frame = frame.drop_duplicates(subset=list(WINE_COLUMNS[:-1]), keep="first")
     frame = frame.reset_index(drop=True)
@@ -113,7 +116,17 @@ def read_wine_quality(path: Path, *, multiclass: bool, drop_duplicates: bool) ->
 def _read_labelled(path: Path, columns: Sequence[str], target: str) -> Table:
     frame = _read_headless(path, columns)
     y = _labels(frame.pop(target), path)
+    _check_numbers(frame, path)
     return frame, y, target
+
+
+def _check_numbers(frame: pd.DataFrame, path: Path) -> None:
+    for name in frame.columns:
+        if not pd.api.types.is_numeric_dtype(frame[name].dtype):
+            raise ValueError(
+                f"{path}: column {name!r} holds text where numbers are expected. "
+                "Replace it by the original UCI file."
+            )
 
 
 def _read_headless(path: Path, columns: Sequence[str]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from nearwise.nn.embedders import (
     TableEmbedder,
     TabularMLP,
 )
+from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
     contrastive,
     leave_one_out_nll,
@@ -52,10 +53,12 @@ __all__ = [
     "build_network",
     "contrastive",
     "euclidean",
+    "fused_leave_one_out_nll",
     "leave_one_out_nll",
     "leave_self_out",
     "margin_contrastive",
     "neighbor_probabilities",
+    "neighbor_vote",
     "network_config",
     "soft_cross_entropy",
     "soft_targets",

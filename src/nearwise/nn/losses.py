@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 # A vote for the right class counts at least this much, as in ModernNCA: a row whose class is
 # nowhere near gives a large but finite loss.
-_FLOOR = 1e-7
+VOTE_FLOOR = 1e-7
 
 
 def soft_targets(labels: Tensor, n_classes: int, smoothing: float = 0.0) -> Tensor:
@@ -175,7 +175,7 @@ def vote_nll(
 ) -> Tensor:
     """Negative log-likelihood of probabilities (B, n_classes), floored at 1e-7, in nats."""
     targets = soft_targets(labels, proba.shape[1], smoothing)
-    return _mean(-(targets * (proba + _FLOOR).log()).sum(dim=1), sample_weight)
+    return _mean(-(targets * (proba + VOTE_FLOOR).log()).sum(dim=1), sample_weight)
 
 
 def supervised_contrastive(
@@ -247,7 +247,7 @@ def contrastive(
     temperature: float = 0.1,
     margin: float = 0.5,
 ) -> Tensor:
-    """The contrastive loss named `kind`; see `supervised_contrastive`, `margin_contrastive`."""
+    """Call the loss named `kind`: `supervised_contrastive` or `margin_contrastive`."""
     if kind == "supervised":
         return supervised_contrastive(keys, labels, n_classes, temperature=temperature)
     if kind == "margin":

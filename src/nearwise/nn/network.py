@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.nn.embedders import Embedder, IdentityEmbedder, TableEmbedder, TabularMLP
+from nearwise.nn.fused import DISTANCE_EPS
 
 Similarity = Literal["euclidean", "cosine"]
 
@@ -94,7 +95,7 @@ class NeighborNetwork(nn.Module):
         return -self.scale * euclidean(query, keys)
 
 
-def euclidean(query: Tensor, keys: Tensor, eps: float = 1e-6) -> Tensor:
+def euclidean(query: Tensor, keys: Tensor, eps: float = DISTANCE_EPS) -> Tensor:
     """L2 distance of all pairs by one matrix product, with a gradient that is finite at 0.
 
     Parameters

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class PLRLiteEmbedding(nn.Module):
@@ -50,8 +51,11 @@ class PLRLiteEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Embed `x` of shape (B, F) as (B, F, d)."""
         _check_columns(x, self.frequencies.shape[0])
-        angle = (2 * math.pi) * self.frequencies * x.unsqueeze(-1)
-        return torch.relu(self.linear(torch.cat([torch.sin(angle), torch.cos(angle)], dim=-1)))
+        angle = x.unsqueeze(-1) * (2 * math.pi * self.frequencies)
+        # The linear map in two halves saves a copy of the widest tensor here.
+        of_sin, of_cos = self.linear.weight.chunk(2, dim=1)
+        mapped = F.linear(torch.sin(angle), of_sin, self.linear.bias)
+        return torch.relu(mapped + F.linear(torch.cos(angle), of_cos))
 
 
 class PBLDEmbedding(nn.Module):
@@ -92,7 +96,9 @@ class PBLDEmbedding(nn.Module):
         _check_sizes(n_features=n_features, dim=dim - 1, n_frequencies=n_frequencies)
         bound = 1 / math.sqrt(n_frequencies)
         self.frequencies = nn.Parameter(torch.randn(n_features, n_frequencies) * frequency_scale)
-        self.phase = nn.Parameter(torch.empty(n_features, n_frequencies).uniform_(-math.pi, math.pi))
+        self.phase = nn.Parameter(
+            torch.empty(n_features, n_frequencies).uniform_(-math.pi, math.pi)
+        )
         self.weight = nn.Parameter(
             torch.empty(n_features, n_frequencies, dim - 1).uniform_(-bound, bound)
         )
@@ -101,7 +107,7 @@ class PBLDEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Embed `x` of shape (B, F) as (B, F, d); the first of the d is `x` itself."""
         _check_columns(x, self.frequencies.shape[0])
-        waves = torch.cos((2 * math.pi) * self.frequencies * x.unsqueeze(-1) + self.phase)
+        waves = torch.cos(x.unsqueeze(-1) * (2 * math.pi * self.frequencies) + self.phase)
         mapped = torch.einsum("bfk,fkd->bfd", waves, self.weight) + self.bias
         return torch.cat([x.unsqueeze(-1), mapped], dim=-1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
+from nearwise.memory.store import MANIFEST, read_folder, write_folder
 from nearwise.nn import NeighborNetwork, network_config
 from nearwise.training.config import TrainConfig
 from nearwise.training.rows import TrainingRows
@@ -91,8 +91,6 @@ def save_checkpoint(
     extra : dict of str to Tensor
         Further tensors of the loop, such as cached keys.
     """
-    from nearwise.memory.store import write_folder
-
     optimizer_state = optimizer.state_dict()["state"]
     tensors = {
         **_prefixed("model", network.state_dict()),
@@ -142,10 +140,8 @@ def load_checkpoint(
     ValueError
         If the checkpoint belongs to a run on other data or with other settings.
     """
-    from nearwise.memory.store import read_folder
-
     path = Path(path)
-    if not path.exists() or not any(path.iterdir()):
+    if not (path / MANIFEST).exists():  # nothing yet, or killed within the first write
         return None
     folder = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
     if folder.meta["fingerprint"] != fingerprint:

@@ -6,12 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from nearwise.nn import NeighborNetwork, leave_self_out, neighbor_probabilities
+from nearwise.nn import NeighborNetwork, neighbor_vote
 from nearwise.training.rows import TrainingRows
 
 _CHUNK = 8192
-# Scores of one chunk of queries against the memory: 2**24 float32 are 64 MiB.
-_SCORES = 2**24
 
 
 @contextmanager
@@ -113,17 +111,14 @@ def predict_neighbors(
     """
     query_keys = encode(network, queries) if query_keys is None else query_keys
     memory_keys = encode(network, memory) if memory_keys is None else memory_keys
-    chunk = max(1, _SCORES // max(1, len(memory_keys)))
-    parts = []
-    with evaluating(network):
-        for start in range(0, len(query_keys), chunk):
-            scores = network.scores(query_keys[start : start + chunk], memory_keys)
-            scores = leave_self_out(
-                scores, queries.row_ids[start : start + chunk], memory.row_ids
-            )
-            parts.append(
-                neighbor_probabilities(
-                    scores, memory.labels, network.n_classes, memory.sample_weight
-                )
-            )
-    return torch.cat(parts) if parts else memory_keys.new_zeros(0, network.n_classes)
+    return neighbor_vote(
+        query_keys,
+        memory_keys,
+        network.scale,
+        memory.labels,
+        network.n_classes,
+        query_ids=queries.row_ids,
+        key_ids=memory.row_ids,
+        similarity=network.similarity,
+        candidate_weight=memory.sample_weight,
+    )

@@ -32,7 +32,7 @@ def neighbor_disagreement(
 
 
 def hard_row_weights(disagreement: Tensor, *, fraction: float = 0.3, weight: float = 2.0) -> Tensor:
-    """Sampling weights: `weight` for the hardest `fraction` of the rows, 1 for the others.
+    """Give the hardest `fraction` of the rows the sampling weight `weight`, the others 1.
 
     A row whose neighbors all agree is never hard, however few hard rows there are.
 

@@ -167,6 +167,9 @@ class _Run:
 
     def train(self, progress: Progress | None) -> None:
         """Go through the epochs that are left."""
+        if self.checkpoint is not None and self.state.epoch == 0:
+            # A folder that cannot be written to shows before the first epoch, not after it.
+            self._save()
         while not self.state.finished:
             started = time.perf_counter()
             record = self._train_epoch()
@@ -197,9 +200,7 @@ class _Run:
         )
         for batch in batches:
             lr = self._set_lr(epoch * n_batches + steps, n_batches)
-            parts = step_losses(
-                self.network, self.rows, batch, config, self.generator, self.cache
-            )
+            parts = step_losses(self.network, self.rows, batch, config, self.generator, self.cache)
             loss = torch.stack(
                 [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
             ).sum()

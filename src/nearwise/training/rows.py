@@ -75,13 +75,13 @@ class TrainingRows:
                 yield field.name, tensor
 
     def map(self, change: Any) -> "TrainingRows":
-        """The same rows with `change` applied to every tensor."""
+        """Return the rows with `change` applied to every tensor."""
         return TrainingRows(**{name: change(tensor) for name, tensor in self._tensors()})
 
     def to(self, device: torch.device | str) -> "TrainingRows":
-        """The same rows on `device`."""
+        """Return the rows on `device`."""
         return self.map(lambda tensor: tensor.to(device))
 
     def take(self, positions: Tensor) -> "TrainingRows":
-        """The rows at `positions` (int64), in that order."""
+        """Return the rows at `positions` (int64), in that order."""
         return self.map(lambda tensor: tensor[positions.to(tensor.device)])

@@ -6,10 +6,9 @@ from torch import Tensor
 from nearwise.nn import (
     NeighborNetwork,
     contrastive,
+    fused_leave_one_out_nll,
     leave_self_out,
-    neighbor_probabilities,
     soft_cross_entropy,
-    vote_nll,
     weight_entropy,
 )
 from nearwise.training.config import TrainConfig
@@ -30,9 +29,7 @@ class KeyCache:
         Share of the old key that stays when a seen row is refreshed.
     """
 
-    def __init__(
-        self, network: NeighborNetwork, rows: TrainingRows, momentum: float = 0.0
-    ) -> None:
+    def __init__(self, network: NeighborNetwork, rows: TrainingRows, momentum: float = 0.0) -> None:
         self._network = network
         self._rows = rows
         self.momentum = momentum
@@ -103,20 +100,24 @@ def step_losses(
     if config.knn_weight:
         memory_keys = keys if cache is None else torch.cat([keys, cache.keys[extra]])
         candidates = torch.cat([queries, extra])
-        scores = leave_self_out(
-            network.scores(query_keys, memory_keys), query_ids, rows.row_ids[candidates]
-        )
-        proba = neighbor_probabilities(
-            scores,
+        ids = rows.row_ids[candidates]
+        parts["knn"] = fused_leave_one_out_nll(
+            query_keys,
+            memory_keys,
+            network.scale,
+            query_labels,
             rows.labels[candidates],
+            query_ids,
+            ids,
             network.n_classes,
-            _at(rows.sample_weight, candidates),
-        )
-        parts["knn"] = vote_nll(
-            proba, query_labels, smoothing=config.label_smoothing, sample_weight=weight
+            similarity=network.similarity,
+            smoothing=config.label_smoothing,
+            sample_weight=weight,
+            candidate_weight=_at(rows.sample_weight, candidates),
         )
         if config.entropy_weight:
-            parts["entropy"] = -weight_entropy(scores)
+            scores = network.scores(query_keys, memory_keys)
+            parts["entropy"] = -weight_entropy(leave_self_out(scores, query_ids, ids))
     if config.ce_weight:
         logits = network.output(query_keys).logits
         assert logits is not None  # checked before the first step

@@ -1,0 +1,274 @@
+"""The leave-one-out neighbor vote and its loss without the (B, N) matrices in memory.
+
+Queries go through in blocks small enough for the processor's cache, and the gradient of a block is
+taken while its weights are still there. Values and gradients are those of the plain functions in
+`nearwise.nn.losses`, some four times faster on a CPU.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nearwise.nn.losses import VOTE_FLOOR, soft_targets
+
+# 2**18 float32 scores are 1 MiB: a few such blocks stay in the cache.
+_BLOCK = 2**18
+# Smaller weights are taken as 0; denormal numbers are a hundred times slower in a product.
+_NO_WEIGHT = 1e-30
+# Under the root of a distance, so that its gradient is finite at 0.
+DISTANCE_EPS = 1e-6
+
+
+class _Memory(NamedTuple):
+    keys: Tensor  # (N, D), minus the origin
+    origin: Tensor  # (D,), the mean key: distances do not change, rounding is smaller
+    key_square: Tensor  # (N,), squared lengths
+    votes: Tensor  # (N, C)
+    log_weight: Tensor | None  # (N,)
+    cosine: bool
+
+
+class _OwnRows(NamedTuple):
+    row: Tensor  # positions of queries, ascending
+    column: Tensor  # positions of the candidates left out for them
+
+
+def fused_leave_one_out_nll(
+    query: Tensor,
+    keys: Tensor,
+    scale: Tensor,
+    query_labels: Tensor,
+    candidate_labels: Tensor,
+    query_ids: Tensor,
+    candidate_ids: Tensor,
+    n_classes: int,
+    *,
+    similarity: Literal["euclidean", "cosine"] = "euclidean",
+    smoothing: float = 0.0,
+    sample_weight: Tensor | None = None,
+    candidate_weight: Tensor | None = None,
+) -> Tensor:
+    """Leave-one-out neighbor NLL, as `leave_one_out_nll` of the network's scores.
+
+    Parameters
+    ----------
+    query : Tensor of shape (B, D)
+    keys : Tensor of shape (N, D)
+        Of the candidates.
+    scale : scalar Tensor
+        Positive factor on distances, or similarities for "cosine".
+    similarity : {"euclidean", "cosine"}, default="euclidean"
+    query_labels, candidate_labels, query_ids, candidate_ids, n_classes, smoothing, \
+sample_weight, candidate_weight
+        As in `leave_one_out_nll`.
+
+    Returns
+    -------
+    loss : scalar Tensor, in nats.
+
+    Raises
+    ------
+    ValueError
+        If a query has no candidate left.
+    """
+    targets = soft_targets(query_labels, n_classes, smoothing).to(query.dtype)
+    row_weight = _normalized(sample_weight, query)
+    memory = _memory(keys, candidate_labels, n_classes, candidate_weight, similarity)
+    own = _own_rows(query_ids, candidate_ids)
+    loss: Tensor = _FusedNLL.apply(query, keys, scale, targets, row_weight, memory, own)
+    return loss
+
+
+@torch.no_grad()
+def neighbor_vote(
+    query: Tensor,
+    keys: Tensor,
+    scale: Tensor,
+    labels: Tensor,
+    n_classes: int,
+    *,
+    query_ids: Tensor,
+    key_ids: Tensor,
+    similarity: Literal["euclidean", "cosine"] = "euclidean",
+    candidate_weight: Tensor | None = None,
+) -> Tensor:
+    """Vote of all keys by the softmax of their scores, own row left out by id; no gradient.
+
+    Parameters
+    ----------
+    query : Tensor of shape (B, D)
+    keys : Tensor of shape (N, D)
+    scale : scalar Tensor
+        Positive factor on distances, or similarities for "cosine".
+    labels : int64 Tensor of shape (N,) or float Tensor of shape (N, n_classes)
+    n_classes : int
+    query_ids, key_ids : int64 Tensors of shapes (B,) or (B, m), and (N,)
+        Keys with an id of the query do not count for it.
+    similarity : {"euclidean", "cosine"}, default="euclidean"
+    candidate_weight : Tensor of shape (N,), optional
+        Non-negative factor on each key's vote.
+
+    Returns
+    -------
+    proba : Tensor of shape (B, n_classes), rows sum to 1.
+    """
+    memory = _memory(keys, labels, n_classes, candidate_weight, similarity)
+    own = _own_rows(query_ids, key_ids)
+    query = query - memory.origin
+    proba = query.new_empty(len(query), n_classes)
+    for start, stop in _blocks(len(query), len(keys)):
+        weights, _ = _block_weights(query, scale, memory, own, start, stop)
+        torch.mm(weights, memory.votes, out=proba[start:stop])
+    return proba / proba.sum(dim=1, keepdim=True)
+
+
+class _FusedNLL(torch.autograd.Function):
+    """Loss and its gradients in one pass over blocks of queries."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        keys: Tensor,
+        scale: Tensor,
+        targets: Tensor,
+        row_weight: Tensor,
+        memory: _Memory,
+        own: _OwnRows,
+    ) -> Tensor:
+        loss = query.new_zeros(())
+        with_grad = any(ctx.needs_input_grad)
+        grad_query, grad_keys = torch.zeros_like(query), torch.zeros_like(keys)
+        grad_scale = torch.zeros_like(scale)
+        query = query - memory.origin
+        for start, stop in _blocks(len(query), len(keys)):
+            weights, measured = _block_weights(query, scale, memory, own, start, stop)
+            proba = weights @ memory.votes
+            floored = proba + VOTE_FLOOR
+            pull = targets[start:stop] * row_weight[start:stop, None]
+            loss -= (pull * floored.log()).sum()
+            if with_grad:
+                grad_proba = -pull / floored
+                grad = grad_proba @ memory.votes.T
+                grad -= (grad_proba * proba).sum(dim=1, keepdim=True)
+                grad *= weights
+                grad_scale += _backward_block(
+                    grad,
+                    measured,
+                    scale,
+                    query[start:stop],
+                    memory,
+                    grad_query[start:stop],
+                    grad_keys,
+                )
+        ctx.save_for_backward(grad_query, grad_keys, grad_scale)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_query, grad_keys, grad_scale = ctx.saved_tensors
+        (factor,) = grad_outputs
+        return factor * grad_query, factor * grad_keys, factor * grad_scale, *(None,) * 4
+
+
+def _backward_block(
+    grad: Tensor,
+    measured: Tensor,
+    scale: Tensor,
+    block: Tensor,
+    memory: _Memory,
+    grad_query: Tensor,
+    grad_keys: Tensor,
+) -> Tensor:
+    """Carry `grad` of a block's scores on to queries and keys in place; return that of scale."""
+    grad_scale = torch.dot(grad.flatten(), measured.flatten())
+    if memory.cosine:
+        grad *= scale
+        torch.mm(grad, memory.keys, out=grad_query)
+        grad_keys.addmm_(grad.T, block)
+        return grad_scale
+    # d distance / d q = (q - k) / distance
+    grad *= -scale
+    grad /= measured
+    torch.mm(grad, memory.keys, out=grad_query).neg_()
+    grad_query.addcmul_(grad.sum(dim=1, keepdim=True), block)
+    grad_keys.addmm_(grad.T, block, alpha=-1)
+    grad_keys.addcmul_(grad.sum(dim=0).unsqueeze(1), memory.keys)
+    return -grad_scale
+
+
+def _block_weights(
+    query: Tensor, scale: Tensor, memory: _Memory, own: _OwnRows, start: int, stop: int
+) -> tuple[Tensor, Tensor]:
+    """Weights (b, N) of queries start..stop, and their distances (or similarities)."""
+    block = query[start:stop]
+    if memory.cosine:
+        measured = block @ memory.keys.T
+        scores = measured * scale
+    else:
+        measured = torch.addmm(memory.key_square, block, memory.keys.T, alpha=-2)
+        measured += block.square().sum(dim=1, keepdim=True) + DISTANCE_EPS
+        measured.clamp_min_(DISTANCE_EPS).sqrt_()
+        scores = measured * -scale
+    if memory.log_weight is not None:
+        scores += memory.log_weight
+    first, last = torch.searchsorted(own.row, own.row.new_tensor([start, stop])).tolist()
+    scores[own.row[first:last] - start, own.column[first:last]] = -torch.inf
+    weights = torch.softmax(scores, dim=1)
+    return torch.nn.functional.threshold_(weights, _NO_WEIGHT, 0.0), measured
+
+
+def _memory(
+    keys: Tensor,
+    labels: Tensor,
+    n_classes: int,
+    candidate_weight: Tensor | None,
+    similarity: Literal["euclidean", "cosine"],
+) -> _Memory:
+    cosine = similarity == "cosine"
+    keys = keys.detach()
+    origin = keys.new_zeros(keys.shape[1]) if cosine else keys.mean(dim=0)
+    keys = keys - origin
+    return _Memory(
+        keys,
+        origin,
+        keys.square().sum(dim=1),
+        soft_targets(labels, n_classes).to(keys.dtype),
+        None if candidate_weight is None else candidate_weight.to(keys.dtype).log(),
+        cosine,
+    )
+
+
+def _own_rows(query_ids: Tensor, candidate_ids: Tensor) -> _OwnRows:
+    """Pairs of query and candidate that share an id, by query."""
+    ordered, order = candidate_ids.sort(stable=True)
+    wanted = query_ids.reshape(len(query_ids), -1).sort(dim=1).values
+    low = torch.searchsorted(ordered, wanted)
+    count = torch.searchsorted(ordered, wanted, right=True) - low
+    # The partner of a mixed query may be the query itself: leave it out once.
+    count[:, 1:][wanted[:, 1:] == wanted[:, :-1]] = 0
+    if len(wanted) and int(count.sum(dim=1).max()) >= len(candidate_ids):
+        raise ValueError(
+            "A query has no candidate left after leaving out its own row "
+            f"({len(candidate_ids)} candidates). Pass more candidates."
+        )
+    row = torch.arange(len(wanted), device=wanted.device).repeat_interleave(count.sum(dim=1))
+    start = low.flatten().repeat_interleave(count.flatten())
+    within = torch.arange(len(start), device=wanted.device)
+    within -= (count.flatten().cumsum(0) - count.flatten()).repeat_interleave(count.flatten())
+    return _OwnRows(row, order[start + within])
+
+
+def _normalized(sample_weight: Tensor | None, query: Tensor) -> Tensor:
+    if sample_weight is None:
+        return query.new_full((len(query),), 1 / max(1, len(query)))
+    weight = sample_weight.to(query.dtype)
+    return weight / weight.sum().clamp_min(torch.finfo(query.dtype).tiny)
+
+
+def _blocks(n_queries: int, n_keys: int) -> list[tuple[int, int]]:
+    size = max(16, _BLOCK // max(1, n_keys))
+    return [(start, min(start + size, n_queries)) for start in range(0, n_queries, size)]

@@ -1,0 +1,126 @@
+"""The fused vote and loss against the plain ones, on random rows and on a lattice of ties."""
+
+import pytest
+import torch
+
+from nearwise.nn import (
+    IdentityEmbedder,
+    NeighborNetwork,
+    fused_leave_one_out_nll,
+    leave_one_out_nll,
+    leave_self_out,
+    neighbor_probabilities,
+    neighbor_vote,
+)
+
+N, D, C = 300, 5, 3
+
+
+def case(lattice, cosine, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(N, D, generator=generator, dtype=torch.float64)
+    if lattice:
+        rows = rows.round().clamp(-1, 1)
+    if cosine:
+        rows = torch.nn.functional.normalize(rows + 0.1, dim=1)
+    labels = torch.randint(C, (N,), generator=generator)
+    return rows, labels, generator
+
+
+def network(cosine):
+    built = NeighborNetwork(
+        IdentityEmbedder(D, normalize=cosine), C, similarity="cosine" if cosine else "euclidean"
+    )
+    return built.double()
+
+
+@pytest.mark.parametrize("lattice", [False, True])
+@pytest.mark.parametrize("cosine", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("mixed_ids", [False, True])
+def test_fused_loss_and_gradients_are_those_of_the_plain_loss(lattice, cosine, soft, mixed_ids):
+    rows, labels, generator = case(lattice, cosine)
+    model = network(cosine)
+    ids = torch.randperm(N, generator=generator) * 7
+    query_ids = ids[:64]
+    if mixed_ids:
+        query_ids = torch.stack([query_ids, query_ids.roll(1)], dim=1)
+        query_ids[0, 1] = query_ids[0, 0]
+    if soft:
+        labels = torch.softmax(torch.randn(N, C, generator=generator, dtype=torch.float64), dim=1)
+    options = {
+        "smoothing": 0.1,
+        "sample_weight": torch.rand(64, generator=generator, dtype=torch.float64),
+        "candidate_weight": torch.rand(N, generator=generator, dtype=torch.float64),
+    }
+    results = []
+    for fused in (False, True):
+        keys = rows.clone().requires_grad_()
+        query = keys[:64] * 1.0
+        common = (labels[:64], labels, query_ids, ids, C)
+        if fused:
+            loss = fused_leave_one_out_nll(
+                query, keys, model.scale, *common, similarity=model.similarity, **options
+            )
+        else:
+            loss = leave_one_out_nll(model.scores(query, keys), *common, **options)
+        results.append([loss, *torch.autograd.grad(loss, [keys, model.log_scale])])
+    for plain, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_vote_is_that_of_the_plain_softmax_and_sums_to_one(cosine):
+    rows, labels, _ = case(lattice=True, cosine=cosine)
+    model, ids = network(cosine), torch.arange(N)
+    proba = neighbor_vote(
+        rows,
+        rows,
+        model.scale,
+        labels,
+        C,
+        query_ids=ids,
+        key_ids=ids,
+        similarity=model.similarity,
+    )
+    scores = leave_self_out(model.scores(rows, rows), ids, ids)
+    torch.testing.assert_close(proba, neighbor_probabilities(scores, labels, C))
+    torch.testing.assert_close(proba.sum(dim=1), torch.ones(N, dtype=torch.float64))
+
+
+def test_two_candidates_with_the_id_of_the_query_are_both_left_out():
+    keys = torch.tensor([[0.0], [0.0], [3.0]])
+    proba = neighbor_vote(
+        torch.zeros(1, 1),
+        keys,
+        torch.tensor(1.0),
+        torch.tensor([0, 0, 1]),
+        2,
+        query_ids=torch.tensor([5]),
+        key_ids=torch.tensor([5, 5, 6]),
+    )
+    assert proba.tolist() == [[0.0, 1.0]]
+
+
+def test_query_without_another_candidate_raises():
+    with pytest.raises(ValueError, match="no candidate left"):
+        fused_leave_one_out_nll(
+            torch.zeros(1, 2),
+            torch.zeros(1, 2),
+            torch.tensor(1.0),
+            torch.tensor([0]),
+            torch.tensor([0]),
+            torch.tensor([3]),
+            torch.tensor([3]),
+            2,
+        )
+
+
+def test_keys_far_from_the_origin_keep_their_small_differences():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(50, 4, generator=generator)
+    ids, labels = torch.arange(50), torch.randint(2, (50,), generator=generator)
+    common = {"query_ids": ids, "key_ids": ids}
+    near = neighbor_vote(rows, rows, torch.tensor(1.0), labels, 2, **common)
+    far = neighbor_vote(rows + 1000, rows + 1000, torch.tensor(1.0), labels, 2, **common)
+    torch.testing.assert_close(near, far, rtol=0, atol=1e-3)

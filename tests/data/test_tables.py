@@ -1,7 +1,11 @@
 """Promises of reading and writing tables."""
 
 import io
+import os
+import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -175,6 +179,39 @@ def test_a_full_disk_leaves_the_old_file_as_it_was(tmp_path, monkeypatch):
         write_table(pd.DataFrame({"a": [1]}), path)
     assert path.read_text() == "old\n"
     assert [p.name for p in tmp_path.iterdir()] == ["t.csv"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_device_that_is_full_is_a_clear_error():
+    with pytest.raises(OSError, match="Cannot write /dev/full: No space left"):
+        write_table(pd.DataFrame({"a": [1]}), "/dev/full", format="csv")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_named_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_table(pd.DataFrame({"a": [1]}), pipe)
+    reader.join(timeout=5)
+    assert read == [b"a\n1\n"]
+    assert pipe.is_fifo()
+
+
+def test_a_redirected_dev_stdout_is_written_in_place(tmp_path):
+    if not Path("/dev/stdout").exists():
+        pytest.skip("no /dev/stdout here")
+    code = (
+        "import pandas as pd; from nearwise.data import write_table; "
+        "write_table(pd.DataFrame({'a': [1]}), '/dev/stdout', format='csv')"
+    )
+    with (tmp_path / "out.txt").open("wb") as out:
+        inode = os.fstat(out.fileno()).st_ino
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert (tmp_path / "out.txt").read_text() == "a\n1\n"
+    assert (tmp_path / "out.txt").stat().st_ino == inode
 
 
 def test_writing_through_a_link_keeps_the_link(tmp_path):

@@ -261,8 +261,9 @@ def _write_bytes(content: bytes, path: Path) -> None:
         raise FileNotFoundError(f"Cannot write {path}: no folder {target.parent}. Make it first.")
     aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        if target.exists() and not target.is_file():  # a pipe or device cannot be renamed over
-            target.write_bytes(content)
+        # a pipe or device cannot be renamed over; /dev/stdout may lead to a file that a shell holds
+        if path.absolute().is_relative_to("/dev") or (target.exists() and not target.is_file()):
+            path.write_bytes(content)
             return
         try:
             aside.write_bytes(content)

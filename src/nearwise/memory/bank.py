@@ -1,0 +1,354 @@
+"""MemoryBank: the remembered rows, in one or more key spaces."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.memory import checks
+from nearwise.memory.store import read_folder, write_folder
+
+DEFAULT_SPACE = "default"
+_KIND = "memory bank"
+_VERSION = 1
+
+Rows = Tensor | np.ndarray
+Ids = Tensor | np.ndarray | Sequence[int]
+
+
+class BankRow(NamedTuple):
+    """One remembered row: its id, its key in each space, its label and its sample weight."""
+
+    id: int
+    keys: dict[str, Tensor]
+    label: int | Tensor
+    sample_weight: float
+
+
+class MemoryBank:
+    """Remembered rows: keys in one or more named spaces, labels, ids and sample weights.
+
+    Parameters
+    ----------
+    keys : Tensor or ndarray of shape (n_rows, n_features), or mapping of str to such
+        Floating point and finite. A single space is named "default"; several spaces hold the
+        same rows, each with its own width and dtype. Not copied: leave them as they are.
+    labels : int Tensor of shape (n_rows,) or float Tensor of shape (n_rows, n_classes)
+        Class positions from 0, or soft labels: non-negative, each row sums to 1.
+    ids : int64 Tensor of shape (n_rows,), optional
+        Unique; 0, 1, 2, ... by default. An id names its row for good and is not given again.
+    sample_weight : Tensor of shape (n_rows,), optional
+        Non-negative and finite; 1 by default.
+    n_classes : int, optional
+        By default the largest label plus one, or the width of the soft labels.
+
+    Attributes
+    ----------
+    keys : dict of str to Tensor of shape (n_rows, n_features)
+        One entry a key space.
+    labels : int64 Tensor of shape (n_rows,) or float32 Tensor of shape (n_rows, n_classes)
+        Hard or soft labels.
+    ids : int64 Tensor of shape (n_rows,)
+        Unique ids.
+    sample_weight : float32 Tensor of shape (n_rows,)
+        Weights.
+    n_classes : int
+        Number of classes.
+
+    Raises
+    ------
+    ValueError
+        If a part does not fit the others or a value is not allowed.
+
+    Examples
+    --------
+    >>> bank = MemoryBank(torch.eye(3), torch.tensor([0, 1, 1]))
+    >>> bank.remove([1])
+    >>> bank.ids.tolist(), bank.labels.tolist()
+    ([0, 2], [0, 1])
+    """
+
+    def __init__(
+        self,
+        keys: Rows | Mapping[str, Rows],
+        labels: Rows,
+        ids: Ids | None = None,
+        sample_weight: Rows | None = None,
+        n_classes: int | None = None,
+    ) -> None:
+        self.keys = checks.as_spaces(keys, DEFAULT_SPACE)
+        n_rows, device = self._shape()
+        self.labels, self.n_classes = checks.as_labels(labels, n_rows, n_classes, device)
+        self.ids = (
+            torch.arange(n_rows, device=device)
+            if ids is None
+            else checks.as_ids(ids, device, n_rows)
+        )
+        self.sample_weight = checks.as_sample_weight(sample_weight, n_rows, device)
+        self._next_id = int(self.ids.max()) + 1 if n_rows else 0
+
+    def _shape(self) -> tuple[int, torch.device]:
+        first = next(iter(self.keys.values()))
+        return len(first), first.device
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[BankRow]:
+        for i in range(len(self)):
+            label: int | Tensor = self.labels[i] if self.is_soft else int(self.labels[i])
+            keys = {name: rows[i] for name, rows in self.keys.items()}
+            yield BankRow(int(self.ids[i]), keys, label, float(self.sample_weight[i]))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MemoryBank):
+            return NotImplemented
+        mine, theirs = self.state(), other.state()
+        return mine[1] == theirs[1] and all(
+            mine[0][name].dtype == theirs[0][name].dtype
+            and torch.equal(mine[0][name].cpu(), theirs[0][name].cpu())
+            for name in mine[0]
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        widths = {name: rows.shape[1] for name, rows in self.keys.items()}
+        kind = "soft" if self.is_soft else "hard"
+        return (
+            f"MemoryBank(n_rows={len(self)}, spaces={widths}, "
+            f"n_classes={self.n_classes}, labels={kind!r})"
+        )
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether the labels are soft, (n_rows, n_classes)."""
+        return self.labels.ndim == 2
+
+    def soft_labels(self) -> Tensor:
+        """Return the labels as float32 (n_rows, n_classes); one-hot where they are hard."""
+        if self.is_soft:
+            return self.labels
+        return checks.one_hot(self.labels, self.n_classes)
+
+    def positions(self, ids: Ids) -> Tensor:
+        """Return the row positions of `ids`, int64 of shape (n_ids,).
+
+        Raises
+        ------
+        ValueError
+            If an id is not in the bank.
+        """
+        wanted = checks.as_ids(ids, self.ids.device, unique=False)
+        ordered, order = self.ids.sort()
+        at = torch.searchsorted(ordered, wanted).clamp_max(max(0, len(self) - 1))
+        found = ordered[at] == wanted if len(self) else torch.zeros_like(wanted, dtype=torch.bool)
+        if not bool(found.all()):
+            missing = wanted[~found]
+            raise ValueError(
+                f"{len(missing)} of {len(wanted)} ids are not among the {len(self)} rows of the "
+                f"memory bank, first {int(missing[0])}. Pass ids from bank.ids."
+            )
+        return order[at]
+
+    def add(
+        self,
+        keys: Rows | Mapping[str, Rows],
+        labels: Rows,
+        ids: Ids | None = None,
+        sample_weight: Rows | None = None,
+        n_classes: int | None = None,
+    ) -> Tensor:
+        """Append rows.
+
+        Parameters
+        ----------
+        keys, labels, ids, sample_weight
+            As in the constructor, with the bank's spaces and widths. Hard labels fit a soft bank.
+            By default ids go on from the largest ever given.
+        n_classes : int, optional
+            The number of classes from now on, at least the present one; give it to add rows of
+            new classes.
+
+        Returns
+        -------
+        ids : int64 Tensor of shape (n_added,)
+            Ids of the new rows.
+
+        Raises
+        ------
+        ValueError
+            If the rows do not fit or an id is taken. The bank is then unchanged.
+        """
+        n_classes = self.n_classes if n_classes is None else n_classes
+        if n_classes < self.n_classes:
+            raise ValueError(
+                f"n_classes={n_classes} is below the bank's {self.n_classes}. "
+                "Classes can be added but not dropped; make a new MemoryBank instead."
+            )
+        spaces = checks.as_spaces(keys, DEFAULT_SPACE)
+        checks.same_spaces(spaces, self.keys)
+        n_rows, device = len(next(iter(spaces.values()))), self.ids.device
+        new_labels = self._fit_labels(labels, n_rows, n_classes)
+        new_weight = checks.as_sample_weight(sample_weight, n_rows, device)
+        if ids is None:
+            new_ids = torch.arange(self._next_id, self._next_id + n_rows, device=device)
+        else:
+            new_ids = checks.as_ids(ids, device, n_rows)
+            taken = torch.isin(new_ids, self.ids)
+            if bool(taken.any()):
+                raise ValueError(
+                    f"{int(taken.sum())} ids are already in the memory bank, first "
+                    f"{int(new_ids[taken][0])}. Pass new ids, or none to have them given."
+                )
+        old_labels = self.labels
+        if self.is_soft and n_classes > self.n_classes:
+            old_labels = torch.nn.functional.pad(old_labels, (0, n_classes - self.n_classes))
+        self.keys = {
+            name: torch.cat([rows, spaces[name].to(rows)]) for name, rows in self.keys.items()
+        }
+        self.labels = torch.cat([old_labels, new_labels])
+        self.ids = torch.cat([self.ids, new_ids])
+        self.sample_weight = torch.cat([self.sample_weight, new_weight])
+        self.n_classes = n_classes
+        if n_rows:
+            self._next_id = max(self._next_id, int(new_ids.max()) + 1)
+        return new_ids
+
+    def _fit_labels(self, labels: Rows, n_rows: int, n_classes: int) -> Tensor:
+        """Check labels and bring them into the bank's form, hard or soft."""
+        new, _ = checks.as_labels(labels, n_rows, n_classes, self.ids.device)
+        if new.ndim == 2 and not self.is_soft:
+            raise ValueError(
+                "The labels are soft and the memory bank holds hard ones. Make a soft bank first: "
+                "MemoryBank(bank.keys, bank.soft_labels(), bank.ids, bank.sample_weight)."
+            )
+        if new.ndim == 1 and self.is_soft:
+            return checks.one_hot(new, n_classes).to(self.labels.dtype)
+        return new
+
+    def remove(self, ids: Ids) -> None:
+        """Forget the rows with these ids; the others keep their order and ids.
+
+        Raises
+        ------
+        ValueError
+            If an id is not in the bank. The bank is then unchanged.
+        """
+        keep = torch.ones(len(self), dtype=torch.bool, device=self.ids.device)
+        keep[self.positions(ids)] = False
+        self._take(keep)
+
+    def relabel(self, ids: Ids, labels: Rows) -> None:
+        """Give the rows with these ids new labels.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_ids,)
+            Distinct ids of rows in the bank.
+        labels : Tensor of shape (n_ids,) or (n_ids, n_classes)
+            Hard labels, or soft ones in a soft bank.
+
+        Raises
+        ------
+        ValueError
+            If an id is not in the bank or the labels do not fit. The bank is then unchanged.
+        """
+        at = self.positions(checks.as_ids(ids, self.ids.device))
+        new = self._fit_labels(labels, len(at), self.n_classes)
+        self.labels = self.labels.index_copy(0, at, new)
+
+    def subset(self, rows: Ids) -> "MemoryBank":
+        """Return a new bank of some rows.
+
+        Parameters
+        ----------
+        rows : int64 array-like of shape (n_ids,) or bool array-like of shape (n_rows,)
+            Distinct ids, in the order wanted, or a mask of rows to keep.
+
+        Returns
+        -------
+        bank : MemoryBank
+            Its own copy of the rows, with their ids.
+
+        Raises
+        ------
+        ValueError
+            If an id is not in the bank, ids repeat or the mask does not fit.
+        """
+        mask = torch.as_tensor(rows, device=self.ids.device)
+        if mask.dtype == torch.bool:
+            if mask.shape != (len(self),):
+                raise ValueError(
+                    f"The mask has shape {tuple(mask.shape)}. Pass ({len(self)},): one value a row."
+                )
+            at = mask
+        else:
+            at = self.positions(checks.as_ids(mask, self.ids.device))
+        part = object.__new__(MemoryBank)
+        part.__dict__.update(self.__dict__)
+        part._take(at)
+        return part
+
+    def _take(self, at: Tensor) -> None:
+        self.keys = {name: rows[at] for name, rows in self.keys.items()}
+        self.labels, self.ids = self.labels[at], self.ids[at]
+        self.sample_weight = self.sample_weight[at]
+
+    def to(self, device: torch.device | str) -> "MemoryBank":
+        """Return the bank with its tensors on `device`."""
+        moved = object.__new__(MemoryBank)
+        moved.__dict__.update(self.__dict__)
+        moved.keys = {name: rows.to(device) for name, rows in self.keys.items()}
+        moved.labels, moved.ids = self.labels.to(device), self.ids.to(device)
+        moved.sample_weight = self.sample_weight.to(device)
+        return moved
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the bank as tensors and a JSON object, to store inside another folder."""
+        tensors = {f"keys.{name}": rows for name, rows in self.keys.items()}
+        tensors |= {"labels": self.labels, "ids": self.ids, "sample_weight": self.sample_weight}
+        meta = {
+            "spaces": list(self.keys),
+            "n_classes": self.n_classes,
+            "next_id": self._next_id,
+        }
+        return tensors, meta
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> "MemoryBank":
+        """Make a bank from what `state` returned."""
+        keys = {name: tensors[f"keys.{name}"] for name in meta["spaces"]}
+        bank = cls(
+            keys, tensors["labels"], tensors["ids"], tensors["sample_weight"], meta["n_classes"]
+        )
+        bank._next_id = max(bank._next_id, int(meta["next_id"]))
+        return bank
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the bank to a folder, safe against crashes; see `nearwise.memory.write_folder`.
+
+        Raises
+        ------
+        StoreError
+            If the folder holds something else.
+        OSError
+            If the disk is full or read-only. What was there before is unchanged.
+        """
+        tensors, meta = self.state()
+        write_folder(path, kind=_KIND, format_version=_VERSION, tensors=tensors, meta=meta)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "MemoryBank":
+        """Read a bank that `save` wrote; the round trip is equal bit for bit.
+
+        Raises
+        ------
+        StoreError
+            If the folder is missing, foreign, torn or newer than this library.
+        """
+        folder = read_folder(path, kind=_KIND, newest_version=_VERSION)
+        return cls.from_state(folder.tensors, folder.meta)

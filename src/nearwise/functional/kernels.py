@@ -148,3 +148,11 @@ def measure(query, keys, q_scale, k_scale, metric, out):  # type: ignore[no-unty
     for i in range(query.shape[0]):
         for j in range(keys.shape[0]):
             out[i, j] = _exact(query[i], keys[j], q_scale[i], k_scale[j], metric)
+
+
+@njit(nogil=True, cache=True)
+def measure_near(query, near, q_scale, k_scale, metric, out):  # type: ignore[no-untyped-def]
+    """Write the exact distances of query i to ``near[i, j]`` (b, m, d) into `out` (b, m)."""
+    for i in range(near.shape[0]):
+        for j in range(near.shape[1]):
+            out[i, j] = _exact(query[i], near[i, j], q_scale[i], k_scale[i, j], metric)

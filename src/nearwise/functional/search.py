@@ -77,8 +77,8 @@ def topk_neighbors(
         keys, or `n_neighbors` exceeds the keys left for a query.
     """
     metric = check_metric(metric)
-    _check_rows("query", query)
-    _check_rows("keys", keys)
+    check_rows("query", query)
+    check_rows("keys", keys)
     if query.shape[1] != keys.shape[1]:
         raise ValueError(
             f"query has {query.shape[1]} features and keys have {keys.shape[1]}. "
@@ -114,7 +114,8 @@ def check_n_neighbors(n_neighbors: int, n_keys: int, what: str = "keys") -> None
         )
 
 
-def _check_rows(name: str, rows: Tensor) -> None:
+def check_rows(name: str, rows: Tensor) -> None:
+    """Raise unless `rows` is a finite floating point tensor (n_rows, n_features)."""
     if not isinstance(rows, Tensor):
         raise TypeError(f"{name} is a {type(rows).__name__}. Pass a torch tensor.")
     if rows.ndim != 2 or rows.shape[1] == 0:
@@ -156,9 +157,14 @@ def _check_ids(
 
 
 def _check_counts(counts: Tensor, n_neighbors: int, n_keys: int) -> None:
-    fewest = int(counts.min()) if len(counts) else n_neighbors
-    if fewest < n_neighbors:
+    if len(counts):
+        check_left(int(counts.min()), n_neighbors, n_keys)
+
+
+def check_left(n_left: int, n_neighbors: int, n_keys: int) -> None:
+    """Raise a ValueError if fewer than `n_neighbors` keys are left for a query."""
+    if n_left < n_neighbors:
         raise ValueError(
             f"n_neighbors={n_neighbors} exceeds what is left of the {n_keys} keys "
-            f"({fewest} after leaving out the query). Lower n_neighbors or add samples."
+            f"({n_left} after leaving out the query). Lower n_neighbors or add samples."
         )

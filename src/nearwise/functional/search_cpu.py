@@ -47,6 +47,34 @@ def search_cpu(
     return tuple(map(torch.from_numpy, results))  # type: ignore[return-value]
 
 
+def measure_candidates(
+    query: Tensor, keys: Tensor, candidates: Array, metric: Metric, memory_budget: int
+) -> Array:
+    """Return exact distances (b, m) float32 of each query to its candidates.
+
+    `query` (b, d) and `keys` (n, d) lie on the CPU; `candidates` (b, m) int64 are row positions.
+    """
+    wide = torch.float64 in (query.dtype, keys.dtype)
+    dtype = torch.float64 if wide else torch.float32
+    n_candidates = candidates.shape[1]
+    out = np.empty(candidates.shape, dtype=np.float32)
+    step = max(1, memory_budget // 2 // (n_candidates * (16 * query.shape[1] + 32)))
+    with _Threads() as threads:
+        for part in _tiles(query.detach(), dtype, step, None):
+            rows = keys.detach()[torch.from_numpy(candidates[part.span].ravel())].to(dtype)
+            near = next(_tiles(rows, dtype, len(rows), None))
+            measure = partial(_measure_near, part, near, METRICS.index(metric), out[part.span])
+            threads.run(measure, len(part.rows))
+    return out
+
+
+def _measure_near(part: "_Tile", near: "_Tile", metric: int, out: Array, here: slice) -> None:
+    shape = (len(part.rows), out.shape[1])
+    rows = near.rows.reshape(*shape, -1)[here]
+    scale = near.scale.reshape(shape)[here]
+    kernels.measure_near(part.rows[here], rows, part.scale[here], scale, metric, out[here])
+
+
 @dataclass
 class _Tile:
     """Some rows, ready for the kernels."""

@@ -1,14 +1,28 @@
 """What is remembered: the memory bank, neighbor indexes and durable folders."""
 
 from nearwise.memory.bank import DEFAULT_SPACE, BankRow, MemoryBank
+from nearwise.memory.index import (
+    AUTO_EXACT_BELOW,
+    INDEX_NAMES,
+    ExactIndex,
+    IndexName,
+    NeighborIndex,
+    make_index,
+)
 from nearwise.memory.store import Folder, StoreError, read_folder, write_folder
 
 __all__ = [
+    "AUTO_EXACT_BELOW",
     "DEFAULT_SPACE",
+    "INDEX_NAMES",
     "BankRow",
+    "ExactIndex",
     "Folder",
+    "IndexName",
     "MemoryBank",
+    "NeighborIndex",
     "StoreError",
+    "make_index",
     "read_folder",
     "write_folder",
 ]

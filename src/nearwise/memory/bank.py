@@ -142,17 +142,7 @@ class MemoryBank:
         ValueError
             If an id is not in the bank.
         """
-        wanted = checks.as_ids(ids, self.ids.device, unique=False)
-        ordered, order = self.ids.sort()
-        at = torch.searchsorted(ordered, wanted).clamp_max(max(0, len(self) - 1))
-        found = ordered[at] == wanted if len(self) else torch.zeros_like(wanted, dtype=torch.bool)
-        if not bool(found.all()):
-            missing = wanted[~found]
-            raise ValueError(
-                f"{len(missing)} of {len(wanted)} ids are not among the {len(self)} rows of the "
-                f"memory bank, first {int(missing[0])}. Pass ids from bank.ids."
-            )
-        return order[at]
+        return checks.find_ids(ids, self.ids, "memory bank")
 
     def add(
         self,
@@ -198,12 +188,7 @@ class MemoryBank:
             new_ids = torch.arange(self._next_id, self._next_id + n_rows, device=device)
         else:
             new_ids = checks.as_ids(ids, device, n_rows)
-            taken = torch.isin(new_ids, self.ids)
-            if bool(taken.any()):
-                raise ValueError(
-                    f"{int(taken.sum())} ids are already in the memory bank, first "
-                    f"{int(new_ids[taken][0])}. Pass new ids, or none to have them given."
-                )
+            checks.refuse_taken(new_ids, self.ids, "memory bank")
         old_labels = self.labels
         if self.is_soft and n_classes > self.n_classes:
             old_labels = torch.nn.functional.pad(old_labels, (0, n_classes - self.n_classes))

@@ -169,3 +169,28 @@ def as_sample_weight(
             f"sample_weight of row {row} is {float(tensor[row]):.6g}. Pass values of at least 0."
         )
     return tensor
+
+
+def find_ids(ids: Tensor | np.ndarray | Sequence[int], own: Tensor, what: str) -> Tensor:
+    """Return the positions of `ids` in `own`, or raise a ValueError that names one not there."""
+    wanted = as_ids(ids, own.device, unique=False)
+    ordered, order = own.sort()
+    at = torch.searchsorted(ordered, wanted).clamp_max(max(0, len(own) - 1))
+    found = ordered[at] == wanted if len(own) else torch.zeros_like(wanted, dtype=torch.bool)
+    if not bool(found.all()):
+        missing = wanted[~found]
+        raise ValueError(
+            f"{len(missing)} of {len(wanted)} ids are not among the {len(own)} rows of the "
+            f"{what}, first {int(missing[0])}. Pass ids that are there."
+        )
+    return order[at]
+
+
+def refuse_taken(ids: Tensor, own: Tensor, what: str) -> None:
+    """Raise a ValueError if one of `ids` is in `own`."""
+    taken = torch.isin(ids, own)
+    if bool(taken.any()):
+        raise ValueError(
+            f"{int(taken.sum())} ids are already in the {what}, first {int(ids[taken][0])}. "
+            "Pass new ids, or none to have them given."
+        )

@@ -1,0 +1,321 @@
+"""FAISS indexes that speak our units, order and ties."""
+
+from abc import abstractmethod
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, METRICS, Metric, Neighbors
+from nearwise.functional.search import check_left
+from nearwise.functional.search_cpu import measure_candidates
+from nearwise.functional.search_torch import center_of
+from nearwise.memory.index import BaseIndex
+
+Floats = NDArray[np.float32]
+Slots = NDArray[np.int64]
+
+# Asked for beyond the neighbors wanted, so that exact distances can settle the order at the edge.
+_SPARE = 8
+_ROUNDING = 6.6e-8  # 1.1 times the rounding unit of float32
+
+
+def _import_faiss() -> ModuleType:
+    try:
+        import faiss
+    except ImportError as error:
+        raise ImportError(
+            'the FAISS index needs the extra "faiss": pip install nearwise[faiss]'
+        ) from error
+    return faiss
+
+
+class FaissIndex(BaseIndex):
+    """Candidates from FAISS, measured again directly.
+
+    FAISS holds a float32 copy of the rows (less their mean for the Euclidean metrics where that
+    keeps digits, of unit length for "cosine"); candidates are measured from the rows as given, on
+    the CPU. A query for which FAISS finds too few rows is searched exactly.
+
+    Parameters
+    ----------
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
+        One of those the index knows.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory of a search.
+
+    Raises
+    ------
+    ImportError
+        If faiss is not installed.
+    ValueError
+        If the index does not know the metric.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = METRICS
+
+    def __init__(
+        self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
+    ) -> None:
+        super().__init__(metric, memory_budget=memory_budget)
+        if self.metric not in self.metrics:
+            raise ValueError(
+                f"{type(self).__name__} does not know metric={metric!r}. "
+                f"Use {' or '.join(self.metrics)}, or another index."
+            )
+        self._faiss = _import_faiss()
+        self._index: Any = None
+        self._center: Tensor | None = None
+        # The names FAISS gives to rows, ascending: row i is called `_slots[i]`.
+        self._slots: Slots = np.empty(0, dtype=np.int64)
+        self._next_slot = 0
+
+    @property
+    def _is_euclidean(self) -> bool:
+        return self.metric in ("euclidean", "sqeuclidean")
+
+    @property
+    def _faiss_metric(self) -> int:
+        name = "METRIC_L2" if self._is_euclidean else "METRIC_INNER_PRODUCT"
+        return int(getattr(self._faiss, name))
+
+    def _place(self, rows: Tensor) -> Tensor:
+        return rows.cpu()
+
+    def _vectors(self, rows: Tensor) -> Floats:
+        """Return rows as FAISS holds them."""
+        if self.metric == "cosine":
+            rows = torch.nn.functional.normalize(rows.double(), dim=1, eps=1e-300)
+        elif self._center is not None:
+            rows = rows - self._center
+        return np.ascontiguousarray(rows.float().numpy())
+
+    def _build(self) -> None:
+        self._center = center_of(self._keys) if self._is_euclidean and len(self) else None
+        vectors = self._vectors(self._keys)
+        self._index = self._make(*vectors.shape)
+        if not self._index.is_trained:
+            self._index.train(vectors)
+        self._next_slot = 0
+        self._slots = self._slots[:0]
+        self._append(len(vectors))
+
+    def _append(self, n_rows: int) -> None:
+        new = np.arange(self._next_slot, self._next_slot + n_rows)
+        self._insert(self._vectors(self._keys[len(self) - n_rows :]), new)
+        self._slots = np.concatenate([self._slots, new])
+        self._next_slot += n_rows
+
+    def _drop(self, gone: Tensor) -> None:
+        lost = gone.numpy()
+        slots, self._slots = self._slots[lost], self._slots[~lost]
+        self._delete(slots)
+
+    def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
+        rows = query.cpu()
+        n_rows, n_asked = len(self), min(len(self), n_neighbors + _SPARE)
+        if query_ids is not None:
+            left_out = bool(torch.isin(query_ids, self._ids).any())
+            check_left(n_rows - left_out, n_neighbors, n_rows)
+            n_asked = min(n_rows, n_asked + 1)
+        vectors = self._vectors(rows)
+        scores, slots = self._search(vectors, n_asked)
+        found = slots >= 0
+        positions = np.searchsorted(self._slots, np.where(found, slots, self._next_slot))
+        positions = np.minimum(positions, n_rows - 1)
+        if query_ids is not None:
+            found &= self._ids.numpy()[positions] != query_ids.numpy()[:, None]
+        exact = measure_candidates(rows, self._keys, positions, self.metric, self.memory_budget)
+        exact[~found] = np.inf
+        # By distance, then position.
+        order = np.lexsort((positions, exact, ~found), axis=1)[:, :n_neighbors]
+        distances = torch.from_numpy(np.take_along_axis(exact, order, 1))
+        indices = torch.from_numpy(np.take_along_axis(positions, order, 1))
+        unsure = found.sum(1) < n_neighbors
+        if n_asked < n_rows:
+            unsure |= self._may_miss(vectors, scores[:, -1], distances[:, -1].numpy())
+        if unsure.any():
+            at = torch.from_numpy(unsure.nonzero()[0])
+            own = None if query_ids is None else query_ids[at]
+            distances[at], indices[at] = self._search_exactly(rows[at], n_neighbors, own)
+        return Neighbors(distances.to(query.device), indices.to(query.device))
+
+    def _search(self, vectors: Floats, n_asked: int) -> tuple[Floats, Slots]:
+        """Return FAISS's scores and slots, best first; slot -1 where it found too few."""
+        scores, slots = self._index.search(vectors, n_asked, params=self._parameters(n_asked))
+        return scores, slots
+
+    @abstractmethod
+    def _make(self, n_rows: int, width: int) -> Any:
+        """Return an empty FAISS index for about `n_rows` rows."""
+
+    @abstractmethod
+    def _parameters(self, n_asked: int) -> Any:
+        """Return FAISS's parameters of a search for `n_asked` candidates."""
+
+    @abstractmethod
+    def _insert(self, vectors: Floats, slots: Slots) -> None:
+        """Add rows under these slots, which follow all earlier ones."""
+
+    @abstractmethod
+    def _delete(self, slots: Slots) -> None:
+        """Forget rows; `_slots` is what is left."""
+
+    @abstractmethod
+    def _may_miss(self, vectors: Floats, edge: Floats, worst: Floats) -> NDArray[np.bool_]:
+        """Tell for which queries the exact search must decide.
+
+        `edge` (b,) is FAISS's score of its last candidate and `worst` (b,) the distance of the
+        last neighbor among the candidates.
+        """
+
+
+class _FlatIndex(FaissIndex):
+    """FAISS's brute-force index; with the candidates measured again, exact in every tie."""
+
+    def _make(self, n_rows: int, width: int) -> Any:
+        self._longest = 0.0
+        return self._faiss.IndexFlat(width, self._faiss_metric)
+
+    def _parameters(self, n_asked: int) -> Any:
+        return None
+
+    def _insert(self, vectors: Floats, slots: Slots) -> None:
+        if len(vectors):
+            lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+            self._longest = max(self._longest, float(lengths.max()))
+        self._index.add(vectors)
+
+    def _delete(self, slots: Slots) -> None:
+        # A flat index closes up: its slots are always 0, 1, 2, ...
+        self._index.remove_ids(self._faiss.IDSelectorBatch(slots))
+        self._slots = np.arange(len(self._slots))
+        self._next_slot = len(self._slots)
+
+    def _may_miss(self, vectors: Floats, edge: Floats, worst: Floats) -> NDArray[np.bool_]:
+        # A row that FAISS dropped scores no better than `edge`. By the error bound of a dot
+        # product in any order (see functional.kernels) its distance is then above `worst` if:
+        length = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        last, width = worst.astype(np.float64), vectors.shape[1]
+        if self._is_euclidean:
+            squared = last**2 if self.metric == "euclidean" else last
+            slack = (2 * width + 32) * (length + self._longest) ** 2 + 8 * squared
+            return ~(edge > squared + slack * _ROUNDING)
+        slack = (width + 32) * length * self._longest + 8 * np.abs(last)
+        limit = last - 1 if self.metric == "cosine" else last
+        return ~(-edge > limit + slack * _ROUNDING)
+
+
+class FaissFlatL2(_FlatIndex):
+    """FAISS flat L2: exact, for "euclidean" and "sqeuclidean"."""
+
+    metrics = ("euclidean", "sqeuclidean")
+
+
+class FaissFlatIP(_FlatIndex):
+    """FAISS flat inner product: exact, for "inner_product" and "cosine"."""
+
+    metrics = ("inner_product", "cosine")
+
+
+class _ApproximateIndex(FaissIndex):
+    """Finds most of the nearest rows; the distances it returns are exact."""
+
+    is_exact = False
+
+    def _may_miss(self, vectors: Floats, edge: Floats, worst: Floats) -> NDArray[np.bool_]:
+        return np.zeros(len(vectors), dtype=bool)
+
+
+class HnswIndex(_ApproximateIndex):
+    """FAISS HNSW graph: M = 32, efConstruction = 200, efSearch = 64 or the candidates asked for.
+
+    A graph cannot forget: removed rows are masked in every search, and the graph is built anew
+    when they are more than a quarter of it. Building in several threads is not reproducible to
+    the last neighbor; many copies of one row tie the graph to themselves and cost recall.
+    """
+
+    m = 32
+    ef_construction = 200
+    ef_search = 64
+    max_masked = 0.25
+
+    def _make(self, n_rows: int, width: int) -> Any:
+        index = self._faiss.IndexHNSWFlat(width, self.m, self._faiss_metric)
+        index.hnsw.efConstruction = self.ef_construction
+        self._kept: NDArray[np.bool_] = np.empty(0, dtype=bool)
+        self._selector: Any = None
+        return index
+
+    def _parameters(self, n_asked: int) -> Any:
+        parameters = self._faiss.SearchParametersHNSW(efSearch=max(self.ef_search, n_asked))
+        if self._selector is not None:
+            parameters.sel = self._selector
+        return parameters
+
+    def _insert(self, vectors: Floats, slots: Slots) -> None:
+        self._index.add(vectors)
+        self._kept = np.append(self._kept, np.ones(len(slots), dtype=bool))
+        self._select()
+
+    def _delete(self, slots: Slots) -> None:
+        self._kept[slots] = False
+        if len(self._slots) < (1.0 - self.max_masked) * len(self._kept):
+            self._build()
+        else:
+            self._select()
+
+    def _select(self) -> None:
+        self._selector = None
+        if not self._kept.all():
+            # Kept here because FAISS holds bare pointers to both during a search.
+            self._bitmap = np.packbits(self._kept, bitorder="little")
+            self._selector = self._faiss.IDSelectorBitmap(self._bitmap)
+
+
+class IvfFlatIndex(_ApproximateIndex):
+    """FAISS IVF-Flat: rows in ``4 sqrt(n)`` cells, of which the nearest sixteenth is searched.
+
+    Cells are learned when the index is fitted, and again when it has grown to twice that size.
+    """
+
+    min_probes = 16
+    probed_share = 1 / 16
+    # FAISS wants that many rows to place the center of a cell.
+    rows_per_cell = 39
+
+    def _make(self, n_rows: int, width: int) -> Any:
+        self._n_trained = n_rows
+        n_cells = max(1, min(int(4 * n_rows**0.5), n_rows // self.rows_per_cell))
+        self._n_probes = min(n_cells, max(self.min_probes, int(n_cells * self.probed_share)))
+        quantizer = self._faiss.IndexFlat(width, self._faiss_metric)
+        index = self._faiss.IndexIVFFlat(quantizer, width, n_cells, self._faiss_metric)
+        index.cp.spherical = self.metric == "cosine"
+        self._quantizer = quantizer  # the index keeps a bare pointer to it
+        return index
+
+    def _parameters(self, n_asked: int) -> Any:
+        return self._faiss.SearchParametersIVF(nprobe=self._n_probes)
+
+    def _append(self, n_rows: int) -> None:
+        if len(self) > 2 * self._n_trained:
+            self._build()
+        else:
+            super()._append(n_rows)
+
+    def _insert(self, vectors: Floats, slots: Slots) -> None:
+        self._index.add_with_ids(vectors, slots)
+
+    def _delete(self, slots: Slots) -> None:
+        self._index.remove_ids(self._faiss.IDSelectorBatch(slots))
+
+
+FAISS_INDEXES: dict[str, type[FaissIndex]] = {
+    "faiss-flat-l2": FaissFlatL2,
+    "faiss-flat-ip": FaissFlatIP,
+    "hnsw": HnswIndex,
+    "ivf-flat": IvfFlatIndex,
+}

@@ -1,0 +1,270 @@
+"""NeighborIndex: one protocol for every way to find neighbors, and the exact index."""
+
+from abc import ABC, abstractmethod
+from typing import Literal, Protocol, Self, get_args, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors, topk_neighbors
+from nearwise.functional.distances import check_metric
+from nearwise.functional.search import check_n_neighbors, check_rows
+from nearwise.memory import checks
+from nearwise.memory.locks import ReadWriteLock
+
+IndexName = Literal["auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
+INDEX_NAMES: tuple[IndexName, ...] = get_args(IndexName)
+# From here on "auto" gives up exactness for speed.
+AUTO_EXACT_BELOW = 100_000
+
+
+@runtime_checkable
+class NeighborIndex(Protocol):
+    """What finds the nearest remembered rows.
+
+    All indexes speak the units of `nearwise.functional.pairwise_distances`, return neighbors
+    nearest first and leave a query out by its id. Exact ones also agree in every tie: the lowest
+    position wins. Searching from many threads is safe, also while rows are added or removed.
+    """
+
+    metric: Metric
+    is_exact: bool
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    @property
+    def ids(self) -> Tensor:
+        """Ids of the rows, int64 of shape (n_rows,), in the order of their positions."""
+        ...
+
+    def fit(self, keys: Tensor, ids: Tensor | None = None) -> Self:
+        """Forget everything and index `keys` (n_rows, n_features) under `ids` (n_rows,)."""
+        ...
+
+    def add(self, keys: Tensor, ids: Tensor | None = None) -> None:
+        """Append rows; their positions follow the present ones."""
+        ...
+
+    def remove(self, ids: Tensor) -> None:
+        """Forget rows; the others keep their order, so positions close up."""
+        ...
+
+    def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
+        """Find the nearest rows of each query.
+
+        Parameters
+        ----------
+        query : Tensor of shape (n_queries, n_features)
+            Finite rows.
+        n_neighbors : int
+            At least 1, at most the rows left.
+        query_ids : int64 Tensor of shape (n_queries,), optional
+            The row with the id of the query is left out.
+
+        Returns
+        -------
+        neighbors : Neighbors
+            Distances (n_queries, n_neighbors) float32 and positions (n_queries, n_neighbors).
+        """
+        ...
+
+
+def make_index(
+    name: IndexName = "auto",
+    metric: Metric = "euclidean",
+    n_rows: int | None = None,
+    *,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+) -> NeighborIndex:
+    """Make an index by name.
+
+    Parameters
+    ----------
+    name : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
+        "auto" is "exact" below 100,000 rows, then "ivf-flat". All but "exact" need the extra
+        "faiss" and hold a second, float32 copy of the rows on the CPU.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
+        "faiss-flat-l2" knows the first two, "faiss-flat-ip" the last two, the others all.
+    n_rows : int, optional
+        Rows to come; "auto" needs it.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory of a search.
+
+    Returns
+    -------
+    index : NeighborIndex
+        Still empty; call `fit`.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, the index does not know the metric, or "auto" lacks `n_rows`.
+    ImportError
+        If faiss is needed and not installed.
+    """
+    if name not in INDEX_NAMES:
+        raise ValueError(f"index={name!r} is not known. Use one of {', '.join(INDEX_NAMES)}.")
+    if name == "auto":
+        if n_rows is None:
+            raise ValueError('index="auto" needs n_rows to choose by. Pass the number of rows.')
+        name = "exact" if n_rows < AUTO_EXACT_BELOW else "ivf-flat"
+    if name == "exact":
+        return ExactIndex(metric, memory_budget=memory_budget)
+    from nearwise.memory import faiss_index
+
+    return faiss_index.FAISS_INDEXES[name](metric, memory_budget=memory_budget)
+
+
+class BaseIndex(ABC):
+    """Rows, ids, checks and locking, shared by the indexes; subclasses find.
+
+    Parameters
+    ----------
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
+        Unit and order of the distances.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory of a search.
+    """
+
+    is_exact = True
+
+    def __init__(
+        self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
+    ) -> None:
+        self.metric = check_metric(metric)
+        self.memory_budget = memory_budget
+        self._keys, self._ids = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
+        self._lock = ReadWriteLock()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(metric={self.metric!r}, n_rows={len(self)})"
+
+    @property
+    def ids(self) -> Tensor:
+        """Ids of the rows, int64 of shape (n_rows,), in the order of their positions."""
+        return self._ids
+
+    def fit(self, keys: Tensor, ids: Tensor | None = None) -> Self:
+        """Forget everything and index these rows.
+
+        Parameters
+        ----------
+        keys : Tensor of shape (n_rows, n_features)
+            At least one row; float32, float64, bfloat16 or float16, finite. Not copied.
+        ids : int64 Tensor of shape (n_rows,), optional
+            Unique; 0, 1, 2, ... by default.
+
+        Returns
+        -------
+        self : NeighborIndex
+            The index, ready to search.
+        """
+        check_rows("keys", keys)
+        check_n_neighbors(1, len(keys))
+        keys = self._place(keys.detach())
+        own = torch.arange(len(keys)) if ids is None else ids
+        own = checks.as_ids(own, keys.device, len(keys))
+        with self._lock.write():
+            self._keys, self._ids = keys, own
+            self._build()
+        return self
+
+    def add(self, keys: Tensor, ids: Tensor | None = None) -> None:
+        """Append rows; by default their ids go on from the largest present one."""
+        check_rows("keys", keys)
+        with self._lock.write():
+            self._check_width("keys", keys)
+            keys = self._place(keys.detach()).to(self._keys)
+            if ids is None:
+                first = int(self._ids.max()) + 1 if len(self) else 0
+                ids = torch.arange(first, first + len(keys))
+            new = checks.as_ids(ids, keys.device, len(keys))
+            checks.refuse_taken(new, self._ids, "index")
+            self._keys, self._ids = torch.cat([self._keys, keys]), torch.cat([self._ids, new])
+            self._append(len(keys))
+
+    def remove(self, ids: Tensor) -> None:
+        """Forget the rows with these ids; the others keep their order."""
+        with self._lock.write():
+            gone = torch.zeros(len(self), dtype=torch.bool, device=self._ids.device)
+            gone[checks.find_ids(ids, self._ids, "index")] = True
+            self._keys, self._ids = self._keys[~gone], self._ids[~gone]
+            self._drop(gone)
+
+    def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
+        """Find the nearest rows of each query; see `NeighborIndex.search`.
+
+        Raises
+        ------
+        ValueError
+            If the index is empty, a value is NaN or infinite, shapes do not fit, or `n_neighbors`
+            exceeds the rows left for a query.
+        """
+        with self._lock.read():
+            check_n_neighbors(n_neighbors, len(self), "rows of the index")
+            check_rows("query", query)
+            self._check_width("query", query)
+            if query_ids is not None:
+                query_ids = checks.as_ids(query_ids, self._ids.device, len(query), unique=False)
+            return self._find(query.detach(), n_neighbors, query_ids)
+
+    def _place(self, rows: Tensor) -> Tensor:
+        """Move rows to where they are searched."""
+        return rows
+
+    def _check_width(self, name: str, rows: Tensor) -> None:
+        if rows.shape[1] != self._keys.shape[1]:
+            raise ValueError(
+                f"{name} has {rows.shape[1]} features and the index {self._keys.shape[1]} "
+                f"({len(self)} rows). Embed both in the same space, or call fit first."
+            )
+
+    def _search_exactly(
+        self, query: Tensor, n_neighbors: int, query_ids: Tensor | None
+    ) -> Neighbors:
+        return topk_neighbors(
+            query,
+            self._keys,
+            n_neighbors,
+            metric=self.metric,
+            query_ids=query_ids,
+            key_ids=self._ids if query_ids is not None else None,
+            memory_budget=self.memory_budget,
+        )
+
+    @abstractmethod
+    def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
+        """Search; arguments are checked, the lock is held."""
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Index all of `_keys`."""
+
+    @abstractmethod
+    def _append(self, n_rows: int) -> None:
+        """Index the last `n_rows` of `_keys`."""
+
+    @abstractmethod
+    def _drop(self, gone: Tensor) -> None:
+        """Forget rows, given as a mask of the former positions."""
+
+
+class ExactIndex(BaseIndex):
+    """Searches all rows, on the device they lie on; see `nearwise.functional.topk_neighbors`."""
+
+    def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
+        return self._search_exactly(query, n_neighbors, query_ids)
+
+    def _build(self) -> None:
+        return
+
+    def _append(self, n_rows: int) -> None:
+        return
+
+    def _drop(self, gone: Tensor) -> None:
+        return

@@ -1,10 +1,84 @@
-"""The command line's front door: the list of commands, and how errors reach a user."""
+"""The front door of the command line: the commands and the global options."""
+
+import sys
+import warnings
+from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from nearwise import __version__
+from nearwise.cli.compare_commands import compare, demo
+from nearwise.cli.console import say
+from nearwise.cli.dataset_command import datasets
+from nearwise.cli.errors import show_tracebacks
+from nearwise.cli.evaluate_command import evaluate
+from nearwise.cli.fit_command import fit
+from nearwise.cli.manage_commands import add, inspect
+from nearwise.cli.predict_command import predict
+
+app = typer.Typer(
+    name="nearwise",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_ON_MODELS = "With a table of your own"
+_ON_METHODS = "Methods side by side"
+for _command in (fit, predict, evaluate, add, inspect):
+    app.command(rich_help_panel=_ON_MODELS)(_command)
+for _command in (demo, compare, datasets):
+    app.command(rich_help_panel=_ON_METHODS)(_command)
 
 
-def main() -> None:
-    """Run the command line."""
-    app()
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"nearwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Classify by attention over nearest neighbors: calibrated, and with the neighbors to show.
+
+    [bold]Examples[/bold]
+      nearwise demo
+      nearwise fit train.csv --target species --out iris.model
+      nearwise predict iris.model new.csv --out predictions.csv --proba
+
+    Every command has its own --help. Tables are CSV, TSV, Parquet or npz; - is standard input
+    or output. Exit codes: 0 fine, 2 a mistake in what was asked, 130 stopped by Ctrl-C.
+    """
+    show_tracebacks(debug)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        Default: those of the process. ``--debug`` may stand anywhere before a ``--``.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = given[: given.index("--")] if "--" in given else given
+    if "--debug" in options:
+        given.remove("--debug")
+        given.insert(0, "--debug")
+    warnings.showwarning = _say_warning
+    app(args=given, prog_name="nearwise")
+
+
+def _say_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Print a warning as a user needs it, without the line of code it came from."""
+    say(f"warning: {message}", style="yellow")

@@ -1,0 +1,5 @@
+"""``python -m nearwise.cli`` is ``nearwise``."""
+
+from nearwise.cli import main
+
+main()

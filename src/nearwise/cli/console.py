@@ -1,0 +1,66 @@
+"""The two streams: results on standard output, everything said about them on standard error."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import rich.console
+import rich.progress
+import rich.table
+
+T = TypeVar("T")
+
+
+def _console(*, stderr: bool = False) -> rich.console.Console:
+    # Made for each call: sys.stdout may have been replaced. A user's "[a]" or ":b:" is text.
+    return rich.console.Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def say(text: str, *, style: str | None = None) -> None:
+    """Print a message to standard error, as it stands.
+
+    Parameters
+    ----------
+    text : str
+        What to say.
+    style : str, optional
+        A rich style, shown on terminals only.
+    """
+    _console(stderr=True).print(text, style=style, soft_wrap=True)
+
+
+def show(what: str | rich.table.Table) -> None:
+    """Print a result to standard output.
+
+    Parameters
+    ----------
+    what : str or rich Table
+        Text is printed as it stands; a table is laid out for the terminal's width.
+    """
+    _console().print(what, soft_wrap=isinstance(what, str))
+
+
+def progress(items: Sequence[T], label: str, *, quiet: bool = False) -> Iterator[T]:
+    """Go through items with a bar on standard error; on terminals only, gone when done.
+
+    Parameters
+    ----------
+    items : sequence
+        What to go through.
+    label : str
+        Word before the bar.
+    quiet : bool, default=False
+        No bar.
+
+    Yields
+    ------
+    item
+        Each in turn.
+    """
+    console = _console(stderr=True)
+    yield from rich.progress.track(
+        items,
+        description=label,
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )

@@ -1,0 +1,183 @@
+"""``nearwise evaluate``: how good a model is on rows it has not learned from."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nearwise.cli.console import progress, say, show
+from nearwise.cli.errors import reported
+from nearwise.cli.frames import match_columns, read_frame, split_target
+from nearwise.cli.models import open_model
+from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import rich.table
+
+# metric -> how it reads, and which way is better
+_METRICS = {
+    "accuracy": ("accuracy", "higher"),
+    "macro_f1": ("macro F1", "higher"),
+    "nll": ("NLL (nats a row)", "lower"),
+    "brier": ("Brier score", "lower"),
+    "ece": ("ECE (15 bins)", "lower"),
+    "equal_mass_ece": ("ECE (equal mass)", "lower"),
+    "classwise_ece": ("ECE (classwise)", "lower"),
+    "smooth_ece": ("ECE (smooth)", "lower"),
+    "signed_gap": ("confidence - accuracy", "near 0"),
+    "aurc": ("AURC", "lower"),
+    "augrc": ("AUGRC", "lower"),
+}
+_WITH_INTERVAL = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
+LEVEL = 0.95
+
+
+@reported
+def evaluate(
+    model: ModelArgument,
+    data: DataArgument,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one learned from."),
+    ] = None,
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write the numbers; - is standard output."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write a page with diagrams and hard cases."),
+    ] = None,
+    resamples: Annotated[
+        int, typer.Option(min=20, help="Bootstrap resamples behind each interval.")
+    ] = 500,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure a model on labelled rows it has not learned from.
+
+    Beside the model stand its two halves: the base alone (neighbors switched off) and the
+    neighbors alone; what the neighbors add is the difference. Intervals are 95 % percentile
+    bootstraps over rows.
+
+    [bold]Examples[/bold]
+      nearwise evaluate iris.model test.csv
+      nearwise evaluate iris.model test.csv --json scores.json --report report.html
+    """
+    learned = open_model(model)
+    target = target or learned.target_name_
+    frame, labels = split_target(read_frame(data), target, data)
+    features = match_columns(frame, learned.feature_names_in_, data)
+    y = class_positions(labels, learned.classes_, data)
+
+    parts = learned.predict_parts(features)
+    halves = {
+        "model": parts.proba,
+        "base alone": parts.base_proba,
+        "neighbors alone": parts.neighbor_proba,
+    }
+    scores, intervals = _measure(y, halves, resamples, quiet=quiet)
+    null_mass = float(parts.null_mass.mean())
+    if json_file:
+        _write_json(
+            json_file,
+            {
+                "model": str(model),
+                "data": data,
+                "n": len(y),
+                "metrics": scores["model"],
+                "intervals": {name: list(ends) for name, ends in intervals.items()},
+                "level": LEVEL,
+                "resamples": resamples,
+                "base_alone": scores["base alone"],
+                "neighbors_alone": scores["neighbors alone"],
+                "null_mass": null_mass,
+            },
+        )
+    if json_file != "-" and not quiet:
+        show(_score_table(scores, intervals, f"{model} on {len(y)} rows of {data}"))
+        show(f"Mean mass of the null neighbor: {null_mass:.3f} (1: the base answers alone)")
+
+
+def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
+    """Translate labels to positions among the model's classes.
+
+    Parameters
+    ----------
+    labels : Series
+        True labels.
+    classes : ndarray of shape (n_classes,)
+        The model's classes.
+    where : str
+        Name of the file, for the message.
+
+    Returns
+    -------
+    positions : int64 ndarray of shape (n_rows,)
+        In [0, n_classes).
+
+    Raises
+    ------
+    ValueError
+        If a label is none of the classes.
+    """
+    import pandas as pd
+
+    positions = pd.Index(classes).get_indexer(pd.Index(labels.to_numpy()))
+    unknown = labels[positions < 0]
+    if len(unknown):
+        names = ", ".join(repr(str(label)) for label in unknown.unique()[:5])
+        raise ValueError(
+            f"{where}: {len(unknown)} of {len(labels)} rows carry a label the model has never "
+            f"seen ({names}); it knows {', '.join(repr(str(label)) for label in classes[:20])}. "
+            "Teach it rows of that class with 'nearwise add', or leave those rows out."
+        )
+    return positions
+
+
+def _measure(
+    y: "np.ndarray", halves: "dict[str, np.ndarray]", resamples: int, *, quiet: bool
+) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+    """Scores of each part, and the model's intervals."""
+    from nearwise import metrics
+
+    scores = {name: metrics.evaluate_probabilities(y, proba) for name, proba in halves.items()}
+    intervals = {}
+    for name in progress(_WITH_INTERVAL, "intervals", quiet=quiet):
+        interval = metrics.bootstrap_interval(
+            getattr(metrics, name), y, halves["model"], level=LEVEL, n_resamples=resamples
+        )
+        intervals[name] = (interval.low, interval.high)
+    return scores, intervals
+
+
+def _score_table(
+    scores: dict[str, dict[str, float]], intervals: dict[str, tuple[float, float]], title: str
+) -> "rich.table.Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("metric")
+    table.add_column("model", justify="right", style="bold")
+    table.add_column(f"{LEVEL:.0%} interval", justify="right")
+    table.add_column("base alone", justify="right")
+    table.add_column("neighbors alone", justify="right")
+    table.add_column("better")
+    for name, (label, better) in _METRICS.items():
+        low_high = "{:.4f} to {:.4f}".format(*intervals[name]) if name in intervals else ""
+        values = [f"{scores[part][name]:.4f}" for part in scores]
+        table.add_row(label, values[0], low_high, *values[1:], better)
+    return table
+
+
+def _write_json(path: str, content: dict[str, Any]) -> None:
+    from nearwise.experiments.records import plain, write_aside
+
+    text = json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n"
+    if path == "-":
+        show(text.rstrip())
+    else:
+        write_aside(Path(path), text.encode("utf-8"))
+        say(f"Wrote {path}.")

@@ -1,0 +1,122 @@
+"""``nearwise fit``: learn a model from a table."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nearwise.cli.console import say
+from nearwise.cli.errors import reported
+from nearwise.cli.frames import drop_columns, read_frame, require_columns, split_target
+from nearwise.cli.models import check_place
+from nearwise.cli.options import DataArgument, QuietOption
+from nearwise.cli.parsing import parse_count
+
+if TYPE_CHECKING:
+    from nearwise.estimators import AttnKNNClassifier
+
+
+@reported
+def fit(
+    data: DataArgument,
+    target: Annotated[
+        str, typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
+    ],
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Leave a column out (an id, say); may be repeated."),
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
+    ] = None,
+    preset: Annotated[
+        Literal["default", "fast"] | None,
+        typer.Option(help="fast: fewer candidates and members, for a first look."),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="What answers where neighbors do not: auto (chosen out of fold) or none "
+            "(class shares)."
+        ),
+    ] = None,
+    embedder: Annotated[
+        str | None, typer.Option(help="How rows become keys: auto, identity, mlp, table.")
+    ] = None,
+    n_neighbors: Annotated[
+        str | None, typer.Option(metavar="INT|auto", help="Neighbors asked for each row.")
+    ] = None,
+    members: Annotated[
+        str | None, typer.Option(metavar="INT|auto", help="Cross-fitted members of the bag.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the model at --out.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Learn a classifier from a table and save it as a folder.
+
+    Columns of text are categories, empty cells are missing values; both are handled and
+    remembered. Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved,
+    so a fit that was killed goes on with --resume. Ctrl-C keeps the best so far.
+
+    [bold]Examples[/bold]
+      nearwise fit train.csv --target species --out iris.model
+      nearwise fit train.parquet -t churned -o churn.model --drop customer_id --preset fast
+      nearwise fit train.csv -t churned -o churn.model --resume
+    """
+    check_place(out, overwrite=overwrite)
+    frame = drop_columns(read_frame(data), drop or [], data)
+    sample_weight = None
+    if weight is not None:
+        require_columns(frame, [weight], data)
+        sample_weight = frame.pop(weight).to_numpy()
+    features, labels = split_target(frame, target, data)
+
+    checkpoint = out.with_name(f"{out.name}.checkpoint")
+    if checkpoint.exists() and not resume:
+        shutil.rmtree(checkpoint)
+    settings = {
+        "preset": preset,
+        "base": base,
+        "embedder": embedder,
+        "n_neighbors": parse_count("--n-neighbors", n_neighbors),
+        "n_members": parse_count("--members", members),
+    }
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    if base == "none":
+        given["base"] = None
+
+    from nearwise.estimators import AttnKNNClassifier
+
+    model = AttnKNNClassifier(
+        **given,
+        random_state=seed,
+        verbose=0 if quiet else 2 if verbose else 1,
+        checkpoint_dir=str(checkpoint),
+    )
+    start = time.perf_counter()
+    model.fit(features, labels, sample_weight=sample_weight)
+    model.save(out)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    if not quiet:
+        _summarize(model, len(features), time.perf_counter() - start, out)
+
+
+def _summarize(model: "AttnKNNClassifier", n_rows: int, seconds: float, out: Path) -> None:
+    say(
+        f"Learned {len(model.classes_)} classes from {n_rows} rows and "
+        f"{model.n_features_in_} columns in {seconds:.1f} s; "
+        f"NLL out of fold {model.oof_nll_:.4f}."
+    )
+    say(f"Saved to {out}. Next: nearwise predict {out} NEW_DATA --out predictions.csv --proba")

@@ -1,0 +1,170 @@
+"""Tables of the command line: read them, find the target, match a model's columns, write them."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from nearwise.cli.console import say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 12
+
+
+def read_frame(path: str) -> "pd.DataFrame":
+    """Read CSV, TSV, Parquet or npz; "-" is CSV on standard input.
+
+    Parameters
+    ----------
+    path : str
+        File name or "-".
+
+    Returns
+    -------
+    frame : DataFrame
+        At least one row.
+
+    Raises
+    ------
+    ValueError
+        If the file holds no rows or cannot be understood.
+    OSError
+        If it cannot be read.
+    """
+    from nearwise.data.tables import read_table
+
+    frame = read_table(path)
+    if frame.empty:
+        raise ValueError(f"{path} has no rows. Pass a table with a header and at least one row.")
+    return frame
+
+
+def split_target(
+    frame: "pd.DataFrame", target: str, where: str
+) -> tuple["pd.DataFrame", "pd.Series"]:
+    """Separate the features from the target column.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table as read.
+    target : str
+        Name of the column to predict.
+    where : str
+        Name of the file, for messages.
+
+    Returns
+    -------
+    X : DataFrame
+        All other columns.
+    y : Series
+        The target; no value missing.
+
+    Raises
+    ------
+    ValueError
+        If there is no such column, or rows have no value in it.
+    """
+    require_columns(frame, [target], where)
+    y = frame[target]
+    missing = int(y.isna().sum())
+    if missing:
+        raise ValueError(
+            f"{where}: {missing} of {len(y)} rows have no value in the target column {target!r}. "
+            "Fill them or leave those rows out."
+        )
+    return frame.drop(columns=target), y
+
+
+def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> None:
+    """Raise if a column is missing, naming it, its nearest match, and what is there.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table as read.
+    names : iterable of str
+        Columns that must be there.
+    where : str
+        Name of the file, for the message.
+
+    Raises
+    ------
+    ValueError
+        If one of them is not.
+    """
+    present = [str(column) for column in frame.columns]
+    missing = [name for name in names if name not in present]
+    if not missing:
+        return
+    guess = get_close_matches(missing[0], present, n=1)
+    hint = f" Did you mean {guess[0]!r}?" if guess else ""
+    word = "column" if len(missing) == 1 else f"{len(missing)} columns"
+    raise ValueError(f"{where} has no {word} {_listed(missing)}.{hint} It has: {_listed(present)}.")
+
+
+def match_columns(
+    frame: "pd.DataFrame", names: Sequence[str], where: str, *, expected: Iterable[str] = ()
+) -> "pd.DataFrame":
+    """Give the columns a model knows, by name and in its order.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table as read; its columns may be in any order.
+    names : sequence of str
+        The model's columns.
+    where : str
+        Name of the file, for messages.
+    expected : iterable of str
+        Further columns that may be there (the target); others are ignored with a note.
+
+    Returns
+    -------
+    X : DataFrame
+        Columns `names`.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing.
+    """
+    require_columns(frame, names, where)
+    known = {*names, *expected}
+    extra = [str(column) for column in frame.columns if column not in known]
+    if extra:
+        say(f"note: {where}: the model does not know {_listed(extra)}; ignored.")
+    return frame[list(names)]
+
+
+def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd.DataFrame":
+    """Leave out columns the user named; a wrong name raises.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table as read.
+    names : iterable of str
+        Columns to leave out.
+    where : str
+        Name of the file, for the message.
+
+    Returns
+    -------
+    frame : DataFrame
+        The rest.
+
+    Raises
+    ------
+    ValueError
+        If a column is not there.
+    """
+    chosen = list(names)
+    require_columns(frame, chosen, where)
+    return frame.drop(columns=chosen)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -1,0 +1,25 @@
+"""Arguments and options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DataArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input."
+    ),
+]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+DataRootOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Where data sets lie (default: the NEARWISE_DATA variable, then the cache, then a "
+        "download).",
+    ),
+]

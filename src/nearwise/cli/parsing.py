@@ -1,0 +1,81 @@
+"""Text of the command line to values: seed ranges, lists, "auto" or a number."""
+
+from collections.abc import Iterable
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read seeds such as "0-4", "0,2,7" or "0-2,9".
+
+    Parameters
+    ----------
+    text : str
+        Non-negative integers and inclusive ranges, separated by commas.
+
+    Returns
+    -------
+    seeds : list of int
+        In the order given, each once.
+
+    Raises
+    ------
+    ValueError
+        If a part is neither a number nor a rising range.
+    """
+    seeds: list[int] = []
+    for part in split_list(text):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"--seeds {text!r}: {part!r} is no seed. Write 0-4, 0,2,7 or 3.")
+        start, stop = int(first), int(last) if dash else int(first)
+        if stop < start:
+            raise ValueError(f"--seeds {text!r}: {part!r} runs backwards. Write {stop}-{start}.")
+        seeds += range(start, stop + 1)
+    if not seeds:
+        raise ValueError("--seeds is empty. Write 0-4, 0,2,7 or 3.")
+    return list(dict.fromkeys(seeds))
+
+
+def split_list(text: str | Iterable[str] | None) -> list[str]:
+    """Split comma-separated text, or several such texts, into its parts.
+
+    Parameters
+    ----------
+    text : str or iterable of str, optional
+        For example "a,b" or ["a", "b,c"].
+
+    Returns
+    -------
+    parts : list of str
+        Without blanks and empty parts; empty for None.
+    """
+    if text is None:
+        return []
+    texts = [text] if isinstance(text, str) else list(text)
+    return [part.strip() for one in texts for part in one.split(",") if part.strip()]
+
+
+def parse_count(option: str, text: str | None) -> int | str | None:
+    """Read a positive integer or "auto".
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the message.
+    text : str, optional
+        What the user wrote; None where nothing was.
+
+    Returns
+    -------
+    count : int, "auto" or None
+        None for None.
+
+    Raises
+    ------
+    ValueError
+        If `text` is anything else.
+    """
+    if text is None or text == "auto":
+        return text
+    if not text.isdigit() or int(text) == 0:
+        raise ValueError(f'{option} {text!r} is neither a positive integer nor "auto".')
+    return int(text)

@@ -1,0 +1,127 @@
+"""``nearwise predict``: labels, probabilities and the neighbors behind them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nearwise.cli.console import say
+from nearwise.cli.errors import reported
+from nearwise.cli.explanations import json_record, neighbor_columns, write_json_lines
+from nearwise.cli.frames import match_columns, read_frame, require_columns
+from nearwise.cli.models import open_model
+from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nearwise.estimators import AttnKNNClassifier
+
+_JSON_SUFFIXES = (".jsonl", ".ndjson")
+
+
+@reported
+def predict(
+    model: ModelArgument,
+    data: DataArgument,
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), told by the suffix; - is "
+            "standard output.",
+        ),
+    ] = "-",
+    proba: Annotated[
+        bool, typer.Option("--proba", help="Add the probability of every class.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add the neighbors that were asked.")
+    ] = False,
+    neighbors: Annotated[
+        int,
+        typer.Option(min=0, help="With --explain: how many, weightiest first; 0 shows all."),
+    ] = 5,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
+    ] = None,
+    form: Annotated[
+        Literal["csv", "tsv", "parquet", "npz", "jsonl"] | None,
+        typer.Option("--format", help="Of the output, where the suffix does not tell."),
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Predict the rows of a table.
+
+    The output has a row for each row of DATA, in the same order: the columns kept, then
+    'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (how far
+    the neighbors do not answer this row) and each neighbor's id (its row number in the training
+    data, from 0), label, weight and distance. JSON lines with --explain add the neighbors' rows
+    and what the prediction would be without each. Columns of DATA are matched by name.
+
+    [bold]Examples[/bold]
+      nearwise predict iris.model new.csv --out predictions.csv --proba
+      nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
+      cat new.csv | nearwise predict iris.model - --keep id | head
+    """
+    as_json = form == "jsonl" or (form is None and Path(out).suffix.lower() in _JSON_SUFFIXES)
+    learned = open_model(model)
+    frame = read_frame(data)
+    kept = frame[_existing(frame, keep or [], data)]
+    features = match_columns(
+        frame, learned.feature_names_in_, data, expected=[*kept.columns, learned.target_name_]
+    )
+    if as_json and explain:
+        records = [
+            json_record(one, neighbors, dict(values), list(learned.classes_))
+            for one, values in zip(learned.explain(features), kept.to_dict("records"), strict=True)
+        ]
+        write_json_lines(records, out)
+    else:
+        result = _table(learned, features, kept, proba=proba, count=neighbors if explain else None)
+        if as_json:
+            write_json_lines(result.to_dict("records"), out)
+        else:
+            from nearwise.data.tables import write_table
+
+            write_table(result, out, format=form)
+    if not quiet and out != "-":
+        say(f"Wrote {len(frame)} rows to {out}.")
+
+
+def _existing(frame: "pd.DataFrame", names: list[str], where: str) -> list[str]:
+    require_columns(frame, names, where)
+    return list(dict.fromkeys(names))
+
+
+def _table(
+    model: "AttnKNNClassifier",
+    features: "pd.DataFrame",
+    kept: "pd.DataFrame",
+    *,
+    proba: bool,
+    count: int | None,
+) -> "pd.DataFrame":
+    """Predictions as columns; `count` neighbors of each row where it is given."""
+    import numpy as np
+    import pandas as pd
+
+    explanations = None if count is None else model.explain(features)
+    if explanations is None:
+        probabilities = model.predict_proba(features)
+    else:
+        probabilities = np.array([list(one.proba.values()) for one in explanations])
+    columns = {"prediction": model.classes_[probabilities.argmax(axis=1)]}
+    if proba:
+        columns |= {
+            f"proba_{label}": probabilities[:, place] for place, label in enumerate(model.classes_)
+        }
+    if explanations is not None and count is not None:
+        columns |= neighbor_columns(explanations, count)
+    taken = [name for name in kept.columns if name in columns]
+    if taken:
+        raise ValueError(f"--keep {taken[0]!r} is also the name of an output column. Rename it.")
+    return pd.concat([kept.reset_index(drop=True), pd.DataFrame(columns)], axis=1)

@@ -1,0 +1,89 @@
+"""The front door: help that teaches, a version, exit codes, a quick start."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import nearwise as package
+
+COMMANDS = ("fit", "predict", "evaluate", "add", "inspect", "compare", "demo", "datasets")
+
+
+def test_help_lists_every_command(nearwise):
+    result = nearwise("--help")
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert f" {command} " in result.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_commands_help_shows_an_example_of_it(nearwise, command):
+    result = nearwise(command, "--help")
+    assert result.exit_code == 0
+    assert f"nearwise {command}" in result.out.split("Examples")[1]
+
+
+def test_no_command_shows_the_help(nearwise):
+    assert "Usage" in "".join(vars(nearwise())[stream] for stream in ("out", "err"))
+
+
+def test_version_is_the_packages(nearwise):
+    result = nearwise("--version")
+    assert (result.exit_code, result.out) == (0, f"nearwise {package.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fitt",),
+        ("fit",),
+        ("fit", "a.csv", "--target", "y"),
+        ("fit", "a.csv", "--target", "y", "--out", "m", "--preset", "slow"),
+        ("compare", "iris"),
+        ("predict", "m", "d.csv", "--no-such-option"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_and_says_so_on_standard_error(nearwise, arguments):
+    result = nearwise(*arguments)
+    assert result.exit_code == 2
+    assert result.out == ""
+    assert "Traceback" not in result.err
+
+
+def test_a_missing_file_is_one_line(nearwise, tmp_path):
+    result = nearwise("fit", tmp_path / "no.csv", "--target", "y", "--out", tmp_path / "m")
+    assert result.exit_code == 2
+    assert result.err.startswith("error: No file ")
+    assert result.err.count("\n") == 1
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_shows_the_traceback_wherever_it_stands(nearwise, tmp_path, place):
+    arguments = ["fit", tmp_path / "no.csv", "--target", "y", "--out", tmp_path / "m"]
+    arguments.insert(0 if place == "before" else len(arguments), "--debug")
+    result = nearwise(*arguments)
+    assert result.exit_code == 2
+    assert "Traceback" in result.err
+
+
+def test_a_wrong_target_names_the_nearest_column(nearwise, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("a,species\n1,x\n2,y\n")
+    result = nearwise("fit", path, "--target", "specie", "--out", tmp_path / "m")
+    assert result.exit_code == 2
+    assert "Did you mean 'species'?" in result.err
+
+
+def test_help_starts_in_under_a_second():
+    seconds = []
+    for _ in range(2):  # the first may write bytecode
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "nearwise.cli", "--help"], check=True, capture_output=True
+        )
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1.0

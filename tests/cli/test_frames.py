@@ -1,0 +1,50 @@
+"""Columns are matched by name; what is missing is named, what is extra is said and ignored."""
+
+import pandas as pd
+import pytest
+
+from nearwise.cli.frames import drop_columns, match_columns, split_target
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame({"a": [1, 2], "b": ["x", "y"], "label": ["u", "v"]})
+
+
+def test_columns_in_another_order_come_back_in_the_models(frame):
+    assert list(match_columns(frame, ["b", "a"], "f.csv", expected=["label"]).columns) == ["b", "a"]
+
+
+def test_extra_columns_are_ignored_with_a_note(frame, capsys):
+    assert list(match_columns(frame, ["a"], "f.csv", expected=["label"]).columns) == ["a"]
+    err = capsys.readouterr().err
+    assert "'b'" in err
+    assert "label" not in err
+
+
+def test_a_missing_column_is_named_with_its_nearest_match(frame):
+    with pytest.raises(ValueError, match=r"f\.csv has no column 'lable'.*mean 'label'.*'a'"):
+        split_target(frame, "lable", "f.csv")
+
+
+def test_several_missing_columns_are_all_named(frame):
+    with pytest.raises(ValueError, match="2 columns 'c', 'd'"):
+        match_columns(frame, ["a", "c", "d"], "f.csv")
+
+
+def test_long_lists_of_columns_are_cut():
+    wide = pd.DataFrame([range(100)], columns=[f"c{i}" for i in range(100)])
+    with pytest.raises(ValueError, match="and 88 more"):
+        split_target(wide, "label", "f.csv")
+
+
+def test_rows_without_a_target_are_counted():
+    frame = pd.DataFrame({"a": [1, 2, 3], "label": ["u", None, None]})
+    with pytest.raises(ValueError, match="2 of 3 rows have no value"):
+        split_target(frame, "label", "f.csv")
+
+
+def test_dropping_a_column_that_is_not_there_raises(frame):
+    assert list(drop_columns(frame, ["a"], "f.csv").columns) == ["b", "label"]
+    with pytest.raises(ValueError, match="'ident'"):
+        drop_columns(frame, ["ident"], "f.csv")

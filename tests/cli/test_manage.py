@@ -1,0 +1,102 @@
+"""``evaluate``, ``add`` and ``inspect``: measure, teach and look at a model."""
+
+import json
+
+import pandas as pd
+import pytest
+
+
+def test_evaluate_prints_the_model_and_its_halves(nearwise, tables, trained):
+    result = nearwise("evaluate", trained, tables / "test.csv", "--resamples", "20")
+    assert result.exit_code == 0
+    for word in ("accuracy", "NLL", "ECE", "AURC", "base alone", "neighbors alone", "null"):
+        assert word in result.out
+
+
+def test_evaluate_writes_numbers_that_agree_with_the_predictions(
+    nearwise, tables, trained, tmp_path
+):
+    scores = tmp_path / "scores.json"
+    options = ("--json", scores, "--resamples", "50")
+    assert nearwise("evaluate", trained, tables / "test.csv", *options).exit_code == 0
+    content = json.loads(scores.read_text())
+    out = tmp_path / "p.csv"
+    nearwise("predict", trained, tables / "test.csv", "-o", out)
+    truth = pd.read_csv(tables / "test.csv")["label"]
+    accuracy = (pd.read_csv(out)["prediction"] == truth).mean()
+    assert content["n"] == 60
+    assert content["metrics"]["accuracy"] == pytest.approx(accuracy)
+    low, high = content["intervals"]["accuracy"]
+    assert low <= accuracy <= high
+
+
+def test_evaluate_json_alone_goes_to_standard_output(nearwise, tables, trained):
+    result = nearwise("evaluate", trained, tables / "test.csv", "--json", "-", "--resamples", "20")
+    assert set(json.loads(result.out)["metrics"]) >= {"accuracy", "nll", "ece"}
+
+
+def test_evaluate_names_a_label_the_model_has_never_seen(nearwise, tables, trained, tmp_path):
+    frame = pd.read_csv(tables / "test.csv")
+    frame.loc[:2, "label"] = "maybe"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    result = nearwise("evaluate", trained, tmp_path / "t.csv")
+    assert result.exit_code == 2
+    assert "3 of 60 rows" in result.err
+    assert "'maybe'" in result.err
+
+
+def test_evaluate_without_the_target_names_it(nearwise, tables, trained):
+    result = nearwise("evaluate", trained, tables / "new.csv")
+    assert result.exit_code == 2
+    assert "no column 'label'" in result.err
+
+
+def test_add_teaches_new_rows_and_new_classes(nearwise, tables, model, tmp_path):
+    frame = pd.DataFrame(
+        {"width": [9.0] * 12, "height": [9.0] * 12, "color": ["blue"] * 12, "label": ["far"] * 12}
+    )
+    frame.to_csv(tmp_path / "more.csv", index=False)
+    result = nearwise("add", model, tmp_path / "more.csv")
+    assert result.exit_code == 0
+    assert "12 rows" in result.err
+    assert "172 rows" in result.err
+    assert "far" in result.err
+    facts = json.loads(nearwise("inspect", model, "--json").out)
+    assert facts["rows"] == 172
+    assert facts["classes"]["far"] == 12
+    table = nearwise("predict", model, tmp_path / "more.csv", "--proba").out
+    assert "proba_far" in table
+
+
+def test_a_failed_add_leaves_the_model_as_it_was(nearwise, tables, model, tmp_path):
+    before = nearwise("predict", model, tables / "new.csv", "--proba").out
+    pd.read_csv(tables / "test.csv").drop(columns="width").to_csv(tmp_path / "b.csv", index=False)
+    assert nearwise("add", model, tmp_path / "b.csv").exit_code == 2
+    assert nearwise("predict", model, tables / "new.csv", "--proba").out == before
+
+
+def test_add_can_write_elsewhere(nearwise, tables, trained, tmp_path):
+    bigger = tmp_path / "bigger"
+    assert nearwise("add", trained, tables / "test.csv", "-o", bigger, "-q").exit_code == 0
+    rows = [json.loads(nearwise("inspect", m, "--json").out)["rows"] for m in (trained, bigger)]
+    assert rows == [160, 220]
+
+
+def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
+    text = nearwise("inspect", trained)
+    assert text.exit_code == 0
+    for word in ("160", "label", "width", "color", "yes", "calibration"):
+        assert word in text.out
+    facts = json.loads(nearwise("inspect", trained, "--json").out)
+    assert facts["target"] == "label"
+    assert list(facts["columns"]) == ["width", "height", "color"]
+    assert sum(facts["classes"].values()) == facts["rows"] == 160
+
+
+def test_a_torn_model_is_refused_with_the_reason(nearwise, model):
+    victim = max(model.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    victim.write_bytes(victim.read_bytes()[:-7])
+    result = nearwise("inspect", model)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.err
+    assert victim.name in result.err or "torn" in result.err

@@ -1,0 +1,37 @@
+"""Text of the command line becomes values, or an error that shows how to write it."""
+
+import pytest
+
+from nearwise.cli.parsing import parse_count, parse_seeds, split_list
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2, 9", [0, 2, 9]), ("0-2,1-3", [0, 1, 2, 3])],
+)
+def test_seeds_read_as_ranges_and_lists(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", ",", "a", "-1", "1-", "4-0", "0..4", "1.5"])
+def test_wrong_seeds_are_refused_with_an_example(text):
+    with pytest.raises(ValueError, match=r"--seeds.*Write"):
+        parse_seeds(text)
+
+
+def test_a_count_is_a_positive_integer_or_auto():
+    assert parse_count("--members", "5") == 5
+    assert parse_count("--members", "auto") == "auto"
+    assert parse_count("--members", None) is None
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "many", "2.5", ""])
+def test_a_wrong_count_names_the_option(text):
+    with pytest.raises(ValueError, match="--members"):
+        parse_count("--members", text)
+
+
+def test_lists_split_at_commas_and_drop_blanks():
+    assert split_list("a, b,,c") == ["a", "b", "c"]
+    assert split_list(["a,b", "c"]) == ["a", "b", "c"]
+    assert split_list(None) == []

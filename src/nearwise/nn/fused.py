@@ -218,7 +218,7 @@ def _block_weights(
     first, last = torch.searchsorted(own.row, own.row.new_tensor([start, stop])).tolist()
     scores[own.row[first:last] - start, own.column[first:last]] = -torch.inf
     weights = torch.softmax(scores, dim=1)
-    return torch.nn.functional.threshold_(weights, _NO_WEIGHT, 0.0), measured
+    return torch.threshold_(weights, _NO_WEIGHT, 0.0), measured
 
 
 def _memory(

@@ -39,8 +39,8 @@ def draw_mix(n_rows: int, alpha: float, generator: torch.Generator) -> Mix:
     partner = torch.randperm(n_rows, generator=generator)
     # torch draws no Beta variates from a generator of one's own; numpy does, seeded from it.
     seed = int(torch.randint(2**31 - 1, (), generator=generator))
-    share = np.random.default_rng(seed).beta(alpha, alpha, size=(n_rows, 1))
-    share = torch.from_numpy(np.maximum(share, 1 - share)).to(torch.float32)
+    drawn = np.random.default_rng(seed).beta(alpha, alpha, size=(n_rows, 1))
+    share = torch.from_numpy(np.maximum(drawn, 1 - drawn).astype(np.float32))
     return Mix(partner, share)
 
 

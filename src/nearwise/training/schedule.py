@@ -43,7 +43,8 @@ def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, 
     Frequencies and phases of periodic embeddings do not decay either: zero is no neutral value
     for them.
     """
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue

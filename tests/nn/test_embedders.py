@@ -1,0 +1,93 @@
+"""Embedders: keys of any table, unknown categories, MixUp between inputs and key."""
+
+import pytest
+import torch
+
+from nearwise.nn import IdentityEmbedder, TableEmbedder, TabularMLP
+
+NUMBERS, CODES = torch.randn(6, 3), torch.tensor([[0, 4], [1, 0], [2, 2], [0, 0], [1, 1], [2, 3]])
+
+
+@pytest.mark.parametrize("numeric_embedding", ["plr-lite", "pbld", "piecewise", None])
+@pytest.mark.parametrize("trunk", ["linear", "mlp"])
+@pytest.mark.parametrize(("n_numeric", "cardinalities"), [(3, ()), (0, (3, 5)), (3, (3, 5))])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_table_embedder_gives_a_key_a_row(
+    numeric_embedding, trunk, n_numeric, cardinalities, normalize
+):
+    embedder = TableEmbedder(
+        n_numeric, cardinalities, numeric_embedding, trunk=trunk, dim=4, normalize=normalize
+    )
+    numbers = NUMBERS[:, :n_numeric]
+    embedder.fit_inputs(numbers)
+    codes = CODES if cardinalities else None
+    key = embedder.eval()(numbers, codes)
+    assert key.shape == (6, 4)
+    assert torch.isfinite(key).all()
+    if normalize:
+        torch.testing.assert_close(key.norm(dim=1), torch.ones(6))
+
+
+def test_table_without_columns_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        TableEmbedder(0)
+
+
+def test_unknown_category_starts_neutral():
+    embedder = TableEmbedder(0, (4,), dim=2)
+    assert torch.equal(embedder.embed(torch.zeros(1, 0), torch.tensor([[0]])), torch.zeros(1, 8))
+
+
+def test_code_outside_its_column_is_refused_and_never_read_from_the_next_column():
+    embedder = TableEmbedder(0, (3, 5), dim=2)
+    with pytest.raises(ValueError, match="Code unknown categories as 0"):
+        embedder(torch.zeros(1, 0), torch.tensor([[3, 0]]))
+    with pytest.raises(ValueError, match=r"x_cat must have shape \(1, 2\), got None"):
+        embedder(torch.zeros(1, 0))
+
+
+def test_columns_have_categories_of_their_own():
+    embedder = TableEmbedder(0, (3, 3), dim=4)
+    first = embedder.embed(torch.zeros(1, 0), torch.tensor([[1, 2]]))
+    second = embedder.embed(torch.zeros(1, 0), torch.tensor([[2, 1]]))
+    assert not torch.equal(first[:, :8], second[:, 8:])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_mixed_inputs_lie_between_the_two_rows(share):
+    embedder = TableEmbedder(3, (3, 5), None, dim=4)
+    partner = torch.tensor([5, 4, 3, 2, 1, 0])
+    mixed = embedder.embed_mixed(NUMBERS, CODES, partner, torch.full((6, 1), share))
+    plain = embedder.embed(NUMBERS, CODES)
+    torch.testing.assert_close(mixed, share * plain + (1 - share) * plain[partner])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TableEmbedder(3, (3, 5), dim=4),
+        lambda: TabularMLP(3, dim=4).eval(),
+        lambda: IdentityEmbedder(3, normalize=True),
+    ],
+)
+def test_mixing_a_row_with_itself_changes_nothing(make):
+    embedder = make()
+    mixed = embedder.embed_mixed(NUMBERS, CODES, torch.arange(6), torch.full((6, 1), 0.7))
+    torch.testing.assert_close(embedder.key(mixed), embedder(NUMBERS, CODES))
+
+
+def test_identity_passes_ready_embeddings_through():
+    assert torch.equal(IdentityEmbedder(3)(NUMBERS), NUMBERS)
+    unit = IdentityEmbedder(3, normalize=True)(NUMBERS)
+    torch.testing.assert_close(unit.norm(dim=1), torch.ones(6))
+
+
+def test_study_mlp_is_as_described():
+    embedder = TabularMLP(3, dim=16)
+    widths = [m.weight.shape for m in embedder.modules() if isinstance(m, torch.nn.Linear)]
+    rates = [m.p for m in embedder.modules() if isinstance(m, torch.nn.Dropout)]
+    norms = [m for m in embedder.modules() if isinstance(m, torch.nn.BatchNorm1d)]
+    assert widths == [(256, 3), (256, 256), (16, 256)]
+    assert rates == [0.2, 0.1]
+    assert len(norms) == 2
+    torch.testing.assert_close(embedder(NUMBERS).norm(dim=1), torch.ones(6))

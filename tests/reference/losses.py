@@ -1,0 +1,46 @@
+"""Losses over neighbors and batches, written out in loops over rows and pairs."""
+
+import math
+
+
+def slow_leave_one_out_nll(query, keys, scale, query_labels, labels, query_ids, ids, smoothing=0.0):
+    """Mean NLL of the vote softmax(-scale * distance), own ids left out; labels are soft rows."""
+    n_classes = len(labels[0])
+    losses = []
+    for b in range(len(query)):
+        own = set(query_ids[b]) if isinstance(query_ids[b], (list, tuple)) else {query_ids[b]}
+        votes, total = [0.0] * n_classes, 0.0
+        for i in range(len(keys)):
+            if ids[i] in own:
+                continue
+            weight = math.exp(-scale * math.dist(query[b], keys[i]))
+            total += weight
+            for c in range(n_classes):
+                votes[c] += weight * labels[i][c]
+        loss = 0.0
+        for c in range(n_classes):
+            target = (1 - smoothing) * query_labels[b][c] + smoothing / n_classes
+            loss -= target * math.log(votes[c] / total + 1e-7)
+        losses.append(loss)
+    return sum(losses) / len(losses)
+
+
+def slow_contrastive(keys, labels, temperature, margin=None):
+    """Supervised contrastive loss, or its margin form floored at 0, pair by pair."""
+    rows = []
+    for i in range(len(keys)):
+        similarity = {
+            j: sum(a * b for a, b in zip(keys[i], keys[j], strict=True))
+            / math.hypot(*keys[i])
+            / math.hypot(*keys[j])
+            / temperature
+            for j in range(len(keys))
+            if j != i
+        }
+        log_total = math.log(sum(math.exp(s) for s in similarity.values()))
+        pairs = [log_total - s for j, s in similarity.items() if labels[j] == labels[i]]
+        if margin is not None:
+            pairs = [max(0.0, pair - margin) for pair in pairs]
+        if pairs:
+            rows.append(sum(pairs) / len(pairs))
+    return sum(rows) / len(rows) if rows else 0.0

@@ -1,0 +1,178 @@
+"""A killed run goes on to exactly the result of an unbroken one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearwise.memory.store import StoreError, read_folder
+from nearwise.training import TrainingRows, train_embedder
+from nearwise.training.checkpoint import FORMAT_VERSION, KIND
+from tests.training.cases import blobs, quick, same_weights, small_network, timeless, weights_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "fresh": {"mixup_alpha": 0.4, "hard_negative_weight": 2.0, "hard_negative_every": 3},
+    "cached": {"candidate_keys": "cached", "refresh_every": 3, "ce_weight": 0.5},
+}
+RUN = """
+import sys, time
+from nearwise.training import train_embedder
+from tests.training.cases import blobs, quick, small_network
+from tests.training.test_checkpoint import SETTINGS
+settings, folder, epochs = sys.argv[1:]
+
+def report(record):
+    print(record["epoch"], flush=True)
+    time.sleep(0.05)
+
+train_embedder(
+    small_network(head=True, dropout=0.2),
+    blobs(), blobs(40, 1, 1000), quick(epochs=int(epochs), **SETTINGS[settings]),
+    seed=0, checkpoint=folder, progress=report,
+)
+"""
+
+
+def run(checkpoint=None, epochs=12, progress=None, settings="fresh", seed=0, rows=None):
+    network = small_network(head=True, dropout=0.2)
+    result = train_embedder(
+        network,
+        blobs() if rows is None else rows,
+        blobs(40, 1, 1000),
+        quick(epochs=epochs, **SETTINGS[settings]),
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return weights_of(network), timeless(result.history), result
+
+
+def interrupt_at(epoch):
+    def progress(record):
+        if record["epoch"] == epoch:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.filterwarnings("ignore:Training was interrupted")
+def test_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, settings):
+    weights, history, result = run(settings=settings)
+    for epoch in (1, 7):
+        run(tmp_path / "run", progress=interrupt_at(epoch), settings=settings)
+    again, history_again, resumed = run(tmp_path / "run", settings=settings)
+    assert same_weights(again, weights)
+    assert history_again == history
+    assert (resumed.best_epoch, resumed.best_nll) == (result.best_epoch, result.best_nll)
+
+
+def test_finished_run_is_not_trained_again(tmp_path):
+    weights, history, _ = run(tmp_path / "run", epochs=3)
+
+    def fail(record):
+        raise AssertionError("an epoch was trained")
+
+    again, history_again, _ = run(tmp_path / "run", epochs=3, progress=fail)
+    assert same_weights(again, weights)
+    assert history_again == history
+
+
+def train_elsewhere(folder, settings, epochs, n_epochs):
+    """Train in a process of its own, to be killed; return once it has finished `n_epochs`."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", RUN, settings, str(folder), str(epochs)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )
+    for _ in range(n_epochs):
+        assert child.stdout.readline()
+    return child
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_killed_run_goes_on_to_the_result_of_an_unbroken_one(tmp_path, settings):
+    child = train_elsewhere(tmp_path / "run", settings, 12, 3)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    left = read_folder(tmp_path / "run", kind=KIND, newest_version=FORMAT_VERSION)
+    assert 3 <= left.meta["state"]["epoch"] < 12
+    weights, history, _ = run(settings=settings)
+    again, history_again, _ = run(tmp_path / "run", settings=settings)
+    assert same_weights(again, weights)
+    assert history_again == history
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(20))
+def test_killed_at_a_random_moment_the_checkpoint_still_opens(tmp_path, moment):
+    child = train_elsewhere(tmp_path / "run", "fresh", 200, 1)
+    time.sleep(0.05 + 0.013 * moment)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    left = read_folder(tmp_path / "run", kind=KIND, newest_version=FORMAT_VERSION)
+    epoch = left.meta["state"]["epoch"]
+    seen = []
+
+    def stop_soon(record):
+        seen.append(record["epoch"])
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match="interrupted"):
+        run(tmp_path / "run", epochs=200, progress=stop_soon)
+    assert seen == [epoch + 1, epoch + 2]
+
+
+def test_killed_within_the_first_write_starts_anew(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / f"meta-{'0' * 16}.json").write_text("{")
+    assert same_weights(run(tmp_path / "run", epochs=2)[0], run(epochs=2)[0])
+
+
+@pytest.mark.parametrize("change", ["seed", "data", "settings"])
+def test_checkpoint_of_another_run_is_refused(tmp_path, change):
+    run(tmp_path / "run", epochs=2)
+    rows = blobs()
+    other = {
+        "seed": {"seed": 1},
+        "data": {"rows": TrainingRows(rows.x_num + 1, rows.labels, ids=rows.ids)},
+        "settings": {"settings": "cached"},
+    }[change]
+    with pytest.raises(ValueError, match="belongs to another run"):
+        run(tmp_path / "run", epochs=2, **other)
+
+
+def test_folder_that_is_not_ours_is_refused_before_the_first_epoch(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+
+    def fail(record):
+        raise AssertionError("an epoch was trained")
+
+    with pytest.raises(StoreError, match="not ours"):
+        run(tmp_path, epochs=2, progress=fail)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_torn_checkpoint_is_refused(tmp_path):
+    run(tmp_path / "run", epochs=2)
+    for file in (tmp_path / "run").glob("tensors-*"):
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="torn"):
+        run(tmp_path / "run", epochs=2)
+
+
+def test_checkpoint_holds_no_pickle_and_only_plain_state(tmp_path):
+    run(tmp_path / "run", epochs=2)
+    suffixes = {path.suffix for path in (tmp_path / "run").iterdir()}
+    assert suffixes <= {".json", ".safetensors", ""}
+    left = read_folder(tmp_path / "run", kind=KIND, newest_version=FORMAT_VERSION)
+    assert all(isinstance(tensor, torch.Tensor) for tensor in left.tensors.values())

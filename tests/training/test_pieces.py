@@ -1,0 +1,133 @@
+"""Settings, rows, schedule, sampling, MixUp and hard rows, each by itself."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from nearwise.training import TrainConfig, TrainingRows
+from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
+from nearwise.training.mixup import Mix, draw_mix, mix_ids, mix_labels
+from nearwise.training.sampling import epoch_batches
+from nearwise.training.schedule import learning_rate_factor, parameter_groups
+from tests.training.cases import small_network
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_unknown_setting_is_refused_with_a_hint():
+    with pytest.raises(ValidationError, match="Did you mean 'weight_decay'"):
+        TrainConfig(weight_decy=0.1)
+    with pytest.raises(ValidationError, match="Known settings: epochs"):
+        TrainConfig(zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"knn_weight": 0}, "nothing to train"),
+        ({"knn_weight": 0, "ce_weight": 1, "entropy_weight": 0.1}, "needs a positive knn_weight"),
+        ({"lr": 0}, "greater than 0"),
+        ({"label_smoothing": 1.0}, "less than 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        TrainConfig(**settings)
+
+
+def test_head_is_monitored_where_it_is_the_thing():
+    assert TrainConfig().monitored == "neighbors"
+    assert TrainConfig(ce_weight=1.0).monitored == "neighbors"
+    assert TrainConfig(ce_weight=1.0, knn_weight=0).monitored == "head"
+    assert TrainConfig(ce_weight=1.0, monitor="head").monitored == "head"
+
+
+def test_rows_refuse_lengths_that_differ_and_values_that_are_not_finite():
+    with pytest.raises(ValueError, match="labels has 2 rows but x_num has 3"):
+        TrainingRows(torch.zeros(3, 1), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="x_num holds NaN"):
+        TrainingRows(torch.tensor([[float("nan")]]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="must have shape"):
+        TrainingRows(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
+
+
+def test_taken_rows_keep_their_ids():
+    rows = TrainingRows(torch.zeros(3, 1), torch.tensor([0, 1, 2])).take(torch.tensor([2, 0]))
+    assert rows.row_ids.tolist() == [2, 0]
+    assert rows.labels.tolist() == [2, 0]
+
+
+def test_learning_rate_warms_up_then_follows_a_cosine():
+    factors = [learning_rate_factor(step, 100, 10) for step in range(100)]
+    assert factors[:11] == sorted(factors[:11]) and factors[10] == 1.0
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert 0 < factors[0] < 0.1 and 0 < factors[-1] < 0.01
+    assert learning_rate_factor(55, 100, 10) == pytest.approx(0.5)
+    assert learning_rate_factor(99, 100, 10, schedule="constant") == 1.0
+    assert learning_rate_factor(100, 100, 10, floor=0.1) == pytest.approx(0.1)
+
+
+def test_biases_scale_and_frequencies_do_not_decay():
+    network = small_network(categories=True, head=True)
+    decayed, free = (group["params"] for group in parameter_groups(network, 0.1))
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    assert {names[id(p)] for p in decayed} == {
+        "embedder.numeric.linear.weight",
+        "embedder.categorical.table.weight",
+        "embedder.trunk.1.weight",
+        "head.weight",
+    }
+    assert len(decayed) + len(free) == len(list(network.parameters()))
+
+
+@pytest.mark.parametrize("n_candidates", [None, 7, 40, 1000])
+def test_batches_cover_the_rows_once_and_candidates_never_repeat(n_candidates):
+    batches = list(epoch_batches(50, 16, n_candidates, generator()))
+    assert torch.cat([batch.queries for batch in batches]).sort().values.tolist() == list(range(50))
+    for queries, extra in batches:
+        assert 12 <= len(queries) <= 16
+        both = torch.cat([queries, extra])
+        assert len(both.unique()) == len(both)
+        assert len(both) == max(len(queries), min(50, n_candidates or 50))
+
+
+def test_heavy_rows_are_drawn_more_often_and_candidates_never_repeat():
+    weights = torch.ones(50)
+    weights[:10] = 10.0
+    counts = torch.zeros(50)
+    for seed in range(40):
+        for queries, extra in epoch_batches(50, 16, 30, generator(seed), weights):
+            both = torch.cat([queries, extra])
+            assert len(both.unique()) == len(both)
+            counts[queries] += 1
+    assert counts[:10].mean() > 3 * counts[10:].mean()
+
+
+def test_mix_shares_are_the_larger_part_and_repeat_with_the_generator():
+    first, second = draw_mix(64, 0.4, generator()), draw_mix(64, 0.4, generator())
+    assert torch.equal(first.partner, second.partner) and torch.equal(first.share, second.share)
+    assert ((first.share >= 0.5) & (first.share <= 1)).all()
+    assert first.partner.sort().values.tolist() == list(range(64))
+    with pytest.raises(ValueError, match="alpha must be positive"):
+        draw_mix(4, 0.0, generator())
+
+
+def test_mixed_labels_and_ids_name_both_sources():
+    mix = Mix(torch.tensor([1, 0]), torch.tensor([[0.75], [0.6]]))
+    mixed = mix_labels(torch.tensor([0, 2]), mix, 3)
+    torch.testing.assert_close(mixed, torch.tensor([[0.75, 0, 0.25], [0.4, 0, 0.6]]))
+    assert mix_ids(torch.tensor([7, 9]), mix).tolist() == [[7, 9], [9, 7]]
+
+
+def test_disagreement_counts_neighbors_of_another_class_without_the_row_itself():
+    keys = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
+    labels = torch.tensor([0, 0, 1, 1, 1, 1])
+    seen = neighbor_disagreement(keys, labels, torch.arange(6), 2, n_neighbors=2)
+    torch.testing.assert_close(seen, torch.tensor([0.5, 0.5, 1.0, 0.0, 0.0, 0.0]))
+
+
+def test_only_rows_with_disagreement_are_hard():
+    weights = hard_row_weights(torch.tensor([0.5, 0.0, 1.0, 0.0]), fraction=0.75, weight=2.0)
+    assert weights.tolist() == [2.0, 1.0, 2.0, 1.0]

@@ -123,6 +123,12 @@ def test_explaining_does_not_change_the_prediction(nearwise, tables, trained):
     pd.testing.assert_frame_equal(explained[plain.columns], plain, rtol=1e-5)
 
 
+def test_an_unknown_suffix_is_refused_before_any_work(nearwise, tmp_path):
+    result = nearwise("predict", tmp_path / "no model", "no data", "-o", tmp_path / "p.xlsx")
+    assert result.exit_code == 2
+    assert "'.xlsx'" in result.err
+
+
 def test_an_unwritable_place_is_a_clear_error(nearwise, tables, trained, tmp_path):
     result = nearwise("predict", trained, tables / "new.csv", "-o", tmp_path / "no" / "p.csv")
     assert result.exit_code == 2

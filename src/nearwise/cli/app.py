@@ -2,7 +2,8 @@
 
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TextIO
 
 import typer
 
@@ -25,12 +26,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_ON_MODELS = "With a table of your own"
-_ON_METHODS = "Methods side by side"
-for _command in (fit, predict, evaluate, add, inspect):
-    app.command(rich_help_panel=_ON_MODELS)(_command)
-for _command in (demo, compare, datasets):
-    app.command(rich_help_panel=_ON_METHODS)(_command)
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "With a table of your own": (fit, predict, evaluate, add, inspect),
+    "Methods side by side": (demo, compare, datasets),
+}
+for _panel, _group in _COMMANDS.items():
+    for _command in _group:
+        app.command(rich_help_panel=_panel)(_command)
 
 
 def _print_version(value: bool) -> None:
@@ -79,6 +81,13 @@ def main(arguments: list[str] | None = None) -> None:
     app(args=given, prog_name="nearwise")
 
 
-def _say_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+def _say_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Print a warning as a user needs it, without the line of code it came from."""
     say(f"warning: {message}", style="yellow")

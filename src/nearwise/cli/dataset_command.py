@@ -30,12 +30,12 @@ def datasets(
       nearwise datasets wine-red --data-root ~/data
       nearwise datasets my_table.csv:label
     """
-    from nearwise.data import dataset_names, describe_dataset, load_dataset
+    from nearwise.data import DatasetSummary, dataset_names, describe_dataset, load_dataset
 
     if name is not None:
         show(str(describe_dataset(load_dataset(name, data_root=data_root))))
         return
-    known = {}
+    known: dict[str, DatasetSummary | None] = {}
     for one in progress(dataset_names(), "looking"):
         try:
             known[one] = describe_dataset(load_dataset(one, data_root=data_root, download=False))

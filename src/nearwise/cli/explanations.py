@@ -56,8 +56,8 @@ def neighbor_columns(explanations: Sequence["Explanation"], count: int) -> dict[
 
 
 def json_record(
-    explanation: "Explanation", count: int, kept: Mapping[str, Any], classes: Sequence[Any]
-) -> dict[str, Any]:
+    explanation: "Explanation", count: int, kept: Mapping[Any, Any], classes: Sequence[Any]
+) -> dict[Any, Any]:
     """Turn one explanation into what JSON holds.
 
     Parameters
@@ -98,7 +98,7 @@ def json_record(
     }
 
 
-def write_json_lines(records: Sequence[Mapping[str, Any]], out: str) -> None:
+def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
     """Write one JSON object a line; the file appears whole or not at all.
 
     Parameters

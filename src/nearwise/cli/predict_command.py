@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nearwise.estimators import AttnKNNClassifier
 
-_JSON_SUFFIXES = (".jsonl", ".ndjson")
+Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 
 
 @reported
@@ -49,7 +49,7 @@ def predict(
         typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
     ] = None,
     form: Annotated[
-        Literal["csv", "tsv", "parquet", "npz", "jsonl"] | None,
+        Format | None,
         typer.Option("--format", help="Of the output, where the suffix does not tell."),
     ] = None,
     quiet: QuietOption = False,
@@ -67,22 +67,21 @@ def predict(
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
-    as_json = form == "jsonl" or (form is None and Path(out).suffix.lower() in _JSON_SUFFIXES)
+    form = form or _format_of(out)
     learned = open_model(model)
     frame = read_frame(data)
     kept = frame[_existing(frame, keep or [], data)]
     features = match_columns(
         frame, learned.feature_names_in_, data, expected=[*kept.columns, learned.target_name_]
     )
-    if as_json and explain:
-        records = [
-            json_record(one, neighbors, dict(values), list(learned.classes_))
-            for one, values in zip(learned.explain(features), kept.to_dict("records"), strict=True)
-        ]
-        write_json_lines(records, out)
+    if form == "jsonl" and explain:
+        explained = zip(learned.explain(features), kept.to_dict("records"), strict=True)
+        classes = list(learned.classes_)
+        write_json_lines([json_record(one, neighbors, row, classes) for one, row in explained], out)
     else:
-        result = _table(learned, features, kept, proba=proba, count=neighbors if explain else None)
-        if as_json:
+        count = neighbors if explain else None
+        result = _table(learned, features, kept, proba=proba, count=count)
+        if form == "jsonl":
             write_json_lines(result.to_dict("records"), out)
         else:
             from nearwise.data.tables import write_table
@@ -90,6 +89,22 @@ def predict(
             write_table(result, out, format=form)
     if not quiet and out != "-":
         say(f"Wrote {len(frame)} rows to {out}.")
+
+
+def _format_of(out: str) -> Format:
+    """Tell the format by the suffix, before any work is done."""
+    from nearwise.data.tables import table_format
+
+    if out == "-":
+        return "csv"
+    suffix = Path(out).suffix.lower()
+    form: Format | None = "jsonl" if suffix in (".jsonl", ".ndjson") else table_format(out)
+    if form is None:
+        raise ValueError(
+            f"--out {out}: the suffix {suffix!r} names no format. Use .csv, .tsv, .parquet, .npz "
+            "or .jsonl, or say which with --format."
+        )
+    return form
 
 
 def _existing(frame: "pd.DataFrame", names: list[str], where: str) -> list[str]:
@@ -105,7 +120,7 @@ def _table(
     proba: bool,
     count: int | None,
 ) -> "pd.DataFrame":
-    """Predictions as columns; `count` neighbors of each row where it is given."""
+    """Lay predictions out as columns, with `count` neighbors a row where it is given."""
     import numpy as np
     import pandas as pd
 

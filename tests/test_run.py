@@ -1,0 +1,116 @@
+"""``./run`` sets up once, repairs what was interrupted, follows changed pins, and explains itself.
+
+A stand-in interpreter records what it is asked; nothing is installed.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYTHON = """#!/bin/sh
+case "$*" in
+  *version_info*) exit ${STUB_TOO_OLD:-0} ;;
+  *ensurepip*) exit ${STUB_NO_VENV:-0} ;;
+  --version) echo "Python 3.x" ;;
+  "-m venv --clear "*)
+    echo venv >> "$STUB_LOG"
+    rm -rf "$4"; mkdir -p "$4/bin"
+    cp "$0" "$4/bin/python"
+    printf '#!/bin/sh\\necho nearwise "$@"\\n' > "$4/bin/nearwise"
+    chmod +x "$4/bin/nearwise" ;;
+  "-m pip install "*)
+    echo install >> "$STUB_LOG"
+    echo "Collecting torch>=2.6 (from nearwise)"
+    [ -z "$STUB_KILLED" ] || kill -9 $$
+    exit ${STUB_PIP_FAILS:-0} ;;
+esac
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "a project"
+    folder.mkdir()
+    for name in ("run", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder / name)
+    stub = tmp_path / "python"
+    stub.write_text(PYTHON)
+    stub.chmod(0o755)
+    return folder
+
+
+def run(project, *arguments, **environment):
+    settings = {"PYTHON": str(project.parent / "python"), "STUB_LOG": str(project.parent / "log")}
+    return subprocess.run(
+        [project / "run", *arguments],
+        env=os.environ | settings | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def steps(project):
+    log = project.parent / "log"
+    return log.read_text().split() if log.exists() else []
+
+
+def test_help_needs_no_python(project):
+    result = run(project, "help", PYTHON="no-such-python")
+    assert result.returncode == 0
+    assert "./run demo" in result.stdout
+
+
+def test_the_first_call_sets_up_and_the_next_starts_at_once(project):
+    first = run(project, "inspect", "my model", "--json")
+    assert first.stdout == "nearwise inspect my model --json\n"
+    assert "Setting up" in first.stderr
+    assert "collecting torch>=2.6" in first.stderr
+    second = run(project, "demo")
+    assert (second.stdout, second.stderr) == ("nearwise demo\n", "")
+    assert steps(project) == ["venv", "install"]
+
+
+def test_a_changed_pin_is_installed_into_the_same_environment(project):
+    run(project, "demo")
+    with (project / "constraints.txt").open("a") as pins:
+        pins.write("extra==1\n")
+    assert run(project, "demo").stdout == "nearwise demo\n"
+    assert steps(project) == ["venv", "install", "install"]
+
+
+def test_a_killed_set_up_is_made_anew(project):
+    assert run(project, "demo", STUB_KILLED="1").returncode != 0
+    result = run(project, "demo")
+    assert result.stdout == "nearwise demo\n"
+    assert "making it anew" in result.stderr
+    assert steps(project) == ["venv", "install", "venv", "install"]
+
+
+def test_a_failed_installation_shows_its_output_and_goes_on_later(project):
+    failed = run(project, "demo", STUB_PIP_FAILS="1")
+    assert failed.returncode == 2
+    assert "the installation failed" in failed.stderr
+    assert "Collecting torch" in failed.stderr
+    assert run(project, "demo").stdout == "nearwise demo\n"
+    assert steps(project) == ["venv", "install", "install"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"PYTHON": "no-such-python"}, "no no-such-python found. Install Python 3.11 or newer"),
+        ({"STUB_TOO_OLD": "1"}, "needs Python 3.11 or newer; found Python 3.x"),
+        ({"STUB_NO_VENV": "1"}, "python3-venv"),
+    ],
+    ids=["missing", "too old", "no venv"],
+)
+def test_an_unfit_python_is_explained(project, environment, message):
+    result = run(project, "demo", **environment)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert steps(project) == []

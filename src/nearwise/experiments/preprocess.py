@@ -1,0 +1,156 @@
+"""Turn a raw table or array into what the plain methods need, learned on the training part only."""
+
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+Table = pd.DataFrame | np.ndarray
+
+MISSING_CATEGORY = "(missing)"
+MAX_ONE_HOT = 64
+MAX_NATIVE = 250  # scikit-learn's boosting takes at most 255 categories a column
+
+
+def column_kinds(X: pd.DataFrame) -> tuple[list[Any], list[Any]]:
+    """Split the columns of a table into numeric and categorical names.
+
+    Parameters
+    ----------
+    X : DataFrame of shape (n_rows, n_columns)
+        Numbers and booleans count as numeric; everything else as categorical.
+
+    Returns
+    -------
+    numeric, categorical : list of column names
+        In the order of the table.
+    """
+    numeric = [c for c in X.columns if pd.api.types.is_numeric_dtype(X[c])]
+    return numeric, [c for c in X.columns if c not in numeric]
+
+
+def _numbers(X: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    """Plain float64 columns, every missing marker as NaN."""
+    return pd.DataFrame(
+        {c: pd.to_numeric(X[c]).to_numpy(dtype=np.float64, na_value=np.nan) for c in columns},
+        index=X.index,
+    )
+
+
+def _texts(X: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
+    """Plain string columns, missing entries as their own category."""
+    texts = {}
+    for c in columns:
+        column = X[c].astype(object)
+        texts[c] = column.where(column.notna(), MISSING_CATEGORY).map(str)
+    return pd.DataFrame(texts, index=X.index).astype(object)
+
+
+class FeatureEncoder(TransformerMixin, BaseEstimator):
+    """Standardise and impute numbers, one-hot encode categories; works on tables and arrays.
+
+    Parameters
+    ----------
+    scale : bool, default=True
+        Centre numeric columns and divide by the standard deviation of the training part.
+        False leaves their units alone (trees, ready embeddings).
+
+    Attributes
+    ----------
+    encoder_ : fitted ColumnTransformer or Pipeline
+        Median imputation with an indicator column, optional standardisation; categories seen
+        in training as one-hot columns (the 64 most frequent a column, the rest pooled).
+    n_numeric_ : int
+        The first so many features are the numeric columns; the rest are indicators of missing
+        values and categories.
+    """
+
+    def __init__(self, scale: bool = True) -> None:
+        self.scale = scale
+
+    def fit(self, X: Table, y: Any = None) -> Self:
+        """Learn medians, scales and categories from the training part."""
+        impute = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
+        numbers = make_pipeline(impute, StandardScaler()) if self.scale else make_pipeline(impute)
+        if isinstance(X, pd.DataFrame):
+            self.numeric_, self.categorical_ = column_kinds(X)
+            one_hot = OneHotEncoder(
+                handle_unknown="infrequent_if_exist",
+                max_categories=MAX_ONE_HOT,
+                sparse_output=False,
+            )
+            self.encoder_ = ColumnTransformer(
+                [("numbers", numbers, self.numeric_), ("categories", one_hot, self.categorical_)]
+            )
+        else:
+            self.encoder_ = numbers
+        self.encoder_.fit(self._prepare(X))
+        self.n_numeric_ = len(self.numeric_) if isinstance(X, pd.DataFrame) else X.shape[1]
+        return self
+
+    def transform(self, X: Table) -> np.ndarray:
+        """Encode rows.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_features), float64
+            Finite numbers; a category unseen in training is all zeros or the pooled column.
+        """
+        check_is_fitted(self, "encoder_")
+        return np.asarray(self.encoder_.transform(self._prepare(X)), dtype=np.float64)
+
+    def _prepare(self, X: Table) -> Table:
+        if not isinstance(X, pd.DataFrame):
+            return np.asarray(X, dtype=np.float64)
+        return pd.concat([_numbers(X, self.numeric_), _texts(X, self.categorical_)], axis=1)
+
+
+class NativeEncoder(TransformerMixin, BaseEstimator):
+    """Keep categories as categories, for boosting libraries that split on them natively.
+
+    Parameters
+    ----------
+    form : {"category", "text"}, default="category"
+        "category" gives pandas category columns with the categories of the training part
+        (unseen ones become missing), as scikit-learn and LightGBM want them; "text" gives
+        strings with missing as its own category, as CatBoost wants them.
+
+    Attributes
+    ----------
+    categorical_ : list
+        Names of the categorical columns; empty for an array.
+    """
+
+    def __init__(self, form: Literal["category", "text"] = "category") -> None:
+        self.form = form
+
+    def fit(self, X: Table, y: Any = None) -> Self:
+        """Remember the columns and their categories."""
+        self.numeric_: list[Any] = []
+        self.categorical_: list[Any] = []
+        self.categories_: dict[Any, list[str]] = {}
+        if isinstance(X, pd.DataFrame):
+            self.numeric_, self.categorical_ = column_kinds(X)
+            texts = _texts(X, self.categorical_)
+            for c in self.categorical_:
+                self.categories_[c] = list(texts[c].value_counts().index[:MAX_NATIVE])
+        self.fitted_ = True
+        return self
+
+    def transform(self, X: Table) -> Table:
+        """Encode rows: a table stays a table, an array becomes float64."""
+        check_is_fitted(self, "fitted_")
+        if not isinstance(X, pd.DataFrame):
+            return np.asarray(X, dtype=np.float64)
+        texts = _texts(X, self.categorical_)
+        if self.form == "category":
+            for c in self.categorical_:
+                known = texts[c].where(texts[c].isin(self.categories_[c]))
+                texts[c] = pd.Categorical(known, categories=self.categories_[c])
+        return pd.concat([_numbers(X, self.numeric_), texts], axis=1)

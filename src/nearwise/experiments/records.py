@@ -1,0 +1,332 @@
+"""Result rows and the folder that keeps them: appended one at a time, never lost, never mixed."""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+FORMAT_VERSION = 1
+RECORDS_FILE = "records.jsonl"
+SETTINGS_FILE = "settings.json"
+LOCK_FILE = ".lock"
+
+METRICS = (
+    "accuracy",
+    "macro_f1",
+    "nll",
+    "brier",
+    "ece",
+    "equal_mass_ece",
+    "classwise_ece",
+    "smooth_ece",
+    "signed_gap",
+    "aurc",
+    "augrc",
+)
+COSTS = ("fit_seconds", "predict_us_per_row", "peak_memory_mib")
+
+Key = tuple[str, str, int, float, str]
+
+
+class RecordsError(ValueError):
+    """A results folder that cannot be read or must not be written to."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One result: a data set, a method, a seed and a noise level.
+
+    Attributes
+    ----------
+    dataset, method : str
+        Names. Halves of an attention model are methods of their own, such as
+        "attention:base-alone", with `part_of` naming the whole.
+    seed : int
+        Of the split, the noise and the method.
+    noise : float
+        Share of training labels changed, in [0, 1]; test labels are never changed.
+    noise_kind : str
+        "symmetric" or "asymmetric".
+    status : {"ok", "failed"}
+        A failed row has a `reason` and no metrics.
+    k : int, optional
+        Neighbors consulted, where the method has a number of them.
+    n_train, n_test, n_classes : int
+        Sizes of this split.
+    accuracy ... augrc : float, optional
+        On the test part, read once. Errors of calibration and selective risk are in [0, 1];
+        NLL is in nats a row, clipped at 1e-7.
+    null_mass : float, optional
+        Mean weight of the null neighbor over test rows, in [0, 1].
+    fit_seconds : float, optional
+        Wall time of `fit`, tuning included.
+    predict_us_per_row : float, optional
+        Wall microseconds a test row of `predict_proba`, after a warm-up on a few rows.
+    peak_memory_mib : float, optional
+        Growth of resident memory during `fit` at its peak, MiB; see `PeakMemory`.
+    choice : dict
+        What the method chose on its training part.
+    versions, hardware : dict
+        What made the row.
+    command : str
+        The command that makes it again.
+    time : str
+        When it was finished, UTC, ISO 8601.
+    """
+
+    dataset: str
+    method: str
+    seed: int
+    noise: float = 0.0
+    noise_kind: str = "symmetric"
+    status: Literal["ok", "failed"] = "ok"
+    reason: str | None = None
+    part_of: str | None = None
+    k: int | None = None
+    n_train: int = 0
+    n_test: int = 0
+    n_classes: int = 0
+    accuracy: float | None = None
+    macro_f1: float | None = None
+    nll: float | None = None
+    brier: float | None = None
+    ece: float | None = None
+    equal_mass_ece: float | None = None
+    classwise_ece: float | None = None
+    smooth_ece: float | None = None
+    signed_gap: float | None = None
+    aurc: float | None = None
+    augrc: float | None = None
+    null_mass: float | None = None
+    fit_seconds: float | None = None
+    predict_us_per_row: float | None = None
+    peak_memory_mib: float | None = None
+    choice: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    time: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What makes the row unique in its folder."""
+        return (self.dataset, self.method, self.seed, self.noise, self.noise_kind)
+
+    def to_json(self) -> str:
+        """One line of JSON; a number that is not finite becomes null."""
+        return json.dumps(plain(asdict(self)), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> "Record":
+        """Read a line; fields of later versions are ignored."""
+        values = json.loads(line)
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy scalars, arrays, tuples and non-finite numbers into what JSON holds."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, torch tensors
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple, set)):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    return str(value)
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Write a file so that a kill leaves the old one or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def read_records(folder: str | Path) -> list[Record]:
+    """Read the rows of a results folder, the last one of each key, in order of finishing.
+
+    Parameters
+    ----------
+    folder : str or Path
+        A folder written by `compare`.
+
+    Returns
+    -------
+    list of Record
+        A last line torn by a kill is left out. A half of an attention row whose whole is
+        missing (the kill came between them) is left out too.
+
+    Raises
+    ------
+    RecordsError
+        If there are no records, or a line before the last is damaged.
+    """
+    path = Path(folder) / RECORDS_FILE
+    if not path.exists():
+        raise RecordsError(
+            f"no {RECORDS_FILE} in {folder}. Pass a folder written by `nearwise compare`."
+        )
+    return _parse(path)[0]
+
+
+def _parse(path: Path) -> tuple[list[Record], int]:
+    """Rows, and the number of bytes that hold whole lines."""
+    data = path.read_bytes()
+    rows: dict[Key, Record] = {}
+    position = 0
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is torn
+        try:
+            record = Record.from_json(line.decode())
+        except (ValueError, TypeError, AttributeError) as error:
+            if number == len(lines) - 1 and not lines[-1]:
+                break  # a last line that was allocated but never filled
+            raise RecordsError(
+                f"{path.name}, line {number}, is damaged: {line[:60]!r}. Remove that line, or "
+                "move the folder away and run again."
+            ) from error
+        rows.pop(record.key, None)
+        rows[record.key] = record
+        position += len(line) + 1
+    wholes = {(r.dataset, r.method, r.seed, r.noise, r.noise_kind) for r in rows.values()}
+    kept = [
+        r
+        for r in rows.values()
+        if r.part_of is None or (r.dataset, r.part_of, r.seed, r.noise, r.noise_kind) in wholes
+    ]
+    return kept, position
+
+
+class RunFolder:
+    """A results folder open for one writer; use as a context manager.
+
+    Parameters
+    ----------
+    path : str or Path
+        Created where it is missing. A torn last line is cut off.
+    settings : dict
+        Must equal those the folder was started with; see `claim_dataset` for data sets.
+
+    Raises
+    ------
+    RecordsError
+        If another process is writing, the settings differ, or the folder holds records
+        without settings.
+    """
+
+    def __init__(self, path: str | Path, settings: dict[str, Any]) -> None:
+        self.path = Path(path)
+        self.settings = {"format": FORMAT_VERSION, **plain(settings)}
+        self.records: list[Record] = []
+
+    def __enter__(self) -> Self:
+        """Lock the folder, check its settings, read its rows."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / LOCK_FILE).open("w")
+        try:
+            _lock_or_refuse(self._lock.fileno(), self.path)
+            self._check_settings()
+            self._open_records()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file and give the lock back."""
+        self._file.close()
+        self._lock.close()
+
+    def _check_settings(self) -> None:
+        path = self.path / SETTINGS_FILE
+        if not path.exists():
+            if (self.path / RECORDS_FILE).exists():
+                raise RecordsError(
+                    f"{self.path} has a {RECORDS_FILE} but no {SETTINGS_FILE}: it was not made "
+                    "by `nearwise compare`. Choose another folder."
+                )
+            self._datasets: dict[str, Any] = {}
+            self._write_settings()
+            return
+        try:
+            found = json.loads(path.read_text())
+            self._datasets = found.pop("datasets")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordsError(
+                f"{path} cannot be read. Choose another folder, or remove this one."
+            ) from error
+        for name, wanted in self.settings.items():
+            if found.get(name) != wanted:
+                raise RecordsError(
+                    f"{self.path} was started with {name}={found.get(name)!r}, this run has "
+                    f"{name}={wanted!r}. Results of both must not be mixed: choose another "
+                    "folder, or run with the settings of the folder."
+                )
+
+    def _write_settings(self) -> None:
+        settings = {**self.settings, "datasets": self._datasets}
+        write_aside(self.path / SETTINGS_FILE, json.dumps(settings, indent=1).encode())
+
+    def _open_records(self) -> None:
+        path = self.path / RECORDS_FILE
+        keep = 0
+        if path.exists():
+            self.records, keep = _parse(path)
+        self._file = path.open("ab")
+        if self._file.tell() != keep:
+            self._file.truncate(keep)
+
+    def claim_dataset(self, name: str, fingerprint: dict[str, Any]) -> None:
+        """Note what a data set looks like; refuse another one under the same name."""
+        fingerprint = plain(fingerprint)
+        if name not in self._datasets:
+            self._datasets[name] = fingerprint
+            self._write_settings()
+        elif self._datasets[name] != fingerprint:
+            raise RecordsError(
+                f"{self.path} holds results of another data set called {name!r} "
+                f"({self._datasets[name]}; now {fingerprint}). Choose another folder."
+            )
+
+    def finished(self) -> set[Key]:
+        """Keys of the rows that need not be run again; failed ones are tried again."""
+        return {r.key for r in self.records if r.status == "ok"}
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Add rows, on disk when this returns; the whole goes after its halves."""
+        records = list(records)
+        self._file.write("".join(r.to_json() + "\n" for r in records).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        new = {r.key for r in records}
+        self.records = [r for r in self.records if r.key not in new] + records
+
+
+def _lock_or_refuse(descriptor: int, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows: no lock, one writer is the user's care
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise RecordsError(
+            f"another process is writing to {path}. Wait for it, or choose another folder."
+        ) from error

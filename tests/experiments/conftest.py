@@ -1,0 +1,6 @@
+"""Make `fakes` importable for the tests of this folder and of tests/report."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,135 @@
+"""The results folder: nothing lost, nothing mixed."""
+
+import json
+
+import pytest
+
+from nearwise.experiments.records import (
+    RECORDS_FILE,
+    SETTINGS_FILE,
+    Record,
+    RecordsError,
+    RunFolder,
+    read_records,
+)
+
+SETTINGS = {"noise": 0.0, "noise_kind": "symmetric"}
+
+
+def row(method="a", seed=0, **values):
+    return Record("iris", method, seed, **values)
+
+
+def written(folder, *records):
+    with RunFolder(folder, SETTINGS) as run:
+        run.append(records)
+
+
+def test_a_record_survives_its_line():
+    record = row(nll=0.25, k=16, choice={"C": 1.0}, hardware={"cores": 2}, reason="ä\nb")
+    line = record.to_json()
+    assert "\n" not in line
+    assert Record.from_json(line) == record
+
+
+def test_numbers_that_are_not_finite_become_null():
+    assert json.loads(row(nll=float("inf")).to_json())["nll"] is None
+
+
+def test_fields_of_a_later_version_are_ignored():
+    line = json.dumps(json.loads(row().to_json()) | {"from_the_future": 1})
+    assert Record.from_json(line) == row()
+
+
+def test_rows_come_back_in_order(tmp_path):
+    written(tmp_path, row("a"), row("b"))
+    written(tmp_path, row("c"))
+    assert [r.method for r in read_records(tmp_path)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("cut", [1, 10, 100])
+def test_a_torn_last_line_is_dropped_and_the_rest_kept(tmp_path, cut):
+    written(tmp_path, row("a"), row("b"))
+    path = tmp_path / RECORDS_FILE
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert [r.method for r in read_records(tmp_path)] == ["a"]
+    written(tmp_path, row("c"))
+    assert [r.method for r in read_records(tmp_path)] == ["a", "c"]
+
+
+def test_a_last_line_of_zeros_is_dropped(tmp_path):
+    written(tmp_path, row("a"))
+    path = tmp_path / RECORDS_FILE
+    path.write_bytes(path.read_bytes() + b"\0\0\0\n")
+    written(tmp_path, row("b"))
+    assert [r.method for r in read_records(tmp_path)] == ["a", "b"]
+
+
+def test_damage_before_the_last_line_is_refused(tmp_path):
+    written(tmp_path, row("a"), row("b"))
+    path = tmp_path / RECORDS_FILE
+    path.write_bytes(b"{not json}\n" + path.read_bytes())
+    with pytest.raises(RecordsError, match="line 1, is damaged"):
+        read_records(tmp_path)
+    with pytest.raises(RecordsError, match="line 1, is damaged"):
+        written(tmp_path, row("c"))
+
+
+def test_halves_without_their_whole_are_left_out(tmp_path):
+    half = row("attention:base-alone", part_of="attention")
+    written(tmp_path, half)
+    assert read_records(tmp_path) == []
+    written(tmp_path, half, row("attention"))
+    assert [r.method for r in read_records(tmp_path)] == ["attention:base-alone", "attention"]
+
+
+def test_a_failed_row_is_run_again_and_replaced(tmp_path):
+    written(tmp_path, row(status="failed", reason="no memory"))
+    with RunFolder(tmp_path, SETTINGS) as run:
+        assert run.finished() == set()
+        run.append([row(nll=0.5)])
+        assert run.finished() == {row().key}
+    assert [r.status for r in read_records(tmp_path)] == ["ok"]
+
+
+def test_other_settings_are_refused(tmp_path):
+    written(tmp_path, row())
+    with pytest.raises(RecordsError, match=r"noise=0.0, this run has noise=0.3"):
+        RunFolder(tmp_path, SETTINGS | {"noise": 0.3}).__enter__()
+    assert len(read_records(tmp_path)) == 1
+
+
+def test_another_data_set_of_the_same_name_is_refused(tmp_path):
+    with RunFolder(tmp_path, SETTINGS) as run:
+        run.claim_dataset("mine", {"n_rows": 10})
+    with RunFolder(tmp_path, SETTINGS) as run:
+        run.claim_dataset("mine", {"n_rows": 10})
+        with pytest.raises(RecordsError, match="another data set called 'mine'"):
+            run.claim_dataset("mine", {"n_rows": 11})
+
+
+def test_two_writers_are_refused(tmp_path):
+    pytest.importorskip("fcntl")
+    first, second = RunFolder(tmp_path, SETTINGS), RunFolder(tmp_path, SETTINGS)
+    with first, pytest.raises(RecordsError, match="another process is writing"):
+        second.__enter__()
+    written(tmp_path, row())
+
+
+def test_a_foreign_folder_is_refused(tmp_path):
+    (tmp_path / RECORDS_FILE).write_text("something else\n")
+    with pytest.raises(RecordsError, match="was not made by"):
+        RunFolder(tmp_path, SETTINGS).__enter__()
+    assert (tmp_path / RECORDS_FILE).read_text() == "something else\n"
+
+
+def test_a_damaged_settings_file_is_refused(tmp_path):
+    written(tmp_path, row())
+    (tmp_path / SETTINGS_FILE).write_text("[]")
+    with pytest.raises(RecordsError, match="cannot be read"):
+        RunFolder(tmp_path, SETTINGS).__enter__()
+
+
+def test_an_empty_folder_says_what_to_pass(tmp_path):
+    with pytest.raises(RecordsError, match="Pass a folder written by"):
+        read_records(tmp_path)

@@ -24,7 +24,9 @@ def small_network(categories=False, head=False, seed=0, **options):
 
 
 def quick(**settings):
-    return TrainConfig(**{"epochs": 4, "batch_size": 32, "lr": 1e-2, "patience": None, **settings})
+    """Few epochs from a plain start: with a fitted scale little would be left to learn."""
+    common = {"epochs": 4, "batch_size": 32, "lr": 1e-2, "patience": None, "fit_scale": False}
+    return TrainConfig(**{**common, **settings})
 
 
 def weights_of(network):

@@ -17,7 +17,12 @@ from tests.training.cases import blobs, quick, same_weights, small_network, time
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
-    "fresh": {"mixup_alpha": 0.4, "hard_negative_weight": 2.0, "hard_negative_every": 3},
+    "fresh": {
+        "fit_scale": True,
+        "mixup_alpha": 0.4,
+        "hard_negative_weight": 2.0,
+        "hard_negative_every": 3,
+    },
     "cached": {"candidate_keys": "cached", "refresh_every": 3, "ce_weight": 0.5},
 }
 RUN = """

@@ -111,6 +111,18 @@ def test_best_weights_are_restored_and_patience_ends_the_run():
     assert not network.training
 
 
+def test_start_is_kept_where_training_only_harms():
+    network, train, held_out = small_network(), blobs(noise=1.5), blobs(60, 1, 1000, noise=1.5)
+    result = train_embedder(
+        network, train, held_out, quick(lr=0.5, patience=2, fit_scale=True), seed=0
+    )
+    assert result.best_epoch == 0
+    assert len(result.history) == 2
+    proba = predict_neighbors(network, held_out, train)
+    nll = -proba[torch.arange(60), held_out.labels].log().mean().item()
+    assert nll == pytest.approx(result.best_nll, abs=1e-5)
+
+
 def test_without_held_out_rows_the_last_epoch_is_kept():
     result = train_embedder(small_network(), blobs(), None, quick(), seed=0)
     assert (result.best_epoch, result.best_nll, result.interrupted) == (4, None, False)

@@ -1,15 +1,19 @@
 """Settings, rows, schedule, sampling, MixUp and hard rows, each by itself."""
 
+import math
+
 import pytest
 import torch
 from pydantic import ValidationError
 
-from nearwise.training import TrainConfig, TrainingRows
+from nearwise.nn import vote_nll
+from nearwise.training import TrainConfig, TrainingRows, predict_neighbors
 from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
 from nearwise.training.mixup import Mix, draw_mix, mix_ids, mix_labels
 from nearwise.training.sampling import epoch_batches
+from nearwise.training.scale import fit_start_scale
 from nearwise.training.schedule import learning_rate_factor, parameter_groups
-from tests.training.cases import small_network
+from tests.training.cases import blobs, small_network
 
 
 def generator(seed=0):
@@ -131,3 +135,24 @@ def test_disagreement_counts_neighbors_of_another_class_without_the_row_itself()
 def test_only_rows_with_disagreement_are_hard():
     weights = hard_row_weights(torch.tensor([0.5, 0.0, 1.0, 0.0]), fraction=0.75, weight=2.0)
     assert weights.tolist() == [2.0, 1.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
+def test_start_scale_is_the_best_of_a_grid_and_dropout_does_not_blur_it(similarity):
+    scales = []
+    for dropout in (0.0, 0.5):
+        network = small_network(dropout=dropout, normalize=similarity == "cosine")
+        network.similarity = similarity
+        rows = blobs(200)
+        nll = fit_start_scale(network, rows, generator())
+        before = vote_nll(predict_neighbors(network, rows, rows), rows.labels)
+        assert nll == pytest.approx(before.item(), abs=1e-5)
+        for factor in (0.5, 2.0):
+            with torch.no_grad():
+                network.log_scale.add_(math.log(factor))
+            other = vote_nll(predict_neighbors(network, rows, rows), rows.labels)
+            assert other >= before - 1e-6
+            with torch.no_grad():
+                network.log_scale.sub_(math.log(factor))
+        scales.append(network.scale.item())
+    assert scales[0] == pytest.approx(scales[1])

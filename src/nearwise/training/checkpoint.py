@@ -29,7 +29,7 @@ class TrainingState:
     history : list of dict
         One record an epoch.
     best_epoch : int
-        Epoch of the best held-out NLL; 0 before the first evaluation.
+        Epoch of the best held-out NLL; 0 is the untrained network.
     best_nll : float or None
         Best held-out NLL.
     waited : int
@@ -37,7 +37,7 @@ class TrainingState:
     finished : bool
         Whether the run has reached its end or stopped early.
     best : dict of str to Tensor
-        Weights of the best epoch; empty before the first evaluation.
+        Weights of the best epoch; empty without held-out rows.
     """
 
     epoch: int = 0

@@ -41,6 +41,8 @@ class TrainConfig(BaseModel):
     contrastive_kind : {"supervised", "margin"}, default="supervised"
     contrastive_temperature, contrastive_margin : float
     label_smoothing : float, default=0.0
+    fit_scale : bool, default=True
+        Start the scale of the neighbor weights at its best value for the untrained keys.
     mixup_alpha : float, default=0.0
         Parameter of MixUp's Beta distribution; 0 switches it off.
     mixup_probability : float, default=0.5
@@ -89,6 +91,7 @@ class TrainConfig(BaseModel):
     contrastive_margin: float = Field(0.5, ge=0)
     entropy_weight: float = Field(0.0, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)
+    fit_scale: bool = True
 
     mixup_alpha: float = Field(0.0, ge=0)
     mixup_probability: float = Field(0.5, ge=0, le=1)

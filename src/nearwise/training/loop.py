@@ -18,11 +18,13 @@ from nearwise.training.checkpoint import (
     run_fingerprint,
     save_checkpoint,
 )
+from nearwise.training.checks import check_training
 from nearwise.training.config import TrainConfig
 from nearwise.training.encode import encode, predict_head, predict_neighbors
 from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
 from nearwise.training.rows import TrainingRows
 from nearwise.training.sampling import count_batches, epoch_batches
+from nearwise.training.scale import fit_start_scale
 from nearwise.training.schedule import learning_rate_factor, parameter_groups
 from nearwise.training.steps import KeyCache, step_losses
 
@@ -39,7 +41,7 @@ class TrainingResult:
         One record an epoch: epoch (from 1), train_loss, parts (dict of the loss's terms),
         held_out_nll (None where not evaluated), lr, scale, seconds.
     best_epoch : int
-        Epoch whose weights the network holds.
+        Epoch whose weights the network holds; 0 where training never improved on the start.
     best_nll : float or None
         Its held-out NLL.
     interrupted : bool
@@ -67,7 +69,7 @@ def train_embedder(
 
     Every query is left out of its own neighbors by id, in training and in scoring. With
     `held_out` rows the best epoch is the one with the lowest NLL on them, scored against the
-    training rows; without, the last.
+    training rows, the untrained network being epoch 0; without, the last.
 
     Parameters
     ----------
@@ -101,7 +103,7 @@ def train_embedder(
     UserWarning
         If the run is interrupted: the best weights so far are kept.
     """
-    _check(network, train, held_out, config)
+    check_training(network, train, held_out, config)
     device = torch.device(device)
     network.to(device)
     network.embedder.fit_inputs(train.x_num.to(device))
@@ -152,6 +154,7 @@ class _Run:
         self.row_weights: Tensor | None = None
         self.cache: KeyCache | None = None
         self.fingerprint = ""
+        self.started = False
         if checkpoint is not None:
             self.fingerprint = run_fingerprint(network, train, held_out, config, seed)
         found = self._resume()
@@ -167,9 +170,8 @@ class _Run:
 
     def train(self, progress: Progress | None) -> None:
         """Go through the epochs that are left."""
-        if self.checkpoint is not None and self.state.epoch == 0:
-            # A folder that cannot be written to shows before the first epoch, not after it.
-            self._save()
+        if not self.started:
+            self._start()
         while not self.state.finished:
             started = time.perf_counter()
             record = self._train_epoch()
@@ -177,10 +179,23 @@ class _Run:
             record["seconds"] = time.perf_counter() - started
             self.state.epoch = record["epoch"]
             self.state.history.append(record)
-            self._note_best(record)
+            self._note_best(record["epoch"], record["held_out_nll"])
+            self._end_or_go_on()
             self._save()
             if progress is not None:
                 progress(record)
+
+    def _start(self) -> None:
+        """Fit the starting scale, note how good the untrained network is, and save that."""
+        network = self.network
+        if self.config.fit_scale and self.config.knn_weight and network.log_scale.requires_grad:
+            fit_start_scale(network, self.rows, self.generator)
+        if self.held_out is not None:
+            self._note_best(0, self._held_out_nll())
+        if self.cache is not None:
+            self.cache.refresh_all()
+        # A folder that cannot be written to shows here, not after an epoch.
+        self._save()
 
     def _train_epoch(self) -> dict[str, Any]:
         config, epoch = self.config, self.state.epoch
@@ -273,6 +288,10 @@ class _Run:
         last = epoch == self.config.epochs
         if self.held_out is None or (epoch % self.config.evaluate_every and not last):
             return None
+        return self._held_out_nll()
+
+    def _held_out_nll(self) -> float:
+        assert self.held_out is not None  # callers see to it
         if self.config.monitored == "head":
             proba = predict_head(self.network, self.held_out).exp()
         else:
@@ -281,17 +300,20 @@ class _Run:
             vote_nll(proba, self.held_out.labels, sample_weight=self.held_out.sample_weight)
         )
 
-    def _note_best(self, record: dict[str, Any]) -> None:
-        state, nll = self.state, record["held_out_nll"]
-        if nll is not None:
-            if state.best_nll is None or nll < state.best_nll:
-                state.best_nll, state.best_epoch, state.waited = nll, record["epoch"], 0
-                state.best = {
-                    name: tensor.detach().clone()
-                    for name, tensor in self.network.state_dict().items()
-                }
-            else:
-                state.waited += 1
+    def _note_best(self, epoch: int, nll: float | None) -> None:
+        state = self.state
+        if nll is None:
+            return
+        if state.best_nll is not None and nll >= state.best_nll:
+            state.waited += 1
+            return
+        state.best_nll, state.best_epoch, state.waited = nll, epoch, 0
+        state.best = {
+            name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()
+        }
+
+    def _end_or_go_on(self) -> None:
+        state = self.state
         patience = self.config.patience
         out_of_patience = patience is not None and state.waited >= patience
         state.finished = out_of_patience or state.epoch >= self.config.epochs
@@ -325,47 +347,6 @@ class _Run:
         if found is None:
             return {}
         self.state, extra = found
+        self.started = True
         self.row_weights = extra.get("row_weights")
         return extra
-
-
-def _check(
-    network: NeighborNetwork,
-    train: TrainingRows,
-    held_out: TrainingRows | None,
-    config: TrainConfig,
-) -> None:
-    if len(train) < 2:
-        raise ValueError(
-            f"Training needs at least 2 rows, got {len(train)}: a row cannot be its own neighbor."
-        )
-    if len(torch.unique(train.row_ids)) < len(train):
-        raise ValueError("Ids of the training rows repeat. Give each row an id of its own.")
-    if config.ce_weight and network.head is None:
-        raise ValueError("ce_weight needs a linear head. Build the network with head=True.")
-    if config.monitored == "head" and network.head is None:
-        raise ValueError('monitor="head" needs a linear head. Build the network with head=True.')
-    for name, rows in (("train", train), ("held_out", held_out)):
-        if rows is not None:
-            _check_labels(name, rows.labels, network.n_classes)
-    if held_out is None:
-        return
-    if len(held_out) == 0:
-        raise ValueError("held_out has no rows. Pass None to train without early stopping.")
-    if torch.isin(held_out.row_ids.cpu(), train.row_ids.cpu()).any():
-        raise ValueError(
-            "Some held_out ids are also training ids. Give held-out rows ids of their own: rows "
-            "with equal ids are taken for one row and left out."
-        )
-
-
-def _check_labels(name: str, labels: Tensor, n_classes: int) -> None:
-    if labels.ndim == 2 and labels.shape[1] == n_classes:
-        return
-    hard = labels.ndim == 1 and not labels.is_floating_point()
-    if not hard or (len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes):
-        raise ValueError(
-            f"{name} labels must be class positions from 0 to {n_classes - 1}, int64 of shape "
-            f"(n,), or probabilities of shape (n, {n_classes}); got {labels.dtype} of shape "
-            f"{tuple(labels.shape)}."
-        )

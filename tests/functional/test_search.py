@@ -7,6 +7,7 @@ import torch
 from nearwise.functional import METRICS, paired_distances, topk_neighbors
 from nearwise.functional import search as search_module
 from nearwise.functional.search_torch import search_torch
+from nearwise.functional.tiles import refuse_not_finite
 from tests.reference.search import slow_topk
 
 PATHS = ["cpu", "torch"]
@@ -15,8 +16,14 @@ PATHS = ["cpu", "torch"]
 @pytest.fixture(params=PATHS)
 def path(request, monkeypatch):
     """Run on the compiled path and on the one other devices take."""
+
+    def plain(query, keys, n_neighbors, metric, ids, memory_budget, norms):
+        refuse_not_finite("query", query)
+        refuse_not_finite("keys", keys)
+        return search_torch(query, keys, n_neighbors, metric, ids, memory_budget)
+
     if request.param == "torch":
-        monkeypatch.setattr(search_module, "search_cpu", search_torch)
+        monkeypatch.setattr(search_module, "search_cpu", plain)
     return request.param
 
 

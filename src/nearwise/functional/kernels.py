@@ -12,6 +12,7 @@ from numba import njit
 # Sums may be reordered into vector registers; nothing is assumed about NaN or infinity.
 _FAST = {"reassoc", "contract"}
 _BLOCK = 64
+_UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
 
 
 @njit(nogil=True, cache=True, fastmath=_FAST)
@@ -50,27 +51,79 @@ def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _limit(worst, metric, q_norm, k_max, width):  # type: ignore[no-untyped-def]
-    """Return the largest score that a row nearer than `worst` can have.
+def _slack(squared, metric, q_norm, k_max, width):  # type: ignore[no-untyped-def]
+    """Bound the rounding of a score, for a distance (Euclidean: its square) of `squared`.
 
     A score is what `scan` compares: ``|k|^2 - 2 q.k`` (Euclidean), ``-q.k / |k|`` (cosine) or
-    ``-q.k``, from a float32 product. Its distance from the true value is bounded by the usual
-    ``gamma_n |q| |k|`` of a dot product in any order (Higham, Accuracy and Stability, sec. 3.1).
+    ``-q.k``, from a float32 product. It is off by no more than the usual ``gamma_n |q| |k|`` of a
+    dot product summed in any order (Higham, Accuracy and Stability, sec. 3.1), plus what is lost
+    where products underflow.
     """
-    unit = 6.6e-8  # 1.1 times the rounding unit of float32
+    if metric <= 1:
+        slack = (2.0 * width + 16.0) * q_norm * k_max
+        slack += 8.0 * (k_max * k_max + q_norm * q_norm + abs(squared))
+    elif metric == 2:
+        slack = (width + 24.0) * q_norm
+    else:
+        slack = (width + 16.0) * q_norm * k_max + 8.0 * abs(squared)
+    return slack * _UNIT + (width + 1.0) * 1e-37
+
+
+@njit(nogil=True, cache=True)
+def _limit(worst, metric, q_norm, k_max, width):  # type: ignore[no-untyped-def]
+    """Return the largest score that a row no farther than `worst` can have."""
     worst = np.float64(worst)
     if metric <= 1:
         squared = worst * worst if metric == 0 else worst
-        slack = (2.0 * width + 16.0) * q_norm * k_max
-        slack += 8.0 * (k_max * k_max + q_norm * q_norm + squared)
-        bound = squared - q_norm * q_norm + slack * unit
+        bound = squared - q_norm * q_norm
     elif metric == 2:
-        bound = q_norm * (worst - 1.0) + (width + 16.0) * q_norm * unit
+        squared = worst
+        bound = q_norm * (worst - 1.0)
     else:
-        bound = worst + ((width + 16.0) * q_norm * k_max + 8.0 * abs(worst)) * unit
-    bound += (width + 1.0) * 1e-37  # products that underflow
-    bound += abs(bound) * unit
-    return np.float32(bound)
+        squared = worst
+        bound = worst
+    bound += _slack(squared, metric, q_norm, k_max, width)
+    return np.float32(bound + abs(bound) * _UNIT)
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)
+def _first_limit(row, bias, factor, n_wanted, lanes):  # type: ignore[no-untyped-def]
+    """Return a score that at least `n_wanted` entries of a tile do not exceed.
+
+    The smallest scores of interleaved lanes belong to different rows, so the n-th smallest of
+    them will do, and few rows lie below it.
+    """
+    n_lanes = lanes.shape[0]
+    lanes[:] = np.inf
+    for start in range(0, row.shape[0] - n_lanes + 1, n_lanes):
+        part = row[start : start + n_lanes]
+        offset, slope = bias[start : start + n_lanes], factor[start : start + n_lanes]
+        for lane in range(n_lanes):
+            score = offset[lane] + slope[lane] * part[lane]
+            lanes[lane] = score if score < lanes[lane] else lanes[lane]
+    return np.partition(lanes, n_wanted - 1)[n_wanted - 1]
+
+
+@njit(nogil=True, cache=True, fastmath=_FAST)
+def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyped-def]
+    """Tell whether a score from `start` to `stop` is within the limit."""
+    hits = np.int32(0)
+    # Unsigned: no negative index to look out for, so the loop runs in vector registers.
+    for j in range(np.uint64(start), np.uint64(stop)):
+        hits += np.int32(bias[j] + factor[j] * row[j] <= limit)
+    return hits > 0
+
+
+@njit(nogil=True, cache=True)
+def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-def]
+    """Insert into a sorted list behind equal values, dropping the last one if it is full."""
+    slot = min(count, distances.shape[0] - 1)
+    while slot > 0 and distances[slot - 1] > value:
+        distances[slot] = distances[slot - 1]
+        indices[slot] = indices[slot - 1]
+        slot -= 1
+    distances[slot] = value
+    indices[slot] = at
 
 
 @njit(nogil=True, cache=True)
@@ -96,49 +149,47 @@ def scan(  # type: ignore[no-untyped-def]
     """Merge one tile of keys into the running nearest neighbors of some queries.
 
     `products` (b, t) holds float32 ``q.k``; ``bias[j] + factor[j] * products[i, j]`` is the score
-    of `_limit`. Rows whose score could belong to a neighbor are measured by `_exact`, so
+    of `_slack`. Rows whose score could belong to a neighbor are measured by `_exact`, so
     `distances` (b, k) ascending, `indices` (b, k) and `counts` (b,) are exact, ties to the lowest
     index, whatever the rounding of the products. `direct` measures every row.
     """
     n_queries, n_keys = products.shape
     n_neighbors = distances.shape[1]
     width = np.float64(query.shape[1])
+    by_id = key_ids.shape[0] > 0
+    n_wanted = n_neighbors + 1 if by_id else n_neighbors
+    n_lanes = 64
+    while n_lanes < 4 * n_wanted:
+        n_lanes *= 2
+    lanes = np.empty(n_lanes, dtype=np.float32)
     for i in range(n_queries):
-        count = counts[i]
+        count, q, row = counts[i], query[i], products[i]
+        found, places = distances[i], indices[i]
         limit = np.float32(np.inf)
-        if count == n_neighbors and not direct:
-            limit = _limit(distances[i, n_neighbors - 1], metric, q_norm[i], k_max, width)
-        row = products[i]
+        if not direct and count == n_neighbors:
+            limit = _limit(found[n_neighbors - 1], metric, q_norm[i], k_max, width)
+        elif not direct and n_keys >= 4 * n_lanes:
+            score = np.float64(_first_limit(row, bias, factor, n_wanted, lanes))
+            shift = q_norm[i] * q_norm[i] if metric <= 1 else 0.0
+            slack = 2.0 * _slack(score + shift, metric, q_norm[i], k_max, width)
+            limit = np.float32(score + slack + abs(score) * _UNIT)
         for start in range(0, n_keys, _BLOCK):
             stop = min(start + _BLOCK, n_keys)
-            hits = 0
-            for j in range(start, stop):
-                hits += 1 if bias[j] + factor[j] * row[j] <= limit else 0
-            if hits == 0 and not direct:
+            if not direct and not _any_within(row, bias, factor, start, stop, limit):
                 continue
-            for j in range(start, stop):
-                if not direct and not bias[j] + factor[j] * row[j] <= limit:
+            for at in range(start, stop):
+                if not direct and not bias[at] + factor[at] * row[at] <= limit:
                     continue
-                at = first + j
-                if key_ids.shape[0] > 0 and key_ids[j] == query_ids[i]:
+                if by_id and key_ids[at] == query_ids[i]:
                     continue
-                value = _exact(query[i], keys[j], q_scale[i], k_scale[j], metric)
-                if count == n_neighbors:
-                    # Keys come in ascending order: an equal distance loses to the one kept.
-                    if not value < distances[i, n_neighbors - 1]:
-                        continue
-                    slot = n_neighbors - 1
-                else:
-                    slot = count
-                    count += 1
-                while slot > 0 and distances[i, slot - 1] > value:
-                    distances[i, slot] = distances[i, slot - 1]
-                    indices[i, slot] = indices[i, slot - 1]
-                    slot -= 1
-                distances[i, slot] = value
-                indices[i, slot] = at
+                value = _exact(q, keys[at], q_scale[i], k_scale[at], metric)
+                if count == n_neighbors and not value < found[n_neighbors - 1]:
+                    continue  # keys come in ascending order: an equal distance loses
+                _insert(value, first + at, found, places, count)
+                count = min(count + 1, n_neighbors)
                 if count == n_neighbors and not direct:
-                    limit = _limit(distances[i, n_neighbors - 1], metric, q_norm[i], k_max, width)
+                    worst = found[n_neighbors - 1]
+                    limit = min(limit, _limit(worst, metric, q_norm[i], k_max, width))
         counts[i] = count
 
 

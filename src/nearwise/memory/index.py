@@ -6,9 +6,10 @@ from typing import Literal, Protocol, Self, get_args, runtime_checkable
 import torch
 from torch import Tensor
 
-from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors, topk_neighbors
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.distances import check_metric
-from nearwise.functional.search import check_n_neighbors, check_rows
+from nearwise.functional.search import check_n_neighbors, check_rows, search_checked
+from nearwise.functional.tiles import KeyNorms, refuse_not_finite
 from nearwise.memory import checks
 from nearwise.memory.locks import ReadWriteLock
 
@@ -166,6 +167,7 @@ class BaseIndex(ABC):
         """
         check_rows("keys", keys)
         check_n_neighbors(1, len(keys))
+        refuse_not_finite("keys", keys)
         keys = self._place(keys.detach())
         own = torch.arange(len(keys)) if ids is None else ids
         own = checks.as_ids(own, keys.device, len(keys))
@@ -177,6 +179,7 @@ class BaseIndex(ABC):
     def add(self, keys: Tensor, ids: Tensor | None = None) -> None:
         """Append rows; by default their ids go on from the largest present one."""
         check_rows("keys", keys)
+        refuse_not_finite("keys", keys)
         with self._lock.write():
             self._check_width("keys", keys)
             keys = self._place(keys.detach()).to(self._keys)
@@ -208,6 +211,7 @@ class BaseIndex(ABC):
         with self._lock.read():
             check_n_neighbors(n_neighbors, len(self), "rows of the index")
             check_rows("query", query)
+            refuse_not_finite("query", query)
             self._check_width("query", query)
             if query_ids is not None:
                 query_ids = checks.as_ids(query_ids, self._ids.device, len(query), unique=False)
@@ -225,16 +229,15 @@ class BaseIndex(ABC):
             )
 
     def _search_exactly(
-        self, query: Tensor, n_neighbors: int, query_ids: Tensor | None
+        self,
+        query: Tensor,
+        n_neighbors: int,
+        query_ids: Tensor | None,
+        norms: KeyNorms | None = None,
     ) -> Neighbors:
-        return topk_neighbors(
-            query,
-            self._keys,
-            n_neighbors,
-            metric=self.metric,
-            query_ids=query_ids,
-            key_ids=self._ids if query_ids is not None else None,
-            memory_budget=self.memory_budget,
+        ids = None if query_ids is None else (query_ids, self._ids)
+        return search_checked(
+            query, self._keys, n_neighbors, self.metric, ids, self.memory_budget, norms
         )
 
     @abstractmethod
@@ -255,16 +258,24 @@ class BaseIndex(ABC):
 
 
 class ExactIndex(BaseIndex):
-    """Searches all rows, on the device they lie on; see `nearwise.functional.topk_neighbors`."""
+    """Searches all rows, on the device they lie on; see `nearwise.functional.topk_neighbors`.
+
+    Queries on another device are moved there and their neighbors back.
+    """
+
+    _norms: KeyNorms | None = None
 
     def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
-        return self._search_exactly(query, n_neighbors, query_ids)
+        rows = query.to(self._keys.device)
+        found = self._search_exactly(rows, n_neighbors, query_ids, self._norms)
+        return Neighbors(*(part.to(query.device) for part in found))
 
     def _build(self) -> None:
-        return
+        is_euclidean = self.metric in ("euclidean", "sqeuclidean")
+        self._norms = KeyNorms.of(self._keys, is_euclidean)
 
     def _append(self, n_rows: int) -> None:
-        return
+        self._build()
 
     def _drop(self, gone: Tensor) -> None:
-        return
+        self._build()

@@ -1,0 +1,139 @@
+"""Exact search against FAISS flat, and predictions against scikit-learn's brute force.
+
+Claims: exact top-16 of 1,000 queries over 50,000 x 256 is no slower than FAISS's IndexFlatL2, and
+probabilities of 10,000 queries over 50,000 x 64, weights included, take less time than
+``KNeighborsClassifier(algorithm="brute").predict_proba``. Both sides run in turn, repeatedly, in
+one process on the same rows; the ratio of each pair is what counts.
+
+    python benchmarks/search_speed.py --out benchmarks/results/search_speed.json
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from nearwise.functional import aggregate_labels, distance_weights, topk_neighbors
+
+N_NEIGHBORS, N_CLASSES, SEED = 16, 10, 0
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall seconds of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def paired(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> dict:
+    """Time both in turn after a warm-up; a ratio below 1 means ours is faster."""
+    ours(), theirs()
+    pairs = []
+    for i in range(repeats):
+        if i % 2:
+            pairs.append((seconds(ours), seconds(theirs)))
+        else:
+            other = seconds(theirs)
+            pairs.append((seconds(ours), other))
+    ratios = [mine / other for mine, other in pairs]
+    return {
+        "ours_seconds": [round(mine, 4) for mine, _ in pairs],
+        "theirs_seconds": [round(other, 4) for _, other in pairs],
+        "ratio_median": round(statistics.median(ratios), 3),
+        "ratio_min": round(min(ratios), 3),
+        "ratio_max": round(max(ratios), 3),
+    }
+
+
+def search_against_faiss(repeats: int) -> dict:
+    """Top-16 of 1,000 queries over 50,000 x 256."""
+    generator = torch.Generator().manual_seed(SEED)
+    keys = torch.randn(50_000, 256, generator=generator)
+    query = torch.randn(1_000, 256, generator=generator)
+    index = faiss.IndexFlatL2(256)
+    index.add(keys.numpy())
+    ours = topk_neighbors(query, keys, N_NEIGHBORS).indices.numpy()
+    same = float((ours == index.search(query.numpy(), N_NEIGHBORS)[1]).mean())
+    result = paired(
+        lambda: topk_neighbors(query, keys, N_NEIGHBORS),
+        lambda: index.search(query.numpy(), N_NEIGHBORS),
+        repeats,
+    )
+    task = "exact top-16 of 1,000 queries over 50,000 x 256, euclidean"
+    return {"task": task, "against": "faiss IndexFlatL2.search", "same_neighbors": same} | result
+
+
+def predict_against_sklearn(repeats: int) -> dict:
+    """Probabilities of 10,000 queries over 50,000 x 64."""
+    generator = torch.Generator().manual_seed(SEED)
+    keys = torch.randn(50_000, 64, generator=generator)
+    query = torch.randn(10_000, 64, generator=generator)
+    labels = torch.randint(0, N_CLASSES, (50_000,), generator=generator)
+    peer = KNeighborsClassifier(N_NEIGHBORS, algorithm="brute").fit(keys.numpy(), labels.numpy())
+
+    def ours() -> torch.Tensor:
+        distances, indices = topk_neighbors(query, keys, N_NEIGHBORS)
+        return aggregate_labels(distance_weights(distances), labels[indices], N_CLASSES)
+
+    result = paired(ours, lambda: peer.predict_proba(query.numpy()), repeats)
+    task = "class probabilities of 10,000 queries over 50,000 x 64, k = 16, weights included"
+    against = 'sklearn KNeighborsClassifier(algorithm="brute").predict_proba'
+    return {"task": task, "against": against} | result
+
+
+def processor() -> str:
+    """Name of the CPU."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/search_speed.json"))
+    arguments = parser.parse_args()
+    packages = ("torch", "numpy", "numba", "faiss-cpu", "scikit-learn")
+    record = {
+        "command": "python benchmarks/search_speed.py",
+        "seed": SEED,
+        "repeats": arguments.repeats,
+        "hardware": {
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "load_before": round(os.getloadavg()[0], 2),
+        },
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        "results": [
+            search_against_faiss(arguments.repeats),
+            predict_against_sklearn(arguments.repeats),
+        ],
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(record, indent=2) + "\n")
+    for result in record["results"]:
+        print(
+            f"{result['task']}\n  ours / {result['against']}: {result['ratio_median']} "
+            f"(median of {arguments.repeats}, {result['ratio_min']}-{result['ratio_max']}); "
+            f"medians {np.median(result['ours_seconds']):.3f} s and "
+            f"{np.median(result['theirs_seconds']):.3f} s",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from nearwise.experiments import METHODS, PEERS, Method, get_method
 from nearwise.experiments import methods as methods_module
 from nearwise.experiments.boosting import StoppedBoosting, stopping_splits
 from nearwise.experiments.modern_nca import ModernNCAClassifier
-from nearwise.experiments.neighbors import FLOOR, PlainKNN, TunedKNN
+from nearwise.experiments.neighbors import FLOOR, NEARLY_ZERO, PlainKNN, TunedKNN
 from nearwise.experiments.network import fit_temperature, mean_nll, tempered
 from nearwise.experiments.preprocess import FeatureEncoder, NativeEncoder
 
@@ -113,35 +113,38 @@ def test_distance_votes_follow_their_formula():
     assert proba[0, 1] == pytest.approx(expected, rel=1e-5)
 
 
-def slow_leave_one_out_nll(X, y, k, temperature, smoothing):
+def slow_leave_one_out_nll(X, y, choice):
     """One row at a time, itself skipped by its position."""
     prior = np.bincount(y) / len(y)
+    k, parameter, smoothing = choice["n_neighbors"], choice["parameter"], choice["smoothing"]
+    weigh = {
+        "uniform": lambda d: 1.0,
+        "softmax": lambda d: np.exp(-d / parameter),
+        "inverse": lambda d: max(d, NEARLY_ZERO) ** -parameter,
+    }[choice["weights"]]
     losses = []
     for i in range(len(X)):
         others = [j for j in range(len(X)) if j != i]
         distances = np.array([np.sqrt(((X[i] - X[j]) ** 2).sum()) for j in others])
         nearest = np.argsort(distances, kind="stable")[:k]
-        weights = np.ones(k) if np.isinf(temperature) else np.exp(-distances[nearest] / temperature)
+        weights = np.array([weigh(d) for d in distances[nearest]])
         hits = np.array([y[others[j]] == y[i] for j in nearest])
         p = (1 - smoothing) * (weights * hits).sum() / weights.sum() + smoothing * prior[y[i]]
         losses.append(-np.log(max(p, FLOOR)))
     return np.mean(losses)
 
 
-@pytest.mark.parametrize("lattice", [False, True])
-def test_tuned_knn_reports_the_slow_leave_one_out_nll(lattice):
+@pytest.mark.parametrize("case", ["random", "lattice", "duplicates"])
+def test_tuned_knn_reports_the_slow_leave_one_out_nll(case):
     rng = np.random.default_rng(2)
-    X = rng.integers(0, 3, (50, 2)).astype(float) if lattice else rng.normal(size=(50, 2))
+    X = rng.integers(0, 3, (50, 2)).astype(float) if case == "lattice" else rng.normal(size=(50, 2))
     y = (X[:, 0] + 0.5 * rng.normal(size=50) > X[:, 0].mean()).astype(int)
-    model = TunedKNN().fit(X, y)
-    choice = model.choice_
-    expected = slow_leave_one_out_nll(
-        X / X.std(axis=0),
-        y,
-        choice["n_neighbors"],
-        choice["temperature"],
-        choice["smoothing"],
-    )
+    if case == "duplicates":
+        X, y = np.repeat(X, 2, axis=0), np.repeat(y, 2)
+    choice = TunedKNN().fit(X, y).choice_
+    if case == "duplicates":  # copies agree, so the one at distance 0 is to be trusted most
+        assert choice["weights"] != "uniform"
+    expected = slow_leave_one_out_nll(X / X.std(axis=0), y, choice)
     assert choice["loo_nll"] == pytest.approx(expected, abs=1e-5)
 
 

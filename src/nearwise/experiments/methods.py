@@ -180,7 +180,7 @@ _ALL = (
         "knn-tuned",
         _tuned_knn,
         "neighbors",
-        "k in 5..64, temperature, smoothing (embeddings: also scaling) by leave-one-out NLL on "
+        "k in 5..64, weights, smoothing (embeddings: also scaling) by leave-one-out NLL on "
         "the training part",
     ),
     Method(

@@ -1,7 +1,7 @@
 """Plain k-nearest-neighbor voting: uniform, distance-weighted, and tuned by leave-one-out NLL."""
 
 import math
-from itertools import product
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,11 +18,15 @@ from nearwise.functional import (
     uniform_weights,
 )
 
+Weighting = Literal["uniform", "softmax", "inverse"]
+
 K_GRID = (5, 10, 16, 32, 64)
-TEMPERATURE_GRID = (0.02, 0.05, 0.1, 0.2, 0.4, float("inf"))
+TEMPERATURE_GRID = (0.02, 0.05, 0.1, 0.2, 0.4)
+INVERSE_POWERS = (1.0, 2.0)
 SMOOTHING_GRID = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MAX_TUNING_QUERIES = 10_000
 FLOOR = 1e-7
+NEARLY_ZERO = 1e-6  # distances below count as this one, so that weights stay finite
 
 
 def neighbor_weights(distances: Tensor, temperature: float) -> Tensor:
@@ -30,6 +34,11 @@ def neighbor_weights(distances: Tensor, temperature: float) -> Tensor:
     if math.isinf(temperature):
         return uniform_weights(distances)
     return distance_weights(distances, temperature)
+
+
+def inverse_weights(distances: Tensor, power: float) -> Tensor:
+    """Weigh neighbors by distance ** -power; rows identical to the query take all the weight."""
+    return distance_weights(distances.clamp_min(NEARLY_ZERO).log(), 1.0 / power)
 
 
 def _search(query: np.ndarray, keys: Tensor, k: int, query_ids: Tensor | None = None) -> Neighbors:
@@ -86,13 +95,54 @@ class PlainKNN(ClassifierMixin, BaseEstimator):
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
+@dataclass(frozen=True)
+class KNNChoice:
+    """Settings of a tuned k-NN and the leave-one-out NLL they reached.
+
+    Attributes
+    ----------
+    n_neighbors : int
+        Votes a query.
+    weights : {"uniform", "softmax", "inverse"}
+        1/k each, softmax(-distance / `parameter`), or distance ** -`parameter`.
+    parameter : float
+        Temperature in the unit of the distances, or the power.
+    smoothing : float
+        Share of the class prior mixed into the vote.
+    scale_power : float
+        Features are divided by their standard deviation to this power.
+    loo_nll : float
+        In nats a row.
+    """
+
+    n_neighbors: int = 1
+    weights: Weighting = "uniform"
+    parameter: float = math.inf
+    smoothing: float = 0.0
+    scale_power: float = 1.0
+    loo_nll: float = math.inf
+
+    def weigh(self, distances: Tensor) -> Tensor:
+        """Weights of shape (n_queries, n_neighbors); rows sum to 1."""
+        if self.weights == "inverse":
+            return inverse_weights(distances, self.parameter)
+        return neighbor_weights(distances, self.parameter)
+
+
+def _weightings(typical: float) -> list[tuple[Weighting, float]]:
+    """Every weighting that is tried; `typical` is a distance that sets the temperatures' unit."""
+    softmax: list[tuple[Weighting, float]] = [("softmax", t * typical) for t in TEMPERATURE_GRID]
+    return [("uniform", math.inf), *softmax, *(("inverse", power) for power in INVERSE_POWERS)]
+
+
 class TunedKNN(ClassifierMixin, BaseEstimator):
-    """k-NN vote with k, temperature, smoothing and feature scaling chosen by leave-one-out NLL.
+    """k-NN vote with k, weights, smoothing and feature scaling chosen by leave-one-out NLL.
 
     Every training row (or 10,000 of them, drawn by `random_state`) is predicted from the
     others, itself left out by id; the settings with the lowest NLL win. Distances are
-    Euclidean, not squared. The temperature grid is relative to the median distance to the k-th
-    neighbor, and includes infinity (uniform); smoothing mixes in the class prior.
+    Euclidean, not squared. Weights are uniform, softmax(-distance / temperature) with
+    temperatures relative to the median distance to the k-th neighbor, or inverse powers of the
+    distance; smoothing mixes in the class prior.
 
     Parameters
     ----------
@@ -105,7 +155,7 @@ class TunedKNN(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     choice_ : dict
-        The settings chosen: n_neighbors, temperature, smoothing, scale_power, loo_nll.
+        The fields of `KNNChoice`.
     """
 
     def __init__(self, scale_powers: tuple[float, ...] = (1.0,), random_state: int = 0) -> None:
@@ -120,9 +170,10 @@ class TunedKNN(ClassifierMixin, BaseEstimator):
         self._prior = np.bincount(labels) / len(labels)
         self._std = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
         trials = [self._tune(X, power) for power in self.scale_powers]
-        self.choice_ = min(trials, key=lambda t: t["loo_nll"])
-        self.n_neighbors_ = int(self.choice_["n_neighbors"])
-        self._keys = _as_keys(X / self._std ** self.choice_["scale_power"])
+        self._best = min(trials, key=lambda choice: choice.loo_nll)
+        self.choice_ = asdict(self._best)
+        self.n_neighbors_ = self._best.n_neighbors
+        self._keys = _as_keys(X / self._std**self._best.scale_power)
         return self
 
     def _tuning_rows(self, n: int) -> np.ndarray:
@@ -133,40 +184,35 @@ class TunedKNN(ClassifierMixin, BaseEstimator):
         rng = np.random.default_rng(self.random_state)
         return np.sort(rng.choice(n, MAX_TUNING_QUERIES, replace=False))
 
-    def _tune(self, X: np.ndarray, power: float) -> dict[str, float]:
+    def _tune(self, X: np.ndarray, power: float) -> KNNChoice:
         ids = self._tuning_rows(len(X))
         k_max = min(max(K_GRID), len(X) - 1)
         scaled = X / self._std**power
         found = _search(scaled[ids], _as_keys(scaled), k_max, query_ids=torch.from_numpy(ids))
         hit = (self._labels[found.indices] == self._labels[ids][:, None]).double()
         prior = torch.from_numpy(self._prior)[self._labels[ids]]
-        best: dict[str, float] = {"loo_nll": float("inf")}
-        for k, relative in product(sorted({min(k, k_max) for k in K_GRID}), TEMPERATURE_GRID):
+        best = KNNChoice()
+        for k in sorted({min(k, k_max) for k in K_GRID}):
             distances = found.distances[:, :k]
             # Duplicates can put the median at 0: any unit does then.
-            temperature = relative * (float(distances[:, -1].median()) or 1.0)
-            mass = (neighbor_weights(distances, temperature) * hit[:, :k]).sum(1)
-            for smoothing in SMOOTHING_GRID:
-                p = (1 - smoothing) * mass + smoothing * prior
-                loss = float(-p.clamp_min(FLOOR).log().mean())
-                if loss < best["loo_nll"]:
-                    best = {
-                        "loo_nll": loss,
-                        "n_neighbors": k,
-                        "temperature": temperature,
-                        "smoothing": smoothing,
-                        "scale_power": power,
-                    }
+            for weights, parameter in _weightings(float(distances[:, -1].median()) or 1.0):
+                trial = KNNChoice(k, weights, parameter, scale_power=power)
+                mass = (trial.weigh(distances) * hit[:, :k]).sum(1)
+                for smoothing in SMOOTHING_GRID:
+                    p = (1 - smoothing) * mass + smoothing * prior
+                    loss = float(-p.clamp_min(FLOOR).log().mean())
+                    if loss < best.loo_nll:
+                        best = replace(trial, smoothing=smoothing, loo_nll=loss)
         return best
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
         """Return the smoothed vote, ndarray of shape (n_rows, n_classes); rows sum to 1."""
         check_is_fitted(self, "classes_")
-        query = np.asarray(X, dtype=np.float64) / self._std ** self.choice_["scale_power"]
+        query = np.asarray(X, dtype=np.float64) / self._std**self._best.scale_power
         found = _search(query, self._keys, self.n_neighbors_)
-        weights = neighbor_weights(found.distances, self.choice_["temperature"])
+        weights = self._best.weigh(found.distances)
         votes = aggregate_labels(weights, self._labels[found.indices], len(self.classes_)).numpy()
-        smoothing = self.choice_["smoothing"]
+        smoothing = self._best.smoothing
         return (1 - smoothing) * votes + smoothing * self._prior
 
     def predict(self, X: np.ndarray) -> np.ndarray:

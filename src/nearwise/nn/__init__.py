@@ -26,6 +26,13 @@ from nearwise.nn.multi_head import (
     MultiHeadNeighborAttention,
     UniformAttention,
 )
+from nearwise.nn.neighbor_attention import (
+    HeadOutput,
+    NeighborAttention,
+    NeighborHead,
+    Neighborhood,
+    describe_neighborhood,
+)
 from nearwise.nn.network import (
     NeighborNetwork,
     NetworkOutput,
@@ -39,10 +46,14 @@ __all__ = [
     "CategoricalEmbedding",
     "DistanceAttention",
     "Embedder",
+    "HeadOutput",
     "IdentityEmbedder",
     "LearnedDistanceAttention",
     "MultiHeadNeighborAttention",
+    "NeighborAttention",
+    "NeighborHead",
     "NeighborNetwork",
+    "Neighborhood",
     "NetworkOutput",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
@@ -52,6 +63,7 @@ __all__ = [
     "UniformAttention",
     "build_network",
     "contrastive",
+    "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",
     "leave_one_out_nll",

@@ -1,16 +1,28 @@
 """One loop that trains embedders, with its settings and small pieces."""
 
+from nearwise.training.attention import (
+    HeadConfig,
+    HeadRows,
+    held_out_nll,
+    predict_with_head,
+    train_head,
+)
 from nearwise.training.config import TrainConfig
 from nearwise.training.encode import encode, predict_head, predict_neighbors
 from nearwise.training.loop import TrainingResult, train_embedder
 from nearwise.training.rows import TrainingRows
 
 __all__ = [
+    "HeadConfig",
+    "HeadRows",
     "TrainConfig",
     "TrainingResult",
     "TrainingRows",
     "encode",
+    "held_out_nll",
     "predict_head",
     "predict_neighbors",
+    "predict_with_head",
     "train_embedder",
+    "train_head",
 ]

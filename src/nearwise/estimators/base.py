@@ -1,0 +1,270 @@
+"""The base: classifiers that are cross-fitted, pooled by out-of-fold NLL, and kept fold by fold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, clone
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import has_fit_parameter
+
+from nearwise.estimators.table import Encoded, TableEncoder, category_places
+
+View = Literal["dense", "ordinal", "ordinal_filled"]
+FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
+_LARGE = 5_000
+_WIDE = 64
+
+
+@dataclass
+class Candidate:
+    """One classifier of the base, on one view of the table; after fitting one model a fold."""
+
+    name: str
+    model: Any
+    view: View
+    folds: list[Any]
+
+    def fit_fold(
+        self, encoder: TableEncoder, rows: Encoded, labels: np.ndarray, weight: np.ndarray | None
+    ) -> None:
+        """Fit one more fold model on training rows."""
+        model = clone(self.model)
+        extra = {}
+        if weight is not None and has_fit_parameter(model, "sample_weight"):
+            extra["sample_weight"] = weight
+        model.fit(getattr(encoder, self.view)(rows), labels, **extra)
+        self.folds.append(model)
+
+    def log_proba(
+        self, encoder: TableEncoder, rows: Encoded, fold: int, n_classes: int
+    ) -> np.ndarray:
+        """Floored log-probabilities of one fold model over all classes, (n, n_classes)."""
+        model = self.folds[fold]
+        proba = np.zeros((len(rows), n_classes))
+        if len(rows):
+            proba[:, model.classes_] = model.predict_proba(getattr(encoder, self.view)(rows))
+        return floored_log(proba)
+
+
+def floored_log(proba: np.ndarray) -> np.ndarray:
+    """Logarithm of probabilities with a little of the uniform distribution mixed in."""
+    return np.log((1 - FLOOR) * proba + FLOOR / proba.shape[1])
+
+
+def auto_candidates(
+    encoder: TableEncoder, n_rows: int, n_classes: int, *, fast: bool, seed: int, n_jobs: int | None
+) -> list[Candidate]:
+    """Classifiers worth trying for a table of this size.
+
+    Wide tables without categories (ready embeddings) get linear models; trees would be slow and
+    weak there. Large tables get smaller forests.
+    """
+    width = len(encoder.columns)
+    embeddings = width >= _WIDE and n_rows >= _LARGE and not encoder.categorical
+    logistic = Candidate("logistic", LogisticRegression(C=0.3, max_iter=300), "dense", [])
+    if embeddings:
+        return [logistic]
+    large = n_rows > _LARGE
+    leaf, trees = (2, 120) if large else (1, 300)
+    forest: dict[str, Any] = {
+        "n_estimators": trees,
+        "min_samples_leaf": leaf,
+        "n_jobs": n_jobs,
+        "random_state": seed,
+    }
+    many = n_classes > 5
+    boosting = HistGradientBoostingClassifier(
+        learning_rate=0.1 if many else 0.06,
+        max_iter=100 if many else 400,
+        early_stopping=n_rows > 800,
+        validation_fraction=0.1,
+        categorical_features=list(category_places(encoder)) or None,
+        random_state=seed,
+    )
+    boosted = Candidate("boosting", boosting, "ordinal", [])
+    extra = Candidate("extra-trees", ExtraTreesClassifier(**forest), "ordinal_filled", [])
+    if fast:
+        return [logistic, extra if many or n_rows < _LARGE else boosted]
+    kernel = make_pipeline(
+        Nystroem(gamma=0.5 / width, n_components=min(500, int(0.6 * n_rows)), random_state=seed),
+        LogisticRegression(C=30.0, max_iter=200),
+    )
+    chosen = [logistic, extra]
+    if n_rows <= 20_000:
+        chosen.append(Candidate("kernel-logistic", kernel, "dense", []))
+        chosen.append(
+            Candidate("random-forest", RandomForestClassifier(**forest), "ordinal_filled", [])
+        )
+    if n_classes <= 10:
+        chosen.append(boosted)
+    return chosen
+
+
+def given_candidate(model: Any) -> Candidate:
+    """Wrap a classifier of the user's own; it sees standardised numbers and one-hot categories."""
+    if not isinstance(model, ClassifierMixin) or not hasattr(model, "predict_proba"):
+        raise ValueError(
+            f'base={model!r} is not usable. Give None, "auto", or a scikit-learn classifier with '
+            "predict_proba (for SVC pass probability=True or wrap it in CalibratedClassifierCV)."
+        )
+    return Candidate(type(model).__name__, model, "dense", [])
+
+
+class Base:
+    """Cross-fitted candidates and their log-linear pool.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        Those with a part in the pool; each holds one model a fold.
+    gates : dict of str to float
+        Positive power of each candidate in the pool, fitted to the out-of-fold NLL.
+    oof_log_proba : array of shape (n, C)
+        Normalised log-probabilities of the training rows, each from the fold that left it out.
+    nll : dict of str to float
+        Out-of-fold NLL of each candidate alone and of the pool.
+    """
+
+    def __init__(
+        self, candidates: list[Candidate], gates: dict[str, float], n_classes: int
+    ) -> None:
+        self.candidates, self.gates, self.n_classes = candidates, gates, n_classes
+        self.oof_log_proba = np.zeros((0, n_classes))
+        self.nll: dict[str, float] = {}
+
+    def log_proba(
+        self,
+        encoder: TableEncoder,
+        rows: Encoded,
+        fold: int,
+        extra: dict[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Normalised log-probabilities (n, C) of one fold's models.
+
+        `extra` holds the log-probabilities of candidates that live elsewhere (the embedder's
+        linear head).
+        """
+        total = np.zeros((len(rows), self.n_classes))
+        for candidate in self.candidates:
+            part = candidate.log_proba(encoder, rows, fold, self.n_classes)
+            total += self.gates[candidate.name] * part
+        for name, part in (extra or {}).items():
+            total += self.gates.get(name, 0.0) * part
+        return log_softmax(total)
+
+
+def cross_fit(
+    candidates: list[Candidate],
+    encoder: TableEncoder,
+    rows: Encoded,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    folds: list[tuple[np.ndarray, np.ndarray]],
+    n_classes: int,
+    *,
+    extra: dict[str, np.ndarray] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Base:
+    """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
+
+    Parameters
+    ----------
+    candidates : list of Candidate
+    encoder, rows, labels, weight
+        The training table, class positions and optional sample weights.
+    folds : list of (training rows, held-out rows)
+    n_classes : int
+    extra : dict of str to array of shape (n, C), optional
+        Out-of-fold log-probabilities that come from elsewhere and may join the pool.
+    progress : callable, optional
+        Called with a line before each fit.
+    """
+    oof: dict[str, np.ndarray] = {}
+    for candidate in candidates:
+        out = np.zeros((len(labels), n_classes))
+        for fold, (train, held_out) in enumerate(folds):
+            if progress is not None:
+                progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
+            part = None if weight is None else weight[train]
+            candidate.fit_fold(encoder, rows.take(train), labels[train], part)
+            out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
+        oof[candidate.name] = out
+    oof |= extra or {}
+    gates, pooled_nll = pool_gates(list(oof.values()), labels, weight)
+    # A candidate whose power is a hundredth costs a model a fold and moves nothing.
+    named = {name: gate for name, gate in zip(oof, gates, strict=True) if gate > 0.02 * sum(gates)}
+    base = Base([c for c in candidates if c.name in named], named, n_classes)
+    base.oof_log_proba = log_softmax(sum(named[name] * oof[name] for name in named))
+    base.nll = {name: tempered_nll(part, labels, weight) for name, part in oof.items()}
+    base.nll["pool"] = pooled_nll
+    return base
+
+
+def pool_gates(
+    parts: list[np.ndarray], labels: np.ndarray, weight: np.ndarray | None, ridge: float = 1e-3
+) -> tuple[list[float], float]:
+    """Positive powers that minimise the NLL of the product of distributions.
+
+    Parameters
+    ----------
+    parts : list of arrays of shape (n, C)
+        Log-probabilities.
+    labels : int array of shape (n,)
+    weight : array of shape (n,), optional
+    ridge : float, default=1e-3
+        Pull towards equal powers that sum to 1.
+
+    Returns
+    -------
+    gates : list of float
+    nll : float
+        Without the ridge term, in nats.
+    """
+    stacked = torch.as_tensor(np.stack(parts))
+    truth = torch.as_tensor(labels)
+    row_weight = torch.ones(len(truth)) if weight is None else torch.as_tensor(weight)
+    row_weight = (row_weight / row_weight.sum()).to(stacked)
+    equal = 1.0 / len(parts)
+    raw = torch.full((len(parts),), float(np.log(np.expm1(equal))), dtype=stacked.dtype)
+    raw.requires_grad_(True)
+    optimizer = torch.optim.LBFGS([raw], max_iter=100, line_search_fn="strong_wolfe")
+
+    def objective() -> tuple[torch.Tensor, torch.Tensor]:
+        gates = torch.nn.functional.softplus(raw)
+        total = (gates[:, None, None] * stacked).sum(0)
+        losses = torch.nn.functional.cross_entropy(total, truth, reduction="none")
+        return (losses * row_weight).sum(), ((gates - equal) ** 2).sum()
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        nll, spread = objective()
+        loss = nll + ridge * spread
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    with torch.no_grad():
+        nll, _ = objective()
+        return torch.nn.functional.softplus(raw).tolist(), float(nll)
+
+
+def tempered_nll(log_proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> float:
+    """NLL of one distribution at its best temperature, in nats."""
+    return pool_gates([log_proba], labels, weight, ridge=0.0)[1]
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    """Normalise scores (n, C) to log-probabilities."""
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    normalised: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return normalised

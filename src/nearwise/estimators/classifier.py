@@ -1,0 +1,510 @@
+"""AttnKNNClassifier: learned attention over nearest neighbors as a scikit-learn classifier."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from nearwise.estimators import validation
+from nearwise.estimators.explain import Explanation, Neighbor, feature_distances, weigh, without
+from nearwise.estimators.fitting import Problem, fit_state, make_folds
+from nearwise.estimators.persistence import (
+    KIND,
+    VERSION,
+    dump_model,
+    load_model,
+    pack_rows,
+    pack_state,
+    unpack_rows,
+    unpack_state,
+    versions,
+)
+from nearwise.estimators.pooling import finish
+from nearwise.estimators.progress import Progress
+from nearwise.estimators.state import Answer, LearnedState, MemberView
+from nearwise.estimators.table import Encoded, TableEncoder, as_frame
+from nearwise.estimators.updates import append_rows, drop_rows, give_labels
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
+from nearwise.memory import IndexName, MemoryBank, read_folder, write_folder
+
+_N_MEMBERS = {"default": 5, "fast": 3}
+_EXPLAIN_CHUNK = 256
+
+
+class Parts(NamedTuple):
+    """A prediction beside its two halves.
+
+    Attributes
+    ----------
+    proba, base_proba, neighbor_proba : ndarray of shape (n, n_classes)
+        Everything together; the base alone at its out-of-fold temperature (the class shares
+        without a base); the neighbors alone, the null carrying the class shares.
+    null_mass : ndarray of shape (n,)
+        Share of the attention that went to no neighbor, in [0, 1].
+    """
+
+    proba: np.ndarray
+    base_proba: np.ndarray
+    neighbor_proba: np.ndarray
+    null_mass: np.ndarray
+
+
+class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
+    """Classify by learned attention over the nearest remembered rows.
+
+    A query's nearest rows are sought in one or more key spaces (the features, a supervised space
+    that the base's out-of-fold opinion extends, a trained space); a small attention head weighs
+    them; a null neighbor takes what they do not answer; neighbors and base are pooled. All of it
+    is cross-fitted: what is learned about a row comes from members that never saw its label.
+
+    Parameters
+    ----------
+    n_neighbors : int or "auto", default="auto"
+        Neighbors asked in each key space; "auto" is 32, fewer in a small table.
+    embedder : {"auto", "identity", "table", "deep", "mlp"}, default="auto"
+        Where the trained key space comes from. "identity": none, for ready embeddings. "table":
+        numeric and categorical embeddings with a linear key. "deep": an MLP with a linear head.
+        "mlp": the original study's. "auto" chooses by held-out NLL, and none in a small table.
+    base : "auto", None or classifier, default="auto"
+        Parametric half. "auto" cross-fits a few scikit-learn classifiers and pools them by
+        out-of-fold NLL; None lets the class shares stand in.
+    preset : {"default", "fast"}, default="default"
+        "fast": 3 members, fewer candidates, no trained space in large tables.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
+        Of the feature space.
+    pooling : {"auto", "log-linear", "mixture"}, default="auto"
+        How neighbors and base meet; "auto" takes the lower out-of-fold NLL.
+    null_neighbor : bool, default=True
+        Whether attention may go to no neighbor.
+    num_heads : int, default=4
+        Attention heads, whose weights are averaged.
+    n_members : int or "auto", default="auto"
+        Cross-fitted members of the bag; "auto" is 5, or 3 with preset="fast".
+    k_ensemble : sequence of int, optional
+        Average the weights of these neighborhood sizes, from one search.
+    adaptive_k : {"entropy"}, optional
+        Choose each query's size by the entropy of its weights (the original study's rule). None
+        leaves it to the attention over all `n_neighbors`.
+    calibration : {"auto", None}, default="auto"
+        "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
+        the out-of-fold NLL.
+    index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
+        "auto" is exact below 100,000 rows, then IVF-Flat.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory of a search.
+    train_params, head_params : dict, optional
+        Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
+    n_jobs : int, optional
+        Processor cores of the base's forests; all by default.
+    random_state : int, RandomState or None, default=None
+        An int makes the fit repeatable.
+    device : str, default="auto"
+        Where embedders are trained: "auto", "cpu", "cuda", "mps".
+    verbose : int, default=0
+        0 is silent, 1 shows progress, 2 says more.
+    checkpoint_dir : path, optional
+        Folder for training checkpoints; a fit that was killed goes on from them.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Sorted; classes that `add` brought stand at the end.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Where the training table had names.
+    memory_ : MemoryBank
+        The remembered rows.
+    choice_ : dict
+        What was chosen and the out-of-fold NLL behind it.
+    history_ : list of dict
+        stage, member, epoch, train_loss, held_out_nll.
+    temperature_ : float
+    calibration_source_ : str
+        Where the calibration comes from.
+    oof_nll_ : float
+        Out-of-fold NLL of the training rows, in nats.
+    target_name_ : str
+        Name of `y`, "target" where it had none.
+    column_types_ : dict of str to str
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2])
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int | Literal["auto"] = "auto",
+        *,
+        embedder: Literal["auto", "identity", "table", "deep", "mlp"] = "auto",
+        base: Any = "auto",
+        preset: Literal["default", "fast"] = "default",
+        metric: Metric = "euclidean",
+        pooling: Literal["auto", "log-linear", "mixture"] = "auto",
+        null_neighbor: bool = True,
+        num_heads: int = 4,
+        n_members: int | Literal["auto"] = "auto",
+        k_ensemble: Sequence[int] | None = None,
+        adaptive_k: Literal["entropy"] | None = None,
+        calibration: Literal["auto"] | None = "auto",
+        index: IndexName = "auto",
+        memory_budget: int = DEFAULT_MEMORY_BUDGET,
+        train_params: dict[str, Any] | None = None,
+        head_params: dict[str, Any] | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        device: str = "auto",
+        verbose: int = 0,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.embedder = embedder
+        self.base = base
+        self.preset = preset
+        self.metric = metric
+        self.pooling = pooling
+        self.null_neighbor = null_neighbor
+        self.num_heads = num_heads
+        self.n_members = n_members
+        self.k_ensemble = k_ensemble
+        self.adaptive_k = adaptive_k
+        self.calibration = calibration
+        self.index = index
+        self.memory_budget = memory_budget
+        self.train_params = train_params
+        self.head_params = head_params
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+        self.checkpoint_dir = checkpoint_dir
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from training rows.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features)
+            A DataFrame may hold text, categories and missing values; arrays must be finite.
+        y : array-like of shape (n,)
+            At least 2 classes, each with at least 2 rows.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; weighs a row's loss and its vote.
+
+        Returns
+        -------
+        self : AttnKNNClassifier
+        """
+        rows = validation.check_rows(self, X, reset=True)
+        classes, codes = validation.check_labels(y, len(rows))
+        validation.check_class_sizes(classes, codes)
+        weight = validation.check_weight(sample_weight, len(rows))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        settings = validation.check_settings(self, len(rows), len(classes), seed)
+        encoder = TableEncoder()
+        encoded = encoder.fit(rows)
+        members = _N_MEMBERS[self.preset] if self.n_members == "auto" else int(self.n_members)
+        folds = make_folds(codes, members, seed)
+        problem = Problem(encoder, encoded, codes, weight, len(classes), folds)
+        place = validation.check_checkpoint(self, settings, rows, codes, weight)
+        with Progress(self.verbose) as progress:
+            state = fit_state(problem, place, progress)
+        self.classes_ = classes
+        self.target_name_ = str(getattr(y, "name", None) or "target")
+        self._rows = rows.reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows.copy()
+        self._adopt(state)
+        return self
+
+    def _adopt(self, state: LearnedState) -> None:
+        self._state = state
+        self.choice_, self.history_ = state.choice, state.history
+        self.temperature_ = state.acceptance.temperature
+        self.calibration_source_ = state.acceptance.source
+        self.oof_nll_ = state.acceptance.nll
+        self.column_types_ = dict(state.encoder.kinds)
+
+    @property
+    def memory_(self) -> MemoryBank:
+        """The remembered rows: keys of every space, labels, ids, sample weights."""
+        check_is_fitted(self)
+        return self._state.views.bank
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_state")
+
+    def _encode(self, X: Any) -> Encoded:
+        check_is_fitted(self)
+        return self._state.encoder.transform(validation.check_rows(self, X, reset=False))
+
+    def _answer(self, X: Any) -> Answer:
+        if X is None:
+            check_is_fitted(self)
+            return self._state.predict_left_out(len(self.classes_))
+        return self._state.predict(self._encode(X), len(self.classes_))
+
+    def predict_proba(self, X: Any = None) -> np.ndarray:
+        """Class probabilities.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself, from the members that left it out.
+
+        Returns
+        -------
+        proba : ndarray of shape (n, n_classes)
+            In the order of `classes_`; rows sum to 1.
+        """
+        return finish(self._answer(X).log_proba, self.temperature_)
+
+    def predict(self, X: Any = None) -> np.ndarray:
+        """Most probable classes, shape (n,); `X` as in `predict_proba`."""
+        labels: np.ndarray = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return labels
+
+    def predict_parts(self, X: Any = None) -> Parts:
+        """Probabilities beside their two halves, base and neighbors; `X` as in `predict_proba`."""
+        answer = self._answer(X)
+        base, neighbors = self._state.part_temperatures
+        return Parts(
+            finish(answer.log_proba, self.temperature_),
+            finish(answer.base_log_proba, base),
+            finish(answer.neighbor_log_proba, neighbors),
+            answer.null_mass.numpy().astype(np.float64),
+        )
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> Any:
+        """Nearest remembered rows in the feature space.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself.
+        n_neighbors : int, optional
+            Default: as many as the classifier asks.
+        return_distance : bool, default=True
+
+        Returns
+        -------
+        distances : ndarray of shape (n, n_neighbors)
+            In units of `metric`; ascending. Only with `return_distance`.
+        ids : ndarray of shape (n, n_neighbors)
+            Ids in `memory_`; training rows count from 0.
+        """
+        check_is_fitted(self)
+        views = self._state.views
+        spec = views.specs[0]
+        k = spec.n_neighbors if n_neighbors is None else n_neighbors
+        spare = len(views.bank) - (X is None)
+        if not 1 <= k <= spare:
+            raise ValueError(
+                f"n_neighbors={k} must lie between 1 and the {spare} rows that may be asked."
+            )
+        if X is None:
+            found = views.search(spec, 0, views.bank.keys["features"], k, views.bank.ids)
+        else:
+            found = views.search(spec, 0, self._state.feature_keys(self._encode(X)), k)
+        ids = views.bank.ids[found.indices].numpy()
+        return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
+
+    def explain(self, X: Any = None, n_neighbors: int | None = 10) -> list[Explanation]:
+        """Show the neighbors behind each prediction.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself (rows added later are left out).
+        n_neighbors : int or None, default=10
+            How many of the weightiest neighbors are shown; None shows all.
+
+        Returns
+        -------
+        explanations : list of Explanation
+        """
+        parts = self.predict_parts(X)
+        result: list[Explanation] = []
+        for start, group, features, views in self._looks(X):
+            for i, weighed in enumerate(weigh(self._state, views)):
+                shown = weighed.positions[:n_neighbors]
+                gone = without(self._state, views, i, shown, len(self.classes_))
+                apart = feature_distances(self._state, features[i], shown)
+                neighbors = [
+                    self._neighbor(int(p), float(d), float(w), proba)
+                    for p, d, w, proba in zip(shown, apart, weighed.weights, gone, strict=False)
+                ]
+                at = int(group[i]) if X is None else start + i
+                result.append(
+                    Explanation(
+                        self.classes_[parts.proba[at].argmax()],
+                        *(part[at] for part in parts[:3]),
+                        float(parts.null_mass[at]),
+                        neighbors,
+                    )
+                )
+        if X is None:
+            order = torch.cat([group for _, group, _, _ in self._looks(None, search=False)])
+            result = [result[i] for i in torch.argsort(order).tolist()]
+        return result
+
+    def _looks(self, X: Any, *, search: bool = True) -> Any:
+        """Yield (start, bank positions, feature keys, [(member, view)]) of groups of queries."""
+        state = self._state
+        if X is None:
+            folds = state.views.bank.keys["side.fold"][:, 0]
+            for member in range(state.n_members):
+                for group in torch.nonzero(folds == member)[:, 0].split(_EXPLAIN_CHUNK):
+                    view = [(member, state.look_again(member, group))] if search else []
+                    yield 0, group, state.views.bank.keys["features"][group], view
+            return
+        encoded = self._encode(X)
+        for group in torch.arange(len(encoded)).split(_EXPLAIN_CHUNK):
+            rows = encoded.take(group.numpy())
+            features = state.feature_keys(rows)
+            shared: dict[str, Neighbors] = {}
+            views: list[tuple[int, MemberView]] = [
+                (member, state.look(member, rows, features, shared))
+                for member in range(state.n_members)
+            ]
+            yield int(group[0]), group, features, views
+
+    def _neighbor(self, position: int, distance: float, weight: float, gone: Any) -> Neighbor:
+        bank = self.memory_
+        row = self._rows.iloc[position] if isinstance(self._rows, pd.DataFrame) else None
+        values = (
+            dict(row)
+            if row is not None
+            else dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
+        )
+        label = self.classes_[int(bank.labels[position])]
+        return Neighbor(int(bank.ids[position]), label, distance, weight, gone, values)
+
+    def add(self, X: Any, y: Any, sample_weight: Any = None) -> Tensor:
+        """Remember new rows, of new classes too, without training again.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`; a class may have a single row here.
+
+        Returns
+        -------
+        ids : int64 Tensor of shape (n_added,)
+        """
+        encoded = self._encode(X)
+        rows = validation.check_rows(self, X, reset=False)
+        classes, codes = validation.check_labels(y, len(rows))
+        known = {label: place for place, label in enumerate(self.classes_.tolist())}
+        fresh = [label for label in classes.tolist() if label not in known]
+        known |= {label: len(known) + i for i, label in enumerate(fresh)}
+        labels = np.array([known[label] for label in classes.tolist()], dtype=np.int64)[codes]
+        weight = validation.check_weight(sample_weight, len(rows))
+        ids = append_rows(self._state, encoded, torch.from_numpy(labels), weight, len(known))
+        if fresh:
+            extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
+            self.classes_ = np.concatenate([self.classes_, extra])
+        if isinstance(self._rows, pd.DataFrame):
+            frame = as_frame(rows)
+            frame.columns = self._rows.columns
+            self._rows = pd.concat([self._rows, frame], ignore_index=True)
+        else:
+            self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
+        return ids
+
+    def remove(self, ids: Any) -> None:
+        """Forget remembered rows by id; the head is not trained again."""
+        check_is_fitted(self)
+        keep = drop_rows(self._state, ids)
+        if isinstance(self._rows, pd.DataFrame):
+            self._rows = self._rows.iloc[keep].reset_index(drop=True)
+        else:
+            self._rows = self._rows[keep]
+
+    def relabel(self, ids: Any, y: Any) -> None:
+        """Give remembered rows other labels among `classes_`; the head is not trained again."""
+        check_is_fitted(self)
+        known = {label: place for place, label in enumerate(self.classes_.tolist())}
+        wanted = np.asarray(y).ravel().tolist()
+        strange = [label for label in wanted if label not in known]
+        if strange:
+            raise ValueError(
+                f"Labels {strange[:5]} are not among the classes {list(known)[:10]}. Rows of new "
+                "classes come in through add()."
+            )
+        give_labels(self._state, ids, torch.tensor([known[label] for label in wanted]))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the classifier to a folder; an older one there stays until the new is complete."""
+        check_is_fitted(self)
+        tensors, meta, blobs = pack_state(self._state)
+        row_tensors, row_blobs = pack_rows(self._rows)
+        params = self.get_params(deep=False)
+        if not (params["base"] is None or isinstance(params["base"], str)):
+            blobs["param.base"] = dump_model(params.pop("base"))
+        params["checkpoint_dir"] = None
+        if not isinstance(params["random_state"], int | None):
+            params["random_state"] = (
+                None  # a generator's state moves on; the model does not need it
+            )
+        meta |= {
+            "params": params,
+            "classes": self.classes_.tolist(),
+            "classes_dtype": self.classes_.dtype.str,
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
+            "target_name": self.target_name_,
+            "versions": versions(),
+        }
+        write_folder(
+            Path(folder),
+            kind=KIND,
+            format_version=VERSION,
+            tensors=tensors | row_tensors,
+            meta=meta,
+            blobs=blobs | row_blobs,
+        )
+
+    @classmethod
+    def load(
+        cls, folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()
+    ) -> "AttnKNNClassifier":
+        """Read a classifier that `save` wrote; it predicts bit for bit the same.
+
+        Parameters
+        ----------
+        folder : path
+        trusted : sequence of str, default=()
+            Types of the saved base that you trust, beyond scikit-learn's own.
+
+        Raises
+        ------
+        StoreError
+            If the folder is missing, torn, foreign or newer than this library.
+        """
+        content = read_folder(Path(folder), kind=KIND, newest_version=VERSION)
+        meta = content.meta
+        params = dict(meta["params"])
+        if "param.base" in content.blobs:
+            params["base"] = load_model(content.blobs["param.base"], trusted)
+        model = cls(**params)
+        model.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
+        model.n_features_in_ = meta["n_features_in"]
+        if meta["feature_names_in"]:
+            model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
+        model.target_name_ = meta["target_name"]
+        model._rows = unpack_rows(content)
+        model._adopt(unpack_state(content, trusted))
+        return model

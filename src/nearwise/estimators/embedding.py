@@ -1,0 +1,171 @@
+"""Learned key spaces: one embedder a member, each trained without the rows it is judged on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.table import Encoded, TableEncoder
+from nearwise.nn import NeighborNetwork, TableEmbedder, TabularMLP
+from nearwise.training import (
+    TrainConfig,
+    TrainingResult,
+    TrainingRows,
+    encode,
+    predict_head,
+    train_embedder,
+)
+
+EmbedderName = Literal["auto", "identity", "table", "deep", "mlp"]
+_CLIP = 5.0
+_MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
+HEAD = "embedder-head"
+
+
+def network_inputs(encoder: TableEncoder, rows: Encoded) -> tuple[Tensor, Tensor | None]:
+    """Standardised numbers, gaps filled and marked, and category codes."""
+    numbers = np.zeros((len(rows), 0))
+    if rows.numbers.shape[1]:
+        gaps = np.isnan(rows.numbers)
+        filled = np.where(gaps, encoder.median, rows.numbers)
+        scaled = np.clip((filled - encoder.mean) / encoder.scale, -_CLIP, _CLIP)
+        marks = gaps[:, np.asarray(encoder.has_gaps, dtype=bool)]
+        numbers = np.concatenate([scaled, marks], axis=1)
+    codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
+    return torch.from_numpy(numbers.astype(np.float32)), codes
+
+
+def make_network(
+    kind: EmbedderName, encoder: TableEncoder, n_numeric: int, n_classes: int, seed: int
+) -> NeighborNetwork:
+    """Build an untrained network.
+
+    "table" is the linear core with numeric embeddings; "deep" an MLP with a linear head and
+    unit-length keys, for ready embeddings and large tables; "mlp" the study's tabular MLP.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if kind == "mlp":
+            return NeighborNetwork(TabularMLP(n_numeric), n_classes, head=True, similarity="cosine")
+        embedded = "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
+        if kind == "table":
+            embedder = TableEmbedder(n_numeric, encoder.cardinalities, embedded, dim=64)
+            return NeighborNetwork(embedder, n_classes)
+        embedder = TableEmbedder(
+            n_numeric,
+            encoder.cardinalities,
+            embedded,
+            trunk="mlp",
+            hidden=(512, 256),
+            dim=128,
+            dropout=0.2,
+            normalize=True,
+        )
+        return NeighborNetwork(embedder, n_classes, head=True, similarity="cosine")
+
+
+def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, Any]:
+    """Training settings of a network kind for a table of this size."""
+    large = n_rows > 5_000
+    if kind == "table":
+        config: dict[str, Any] = {
+            "epochs": 30 if large else 100,
+            "batch_size": 512 if large else 128,
+            "lr": 0.01,
+            "weight_decay": 1e-4,
+            "n_candidates": 4096,
+            "patience": 6 if large else 16,
+            "held_out_candidates": 8192,
+        }
+    else:
+        config = {
+            "epochs": 14 if large else 60,
+            "batch_size": 512 if large else 64,
+            "lr": 2e-3,
+            "weight_decay": 1e-2,
+            "n_candidates": 2048,
+            "knn_weight": 0.5,
+            "ce_weight": 1.0,
+            "label_smoothing": 0.05,
+            "mixup_alpha": 0.2,
+            "patience": 5 if large else 12,
+            "monitor": "head",
+            "held_out_candidates": 8192,
+        }
+    if fast:
+        config["epochs"] = max(6, config["epochs"] // 3)
+    return config
+
+
+class Embedding:
+    """One trained network a member.
+
+    Attributes
+    ----------
+    kind : str
+    networks : list of NeighborNetwork
+    """
+
+    def __init__(self, kind: EmbedderName, networks: list[NeighborNetwork]) -> None:
+        self.kind, self.networks = kind, networks
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the networks make parametric predictions of their own."""
+        return self.networks[0].head is not None
+
+    def keys(self, member: int, encoder: TableEncoder, rows: Encoded) -> Tensor:
+        """Keys of rows in one member's space, float32 (n, dim), on the CPU."""
+        return encode(self.networks[member], self._rows(member, encoder, rows)).cpu()
+
+    def head_log_proba(self, member: int, encoder: TableEncoder, rows: Encoded) -> np.ndarray:
+        """Log-probabilities (n, C) of one member's linear head."""
+        log_proba = predict_head(self.networks[member], self._rows(member, encoder, rows))
+        array: np.ndarray = log_proba.cpu().numpy().astype(np.float64)
+        return array
+
+    def _rows(self, member: int, encoder: TableEncoder, rows: Encoded) -> TrainingRows:
+        numbers, codes = network_inputs(encoder, rows)
+        device = next(iter(self.networks[member].parameters())).device
+        unused = torch.zeros(len(rows), dtype=torch.int64)
+        return TrainingRows(numbers, unused, x_cat=codes).to(device)
+
+
+def train_member(
+    kind: EmbedderName,
+    encoder: TableEncoder,
+    rows: Encoded,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    fold: tuple[np.ndarray, np.ndarray],
+    n_classes: int,
+    settings: dict[str, Any],
+    *,
+    seed: int,
+    device: str,
+    checkpoint: Path | None,
+    progress: Callable[[dict[str, Any]], None] | None,
+) -> tuple[NeighborNetwork, TrainingResult]:
+    """Train one member on a fold's training rows, stopped early on its held-out rows."""
+    numbers, codes = network_inputs(encoder, rows)
+    everything = TrainingRows(
+        numbers,
+        torch.from_numpy(labels),
+        x_cat=codes,
+        sample_weight=None if weight is None else torch.from_numpy(weight).float(),
+    )
+    network = make_network(kind, encoder, numbers.shape[1], n_classes, seed)
+    result = train_embedder(
+        network,
+        everything.take(torch.from_numpy(fold[0])),
+        everything.take(torch.from_numpy(fold[1])),
+        TrainConfig(**settings),
+        seed=seed,
+        device=device,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return network, result

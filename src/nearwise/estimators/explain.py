@@ -1,0 +1,130 @@
+"""Explanations: the neighbors behind a prediction, and the prediction without each of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.pooling import finish
+from nearwise.estimators.state import LearnedState, MemberView, pool
+from nearwise.functional import paired_distances
+
+
+@dataclass(frozen=True)
+class Neighbor:
+    """A remembered row that a prediction asked.
+
+    Attributes
+    ----------
+    id : int
+        Its id in the memory; rows of `fit` count from 0.
+    label : Any
+    distance : float
+        To the query in the feature space, in units of the estimator's metric.
+    weight : float
+        Its share of the attention, in [0, 1], over all members and key spaces.
+    proba_without : ndarray of shape (n_classes,)
+        The prediction had this neighbor not been asked.
+    row : dict
+        The remembered row: column name to value.
+    """
+
+    id: int
+    label: Any
+    distance: float
+    weight: float
+    proba_without: np.ndarray
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a row got its prediction.
+
+    Attributes
+    ----------
+    label : Any
+        The predicted class.
+    proba : ndarray of shape (n_classes,)
+    base_proba : ndarray of shape (n_classes,)
+        What the base alone says; the class shares without a base.
+    neighbor_proba : ndarray of shape (n_classes,)
+        What the neighbors alone say.
+    null_mass : float
+        Share of the attention that went to no neighbor, in [0, 1].
+    neighbors : list of Neighbor
+        Largest weight first.
+    """
+
+    label: Any
+    proba: np.ndarray
+    base_proba: np.ndarray
+    neighbor_proba: np.ndarray
+    null_mass: float
+    neighbors: list[Neighbor]
+
+
+@dataclass
+class WeighedQuery:
+    """Total weight of every neighbor of one query.
+
+    Attributes
+    ----------
+    positions : int64 Tensor of shape (n_found,)
+        Bank positions, largest weight first.
+    weights : Tensor of shape (n_found,)
+    """
+
+    positions: Tensor
+    weights: Tensor
+
+
+def weigh(state: LearnedState, views: list[tuple[int, MemberView]]) -> list[WeighedQuery]:
+    """Add up each neighbor's weight over members and spaces, for every query."""
+    positions, weights = [], []
+    for member, view in views:
+        with torch.no_grad():
+            output = state.heads[member](view.spaces, view.base_log_proba)
+        for found, weight in zip(view.found, output.weights, strict=True):
+            positions.append(found.indices)
+            weights.append(weight / len(views))
+    everyone, shares = torch.cat(positions, dim=1), torch.cat(weights, dim=1)
+    result = []
+    for row, share in zip(everyone, shares, strict=True):
+        unique, place = torch.unique(row, return_inverse=True)
+        total = torch.zeros(len(unique)).scatter_add_(0, place, share)
+        order = torch.argsort(total, descending=True, stable=True)
+        result.append(WeighedQuery(unique[order], total[order]))
+    return result
+
+
+def without(
+    state: LearnedState,
+    views: list[tuple[int, MemberView]],
+    query: int,
+    positions: Tensor,
+    n_classes: int,
+) -> np.ndarray:
+    """Predictions for one query with each of some neighbors masked, (n_positions, n_classes)."""
+    answers = []
+    for member, view in views:
+        rows = torch.full((len(positions),), query)
+        spaces = []
+        for seen, found in zip(view.spaces, view.found, strict=True):
+            part = seen.take(rows)
+            masked = found.indices[rows] == positions[:, None]
+            spaces.append(
+                part._replace(log_weight=part.log_weight.masked_fill(masked, float("-inf")))
+            )
+        masked_view = MemberView(view.base_log_proba[rows], [], spaces)
+        answers.append(state.answer(member, masked_view, n_classes))
+    return finish(pool(answers).log_proba, state.acceptance.temperature)
+
+
+def feature_distances(state: LearnedState, query: Tensor, positions: Tensor) -> Tensor:
+    """Distances of one query key (D,) to remembered rows in the feature space."""
+    keys = state.views.bank.keys["features"][positions]
+    metric = state.views.specs[0].metric
+    return paired_distances(query[None], keys[None], metric)[0]

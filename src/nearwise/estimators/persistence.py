@@ -1,0 +1,217 @@
+"""A fitted classifier as a folder: tensors, JSON, and scikit-learn parts through skops."""
+
+import io
+import platform
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import skops.io
+import torch
+from torch import Tensor
+
+from nearwise.estimators.base import Base, Candidate
+from nearwise.estimators.embedding import Embedding
+from nearwise.estimators.feature_space import FeatureSpace
+from nearwise.estimators.pooling import Acceptance
+from nearwise.estimators.state import LearnedState
+from nearwise.estimators.table import TableEncoder
+from nearwise.estimators.views import MemoryViews, SpaceSpec
+from nearwise.memory import Folder, MemoryBank
+from nearwise.nn import NeighborHead, build_network, network_config
+
+KIND = "attention k-NN classifier"
+VERSION = 1
+# Types inside scikit-learn models that skops does not trust by itself; each only holds arrays.
+TRUSTED = (
+    "sklearn.tree._tree.Tree",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.ensemble._hist_gradient_boosting.binning._BinMapper",
+    "sklearn._loss.link.Interval",
+    "sklearn._loss.link.LogitLink",
+    "sklearn._loss.link.MultinomialLogit",
+    "sklearn._loss.loss.HalfBinomialLoss",
+    "sklearn._loss.loss.HalfMultinomialLoss",
+    "sklearn._loss._loss.CyHalfBinomialLoss",
+    "sklearn._loss._loss.CyHalfMultinomialLoss",
+    "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.neighbors._ball_tree.BallTree",
+)
+
+
+def dump_model(model: Any) -> bytes:
+    """Write a scikit-learn model with skops, compressed."""
+    blob: bytes = skops.io.dumps(model, compression=zipfile.ZIP_DEFLATED, compresslevel=1)
+    return blob
+
+
+def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
+    """Read a model, refusing types that are neither ours nor named by the caller."""
+    unknown = [
+        name
+        for name in skops.io.get_untrusted_types(data=blob)
+        if name not in TRUSTED and name not in trusted
+    ]
+    if unknown:
+        raise ValueError(
+            f"The saved base holds the types {unknown}, which are not trusted. If you know where "
+            "the folder comes from, name them: AttnKNNClassifier.load(folder, trusted=[...])."
+        )
+    return skops.io.loads(blob, trusted=[*TRUSTED, *trusted])
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a model depends on."""
+    import sklearn
+
+    import nearwise
+
+    return {
+        "nearwise": nearwise.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "scikit-learn": sklearn.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def pack_state(
+    state: LearnedState,
+) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
+    """Take a state apart into tensors, JSON and blobs."""
+    bank_tensors, bank_meta = state.views.bank.state()
+    tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
+    tensors["prior"] = state.prior
+    feature_meta, arrays = state.features.to_state()
+    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    for member, head in enumerate(state.heads):
+        tensors |= {f"head/{member}/{k}": v for k, v in head.state_dict().items()}
+    meta: dict[str, Any] = {
+        "bank": bank_meta,
+        "features": feature_meta,
+        "encoder": state.encoder.to_json(),
+        "specs": [spec.to_json() for spec in state.views.specs],
+        "index": state.views.index,
+        "memory_budget": state.views.memory_budget,
+        "acceptance": asdict(state.acceptance),
+        "part_temperatures": list(state.part_temperatures),
+        "choice": state.choice,
+        "history": state.history,
+        "head": _head_config(state.heads[0]),
+        "n_members": state.n_members,
+    }
+    blobs: dict[str, bytes] = {}
+    if state.embedding is not None:
+        meta["embedding"] = {
+            "kind": state.embedding.kind,
+            "networks": [network_config(network) for network in state.embedding.networks],
+        }
+        for member, network in enumerate(state.embedding.networks):
+            tensors |= {f"network/{member}/{k}": v for k, v in network.state_dict().items()}
+    if state.base is not None:
+        meta["base"] = {
+            "gates": state.base.gates,
+            "n_classes": state.base.n_classes,
+            "nll": state.base.nll,
+            "candidates": [(c.name, c.view) for c in state.base.candidates],
+        }
+        for candidate in state.base.candidates:
+            for fold, model in enumerate(candidate.folds):
+                blobs[f"base/{candidate.name}/{fold}"] = dump_model(model)
+    return tensors, meta, blobs
+
+
+def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
+    """Rebuild a state from what `pack_state` returned."""
+    meta, tensors = folder.meta, folder.tensors
+    arrays = {name: tensor.numpy() for name, tensor in _under(tensors, "features/").items()}
+    prior = tensors["prior"]
+    heads = []
+    for member in range(meta["n_members"]):
+        head = NeighborHead(prior=prior, **_tupled(meta["head"]))
+        head.load_state_dict(_under(tensors, f"head/{member}/"))
+        heads.append(head.eval())
+    specs = [SpaceSpec(**spec) for spec in meta["specs"]]
+    bank = MemoryBank.from_state(_under(tensors, "bank/"), meta["bank"])
+    return LearnedState(
+        TableEncoder.from_json(meta["encoder"]),
+        FeatureSpace.from_state(meta["features"], arrays),
+        _unpack_embedding(folder),
+        _unpack_base(folder, trusted),
+        heads,
+        MemoryViews(bank, specs, meta["index"], meta["memory_budget"]),
+        Acceptance(**meta["acceptance"]),
+        prior,
+        tuple(meta["part_temperatures"]),
+        meta["choice"],
+        meta["history"],
+    )
+
+
+def _unpack_embedding(folder: Folder) -> Embedding | None:
+    if "embedding" not in folder.meta:
+        return None
+    networks = []
+    for member, config in enumerate(folder.meta["embedding"]["networks"]):
+        network = build_network(config)
+        network.load_state_dict(_under(folder.tensors, f"network/{member}/"))
+        networks.append(network.eval())
+    return Embedding(folder.meta["embedding"]["kind"], networks)
+
+
+def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
+    meta = folder.meta.get("base")
+    if meta is None:
+        return None
+    candidates = []
+    for name, view in meta["candidates"]:
+        folds = [
+            load_model(folder.blobs[f"base/{name}/{fold}"], trusted)
+            for fold in range(folder.meta["n_members"])
+        ]
+        candidates.append(Candidate(name, folds[0], view, folds))
+    base = Base(candidates, meta["gates"], meta["n_classes"])
+    base.nll = meta["nll"]
+    return base
+
+
+def _head_config(head: NeighborHead) -> dict[str, Any]:
+    return {
+        "n_spaces": len(head.attention),
+        "has_base": head.has_base,
+        "pooling": head.pooling,
+        "null": head.null,
+        "num_heads": len(head.attention[0].log_scale),
+        "hidden": head.attention[0].score[0].out_features,
+        "k_ensemble": head.k_ensemble,
+        "adaptive_k": head.adaptive_k,
+    }
+
+
+def _tupled(config: dict[str, Any]) -> dict[str, Any]:
+    sizes = config["k_ensemble"]
+    return config | {"k_ensemble": None if sizes is None else tuple(sizes)}
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[str, bytes]]:
+    """Training rows as a tensor (arrays) or a Parquet blob (tables)."""
+    if isinstance(rows, np.ndarray):
+        return {"rows": torch.from_numpy(rows)}, {}
+    buffer = io.BytesIO()
+    rows.to_parquet(buffer, index=False)
+    return {}, {"rows": buffer.getvalue()}
+
+
+def unpack_rows(folder: Folder) -> pd.DataFrame | np.ndarray:
+    """Training rows from what `pack_rows` returned."""
+    if "rows" in folder.tensors:
+        array: np.ndarray = folder.tensors["rows"].numpy()
+        return array
+    return pd.read_parquet(io.BytesIO(folder.blobs["rows"]))

@@ -1,0 +1,96 @@
+"""What is decided out of fold: how much of the head to take, and the temperature."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+PROBABILITY_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Share of the head against the base, and the temperature, both by out-of-fold NLL.
+
+    Attributes
+    ----------
+    share : float in [0, 1]
+        Power of the head's prediction; the base has the rest. 1 without a base.
+    temperature : float
+        Positive divisor of the log-probabilities; 1 where none was accepted.
+    source : str
+        Where the calibration comes from.
+    nll : float
+        Out-of-fold NLL of the result.
+    """
+
+    share: float
+    temperature: float
+    source: str
+    nll: float
+
+
+def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
+    """Log-linear shrinkage of the head (B, C) towards the base (B, C0), new classes untouched."""
+    if share == 1.0:
+        return head
+    n_known = base.shape[1]
+    mixed = torch.log_softmax(share * head[:, :n_known] + (1 - share) * base, dim=1)
+    if head.shape[1] == n_known:
+        return mixed
+    rest = torch.logsumexp(head[:, :n_known], dim=1, keepdim=True)
+    return torch.cat([mixed + rest, head[:, n_known:]], dim=1)
+
+
+def accept(head: Tensor, base: Tensor | None, labels: Tensor, weight: Tensor) -> Acceptance:
+    """Choose share and temperature on out-of-fold rows.
+
+    Each is one parameter and is accepted only where it lowers the out-of-fold NLL by more than
+    one parameter does by chance (1 / n).
+
+    Parameters
+    ----------
+    head : Tensor of shape (n, C)
+        Out-of-fold log-probabilities.
+    base : Tensor of shape (n, C) or None
+    labels : int64 Tensor of shape (n,)
+    weight : Tensor of shape (n,)
+    """
+    worth = 1.0 / len(labels)
+    share, nll = 1.0, mean_nll(head, labels, weight)
+    if base is not None:
+        for candidate in np.linspace(0.0, 0.95, 20):
+            shrunk = mean_nll(shrink(head, base, float(candidate)), labels, weight)
+            if shrunk < nll - (worth if share == 1.0 else 0.0):
+                share, nll = float(candidate), shrunk
+    log_proba = head if base is None else shrink(head, base, share)
+    temperature, calibrated = fit_temperature(log_proba, labels, weight)
+    if calibrated < nll - worth:
+        return Acceptance(share, temperature, "out-of-fold temperature", calibrated)
+    return Acceptance(share, 1.0, "out-of-fold head (a temperature lowers no NLL)", nll)
+
+
+def fit_temperature(log_proba: Tensor, labels: Tensor, weight: Tensor) -> tuple[float, float]:
+    """Temperature with the lowest NLL, searched as its logarithm in [-3, 3], and that NLL."""
+
+    def objective(log_t: float) -> float:
+        return mean_nll(torch.log_softmax(log_proba / float(np.exp(log_t)), dim=1), labels, weight)
+
+    found = minimize_scalar(objective, bounds=(-3.0, 3.0), method="bounded")
+    return float(np.exp(found.x)), float(found.fun)
+
+
+def mean_nll(log_proba: Tensor, labels: Tensor, weight: Tensor) -> float:
+    """Weighted NLL in nats."""
+    losses = torch.nn.functional.nll_loss(log_proba, labels, reduction="none")
+    return float((losses * weight).sum() / weight.sum())
+
+
+def finish(log_proba: Tensor, temperature: float) -> np.ndarray:
+    """Probabilities at a temperature, floored and normalised; float64 (n, C)."""
+    proba = torch.softmax(log_proba.double() / temperature, dim=1)
+    floored = proba.clamp_min(PROBABILITY_FLOOR)
+    result: np.ndarray = (floored / floored.sum(1, keepdim=True)).numpy()
+    return result

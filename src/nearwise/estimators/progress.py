@@ -1,0 +1,74 @@
+"""Progress of a fit: a bar with stage, loss, held-out NLL and elapsed time, or silence."""
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+
+class Progress:
+    """Shows where a fit is, on standard error.
+
+    Parameters
+    ----------
+    verbose : int
+        0 is silent, 1 shows a bar, 2 prints a line a stage as well.
+    """
+
+    def __init__(self, verbose: int) -> None:
+        self.verbose = verbose
+        self._console = Console(file=sys.stderr)
+        self._bar: Bar | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if self.verbose:
+            self._bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[note]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("fit", total=None, note="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def stage(self, name: str) -> None:
+        """Say what is being done now."""
+        if self._bar is not None:
+            self._bar.reset(self._task, description=name, total=None, note="")
+        if self.verbose > 1:
+            self._console.print(name, highlight=False)
+
+    def epoch(self, name: str, record: dict[str, Any], total: int) -> None:
+        """Show an epoch's loss and held-out NLL; the bar's total is the most epochs."""
+        if self._bar is None:
+            return
+        task = self._bar.tasks[0]
+        if task.description != name:
+            self._bar.reset(self._task, description=name, total=total, note="")
+        note = "".join(
+            f"{label} {record[key]:.4f}  "
+            for label, key in (("loss", "train_loss"), ("held-out NLL", "held_out_nll"))
+            if record.get(key) is not None
+        )
+        self._bar.update(self._task, completed=record["epoch"], note=note)
+
+    def say(self, text: str) -> None:
+        """Print a line that matters even where progress is silent."""
+        self._console.print(text, highlight=False)

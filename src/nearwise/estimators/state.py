@@ -1,0 +1,219 @@
+"""LearnedState: everything a fitted classifier predicts with, and how it predicts."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.base import Base
+from nearwise.estimators.embedding import HEAD, Embedding
+from nearwise.estimators.feature_space import FeatureSpace
+from nearwise.estimators.pooling import Acceptance, shrink
+from nearwise.estimators.table import Encoded, TableEncoder
+from nearwise.estimators.views import BASE, FOLD, MemoryViews
+from nearwise.functional import Neighbors
+from nearwise.nn import NeighborHead, Neighborhood
+from nearwise.training import predict_with_head
+
+
+class MemberView(NamedTuple):
+    """What one member knows of some queries."""
+
+    base_log_proba: Tensor
+    found: list[Neighbors]
+    spaces: list[Neighborhood]
+
+
+class Answer(NamedTuple):
+    """Log-probabilities (B, C) of the parts, and the null's mass (B,), all members pooled."""
+
+    log_proba: Tensor
+    base_log_proba: Tensor
+    neighbor_log_proba: Tensor
+    null_mass: Tensor
+
+
+@dataclass
+class LearnedState:
+    """The fitted parts.
+
+    Attributes
+    ----------
+    encoder, features, embedding, base
+        The table's columns, the label-free key space, the trained spaces and the base; the last
+        two may be None.
+    heads : list of NeighborHead
+        One a member.
+    views : MemoryViews
+        The memory as the members see it.
+    acceptance : Acceptance
+    prior : Tensor of shape (C,)
+    part_temperatures : (float, float)
+        Out-of-fold temperatures of the base alone and of the neighbors alone.
+    choice : dict
+        What was chosen, with the out-of-fold NLL it was chosen by.
+    history : list of dict
+    """
+
+    encoder: TableEncoder
+    features: FeatureSpace
+    embedding: Embedding | None
+    base: Base | None
+    heads: list[NeighborHead]
+    views: MemoryViews
+    acceptance: Acceptance
+    prior: Tensor
+    part_temperatures: tuple[float, ...] = (1.0, 1.0)
+    choice: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def n_members(self) -> int:
+        """Number of members."""
+        return len(self.heads)
+
+    def base_log_proba(self, member: int, rows: Encoded) -> Tensor:
+        """Base (or prior) log-probabilities of new rows by one member's models, (n, C)."""
+        if self.base is None:
+            return torch.log(self.prior).expand(len(rows), -1)
+        extra = {}
+        if self.embedding is not None and HEAD in self.base.gates:
+            extra[HEAD] = self.embedding.head_log_proba(member, self.encoder, rows)
+        log_proba = self.base.log_proba(self.encoder, rows, member, extra)
+        return torch.from_numpy(log_proba).float()
+
+    def feature_keys(self, rows: Encoded) -> Tensor:
+        """Keys of new rows in the space that all members share."""
+        return self.features(self.encoder, rows)
+
+    def member_keys(
+        self, name: str, member: int, rows: Encoded, features: Tensor, base_log_proba: Tensor
+    ) -> Tensor:
+        """Keys of new rows in a named space, as one member makes them."""
+        if name == "features":
+            return features
+        if name == "supervised":
+            return supervised_keys(features, base_log_proba)
+        assert self.embedding is not None  # "trained" exists only with an embedding
+        return self.embedding.keys(member, self.encoder, rows)
+
+    def look(
+        self, member: int, rows: Encoded, features: Tensor, shared: dict[str, Neighbors]
+    ) -> MemberView:
+        """Search all spaces for new rows; `shared` keeps what every member finds alike."""
+        base = self.base_log_proba(member, rows)
+        found, spaces = [], []
+        for spec in self.views.specs:
+            common = spec.scope == "all" and not spec.per_member
+            if common and spec.name in shared:
+                result = shared[spec.name]
+            else:
+                keys = self.member_keys(spec.name, member, rows, features, base)
+                result = self.views.search(spec, member, keys, spec.n_neighbors)
+                if common:
+                    shared[spec.name] = result
+            found.append(result)
+            spaces.append(self.views.neighborhood(spec, member, result, base))
+        return MemberView(base, found, spaces)
+
+    def look_again(self, member: int, positions: Tensor) -> MemberView:
+        """Search all spaces for remembered rows, each left out of its own neighbors by id."""
+        bank = self.views.bank
+        base = self.stored_base(positions)
+        found, spaces = [], []
+        for spec in self.views.specs:
+            keys = bank.keys[spec.key(member)][positions]
+            result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
+            found.append(result)
+            spaces.append(self.views.neighborhood(spec, member, result, base, positions))
+        return MemberView(base, found, spaces)
+
+    def stored_base(self, positions: Tensor) -> Tensor:
+        """Out-of-fold base (or prior) log-probabilities of remembered rows."""
+        if self.base is None:
+            return torch.log(self.prior).expand(len(positions), -1)
+        return self.views.bank.keys[BASE][positions]
+
+    def members_of(self, positions: Tensor) -> list[tuple[int, Tensor]]:
+        """For each member the places in `positions` it speaks for: its fold, and added rows."""
+        folds = self.views.bank.keys[FOLD][positions, 0]
+        return [
+            (member, torch.nonzero((folds == member) | (folds < 0))[:, 0])
+            for member in range(self.n_members)
+        ]
+
+    def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
+        """Predict with one member."""
+        output = predict_with_head(self.heads[member], view.spaces, view.base_log_proba)
+        pooled = output.log_proba
+        if self.base is not None:
+            pooled = shrink(pooled, view.base_log_proba, self.acceptance.share)
+        return Answer(
+            widen(pooled, n_classes),
+            widen(torch.log_softmax(view.base_log_proba, 1), n_classes),
+            widen(output.neighbor_log_proba, n_classes),
+            output.null_mass,
+        )
+
+    def predict(self, rows: Encoded, n_classes: int) -> Answer:
+        """Pool all members' predictions for new rows in the log domain."""
+        features = self.feature_keys(rows)
+        shared: dict[str, Neighbors] = {}
+        answers = [
+            self.answer(member, self.look(member, rows, features, shared), n_classes)
+            for member in range(self.n_members)
+        ]
+        return pool(answers)
+
+    def predict_left_out(self, n_classes: int) -> Answer:
+        """Leave-one-out predictions of the remembered rows, in the bank's order."""
+        n = len(self.views.bank)
+        everyone = torch.arange(n)
+        totals = [torch.zeros(n, n_classes) for _ in range(3)]
+        null_mass, counts = torch.zeros(n), torch.zeros(n)
+        for member, rows in self.members_of(everyone):
+            if not len(rows):
+                continue
+            answer = self.answer(member, self.look_again(member, rows), n_classes)
+            for total, part in zip(totals, answer[:3], strict=True):
+                total[rows] += part
+            null_mass[rows] += answer.null_mass
+            counts[rows] += 1
+        means = [torch.log_softmax(total / counts[:, None], dim=1) for total in totals]
+        return Answer(means[0], means[1], means[2], null_mass / counts)
+
+
+def supervised_keys(features: Tensor, base_log_proba: Tensor) -> Tensor:
+    """Features beside half the centred log-probabilities of the base, scaled by their width."""
+    opinion = base_log_proba.clamp_min(-9.0)
+    opinion = opinion - opinion.mean(dim=1, keepdim=True)
+    return torch.cat([features, 0.5 * opinion / opinion.shape[1] ** 0.5], dim=1)
+
+
+def widen(log_proba: Tensor, n_classes: int) -> Tensor:
+    """Add classes that nothing speaks for, at a negligible share."""
+    missing = n_classes - log_proba.shape[1]
+    if not missing:
+        return log_proba
+    return torch.nn.functional.pad(log_proba, (0, missing), value=-20.0)
+
+
+def pool(answers: list[Answer]) -> Answer:
+    """Geometric mean of the members' distributions; arithmetic of the null's mass.
+
+    The geometric mean keeps the sharpness that the out-of-fold predictions had: averaging
+    probabilities would blur rows of which one member in five knows no duplicate.
+    """
+    means = [
+        torch.log_softmax(torch.stack(parts).mean(0), dim=1)
+        for parts in list(zip(*answers, strict=True))[:3]
+    ]
+    null_mass = torch.stack([answer.null_mass for answer in answers]).mean(0)
+    return Answer(means[0], means[1], means[2], null_mass)
+
+
+def as_float(array: np.ndarray) -> Tensor:
+    """Turn an array into a float32 tensor."""
+    return torch.from_numpy(np.ascontiguousarray(array)).float()

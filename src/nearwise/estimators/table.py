@@ -1,0 +1,254 @@
+"""TableEncoder: from columns of numbers, text and gaps to numbers and category codes."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows as numbers and category codes.
+
+    Attributes
+    ----------
+    numbers : float64 array of shape (n, F)
+        Numeric columns; NaN where missing.
+    codes : int64 array of shape (n, G)
+        Category codes from 1; 0 is unknown or missing.
+    """
+
+    numbers: np.ndarray
+    codes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: np.ndarray) -> "Encoded":
+        """Return some of the rows."""
+        return Encoded(self.numbers[rows], self.codes[rows])
+
+
+@dataclass
+class TableEncoder:
+    """What is remembered of a table's columns; every field is plain data that JSON can hold.
+
+    Attributes
+    ----------
+    columns : list of str
+        Names, in the order of the training table.
+    kinds : dict of str to {"number", "category"}
+    categories : dict of str to list
+        Values of each category column, most frequent first; position + 1 is the code.
+    median, mean, scale : list of float
+        Of each numeric column, from the training rows; a constant column has scale 1.
+    has_gaps : list of bool
+        Whether a numeric column had missing values in training.
+    """
+
+    columns: list[str] = field(default_factory=list)
+    kinds: dict[str, Literal["number", "category"]] = field(default_factory=dict)
+    categories: dict[str, list[Any]] = field(default_factory=dict)
+    median: list[float] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    scale: list[float] = field(default_factory=list)
+    has_gaps: list[bool] = field(default_factory=list)
+
+    @property
+    def numeric(self) -> list[str]:
+        """Names of the numeric columns."""
+        return [name for name in self.columns if self.kinds[name] == "number"]
+
+    @property
+    def categorical(self) -> list[str]:
+        """Names of the category columns."""
+        return [name for name in self.columns if self.kinds[name] == "category"]
+
+    @property
+    def cardinalities(self) -> list[int]:
+        """Codes of each category column, code 0 included."""
+        return [len(self.categories[name]) + 1 for name in self.categorical]
+
+    def fit(self, X: pd.DataFrame | np.ndarray) -> Encoded:
+        """Learn the columns from training rows and return them encoded.
+
+        Raises
+        ------
+        ValueError
+            If a column holds dates, nested values, infinity, or nothing but gaps.
+        """
+        frame = as_frame(X)
+        self.columns = [str(name) for name in frame.columns]
+        frame.columns = pd.Index(self.columns)
+        if len(set(self.columns)) < len(self.columns):
+            twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+            raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
+        self.kinds = {name: _kind(frame[name]) for name in self.columns}
+        for name in self.categorical:
+            counts = frame[name].map(_plain, na_action="ignore").value_counts(sort=True)
+            self.categories[name] = counts[counts > 0].index.tolist()
+        numbers = self._numbers(frame)
+        gaps = np.isnan(numbers)
+        empty = [n for n, hole in zip(self.numeric, gaps.all(axis=0), strict=True) if hole]
+        if empty:
+            raise ValueError(f"Columns {empty} hold nothing but missing values. Drop them.")
+        self.has_gaps = gaps.any(axis=0).tolist()
+        self.median = np.nanmedian(numbers, axis=0).tolist() if numbers.shape[1] else []
+        filled = np.where(gaps, self.median, numbers) if numbers.shape[1] else numbers
+        self.mean = filled.mean(axis=0).tolist()
+        spread = filled.std(axis=0)
+        flat = spread <= 1e-12 * np.maximum(1.0, np.abs(filled).max(axis=0, initial=0.0))
+        self.scale = np.where(flat, 1.0, spread).tolist()
+        return Encoded(numbers, self._codes(frame, count=False))
+
+    def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
+        """Encode rows with the columns of the training table, matched by position.
+
+        Warns
+        -----
+        UserWarning
+            With counts, if categories are unknown (taken as missing) or numbers are missing in
+            columns that had no gap in training (filled with the median).
+        """
+        frame = as_frame(X)
+        frame.columns = pd.Index(self.columns)
+        numbers = self._numbers(frame)
+        if numbers.shape[1]:
+            new_gaps = np.isnan(numbers).sum(axis=0) * ~np.asarray(self.has_gaps, dtype=bool)
+            if new_gaps.any():
+                named = _counted(zip(self.numeric, new_gaps, strict=True))
+                warnings.warn(
+                    f"Missing values in columns that had none in training: {named}. They are "
+                    "filled with the training median.",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return Encoded(numbers, self._codes(frame, count=True))
+
+    def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
+        parts = [_as_floats(frame[name], name) for name in self.numeric]
+        return np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+
+    def _codes(self, frame: pd.DataFrame, *, count: bool) -> np.ndarray:
+        codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
+        unknown: list[tuple[str, int]] = []
+        for place, name in enumerate(self.categorical):
+            values = frame[name].map(_plain, na_action="ignore")
+            known = {value: code for code, value in enumerate(self.categories[name], start=1)}
+            found = values.map(known)
+            unknown.append((name, int((found.isna() & values.notna()).sum())))
+            codes[:, place] = found.astype("float64").fillna(0).to_numpy()
+        if count and any(number for _, number in unknown):
+            warnings.warn(
+                f"Categories that were not in the training table: {_counted(unknown)}. They are "
+                "taken as missing.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return codes
+
+    def dense(self, rows: Encoded) -> np.ndarray:
+        """Standardised numbers, a column for each that had gaps, and one-hot categories.
+
+        Returns
+        -------
+        matrix : float32 array of shape (n, width)
+        """
+        parts = []
+        if rows.numbers.shape[1]:
+            gaps = np.isnan(rows.numbers)
+            filled = np.where(gaps, self.median, rows.numbers)
+            parts.append((filled - self.mean) / self.scale)
+            parts.append(gaps[:, np.asarray(self.has_gaps, dtype=bool)].astype(float))
+        for place, size in enumerate(self.cardinalities):
+            width = min(size - 1, MAX_ONE_HOT)
+            parts.append((rows.codes[:, place, None] == np.arange(1, width + 1)).astype(float))
+        return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def ordinal(self, rows: Encoded) -> np.ndarray:
+        """Numbers with NaN for gaps, then category codes; for trees. float64 (n, F + G)."""
+        return np.concatenate([rows.numbers, rows.codes], axis=1)
+
+    def ordinal_filled(self, rows: Encoded) -> np.ndarray:
+        """Numbers with gaps filled by the median, then category codes; float64 (n, F + G)."""
+        if not rows.numbers.shape[1]:
+            return rows.codes.astype(float)
+        filled = np.where(np.isnan(rows.numbers), self.median, rows.numbers)
+        return np.concatenate([filled, rows.codes], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "TableEncoder":
+        """Rebuild an encoder from what `to_json` returned."""
+        return cls(**state)
+
+
+def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
+    """Return a copy of a table, or an array's columns named x0, x1, ..."""
+    if isinstance(X, pd.DataFrame):
+        return X.copy(deep=False)
+    return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+
+
+def _kind(column: pd.Series) -> Literal["number", "category"]:
+    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
+        if pd.api.types.is_complex_dtype(column):
+            raise ValueError(f"Column {column.name!r} holds complex numbers. Split it in two.")
+        return "number"
+    if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
+        raise ValueError(
+            f"Column {column.name!r} holds dates or times. Turn it into numbers first (days since "
+            "a date, hour of the day), or drop it."
+        )
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return "category"
+    values = column.dropna()
+    if len(values) and all(isinstance(v, int | float | np.number | bool) for v in values):
+        return "number"
+    nested = next((v for v in values if not isinstance(v, str | int | float | np.generic)), None)
+    if nested is not None:
+        raise ValueError(
+            f"Column {column.name!r} holds {type(nested).__name__} values. Use numbers or text."
+        )
+    return "category"
+
+
+def _as_floats(column: pd.Series, name: str) -> np.ndarray:
+    try:
+        values = pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan)
+    except (TypeError, ValueError):
+        text = next((v for v in column if isinstance(v, str)), column.iloc[0])
+        raise ValueError(
+            f"Column {name!r} held numbers in training and now holds {text!r}. Give numbers, or "
+            "leave the cell empty where the value is missing."
+        ) from None
+    if np.isinf(values).any():
+        raise ValueError(
+            f"Column {name!r} holds infinity in {int(np.isinf(values).sum())} rows. Give finite "
+            "numbers, or leave the cell empty where the value is missing."
+        )
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """A category as JSON can hold it."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _counted(pairs: Any) -> str:
+    named = [f"{name} ({int(number)})" for name, number in pairs if number]
+    return ", ".join(named[:5]) + (f" and {len(named) - 5} more columns" if len(named) > 5 else "")
+
+
+def category_places(encoder: TableEncoder) -> Sequence[int]:
+    """Positions of the category columns in `TableEncoder.ordinal`."""
+    start = len(encoder.numeric)
+    return range(start, start + len(encoder.categorical))

@@ -1,0 +1,82 @@
+"""Rows that come, go or change their label after fitting; nothing is trained again."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.state import LearnedState, as_float
+from nearwise.estimators.table import Encoded
+from nearwise.estimators.views import BASE, FOLD
+
+
+def append_rows(
+    state: LearnedState,
+    rows: Encoded,
+    labels: Tensor,
+    weight: np.ndarray | None,
+    n_classes: int,
+) -> Tensor:
+    """Remember new rows; every member may find them.
+
+    Their base opinion is the mean of the fold models', which have not seen them. Their own
+    reliability comes from the rows remembered before; those rows keep theirs.
+
+    Returns
+    -------
+    ids : int64 Tensor of shape (n_added,)
+    """
+    bank, specs = state.views.bank, state.views.specs
+    features = state.feature_keys(rows)
+    members = range(state.n_members)
+    opinions = torch.stack([state.base_log_proba(member, rows) for member in members])
+    base = torch.log_softmax(opinions.mean(0), dim=1)
+    keys: dict[str, Tensor] = {FOLD: torch.full((len(rows), 1), -1.0)}
+    if BASE in bank.keys:
+        keys[BASE] = base
+        keys["supervised"] = state.member_keys("supervised", 0, rows, features, base)
+    for spec in specs:
+        for member in members:
+            name = spec.key(member)
+            if name not in keys:
+                keys[name] = state.member_keys(spec.name, member, rows, features, base)
+            if spec.side(member) not in keys:
+                keys[spec.side(member)] = state.views.reliability_of_new(
+                    spec, member, keys[name], labels
+                )
+    sample_weight = None if weight is None else as_float(weight)
+    ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
+    state.views.forget()
+    return ids
+
+
+def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
+    """Forget rows by id; return a mask of the positions that stay."""
+    bank = state.views.bank
+    keep = torch.ones(len(bank), dtype=torch.bool)
+    keep[bank.positions(ids)] = False
+    if int(keep.sum()) < 2:
+        raise ValueError(
+            f"Removing {len(bank) - int(keep.sum())} of {len(bank)} rows leaves fewer than 2. "
+            "Keep at least 2, or fit again."
+        )
+    bank.remove(ids)
+    state.views.forget()
+    mask: np.ndarray = keep.numpy()
+    return mask
+
+
+def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:
+    """Relabel rows by id, and take their reliability anew."""
+    bank = state.views.bank
+    bank.relabel(ids, labels)
+    state.views.forget()
+    positions = bank.positions(ids)
+    for spec in state.views.specs:
+        for member in range(state.n_members):
+            column = bank.keys[spec.side(member)].clone()
+            fresh = state.views.reliability(spec, member)
+            allowed = torch.isin(positions, state.views.rows(spec, member))
+            column[positions[allowed]] = fresh[positions[allowed]]
+            bank.keys[spec.side(member)] = column

@@ -1,0 +1,208 @@
+"""How each member sees the memory: key spaces, search, reliability and neighborhoods."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nearwise.functional import Metric, Neighbors
+from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
+from nearwise.nn import Neighborhood, describe_neighborhood
+
+FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
+BASE = "side.base"  # out-of-fold log-probabilities of the base
+_OWN_NEIGHBORS = 16
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """One key space and who may be found in it.
+
+    Attributes
+    ----------
+    name : str
+        "features", "supervised" or "trained".
+    scope : {"all", "fold"}
+        "all": every row. "fold": a member finds only the rows it held out itself, whose keys come
+        from the very model that also makes the query's key, fitted on neither's label.
+    per_member : bool
+        Whether each member has keys of its own.
+    metric : Metric
+    unit : float
+        Typical neighbor distance; distances are divided by it.
+    n_neighbors : int
+        Neighbors asked for.
+    """
+
+    name: str
+    scope: Literal["all", "fold"]
+    per_member: bool
+    metric: Metric
+    unit: float
+    n_neighbors: int
+
+    def key(self, member: int) -> str:
+        """Name of the bank's key space that a member uses."""
+        return f"{self.name}_{member}" if self.per_member else self.name
+
+    def side(self, member: int) -> str:
+        """Name of the bank's column with the rows' reliability."""
+        return f"side.reliability.{self.key(member)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `SpaceSpec(**data)` rebuilds it."""
+        return asdict(self)
+
+
+class MemoryViews:
+    """Searches and describes neighborhoods in a bank, member by member.
+
+    Parameters
+    ----------
+    bank : MemoryBank
+        Keys of every spec, and the columns FOLD, BASE (with a base) and reliability.
+    specs : iterable of SpaceSpec
+    index : IndexName
+    memory_budget : int
+        Bytes of working memory of a search.
+    """
+
+    def __init__(
+        self, bank: MemoryBank, specs: Iterable[SpaceSpec], index: IndexName, memory_budget: int
+    ) -> None:
+        self.bank, self.specs = bank, list(specs)
+        self.index, self.memory_budget = index, memory_budget
+        self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
+        self._own: dict[tuple[str, int], Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Indexes hold locks and C++ memory; they are built again where they are needed.
+        return self.__dict__ | {"_indexes": {}, "_own": {}}
+
+    @property
+    def labels(self) -> Tensor:
+        """Class positions of the remembered rows."""
+        return self.bank.labels
+
+    def forget(self) -> None:
+        """Drop what was derived from the bank; call after it changed."""
+        self._indexes.clear()
+        self._own.clear()
+
+    def rows(self, spec: SpaceSpec, member: int) -> Tensor:
+        """Bank positions that a member may find in a space."""
+        if spec.scope == "all":
+            return torch.arange(len(self.bank))
+        fold = self.bank.keys[FOLD][:, 0]
+        return torch.nonzero((fold == member) | (fold < 0))[:, 0]
+
+    def search(
+        self, spec: SpaceSpec, member: int, query: Tensor, k: int, query_ids: Tensor | None = None
+    ) -> Neighbors:
+        """Nearest rows: distances in the space's unit, and bank positions."""
+        index, positions = self._index(spec, member)
+        spare = len(positions) - (query_ids is not None)
+        if spare < 1:
+            raise ValueError(
+                f"The memory holds {len(positions)} rows that may be asked. Add rows first."
+            )
+        found = index.search(query, min(k, spare), query_ids)
+        return Neighbors(found.distances / spec.unit, positions[found.indices])
+
+    def _index(self, spec: SpaceSpec, member: int) -> tuple[NeighborIndex, Tensor]:
+        shared = spec.scope == "all" and not spec.per_member
+        place = (spec.name, 0 if shared else member)
+        if place not in self._indexes:
+            positions = self.rows(spec, member)
+            keys = self.bank.keys[spec.key(member)]
+            index = make_index(
+                self.index, spec.metric, len(positions), memory_budget=self.memory_budget
+            )
+            everything = len(positions) == len(keys)
+            index.fit(keys if everything else keys[positions], self.bank.ids[positions])
+            self._indexes[place] = (index, positions)
+        return self._indexes[place]
+
+    def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
+        """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""
+        shared = spec.scope == "all" and not spec.per_member
+        place = (spec.name, 0 if shared else member)
+        if place not in self._own:
+            positions = self.rows(spec, member)
+            keys = self.bank.keys[spec.key(member)][positions]
+            wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 1), len(positions) - 1)
+            found = self.search(spec, member, keys, wanted, self.bank.ids[positions])
+            own = torch.full((len(self.bank), found.indices.shape[1]), -1)
+            own[positions] = found.indices
+            self._own[place] = own
+        return self._own[place]
+
+    def reliability(self, spec: SpaceSpec, member: int) -> Tensor:
+        """Share of each row's own neighbors that carry its label, (n, 1); 0.5 where unknown."""
+        own = self.own_neighbors(spec, member)
+        m = max(own.shape[1] - 1, 1)
+        same = (self.labels[own[:, :m].clamp_min(0)] == self.labels[:, None]).float().mean(1)
+        same[own[:, 0] < 0] = 0.5
+        return same[:, None]
+
+    def reliability_of_new(
+        self, spec: SpaceSpec, member: int, keys: Tensor, labels: Tensor, k: int = _OWN_NEIGHBORS
+    ) -> Tensor:
+        """Share of the remembered neighbors of new rows that carry their labels, (n_new, 1)."""
+        found = self.search(spec, member, keys, k)
+        return (self.labels[found.indices] == labels[:, None]).float().mean(1, keepdim=True)
+
+    def neighborhood(
+        self,
+        spec: SpaceSpec,
+        member: int,
+        found: Neighbors,
+        base_log_proba: Tensor,
+        query_positions: Tensor | None = None,
+    ) -> Neighborhood:
+        """Describe what was found; `query_positions` when the queries are rows of the bank."""
+        labels = self.labels[found.indices]
+        n_known = base_log_proba.shape[1]
+        own_opinion = None
+        if spec.scope == "fold" and BASE in self.bank.keys:
+            stored = self.bank.keys[BASE]
+            known = labels < n_known
+            own_opinion = stored[found.indices, labels.clamp_max(n_known - 1)]
+            neutral = -torch.log(torch.tensor(float(n_known)))
+            own_opinion = torch.where(known, own_opinion, neutral)
+        if query_positions is None:
+            reliability = self.bank.keys[spec.side(member)][:, 0][found.indices]
+        else:
+            reliability = _pair_reliability(
+                found.indices, self.own_neighbors(spec, member), self.labels, query_positions
+            )
+        weight = self.bank.sample_weight[found.indices]
+        return describe_neighborhood(
+            found.distances,
+            labels,
+            reliability,
+            base_log_proba,
+            own_opinion,
+            torch.log(weight),
+        )
+
+
+def _pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
+
+    The query's label must not reach its own prediction through its neighbors' reliability, so
+    where i is among j's nearest m, the next one takes its place.
+    """
+    m = max(own.shape[1] - 1, 1)
+    last = min(m, own.shape[1] - 1)
+    agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
+    plain = agrees[:, :m].sum(1)
+    shares = []
+    for rows in torch.arange(len(neighbors)).split(2048):
+        j, i = neighbors[rows], query[rows]
+        is_in = (own[:, :m][j] == i[:, None, None]).any(2)
+        without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, last][j]
+        shares.append(torch.where(is_in, without, plain[j]) / m)
+    return torch.cat(shares)

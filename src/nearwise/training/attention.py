@@ -1,0 +1,207 @@
+"""Training of a neighbor head on rows whose neighborhoods are given."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
+
+_CHUNK = 4096
+_SMALL_STEP = 20_000  # neighbors a step
+
+
+class HeadConfig(BaseModel):
+    """Settings of `train_head`.
+
+    Parameters
+    ----------
+    epochs : int, default=100
+        Most passes over the training rows.
+    batch_size : int or None, default=None
+        Rows a step; None takes an eighth of the rows, between 64 and 1024.
+    steps_per_epoch : int, default=40
+        Most steps between evaluations; more rows than that are drawn afresh every epoch.
+    lr, weight_decay : float
+        Of AdamW.
+    neighbor_weight : float, default=0.5
+        Weight of the loss of the neighbors alone, beside the loss of the pooled prediction.
+    patience : int, default=10
+        Evaluations without a better held-out NLL before stopping.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(100, ge=1)
+    batch_size: int | None = Field(None, ge=1)
+    steps_per_epoch: int = Field(40, ge=1)
+    lr: float = Field(1e-2, gt=0)
+    weight_decay: float = Field(1e-3, ge=0)
+    neighbor_weight: float = Field(0.5, ge=0)
+    patience: int = Field(10, ge=1)
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Neighborhoods, base predictions and labels of the rows a head is trained on.
+
+    Parameters
+    ----------
+    spaces : list of Neighborhood
+        One a key space, each over the same n rows.
+    base_log_proba : Tensor of shape (n, C)
+    labels : int64 Tensor of shape (n,)
+    weight : Tensor of shape (n,)
+        Non-negative weight of each row's loss.
+    """
+
+    spaces: list[Neighborhood]
+    base_log_proba: Tensor
+    labels: Tensor
+    weight: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> "HeadRows":
+        """Return some of the rows."""
+        return HeadRows(
+            [seen.take(rows) for seen in self.spaces],
+            self.base_log_proba[rows],
+            self.labels[rows],
+            self.weight[rows],
+        )
+
+
+def train_head(
+    head: NeighborHead,
+    train: HeadRows,
+    held_out: HeadRows,
+    config: HeadConfig,
+    *,
+    seed: int,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Fit `head` in place; it ends in eval mode with the weights of the lowest held-out NLL.
+
+    The untrained head, which is distance weighting, counts as epoch 0.
+
+    Parameters
+    ----------
+    head : NeighborHead
+    train, held_out : HeadRows
+        Distinct rows.
+    config : HeadConfig
+    seed : int
+        Decides the batches; torch's global random state is not touched.
+    progress : callable, optional
+        Called with each epoch's record.
+
+    Returns
+    -------
+    history : list of dict
+        epoch, train_loss, held_out_nll.
+    """
+    size = config.batch_size or min(1024, max(64, len(train) // 8))
+    with _few_threads(size * train.spaces[0].labels.shape[1]):
+        return _descend(head, train, held_out, config, size, seed, progress)
+
+
+@contextmanager
+def _few_threads(work: int) -> Iterator[None]:
+    """One thread for steps so small that handing them out costs more than doing them."""
+    before = torch.get_num_threads()
+    if work < _SMALL_STEP:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _descend(
+    head: NeighborHead,
+    train: HeadRows,
+    held_out: HeadRows,
+    config: HeadConfig,
+    size: int,
+    seed: int,
+    progress: Callable[[dict[str, Any]], None] | None,
+) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(
+        head.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+    )
+    best_nll, best_epoch = held_out_nll(head, held_out), 0
+    best = _snapshot(head)
+    history: list[dict[str, Any]] = [{"epoch": 0, "train_loss": None, "held_out_nll": best_nll}]
+    for epoch in range(1, config.epochs + 1):
+        order = torch.randperm(len(train), generator=generator)[: size * config.steps_per_epoch]
+        losses = []
+        for rows in order.split(size):
+            loss = _loss(head, train.take(rows), config.neighbor_weight)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        nll = held_out_nll(head, held_out)
+        record = {"epoch": epoch, "train_loss": sum(losses) / len(losses), "held_out_nll": nll}
+        history.append(record)
+        if progress is not None:
+            progress(record)
+        if nll < best_nll - 1e-5:
+            best_nll, best_epoch, best = nll, epoch, _snapshot(head)
+        elif epoch - best_epoch >= config.patience:
+            break
+    head.load_state_dict(best)
+    head.eval()
+    return history
+
+
+def _snapshot(head: NeighborHead) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
+
+
+def _loss(head: NeighborHead, rows: HeadRows, neighbor_weight: float) -> Tensor:
+    output = head(rows.spaces, rows.base_log_proba)
+    loss = F.nll_loss(output.log_proba, rows.labels, reduction="none")
+    if neighbor_weight:
+        alone = F.nll_loss(output.neighbor_log_proba, rows.labels, reduction="none")
+        loss = loss + neighbor_weight * alone
+    return (loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12)
+
+
+def predict_with_head(
+    head: NeighborHead, spaces: list[Neighborhood], base_log_proba: Tensor
+) -> HeadOutput:
+    """Predict in chunks without gradient."""
+    with torch.no_grad():
+        parts = [
+            head([seen.take(rows) for seen in spaces], base_log_proba[rows])
+            for rows in torch.arange(len(base_log_proba)).split(_CHUNK)
+        ]
+    width = max(part.log_proba.shape[1] for part in parts)
+    return HeadOutput(
+        torch.cat([_widened(part.log_proba, width) for part in parts]),
+        torch.cat([_widened(part.neighbor_log_proba, width) for part in parts]),
+        tuple(torch.cat(list(pieces)) for pieces in zip(*(p.weights for p in parts), strict=True)),
+        torch.cat([part.null_mass for part in parts]),
+    )
+
+
+def _widened(log_proba: Tensor, width: int) -> Tensor:
+    # A chunk none of whose neighbors carries a new class does not name it: its share is nothing.
+    return F.pad(log_proba, (0, width - log_proba.shape[1]), value=-20.0)
+
+
+def held_out_nll(head: NeighborHead, rows: HeadRows) -> float:
+    """Weighted NLL of the pooled prediction, in nats."""
+    log_proba = predict_with_head(head, rows.spaces, rows.base_log_proba).log_proba
+    loss = F.nll_loss(log_proba, rows.labels, reduction="none")
+    return float((loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12))

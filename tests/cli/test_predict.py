@@ -106,7 +106,8 @@ def test_explain_as_json_lines_shows_rows_and_what_would_be_without_them(
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(records) == 20
     first = records[0]
-    assert set(first) == {"prediction", "proba", "null_mass", "neighbors"}
+    halves = {"base_proba", "neighbor_proba"}
+    assert set(first) == {"prediction", "proba", "null_mass", "neighbors"} | halves
     assert sum(first["proba"].values()) == pytest.approx(1, abs=1e-6)
     neighbor = first["neighbors"][0]
     assert set(neighbor["row"]) == {"width", "height", "color"}

@@ -10,34 +10,13 @@ if TYPE_CHECKING:
     from nearwise.estimators import Explanation
 
 
-def weightiest(explanation: "Explanation", count: int) -> list[Any]:
-    """Give the neighbors of one row, largest weight first.
-
-    Parameters
-    ----------
-    explanation : Explanation
-        What the classifier says about one row.
-    count : int
-        How many; 0 gives all.
-
-    Returns
-    -------
-    neighbors : list of Neighbor
-        At most `count`.
-    """
-    ordered = sorted(explanation.neighbors, key=lambda neighbor: -neighbor.weight)
-    return ordered[:count] if count else ordered
-
-
-def neighbor_columns(explanations: Sequence["Explanation"], count: int) -> dict[str, list[Any]]:
+def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[Any]]:
     """Lay the neighbors out as columns, one row for each explained row.
 
     Parameters
     ----------
     explanations : sequence of Explanation
         One for each row.
-    count : int
-        Neighbors shown; 0 gives all.
 
     Returns
     -------
@@ -45,18 +24,18 @@ def neighbor_columns(explanations: Sequence["Explanation"], count: int) -> dict[
         null_mass, then neighbor_1_id, neighbor_1_label, neighbor_1_weight,
         neighbor_1_distance, neighbor_2_id, ...; None where a row has fewer neighbors.
     """
-    shown = [weightiest(explanation, count) for explanation in explanations]
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
-    for place in range(max((len(row) for row in shown), default=0)):
+    for place in range(max((len(e.neighbors) for e in explanations), default=0)):
         for field in ("id", "label", "weight", "distance"):
             columns[f"neighbor_{place + 1}_{field}"] = [
-                getattr(row[place], field) if place < len(row) else None for row in shown
+                getattr(e.neighbors[place], field) if place < len(e.neighbors) else None
+                for e in explanations
             ]
     return columns
 
 
 def json_record(
-    explanation: "Explanation", count: int, kept: Mapping[Any, Any], classes: Sequence[Any]
+    explanation: "Explanation", kept: Mapping[Any, Any], classes: Sequence[Any]
 ) -> dict[Any, Any]:
     """Turn one explanation into what JSON holds.
 
@@ -64,8 +43,6 @@ def json_record(
     ----------
     explanation : Explanation
         What the classifier says about one row.
-    count : int
-        Neighbors shown; 0 gives all.
     kept : mapping
         Values copied from the row itself.
     classes : sequence
@@ -74,25 +51,32 @@ def json_record(
     Returns
     -------
     record : dict
-        Kept values, prediction, proba by class, null_mass, neighbors (id, label, weight,
-        distance, row, and proba_without: the prediction had this neighbor not been there).
+        Kept values, prediction, proba, base_proba and neighbor_proba by class, null_mass,
+        neighbors (id, label, weight, distance, row, and proba_without: the prediction had this
+        neighbor not been there).
     """
     names = [str(label) for label in classes]
+
+    def by_class(proba: Any) -> dict[str, float]:
+        return dict(zip(names, proba, strict=True))
+
     neighbors = [
         {
             "id": neighbor.id,
             "label": neighbor.label,
             "weight": neighbor.weight,
             "distance": neighbor.distance,
-            "proba_without": dict(zip(names, neighbor.proba_without, strict=True)),
+            "proba_without": by_class(neighbor.proba_without),
             "row": neighbor.row,
         }
-        for neighbor in weightiest(explanation, count)
+        for neighbor in explanation.neighbors
     ]
     return {
         **kept,
         "prediction": explanation.label,
-        "proba": {str(label): value for label, value in explanation.proba.items()},
+        "proba": by_class(explanation.proba),
+        "base_proba": by_class(explanation.base_proba),
+        "neighbor_proba": by_class(explanation.neighbor_proba),
         "null_mass": explanation.null_mass,
         "neighbors": neighbors,
     }

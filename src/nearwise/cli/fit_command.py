@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.console import say
-from nearwise.cli.errors import reported
+from nearwise.cli.errors import INTERRUPTED, reported, watch_interrupt
 from nearwise.cli.frames import drop_columns, read_frame, require_columns, split_target
 from nearwise.cli.models import check_place
 from nearwise.cli.options import DataArgument, QuietOption
@@ -36,17 +36,18 @@ def fit(
     ] = None,
     preset: Annotated[
         Literal["default", "fast"] | None,
-        typer.Option(help="fast: fewer candidates and members, for a first look."),
+        typer.Option(help="fast: fewer members and candidates, for a first look."),
     ] = None,
     base: Annotated[
-        str | None,
+        Literal["auto", "none"] | None,
         typer.Option(
-            help="What answers where neighbors do not: auto (chosen out of fold) or none "
-            "(class shares)."
+            help="The parametric half: auto pools scikit-learn models by out-of-fold NLL; none "
+            "lets the class shares stand in."
         ),
     ] = None,
     embedder: Annotated[
-        str | None, typer.Option(help="How rows become keys: auto, identity, mlp, table.")
+        Literal["auto", "identity", "table", "deep", "mlp"] | None,
+        typer.Option(help="Where the trained key space comes from; identity: none."),
     ] = None,
     n_neighbors: Annotated[
         str | None, typer.Option(metavar="INT|auto", help="Neighbors asked for each row.")
@@ -106,11 +107,18 @@ def fit(
         checkpoint_dir=str(checkpoint),
     )
     start = time.perf_counter()
-    model.fit(features, labels, sample_weight=sample_weight)
+    with watch_interrupt() as interrupt:
+        model.fit(features, labels, sample_weight=sample_weight)
     model.save(out)
-    shutil.rmtree(checkpoint, ignore_errors=True)
     if not quiet:
         _summarize(model, len(features), time.perf_counter() - start, out)
+    if interrupt.seen:
+        say(
+            f"Stopped early: {out} holds the best so far. The same command with --resume "
+            "--overwrite goes on from there."
+        )
+        raise typer.Exit(INTERRUPTED)
+    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def _summarize(model: "AttnKNNClassifier", n_rows: int, seconds: float, out: Path) -> None:

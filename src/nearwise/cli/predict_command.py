@@ -1,5 +1,6 @@
 """``nearwise predict``: labels, probabilities and the neighbors behind them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +16,7 @@ from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators import AttnKNNClassifier, Explanation
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 
@@ -59,8 +60,9 @@ def predict(
     The output has a row for each row of DATA, in the same order: the columns kept, then
     'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (how far
     the neighbors do not answer this row) and each neighbor's id (its row number in the training
-    data, from 0), label, weight and distance. JSON lines with --explain add the neighbors' rows
-    and what the prediction would be without each. Columns of DATA are matched by name.
+    data, from 0), label, weight and distance. JSON lines with --explain add the neighbors' rows,
+    what the prediction would be without each, and the two halves of the prediction. Columns of
+    DATA are matched by name.
 
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba
@@ -74,13 +76,13 @@ def predict(
     features = match_columns(
         frame, learned.feature_names_in_, data, expected=[*kept.columns, learned.target_name_]
     )
-    if form == "jsonl" and explain:
-        explained = zip(learned.explain(features), kept.to_dict("records"), strict=True)
-        classes = list(learned.classes_)
-        write_json_lines([json_record(one, neighbors, row, classes) for one, row in explained], out)
+    explanations = learned.explain(features, neighbors or None) if explain else None
+    if form == "jsonl" and explanations is not None:
+        classes = learned.classes_.tolist()
+        pairs = zip(explanations, kept.to_dict("records"), strict=True)
+        write_json_lines([json_record(one, row, classes) for one, row in pairs], out)
     else:
-        count = neighbors if explain else None
-        result = _table(learned, features, kept, proba=proba, count=count)
+        result = _table(learned, features, kept, explanations, proba=proba)
         if form == "jsonl":
             write_json_lines(result.to_dict("records"), out)
         else:
@@ -116,26 +118,25 @@ def _table(
     model: "AttnKNNClassifier",
     features: "pd.DataFrame",
     kept: "pd.DataFrame",
+    explanations: "Sequence[Explanation] | None",
     *,
     proba: bool,
-    count: int | None,
 ) -> "pd.DataFrame":
-    """Lay predictions out as columns, with `count` neighbors a row where it is given."""
+    """Lay predictions out as columns, with the neighbors behind them where they are given."""
     import numpy as np
     import pandas as pd
 
-    explanations = None if count is None else model.explain(features)
     if explanations is None:
         probabilities = model.predict_proba(features)
     else:
-        probabilities = np.array([list(one.proba.values()) for one in explanations])
+        probabilities = np.stack([one.proba for one in explanations])
     columns = {"prediction": model.classes_[probabilities.argmax(axis=1)]}
     if proba:
         columns |= {
             f"proba_{label}": probabilities[:, place] for place, label in enumerate(model.classes_)
         }
-    if explanations is not None and count is not None:
-        columns |= neighbor_columns(explanations, count)
+    if explanations is not None:
+        columns |= neighbor_columns(explanations)
     taken = [name for name in kept.columns if name in columns]
     if taken:
         raise ValueError(f"--keep {taken[0]!r} is also the name of an output column. Rename it.")

@@ -1,0 +1,167 @@
+"""Nothing is lost: kill -9 or Ctrl-C at any moment leaves the old model or the new one."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from nearwise.data import load_dataset
+
+KILLS = 20
+pytestmark = pytest.mark.slow
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nearwise.cli", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def run(*arguments: object) -> str:
+    process = start(*arguments)
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out
+
+
+def seconds(*arguments: object) -> float:
+    begin = time.perf_counter()
+    run(*arguments)
+    return time.perf_counter() - begin
+
+
+def kill_at_random(n_kills: int, longest: float, command, prepare, check) -> None:
+    """Kill a command at moments spread over its whole run, and look at what it left."""
+    moments = random.Random(0)
+    for i in range(n_kills):
+        prepare()
+        process = start(*command)
+        # the second half, where files change, gets three kills in four
+        share = moments.uniform(0.5, 1.0) if i % 4 else moments.uniform(0.0, 0.5)
+        try:
+            process.communicate(timeout=share * longest)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        check()
+
+
+@pytest.fixture
+def predictions(tables):
+    def of(folder: Path) -> str:
+        return run("predict", folder, tables / "new.csv", "--proba", "-q")
+
+    return of
+
+
+FIT = ("-t", "label", "--drop", "row", "--preset", "fast", "--members", "2", "--base", "none", "-q")
+
+
+def test_kill_9_during_fit_leaves_the_old_model_or_the_new(tables, trained, tmp_path, predictions):
+    model, new = tmp_path / "model", tmp_path / "new"
+    command = ("fit", tables / "train.csv", "-o", model, *FIT, "--seed", "9", "--overwrite")
+    longest = seconds("fit", tables / "train.csv", "-o", new, *FIT, "--seed", "9")
+    expected = {predictions(trained), predictions(new)}
+    assert len(expected) == 2
+
+    def prepare():
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(trained, model)
+
+    def check():
+        assert predictions(model) in expected
+
+    kill_at_random(KILLS, longest, command, prepare, check)
+
+
+def test_kill_9_during_add_leaves_the_old_model_or_the_new(tables, trained, tmp_path, predictions):
+    model, new = tmp_path / "model", Path(shutil.copytree(trained, tmp_path / "new"))
+    longest = seconds("add", new, tables / "test.csv", "-q")
+    expected = {predictions(trained), predictions(new)}
+    assert len(expected) == 2
+
+    def prepare():
+        shutil.rmtree(model, ignore_errors=True)
+        shutil.copytree(trained, model)
+
+    def check():
+        assert predictions(model) in expected
+
+    kill_at_random(KILLS, longest, ("add", model, tables / "test.csv", "-q"), prepare, check)
+    run("add", model, tables / "test.csv", "-q")  # the lock of a killed writer binds nobody
+
+
+def test_kill_9_during_compare_keeps_the_finished_rows(tmp_path):
+    methods = "knn-uniform,knn-distance,logistic"
+    command = ("compare", "iris", "--seeds", "0-9", "--methods", methods, "-q", "--out")
+    longest = seconds(*command, tmp_path / "whole")
+    out = tmp_path / "killed"
+    finished: list[set] = [set()]
+
+    def rows() -> set:
+        if not (out / "records.jsonl").exists():
+            return set()
+        lines = (out / "records.jsonl").read_text().splitlines(keepends=True)
+        whole = pd.read_json(
+            "".join(line for line in lines if line.endswith("\n")).join(["", ""]), lines=True
+        )
+        return set(zip(whole["method"], whole["seed"], strict=True)) if len(whole) else set()
+
+    def check():
+        now = rows()
+        assert finished[0] <= now
+        finished[0] = now
+
+    kill_at_random(KILLS, longest, (*command, out), lambda: None, check)
+    run(*command, out)
+    assert len(rows()) == 30
+
+
+def test_a_killed_fit_resumes_to_the_result_of_an_unbroken_one(tmp_path):
+    frame = load_dataset("breast_cancer").to_frame()
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    fit = ("fit", tmp_path / "train.csv", "-t", "class", "--preset", "fast", "--base", "none", "-q")
+    longest = seconds(*fit, "-o", tmp_path / "whole")
+    for share in (0.5, 0.7, 0.9):
+        process = start(*fit, "-o", tmp_path / "broken", "--resume")
+        try:
+            process.communicate(timeout=share * longest)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    if not (tmp_path / "broken").exists():
+        run(*fit, "-o", tmp_path / "broken", "--resume")
+    proba = [
+        run("predict", tmp_path / name, tmp_path / "train.csv", "--proba", "-q")
+        for name in ("whole", "broken")
+    ]
+    assert proba[0] == proba[1]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
+def test_ctrl_c_during_fit_exits_130_and_leaves_no_half_model(tmp_path, share):
+    frame = load_dataset("breast_cancer").to_frame()
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    fit = ("fit", tmp_path / "train.csv", "-t", "class", "--base", "none")
+    longest = seconds(*fit, "-o", tmp_path / "whole", "-q")
+    process = start(*fit, "-o", tmp_path / "model")
+    try:
+        process.communicate(timeout=share * longest)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in err
+    if process.returncode == 130:
+        assert "Stopped" in err
+    if (tmp_path / "model").exists():
+        run("predict", tmp_path / "model", tmp_path / "train.csv", "-q")

@@ -1,10 +1,13 @@
 """The exact search keeps its promises on random, lattice and hostile inputs."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 
-from nearwise.functional import METRICS, paired_distances, topk_neighbors
+from nearwise.functional import METRICS, kernels, paired_distances, topk_neighbors
 from nearwise.functional import search as search_module
 from nearwise.functional.search_torch import search_torch
 from nearwise.functional.tiles import refuse_not_finite
@@ -75,6 +78,20 @@ def test_twenty_copies_of_every_row_never_return_the_query_itself(path, metric):
         assert (got.distances == 0).all()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_all_keys_that_bear_the_id_of_the_query_are_left_out(path, metric):
+    """Several views of one row share its id; whole tiles take another path than a few rows."""
+    keys = rows(200, 6).repeat(20, 1) + 1e-3 * rows(4000, 6, 1)
+    ids = torch.arange(200).repeat(20)
+    got = topk_neighbors(keys[:50], keys, 10, metric=metric, query_ids=ids[:50], key_ids=ids)
+    assert not (ids[got.indices] == ids[:50, None]).any()
+    for i in range(0, 50, 10):
+        others = (ids != ids[i]).nonzero()[:, 0]
+        want = topk_neighbors(keys[i : i + 1], keys[others], 10, metric=metric)
+        assert torch.equal(got.indices[i], others[want.indices[0]])
+        assert torch.equal(got.distances[i], want.distances[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_dtype_is_measured_as_stored(path, metric, dtype):
@@ -111,6 +128,17 @@ def test_small_tiles_and_sorted_input_change_nothing(path, metric):
 
 
 @pytest.mark.parametrize("metric", METRICS)
+def test_neighbors_closer_than_a_float32_product_can_tell(path, metric):
+    sides = torch.tensor([1.0, -1.0]).repeat(1500)[:, None]  # two clumps: their mean is no help
+    keys = sides * rows(1, 40) + 1e-6 * rows(3000, 40, 1)
+    query = rows(20, 40, 2)
+    few = topk_neighbors(query, keys, 12, metric=metric)
+    every_pair_measured = topk_neighbors(query, keys, 2000, metric=metric)
+    assert torch.equal(few.indices, every_pair_measured.indices[:, :12])
+    assert torch.equal(few.distances, every_pair_measured.distances[:, :12])
+
+
+@pytest.mark.parametrize("metric", METRICS)
 def test_thousands_of_neighbors(metric):
     keys = rows(1500, 3, 2)
     few = topk_neighbors(keys[:3], keys, 1000, metric=metric, query_ids=torch.arange(3))
@@ -127,13 +155,16 @@ def test_the_distances_are_those_of_the_rows_returned(path):
         torch.testing.assert_close(got.distances, again, rtol=1e-5, atol=1e-6)
 
 
-def test_a_reduced_matmul_precision_or_autocast_changes_nothing():
-    query, keys = rows(50, 64, 1), rows(2000, 64, 2)
-    want = topk_neighbors(query, keys, 10)
-    torch.set_float32_matmul_precision("medium")
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_matmul_precision_and_autocast_change_nothing(path, metric, precision):
+    query, keys = rows(50, 64, 1), rows(3000, 64, 2)
+    keys[1500:] = keys[:1500] + 1e-4  # closer than bfloat16 can tell
+    want = topk_neighbors(query, keys, 10, metric=metric)
+    torch.set_float32_matmul_precision(precision)
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            got = topk_neighbors(query, keys, 10)
+            got = topk_neighbors(query, keys, 10, metric=metric)
     finally:
         torch.set_float32_matmul_precision("highest")
     assert torch.equal(got.indices, want.indices) and torch.equal(got.distances, want.distances)
@@ -182,10 +213,62 @@ def test_misuse_says_what_was_seen_and_what_to_do(path, change, message):
 
 
 def test_threads_may_search_at_once():
-    from concurrent.futures import ThreadPoolExecutor
-
-    query, keys = rows(64, 16, 1), rows(3000, 16, 2)
+    query, keys = rows(400, 16, 1), rows(5000, 16, 2)
     want = topk_neighbors(query, keys, 8)
     with ThreadPoolExecutor(4) as pool:
         for got in pool.map(lambda _: topk_neighbors(query, keys, 8), range(12)):
             assert torch.equal(got.indices, want.indices)
+
+
+@pytest.fixture
+def three_threads():
+    """Set torch to three threads, and back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_torch_keeps_its_threads(three_threads):
+    query, keys = rows(400, 16, 1), rows(5000, 16, 2)
+    got = topk_neighbors(query, keys, 8)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 3
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(1)
+    alone = topk_neighbors(query, keys, 8)
+    assert torch.equal(got.indices, alone.indices) and torch.equal(got.distances, alone.distances)
+    torch.set_num_threads(3)
+    query[399, 3] = torch.nan
+    with pytest.raises(ValueError, match="query holds NaN or infinity, first in row 399"):
+        topk_neighbors(query, keys, 8)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 3
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux's /proc")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_working_memory_stays_within_the_budget(dtype):
+    def peak(field):
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith(field)) * 1024
+
+    query, keys = rows(2000, 128, 1, dtype), rows(30_000, 128, 2, dtype)
+    topk_neighbors(query, keys[:5000], 4)
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")
+    before, budget = peak("VmRSS"), 12 * 2**20
+    topk_neighbors(query, keys, 4, memory_budget=budget)
+    assert peak("VmHWM") - before < budget + 2**20  # and the results
+
+
+def test_kernels_compile_where_nothing_can_be_written(monkeypatch):
+    original = kernels.njit
+
+    def njit(**options):
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return original(**options)
+
+    monkeypatch.setattr(kernels, "njit", njit)
+    assert kernels._compiled(lambda x: x + 1)(1) == 2

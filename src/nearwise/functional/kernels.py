@@ -5,17 +5,30 @@ ranges), so they cannot fight with torch's thread pool and are safe to call from
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-# Sums may be reordered into vector registers; nothing is assumed about NaN or infinity.
-_FAST = {"reassoc", "contract"}
 _BLOCK = 64
 _UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile on first use and keep the result on disk, where there is a place to keep it."""
+    try:
+        return njit(nogil=True, cache=True, **options)(function)
+    except RuntimeError:  # neither the package's folder nor the user's can be written to
+        return njit(nogil=True, **options)(function)
+
+
+def _reordered(function: Callable[..., Any]) -> Any:
+    """Compile with sums reordered into vector registers; NaN and infinity keep their meaning."""
+    return _compiled(function, fastmath={"reassoc", "contract"})
+
+
+@_reordered
 def squared_norms(rows, out):  # type: ignore[no-untyped-def]
     """Write the squared L2 norm of every row of `rows` (n, d) into `out` (n,) float64."""
     for i in range(rows.shape[0]):
@@ -27,7 +40,7 @@ def squared_norms(rows, out):  # type: ignore[no-untyped-def]
         out[i] = total
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST, inline="never")
+@_reordered
 def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
     """Distance of two rows summed in float64, rounded once to float32."""
     total = 0.0
@@ -50,27 +63,28 @@ def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
     return np.float32(-total)
 
 
-@njit(nogil=True, cache=True)
-def _slack(squared, metric, q_norm, k_max, width):  # type: ignore[no-untyped-def]
+@_compiled
+def _slack(squared, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyped-def]
     """Bound the rounding of a score, for a distance (Euclidean: its square) of `squared`.
 
     A score is what `scan` compares: ``|k|^2 - 2 q.k`` (Euclidean), ``-q.k / |k|`` (cosine) or
     ``-q.k``, from a float32 product. It is off by no more than the usual ``gamma_n |q| |k|`` of a
     dot product summed in any order (Higham, Accuracy and Stability, sec. 3.1), plus what is lost
-    where products underflow.
+    where products underflow and, as `rough`, where torch rounds the factors themselves.
     """
+    relative = (width + 16.0) * _UNIT + rough
     if metric <= 1:
-        slack = (2.0 * width + 16.0) * q_norm * k_max
-        slack += 8.0 * (k_max * k_max + q_norm * q_norm + abs(squared))
+        slack = 2.0 * relative * q_norm * k_max
+        slack += 8.0 * _UNIT * (k_max * k_max + q_norm * q_norm + abs(squared))
     elif metric == 2:
-        slack = (width + 24.0) * q_norm
+        slack = (relative + 8.0 * _UNIT) * q_norm
     else:
-        slack = (width + 16.0) * q_norm * k_max + 8.0 * abs(squared)
-    return slack * _UNIT + (width + 1.0) * 1e-37
+        slack = relative * q_norm * k_max + 8.0 * _UNIT * abs(squared)
+    return slack + (width + 1.0) * 1e-37 * (1.0 + q_norm + k_max)
 
 
-@njit(nogil=True, cache=True)
-def _limit(worst, metric, q_norm, k_max, width):  # type: ignore[no-untyped-def]
+@_compiled
+def _limit(worst, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyped-def]
     """Return the largest score that a row no farther than `worst` can have."""
     worst = np.float64(worst)
     if metric <= 1:
@@ -82,13 +96,13 @@ def _limit(worst, metric, q_norm, k_max, width):  # type: ignore[no-untyped-def]
     else:
         squared = worst
         bound = worst
-    bound += _slack(squared, metric, q_norm, k_max, width)
+    bound += _slack(squared, metric, q_norm, k_max, width, rough)
     return np.float32(bound + abs(bound) * _UNIT)
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
-def _first_limit(row, bias, factor, n_wanted, lanes):  # type: ignore[no-untyped-def]
-    """Return a score that at least `n_wanted` entries of a tile do not exceed.
+@_reordered
+def _first_limit(row, bias, factor, lanes, smallest):  # type: ignore[no-untyped-def]
+    """Return a score that at least ``len(smallest)`` entries of a tile do not exceed.
 
     The smallest scores of interleaved lanes belong to different rows, so the n-th smallest of
     them will do, and few rows lie below it.
@@ -101,10 +115,19 @@ def _first_limit(row, bias, factor, n_wanted, lanes):  # type: ignore[no-untyped
         for lane in range(n_lanes):
             score = offset[lane] + slope[lane] * part[lane]
             lanes[lane] = score if score < lanes[lane] else lanes[lane]
-    return np.partition(lanes, n_wanted - 1)[n_wanted - 1]
+    smallest[:] = np.inf
+    last = smallest.shape[0] - 1
+    for score in lanes:
+        if score < smallest[last]:
+            slot = last
+            while slot > 0 and smallest[slot - 1] > score:
+                smallest[slot] = smallest[slot - 1]
+                slot -= 1
+            smallest[slot] = score
+    return smallest[last]
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)
+@_reordered
 def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyped-def]
     """Tell whether a score from `start` to `stop` is within the limit."""
     hits = np.int32(0)
@@ -114,7 +137,7 @@ def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyp
     return hits > 0
 
 
-@njit(nogil=True, cache=True)
+@_compiled
 def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-def]
     """Insert into a sorted list behind equal values, dropping the last one if it is full."""
     slot = min(count, distances.shape[0] - 1)
@@ -126,12 +149,63 @@ def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-de
     indices[slot] = at
 
 
-@njit(nogil=True, cache=True)
+@_compiled
+def _scan_row(  # type: ignore[no-untyped-def]
+    row,
+    bias,
+    factor,
+    limit,
+    k_max,
+    rough,
+    first,
+    q,
+    keys,
+    q_norm,
+    q_scale,
+    k_scale,
+    own_id,
+    key_ids,
+    metric,
+    direct,
+    found,
+    places,
+    count,
+):
+    """Merge one tile of keys into the neighbors of one query.
+
+    Return how many it now has and how many keys within the limit had its id.
+    """
+    n_neighbors, n_keys = found.shape[0], row.shape[0]
+    width = np.float64(q.shape[0])
+    left_out = 0
+    for start in range(0, n_keys, _BLOCK):
+        stop = min(start + _BLOCK, n_keys)
+        if not direct and not _any_within(row, bias, factor, start, stop, limit):
+            continue
+        for at in range(start, stop):
+            if not direct and not bias[at] + factor[at] * row[at] <= limit:
+                continue
+            if key_ids.shape[0] > 0 and key_ids[at] == own_id:
+                left_out += 1
+                continue
+            value = _exact(q, keys[at], q_scale, k_scale[at], metric)
+            if count == n_neighbors and not value < found[n_neighbors - 1]:
+                continue  # keys come in ascending order: an equal distance loses
+            _insert(value, first + at, found, places, count)
+            count = min(count + 1, n_neighbors)
+            if count == n_neighbors and not direct:
+                worst = _limit(found[n_neighbors - 1], metric, q_norm, k_max, width, rough)
+                limit = min(limit, worst)
+    return count, left_out
+
+
+@_compiled
 def scan(  # type: ignore[no-untyped-def]
     products,
     bias,
     factor,
     k_max,
+    rough,
     first,
     query,
     keys,
@@ -151,49 +225,61 @@ def scan(  # type: ignore[no-untyped-def]
     `products` (b, t) holds float32 ``q.k``; ``bias[j] + factor[j] * products[i, j]`` is the score
     of `_slack`. Rows whose score could belong to a neighbor are measured by `_exact`, so
     `distances` (b, k) ascending, `indices` (b, k) and `counts` (b,) are exact, ties to the lowest
-    index, whatever the rounding of the products. `direct` measures every row.
+    index, whatever the rounding of the products; `rough` bounds that of their factors. `direct`
+    measures every row. `query_ids` (b,) and `key_ids` (t,) are both empty where nothing is left
+    out.
     """
     n_queries, n_keys = products.shape
     n_neighbors = distances.shape[1]
     width = np.float64(query.shape[1])
     by_id = key_ids.shape[0] > 0
-    n_wanted = n_neighbors + 1 if by_id else n_neighbors
+    # One more than wanted, for the query itself may be among them.
+    smallest = np.empty(n_neighbors + 1 if by_id else n_neighbors, dtype=np.float32)
     n_lanes = 64
-    while n_lanes < 4 * n_wanted:
+    while n_lanes < 4 * smallest.shape[0]:
         n_lanes *= 2
     lanes = np.empty(n_lanes, dtype=np.float32)
     for i in range(n_queries):
-        count, q, row = counts[i], query[i], products[i]
-        found, places = distances[i], indices[i]
+        row, norm, own_id = products[i], q_norm[i], query_ids[i] if by_id else 0
         limit = np.float32(np.inf)
-        if not direct and count == n_neighbors:
-            limit = _limit(found[n_neighbors - 1], metric, q_norm[i], k_max, width)
-        elif not direct and n_keys >= 4 * n_lanes:
-            score = np.float64(_first_limit(row, bias, factor, n_wanted, lanes))
-            shift = q_norm[i] * q_norm[i] if metric <= 1 else 0.0
-            slack = 2.0 * _slack(score + shift, metric, q_norm[i], k_max, width)
+        is_guess = counts[i] == 0 and not direct and n_keys >= 4 * n_lanes
+        if counts[i] == n_neighbors and not direct:
+            limit = _limit(distances[i, n_neighbors - 1], metric, norm, k_max, width, rough)
+        elif is_guess:
+            score = np.float64(_first_limit(row, bias, factor, lanes, smallest))
+            squared = score + norm * norm if metric <= 1 else score
+            slack = 2.0 * _slack(squared, metric, norm, k_max, width, rough)
             limit = np.float32(score + slack + abs(score) * _UNIT)
-        for start in range(0, n_keys, _BLOCK):
-            stop = min(start + _BLOCK, n_keys)
-            if not direct and not _any_within(row, bias, factor, start, stop, limit):
-                continue
-            for at in range(start, stop):
-                if not direct and not bias[at] + factor[at] * row[at] <= limit:
-                    continue
-                if by_id and key_ids[at] == query_ids[i]:
-                    continue
-                value = _exact(q, keys[at], q_scale[i], k_scale[at], metric)
-                if count == n_neighbors and not value < found[n_neighbors - 1]:
-                    continue  # keys come in ascending order: an equal distance loses
-                _insert(value, first + at, found, places, count)
-                count = min(count + 1, n_neighbors)
-                if count == n_neighbors and not direct:
-                    worst = found[n_neighbors - 1]
-                    limit = min(limit, _limit(worst, metric, q_norm[i], k_max, width))
+        while True:
+            count, left_out = _scan_row(
+                row,
+                bias,
+                factor,
+                limit,
+                k_max,
+                rough,
+                first,
+                query[i],
+                keys,
+                norm,
+                q_scale[i],
+                k_scale,
+                own_id,
+                key_ids,
+                metric,
+                direct,
+                distances[i],
+                indices[i],
+                counts[i],
+            )
+            if not is_guess or left_out <= 1:
+                break
+            # Several keys bear the id of the query: the guess counted on one.
+            is_guess, limit = False, np.float32(np.inf)
         counts[i] = count
 
 
-@njit(nogil=True, cache=True)
+@_compiled
 def measure(query, keys, q_scale, k_scale, metric, out):  # type: ignore[no-untyped-def]
     """Write the exact distances of every query to every key into `out` (b, n) float32."""
     for i in range(query.shape[0]):
@@ -201,7 +287,7 @@ def measure(query, keys, q_scale, k_scale, metric, out):  # type: ignore[no-unty
             out[i, j] = _exact(query[i], keys[j], q_scale[i], k_scale[j], metric)
 
 
-@njit(nogil=True, cache=True)
+@_compiled
 def measure_near(query, near, q_scale, k_scale, metric, out):  # type: ignore[no-untyped-def]
     """Write the exact distances of query i to ``near[i, j]`` (b, m, d) into `out` (b, m)."""
     for i in range(near.shape[0]):

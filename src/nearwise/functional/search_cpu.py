@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearwise.functional import kernels
 from nearwise.functional.distances import METRICS, Metric
-from nearwise.functional.search_torch import center_of
+from nearwise.functional.search_torch import center_of, product_error
 from nearwise.functional.threads import Threads
 from nearwise.functional.tiles import KeyNorms, Tile, tile_of, tiles_of
 
@@ -113,6 +113,7 @@ class _Search:
         self.query, self.keys, self.threads = query, keys, threads
         self.metric = METRICS.index(metric)
         self.dtype = _common_dtype(query, keys)
+        self.rough = product_error(query.device)
         self.query_ids, self.key_ids = (i.numpy() for i in ids) if ids else (_NO_IDS, _NO_IDS)
         self.distances: Array = np.full((len(query), n_neighbors), np.inf, dtype=np.float32)
         self.indices: Array = np.zeros((len(query), n_neighbors), dtype=np.int64)
@@ -156,6 +157,7 @@ class _Search:
                 scores.bias,
                 scores.factor,
                 tile.norms.max(),
+                self.rough,
                 tile.span.start,
                 part.rows,
                 tile.rows,

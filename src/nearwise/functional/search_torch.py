@@ -1,5 +1,8 @@
 """Exact search in plain torch, for devices other than the CPU."""
 
+import contextlib
+import os
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,17 @@ _KEY_TILE = 65536
 _SPARE = 16
 # Subtract the mean of the keys when it is longer than this many standard deviations.
 _LONG_MEAN = 2.0
+
+# A little more than twice the rounding unit of what the two factors are rounded to.
+_BFLOAT16, _TF32 = 1.01 * 2.0**-7, 1.01 * 2.0**-10
+_PRODUCT_ERRORS = {
+    "none": 0.0,
+    "ieee": 0.0,
+    "highest": 0.0,
+    "strict": 0.0,
+    "tf32": _TF32,
+    "high": _TF32,
+}
 
 Ids = tuple[Tensor, Tensor] | None
 
@@ -118,18 +132,20 @@ class _Search:
         return score, kept, k_max, left
 
     def _limit(self, worst: Tensor, q_norm: Tensor, k_max: float) -> Tensor:
-        """Return the largest score a row nearer than `worst` can have; see `kernels._limit`."""
-        width, unit = self.keys.shape[1], _rounding_unit(self.keys.device)
+        """Return the largest score a row no farther than `worst` can have; see `kernels`."""
+        unit, width = 6.6e-8, self.keys.shape[1]
+        relative = (width + 16) * unit + product_error(self.keys.device)
         worst = worst.to(self.wide)
         if self.metric == "inner_product":
-            bound = worst + ((width + 16) * q_norm * k_max + 8 * worst.abs()) * unit
+            bound = worst + relative * q_norm * k_max + 8 * unit * worst.abs()
         elif self.metric == "cosine":
-            bound = q_norm * (worst - 1) + (width + 16) * q_norm * unit
+            bound = q_norm * (worst - 1) + (relative + 8 * unit) * q_norm
         else:
             squared = worst.square() if self.metric == "euclidean" else worst
-            slack = (2 * width + 16) * q_norm * k_max + 8 * (k_max**2 + q_norm**2 + squared)
-            bound = squared - q_norm**2 + slack * unit
-        return bound + bound.abs() * unit + (width + 1) * 1e-37
+            slack = 2 * relative * q_norm * k_max
+            slack = slack + 8 * unit * (k_max**2 + q_norm**2 + squared)
+            bound = squared - q_norm**2 + slack
+        return bound + bound.abs() * unit + (width + 1) * 1e-37 * (1 + q_norm + k_max)
 
     def _measure(self, query: Tensor, near: Tensor) -> Tensor:
         exact = paired_distances(query.to(self.wide), near.to(self.wide), self.metric).float()
@@ -152,9 +168,17 @@ def _first(exact: Tensor, positions: Tensor, n_neighbors: int) -> tuple[Tensor, 
     return distances[:, :n_neighbors], positions.gather(1, order)[:, :n_neighbors]
 
 
-def _rounding_unit(device: torch.device) -> float:
-    """Return the relative error of one float32 product on `device` as torch is set up."""
-    name = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        name = {"tf32": "high"}.get(torch.backends.cuda.matmul.fp32_precision, name)
-    return {"highest": 6.6e-8, "high": 2**-10, "medium": 2**-7}[name]
+def product_error(device: torch.device) -> float:
+    """Bound the relative error of float32 products that torch's settings add to plain rounding.
+
+    Torch may round the factors to tf32 or bfloat16; the roughest setting in sight counts.
+    """
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    owners = (getattr(backend, "matmul", None), backend, torch.backends)
+    names = {str(getattr(owner, "fp32_precision", "none")) for owner in owners}
+    # torch refuses to name the setting where the backends have different ones.
+    with contextlib.suppress(RuntimeError):
+        names.add(torch.get_float32_matmul_precision())
+    names.add(os.environ.get("DNNL_DEFAULT_FPMATH_MODE", "none").lower())
+    names.add(os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "none").lower())
+    return max(_PRODUCT_ERRORS.get(name, _BFLOAT16) for name in names)

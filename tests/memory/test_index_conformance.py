@@ -1,5 +1,7 @@
 """Every index is held to the exact search: distances, units, order, ties, ids and errors."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -236,6 +238,22 @@ def test_misuse_is_refused_and_changes_nothing(name, metric, act, message):
     with pytest.raises(ValueError, match=message):
         act(index)
     check(index, rows(4, seed=1), keys, 5)
+
+
+@every_index
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda index: pickle.loads(pickle.dumps(index))])
+def test_a_copy_finds_the_same_and_lives_its_own_life(name, metric, again):
+    keys, query = rows(300), rows(5, seed=1)
+    index = fitted(name, metric, keys)
+    index.remove(torch.arange(30))
+    twin = again(index)
+    want = index.search(query, 6)
+    index.remove(torch.arange(30, 60))
+    got = twin.search(query, 6)
+    assert torch.equal(got.indices, want.indices) and torch.equal(got.distances, want.distances)
+    twin.add(keys[:30])
+    check(twin, query, torch.cat([keys[30:], keys[:30]]), 6)
+    assert len(again(make_index(name, metric)).fit(keys)) == 300
 
 
 @every_index

@@ -66,12 +66,25 @@ class FaissIndex(BaseIndex):
                 f"{type(self).__name__} does not know metric={metric!r}. "
                 f"Use {' or '.join(self.metrics)}, or another index."
             )
-        self._faiss = _import_faiss()
+        _import_faiss()
         self._index: Any = None
         self._center: Tensor | None = None
         # The names FAISS gives to rows, ascending: row i is called `_slots[i]`.
         self._slots: Slots = np.empty(0, dtype=np.int64)
         self._next_slot = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        index = None if self._index is None else self._faiss.serialize_index(self._index)
+        return self.__dict__ | {"_index": index}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._index is not None:
+            self._index = self._faiss.deserialize_index(self._index)
+
+    @property
+    def _faiss(self) -> ModuleType:
+        return _import_faiss()
 
     @property
     def _is_euclidean(self) -> bool:
@@ -250,6 +263,14 @@ class HnswIndex(_ApproximateIndex):
         self._selector: Any = None
         return index
 
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_selector": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._index is not None:
+            self._select()
+
     def _parameters(self, n_asked: int) -> Any:
         parameters = self._faiss.SearchParametersHNSW(efSearch=max(self.ef_search, n_asked))
         if self._selector is not None:
@@ -294,7 +315,9 @@ class IvfFlatIndex(_ApproximateIndex):
         quantizer = self._faiss.IndexFlat(width, self._faiss_metric)
         index = self._faiss.IndexIVFFlat(quantizer, width, n_cells, self._faiss_metric)
         index.cp.spherical = self.metric == "cosine"
-        self._quantizer = quantizer  # the index keeps a bare pointer to it
+        # The index frees its quantizer, so Python must not.
+        quantizer.this.disown()
+        index.own_fields = True
         return index
 
     def _parameters(self, n_asked: int) -> Any:

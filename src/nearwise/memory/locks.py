@@ -14,6 +14,10 @@ class ReadWriteLock:
         self._writing = False
         self._writers_waiting = 0
 
+    def __reduce__(self) -> tuple[type["ReadWriteLock"], tuple[()]]:
+        """Copy and pickle as a new lock that nobody holds."""
+        return ReadWriteLock, ()
+
     @contextmanager
     def read(self) -> Iterator[None]:
         """Hold the lock together with other readers."""

@@ -75,7 +75,7 @@ def auto_candidates(
     if embeddings:
         return [logistic]
     large = n_rows > _LARGE
-    leaf, trees = (2, 120) if large else (1, 300)
+    leaf, trees = (2, 120) if large else (1, 200)
     forest: dict[str, Any] = {
         "n_estimators": trees,
         "min_samples_leaf": leaf,
@@ -204,7 +204,8 @@ def cross_fit(
     # A candidate whose power is a hundredth costs a model a fold and moves nothing.
     named = {name: gate for name, gate in zip(oof, gates, strict=True) if gate > 0.02 * sum(gates)}
     base = Base([c for c in candidates if c.name in named], named, n_classes)
-    base.oof_log_proba = log_softmax(sum(named[name] * oof[name] for name in named))
+    weighted = np.stack([named[name] * oof[name] for name in named])
+    base.oof_log_proba = log_softmax(weighted.sum(axis=0))
     base.nll = {name: tempered_nll(part, labels, weight) for name, part in oof.items()}
     base.nll["pool"] = pooled_nll
     return base
@@ -249,10 +250,10 @@ def pool_gates(
         optimizer.zero_grad()
         nll, spread = objective()
         loss = nll + ridge * spread
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
-    optimizer.step(closure)  # type: ignore[arg-type]
+    optimizer.step(closure)
     with torch.no_grad():
         nll, _ = objective()
         return torch.nn.functional.softplus(raw).tolist(), float(nll)

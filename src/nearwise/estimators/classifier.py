@@ -350,7 +350,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 result.append(
                     Explanation(
                         self.classes_[parts.proba[at].argmax()],
-                        *(part[at] for part in parts[:3]),
+                        parts.proba[at],
+                        parts.base_proba[at],
+                        parts.neighbor_proba[at],
                         float(parts.null_mass[at]),
                         neighbors,
                     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nearwise.estimators.table import Encoded, TableEncoder
 from nearwise.nn import NeighborNetwork, TableEmbedder, TabularMLP
+from nearwise.nn.embedders import NumericEmbedding
 from nearwise.training import (
     TrainConfig,
     TrainingResult,
@@ -50,7 +51,7 @@ def make_network(
         torch.manual_seed(seed)
         if kind == "mlp":
             return NeighborNetwork(TabularMLP(n_numeric), n_classes, head=True, similarity="cosine")
-        embedded = "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
+        embedded: NumericEmbedding | None = "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
         if kind == "table":
             embedder = TableEmbedder(n_numeric, encoder.cardinalities, embedded, dim=64)
             return NeighborNetwork(embedder, n_classes)

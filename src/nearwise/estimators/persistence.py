@@ -100,7 +100,7 @@ def pack_state(
         "part_temperatures": list(state.part_temperatures),
         "choice": state.choice,
         "history": state.history,
-        "head": _head_config(state.heads[0]),
+        "head": state.heads[0].config,
         "n_members": state.n_members,
     }
     blobs: dict[str, bytes] = {}
@@ -176,19 +176,6 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
     base = Base(candidates, meta["gates"], meta["n_classes"])
     base.nll = meta["nll"]
     return base
-
-
-def _head_config(head: NeighborHead) -> dict[str, Any]:
-    return {
-        "n_spaces": len(head.attention),
-        "has_base": head.has_base,
-        "pooling": head.pooling,
-        "null": head.null,
-        "num_heads": len(head.attention[0].log_scale),
-        "hidden": head.attention[0].score[0].out_features,
-        "k_ensemble": head.k_ensemble,
-        "adaptive_k": head.adaptive_k,
-    }
 
 
 def _tupled(config: dict[str, Any]) -> dict[str, Any]:

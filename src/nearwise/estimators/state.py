@@ -75,7 +75,7 @@ class LearnedState:
         return len(self.heads)
 
     def base_log_proba(self, member: int, rows: Encoded) -> Tensor:
-        """Base (or prior) log-probabilities of new rows by one member's models, (n, C)."""
+        """Give one member's base (or prior) log-probabilities of new rows, (n, C)."""
         if self.base is None:
             return torch.log(self.prior).expand(len(rows), -1)
         extra = {}

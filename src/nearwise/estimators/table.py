@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
 
 
@@ -239,8 +240,9 @@ def _as_floats(column: pd.Series, name: str) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """A category as JSON can hold it."""
-    return value.item() if isinstance(value, np.generic) else value
+    """Turn a category into what JSON can hold: intervals, dates and the like become text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, str | int | float) else str(value)
 
 
 def _counted(pairs: Any) -> str:
@@ -249,6 +251,11 @@ def _counted(pairs: Any) -> str:
 
 
 def category_places(encoder: TableEncoder) -> Sequence[int]:
-    """Positions of the category columns in `TableEncoder.ordinal`."""
+    """Positions in `TableEncoder.ordinal` of the category columns that trees can split by value.
+
+    Columns with more codes than scikit-learn's boosting takes are left to it as numbers: their
+    codes are ordered by frequency.
+    """
     start = len(encoder.numeric)
-    return range(start, start + len(encoder.categorical))
+    sizes = enumerate(encoder.cardinalities, start=start)
+    return [place for place, size in sizes if size <= MAX_SPLIT_BY_VALUE]

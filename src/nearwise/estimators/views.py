@@ -132,7 +132,8 @@ class MemoryViews:
         if place not in self._own:
             positions = self.rows(spec, member)
             keys = self.bank.keys[spec.key(member)][positions]
-            wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 1), len(positions) - 1)
+            # One more than are counted, so that a query that is left out can be replaced.
+            wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 2), len(positions) - 1)
             found = self.search(spec, member, keys, wanted, self.bank.ids[positions])
             own = torch.full((len(self.bank), found.indices.shape[1]), -1)
             own[positions] = found.indices
@@ -193,16 +194,19 @@ def _pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Ten
     """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
 
     The query's label must not reach its own prediction through its neighbors' reliability, so
-    where i is among j's nearest m, the next one takes its place.
+    where i is among j's nearest m, the next one takes its place; where there is no next one, the
+    reliability is unknown, 0.5.
     """
     m = max(own.shape[1] - 1, 1)
-    last = min(m, own.shape[1] - 1)
     agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
     plain = agrees[:, :m].sum(1)
     shares = []
     for rows in torch.arange(len(neighbors)).split(2048):
         j, i = neighbors[rows], query[rows]
         is_in = (own[:, :m][j] == i[:, None, None]).any(2)
-        without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, last][j]
+        if own.shape[1] > 1:
+            without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, m][j]
+        else:
+            without = torch.full_like(plain[j], 0.5)
         shares.append(torch.where(is_in, without, plain[j]) / m)
     return torch.cat(shares)

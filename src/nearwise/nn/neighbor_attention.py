@@ -82,7 +82,7 @@ def describe_neighborhood(
     n_queries, k = distances.shape
     n_classes = base_log_proba.shape[1]
     log_weight = torch.zeros_like(distances) if log_weight is None else log_weight
-    start = torch.softmax(-distances + log_weight, dim=1)
+    start = _softmax_or_nothing(-distances + log_weight)
     n_voted = max(n_classes, int(labels.max()) + 1) if labels.numel() else n_classes
     vote = start.new_zeros(n_queries, n_voted).scatter_add_(1, labels, start)
     known = F.pad(base_log_proba, (0, n_voted - n_classes), value=-math.log(n_classes))
@@ -120,6 +120,13 @@ def describe_neighborhood(
     return Neighborhood(distances, labels, features, summary, log_weight)
 
 
+def _softmax_or_nothing(scores: Tensor) -> Tensor:
+    """Softmax over dim 1; zeros where every score is -inf, with gradients that stay finite."""
+    none = torch.isneginf(scores).all(dim=1, keepdim=True)
+    shares = torch.softmax(scores.masked_fill(none, 0.0), dim=1)
+    return shares.masked_fill(none, 0.0)
+
+
 def _log_unit(log_proba: Tensor) -> Tensor:
     return log_proba.clamp_min(_LOG_CLIP) / 3 + 1
 
@@ -143,21 +150,24 @@ class NeighborAttention(nn.Module):
         super().__init__()
         spread = 0.7 if num_heads > 1 else 0.0
         self.log_scale = nn.Parameter(torch.linspace(-spread, spread, num_heads))
-        self.score = nn.Sequential(
-            nn.Linear(N_NEIGHBOR_FEATURES, hidden), nn.GELU(), nn.Linear(hidden, num_heads)
-        )
+        self.features = nn.Linear(N_NEIGHBOR_FEATURES, hidden)
+        self.score = nn.Linear(hidden, num_heads)
         self.null = nn.Linear(N_SUMMARY_FEATURES, 1)
-        for layer in (self.score[2], self.null):
+        for layer in (self.score, self.null):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
         nn.init.constant_(self.null.bias, -2.0)
 
     def forward(self, seen: Neighborhood) -> tuple[Tensor, Tensor]:
         """Logits of the neighbors (B, K, H) and of the null (B, 1, H)."""
-        logits = self.score(seen.features) - seen.distances[:, :, None] * self.log_scale.exp()
+        logits = (
+            self.score(F.gelu(self.features(seen.features)))
+            - seen.distances[:, :, None] * self.log_scale.exp()
+        )
         logits = logits + seen.log_weight[:, :, None]
         # Relative to the neighbors' total, so that the null starts with the same share everywhere.
-        total = torch.logsumexp(logits, dim=1, keepdim=True).clamp_min(-1e4)
+        none = torch.isneginf(logits).all(dim=1, keepdim=True)
+        total = torch.logsumexp(logits.masked_fill(none, 0.0), dim=1, keepdim=True)
         return logits, self.null(seen.summary)[:, :, None] + total
 
 
@@ -228,6 +238,16 @@ class NeighborHead(nn.Module):
         self.register_buffer("prior", prior.to(torch.float32))
         self.has_base, self.pooling, self.null = has_base, pooling, null
         self.k_ensemble, self.adaptive_k = k_ensemble, adaptive_k
+        self.config = {
+            "n_spaces": n_spaces,
+            "has_base": has_base,
+            "pooling": pooling,
+            "num_heads": num_heads,
+            "hidden": hidden,
+            "null": null,
+            "k_ensemble": k_ensemble,
+            "adaptive_k": adaptive_k,
+        }
         self.attention = nn.ModuleList(
             NeighborAttention(num_heads, hidden) for _ in range(n_spaces)
         )
@@ -308,17 +328,20 @@ class NeighborHead(nn.Module):
             alpha = torch.stack(parts).mean(0)
         else:
             alpha = self._softmax(scores, null, None)
-        if self.adaptive_k == "entropy" and len(sizes) == 1:
-            share = alpha[:, :-1] / alpha[:, :-1].sum(1, keepdim=True).clamp_min(_FLOOR)
-            keep = nearest_mask(entropy_adaptive_k(share.detach()), sizes[0])
-            alpha = self._softmax(scores, null, keep)
+        if self.adaptive_k == "entropy":
+            keep = [_nearest_by_entropy(part) for part in alpha[:, :-1].split(sizes, dim=1)]
+            alpha = self._softmax(scores, null, torch.cat(keep, dim=1))
         return list(alpha[:, :-1].split(sizes, dim=1)), alpha[:, -1]
 
     @staticmethod
     def _softmax(scores: Tensor, null: Tensor, keep: Tensor | None) -> Tensor:
         if keep is not None:
             scores = scores.masked_fill(~keep[:, :, None], -math.inf)
-        return torch.softmax(torch.cat([scores, null], dim=1), dim=1).mean(dim=2)
+        alpha = _softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
+        # With neither neighbors nor a null to ask, the prior or the base has to answer.
+        rest = 1 - alpha.sum(dim=1, keepdim=True).detach()
+        missing = torch.where(rest > 0.5, 1.0, 0.0)
+        return torch.cat([alpha[:, :-1], alpha[:, -1:] + missing], dim=1)
 
     def _width(self, spaces: list[Neighborhood]) -> int:
         return max(len(self.prior), *(int(seen.labels.max()) + 1 for seen in spaces))
@@ -330,6 +353,14 @@ class NeighborHead(nn.Module):
     def _smooth(self, votes: Tensor) -> Tensor:
         eps = torch.sigmoid(self.smoothing)
         return (1 - eps) * votes + eps * votes.sum(1, keepdim=True) / votes.shape[1]
+
+
+def _nearest_by_entropy(weights: Tensor) -> Tensor:
+    """Keep as many of the nearest (B, K) as the entropy of their weights asks for."""
+    total = weights.detach().sum(1, keepdim=True)
+    even = torch.full_like(weights, 1 / weights.shape[1])
+    share = torch.where(total > _FLOOR, weights.detach() / total.clamp_min(_FLOOR), even)
+    return nearest_mask(entropy_adaptive_k(share), weights.shape[1])
 
 
 def _shares(mass: Tensor) -> Tensor:

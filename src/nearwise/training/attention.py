@@ -146,7 +146,7 @@ def _descend(
         for rows in order.split(size):
             loss = _loss(head, train.take(rows), config.neighbor_weight)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
             optimizer.step()
             losses.append(float(loss.detach()))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import skops.io
 import torch
 from torch import Tensor
@@ -192,8 +193,28 @@ def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[
     if isinstance(rows, np.ndarray):
         return {"rows": torch.from_numpy(rows)}, {}
     buffer = io.BytesIO()
-    rows.to_parquet(buffer, index=False)
+    _storable(rows).to_parquet(buffer, index=False)
     return {}, {"rows": buffer.getvalue()}
+
+
+def _storable(rows: pd.DataFrame) -> pd.DataFrame:
+    """Turn columns that Parquet cannot hold (mixed types, intervals) into text."""
+    columns = {}
+    for place, name in enumerate(rows.columns):
+        column = rows.iloc[:, place]
+        try:
+            pa.Array.from_pandas(column)
+            if isinstance(column.dtype, pd.CategoricalDtype):
+                _refuse_odd_categories(column.dtype)
+        except (pa.ArrowException, TypeError):
+            column = column.astype(object).map(str, na_action="ignore")
+        columns[name] = column
+    return pd.DataFrame(columns)
+
+
+def _refuse_odd_categories(dtype: pd.CategoricalDtype) -> None:
+    if isinstance(dtype.categories.dtype, pd.IntervalDtype | pd.PeriodDtype):
+        raise TypeError(f"categories of {dtype.categories.dtype} come back from no Parquet file")
 
 
 def unpack_rows(folder: Folder) -> pd.DataFrame | np.ndarray:

@@ -61,10 +61,24 @@ def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
             f"Removing {len(bank) - int(keep.sum())} of {len(bank)} rows leaves fewer than 2. "
             "Keep at least 2, or fit again."
         )
+    _refuse_lonely_members(state, keep)
     bank.remove(ids)
     state.views.forget()
     mask: np.ndarray = keep.numpy()
     return mask
+
+
+def _refuse_lonely_members(state: LearnedState, keep: Tensor) -> None:
+    """Refuse to take all rows that a member may ask, or all but one."""
+    for spec in state.views.specs:
+        for member in range(state.n_members):
+            left = int(keep[state.views.rows(spec, member)].sum())
+            if left < 2:
+                raise ValueError(
+                    f"Removing {int((~keep).sum())} of {len(keep)} rows leaves member {member} of "
+                    f"the bag {left} of the rows it was not fitted on, and it needs 2. Keep more, "
+                    "add rows first, or fit again."
+                )
 
 
 def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:

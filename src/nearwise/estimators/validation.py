@@ -37,7 +37,8 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndar
     DataFrames keep text and missing values; arrays and tensors must be finite numbers.
     """
     if isinstance(X, torch.Tensor):
-        X = X.detach().cpu().numpy()
+        X = X.detach().cpu()
+        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
     if isinstance(X, pd.DataFrame):
         if not len(X):
             raise ValueError("Found array with 0 sample(s): the table is empty. Give some rows.")
@@ -47,17 +48,35 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndar
         return X
     _refuse_text(X)
     array: np.ndarray = validate_data(
-        estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=1
+        estimator,
+        X,
+        reset=reset,
+        dtype=[np.float64, np.float32],
+        ensure_min_samples=1,
+        ensure_all_finite=False,
     )
+    _refuse_not_finite(array)
     return array
 
 
+def _refuse_not_finite(array: np.ndarray) -> None:
+    for what, bad in (("NaN", np.isnan), ("infinity", np.isinf)):
+        rows = np.flatnonzero(bad(array).any(axis=1))
+        if len(rows):
+            hint = " A pandas DataFrame may have gaps: its missing values are filled."
+            raise ValueError(
+                f"Input X contains {what} in {len(rows)} of {len(array)} rows, first in row "
+                f"{rows[0]}. Give finite numbers.{hint if what == 'NaN' else ''}"
+            )
+
+
 def _refuse_text(X: Any) -> None:
-    array = X if isinstance(X, np.ndarray) else None
-    if array is not None and array.dtype.kind in "US":
-        array = array.astype(object)
-    if array is None or array.dtype.kind != "O":
+    array = X
+    if isinstance(X, list | tuple):
+        array = np.array(X, dtype=object)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS":
         return
+    array = array.astype(object)
     text = next((v for v in array.ravel() if isinstance(v, str) and not _is_number(v)), None)
     if text is not None:
         raise ValueError(
@@ -134,7 +153,7 @@ def check_settings(estimator: Any, n_rows: int, n_classes: int, seed: int) -> Fi
     """Check every parameter against the training rows and decide what "auto" means."""
     for name, allowed in _CHOICES.items():
         value = getattr(estimator, name)
-        if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
+        if not any(isinstance(value, type(option)) and value == option for option in allowed):
             options = ", ".join(repr(option) for option in allowed)
             raise ValueError(f"{name}={value!r} is not known. Use one of {options}.")
     base = estimator.base
@@ -149,9 +168,7 @@ def check_settings(estimator: Any, n_rows: int, n_classes: int, seed: int) -> Fi
         _count("n_members", estimator.n_members, 2)
     train = dict(estimator.train_params or {})
     TrainConfig(**train)
-    device = estimator.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _check_device(estimator.device)
     return FitSettings(
         n_neighbors=k,
         fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
@@ -176,6 +193,17 @@ def check_settings(estimator: Any, n_rows: int, n_classes: int, seed: int) -> Fi
     )
 
 
+def _check_device(device: Any) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return str(torch.device(device))
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f'device={device!r} is not known. Use "auto", "cpu", "cuda", "cuda:0" or "mps".'
+        ) from None
+
+
 def _check_neighbors(k: Any, n_rows: int, ks: tuple[int, ...] | None) -> int:
     if k == "auto":
         wanted = max(32, *(ks or (32,)))
@@ -197,14 +225,21 @@ def _check_neighbors(k: Any, n_rows: int, ks: tuple[int, ...] | None) -> int:
 def _check_sizes(sizes: Iterable[int] | None) -> tuple[int, ...] | None:
     if sizes is None:
         return None
-    ks = tuple(int(size) for size in sizes)
-    if not ks or min(ks) < 1:
-        raise ValueError(f"k_ensemble={list(ks)} must name sizes of at least 1, such as (5, 10).")
-    return ks
+    ks = () if isinstance(sizes, str) or not isinstance(sizes, Iterable) else tuple(sizes)
+    if not ks or not all(_is_count(size, 1) for size in ks):
+        raise ValueError(
+            f"k_ensemble={sizes!r} must name whole sizes of at least 1, such as (5, 10, 20)."
+        )
+    return tuple(int(size) for size in ks)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and bool(value >= least)
 
 
 def _count(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+    if not _is_count(value, least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
 
 
@@ -221,6 +256,11 @@ def check_checkpoint(
     """
     if estimator.checkpoint_dir is None:
         return settings
+    if estimator.random_state is None:
+        raise ValueError(
+            "checkpoint_dir needs a random_state: without one no later fit repeats this one, and "
+            "none could go on from its checkpoints. Give random_state=0, say."
+        )
     digest = hashlib.sha256()
     if isinstance(rows, pd.DataFrame):
         digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())

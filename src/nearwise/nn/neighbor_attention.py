@@ -168,6 +168,7 @@ class NeighborAttention(nn.Module):
         # Relative to the neighbors' total, so that the null starts with the same share everywhere.
         none = torch.isneginf(logits).all(dim=1, keepdim=True)
         total = torch.logsumexp(logits.masked_fill(none, 0.0), dim=1, keepdim=True)
+        total = total.masked_fill(none, -1e4)
         return logits, self.null(seen.summary)[:, :, None] + total
 
 
@@ -339,9 +340,8 @@ class NeighborHead(nn.Module):
             scores = scores.masked_fill(~keep[:, :, None], -math.inf)
         alpha = _softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
         # With neither neighbors nor a null to ask, the prior or the base has to answer.
-        rest = 1 - alpha.sum(dim=1, keepdim=True).detach()
-        missing = torch.where(rest > 0.5, 1.0, 0.0)
-        return torch.cat([alpha[:, :-1], alpha[:, -1:] + missing], dim=1)
+        nobody = (alpha.sum(dim=1, keepdim=True) == 0).to(alpha)
+        return torch.cat([alpha[:, :-1], alpha[:, -1:] + nobody], dim=1)
 
     def _width(self, spaces: list[Neighborhood]) -> int:
         return max(len(self.prior), *(int(seen.labels.max()) + 1 for seen in spaces))

@@ -1,5 +1,6 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
+import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
@@ -36,6 +37,17 @@ class HeadConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hint_at_misspelt(cls, values: Any) -> Any:
+        known = list(cls.model_fields)
+        strange = [name for name in values if name not in known] if isinstance(values, dict) else []
+        if strange:
+            close = difflib.get_close_matches(strange[0], known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+            raise ValueError(f"Unknown head setting {strange[0]!r}. {hint}")
+        return values
 
     epochs: int = Field(100, ge=1)
     batch_size: int | None = Field(None, ge=1)

@@ -73,26 +73,27 @@ def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, 
     large = n_rows > 5_000
     if kind == "table":
         config: dict[str, Any] = {
-            "epochs": 30 if large else 100,
+            "epochs": 30 if large else 60,
             "batch_size": 512 if large else 128,
             "lr": 0.01,
             "weight_decay": 1e-4,
             "n_candidates": 4096,
-            "patience": 6 if large else 16,
+            "patience": 5 if large else 10,
             "held_out_candidates": 8192,
         }
     else:
         config = {
-            "epochs": 14 if large else 60,
-            "batch_size": 512 if large else 64,
+            "epochs": 14 if large else 40,
+            "batch_size": 512 if large else 128,
             "lr": 2e-3,
             "weight_decay": 1e-2,
             "n_candidates": 2048,
+            "candidate_keys": "cached",
             "knn_weight": 0.5,
             "ce_weight": 1.0,
             "label_smoothing": 0.05,
             "mixup_alpha": 0.2,
-            "patience": 5 if large else 12,
+            "patience": 5 if large else 8,
             "monitor": "head",
             "held_out_candidates": 8192,
         }

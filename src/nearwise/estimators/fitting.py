@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_hea
 
 _SMALL_FOR_EMBEDDER = 400
 _WIDE = 64
+_TRIED = 2  # members by which the pooling is chosen
 
 
 @dataclass(frozen=True)
@@ -329,28 +330,34 @@ def _fit_heads(
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
     if settings.pooling == "auto" and state.base is not None and not settings.fast:
         poolings.append("mixture")
-    results = {
-        pooling: _cross_fit_heads(state, problem, settings, data, pooling, progress)
+    tried = {
+        pooling: _cross_fit_heads(state, problem, settings, data, pooling, _TRIED, progress)
         for pooling in poolings
     }
-    oof_nll = {
-        pooling: mean_nll(log_proba, problem.truth, problem.row_weight)
-        for pooling, (_, log_proba, _) in results.items()
+    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:_TRIED]])
+    tried_nll = {
+        pooling: mean_nll(fit.log_proba[judged], problem.truth[judged], problem.row_weight[judged])
+        for pooling, fit in tried.items()
     }
-    best = min(oof_nll, key=lambda pooling: oof_nll[pooling])
-    state.heads, log_proba, alone = results[best]
+    best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
+    fit = _cross_fit_heads(
+        state, problem, settings, data, best, len(problem.folds), progress, tried[best]
+    )
+    state.heads = fit.heads
+    oof_nll = mean_nll(fit.log_proba, problem.truth, problem.row_weight)
     base = data.base_log_proba if state.base is not None else None
     state.part_temperatures = tuple(
         fit_temperature(part, problem.truth, problem.row_weight)[0]
-        for part in (data.base_log_proba, alone)
+        for part in (data.base_log_proba, fit.alone)
     )
     state.acceptance = (
-        accept(log_proba, base, problem.truth, problem.row_weight)
+        accept(fit.log_proba, base, problem.truth, problem.row_weight)
         if settings.calibrate
-        else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll[best])
+        else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
     )
     state.choice |= {
         "pooling": best,
+        "pooling_nll": tried_nll,
         "head_nll": oof_nll,
         "head_share": state.acceptance.share,
         "spaces": [spec.name for spec in state.views.specs],
@@ -370,35 +377,31 @@ def _cross_fitted_rows(state: LearnedState, problem: Problem) -> HeadRows:
     return HeadRows(spaces, base, problem.truth, problem.row_weight)
 
 
+class _CrossFit(NamedTuple):
+    """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
+
+    heads: list[NeighborHead]
+    log_proba: Tensor
+    alone: Tensor
+
+
 def _cross_fit_heads(
     state: LearnedState,
     problem: Problem,
     settings: FitSettings,
     data: HeadRows,
     pooling: Pooling,
+    n_members: int,
     progress: Progress,
-) -> tuple[list[NeighborHead], Tensor, Tensor]:
-    """Fit a head a member, stopped on its fold.
-
-    Returns the heads and their out-of-fold log-probabilities (n, C), pooled and of the neighbors
-    alone.
-    """
-    heads = []
-    pooled, alone = torch.zeros(2, len(problem.labels), problem.n_classes)
-    for member, (train, held_out) in enumerate(problem.folds):
+    begun: _CrossFit | None = None,
+) -> _CrossFit:
+    """Fit the first `n_members` heads, each stopped on its fold; go on from those begun."""
+    empty = torch.zeros(len(problem.labels), problem.n_classes)
+    fit = begun or _CrossFit([], empty, empty.clone())
+    for member in range(len(fit.heads), min(n_members, len(problem.folds))):
+        train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed + member)
-            head = NeighborHead(
-                len(data.spaces),
-                state.prior,
-                has_base=state.base is not None,
-                pooling=pooling,
-                num_heads=settings.num_heads,
-                null=settings.null,
-                k_ensemble=settings.k_ensemble,
-                adaptive_k=settings.adaptive_k,
-            )
+        head = _make_head(state, settings, pooling, len(data.spaces), settings.seed + member)
 
         def note(record: dict[str, Any], member: int = member) -> None:
             progress.epoch(f"{pooling} head, member {member + 1}", record, settings.head.epochs)
@@ -416,9 +419,26 @@ def _cross_fit_heads(
             {"stage": f"{pooling} head", "member": member} | record for record in records
         )
         output = predict_with_head(head, held.spaces, held.base_log_proba)
-        pooled[rows], alone[rows] = output.log_proba, output.neighbor_log_proba
-        heads.append(head)
-    return heads, pooled, alone
+        fit.log_proba[rows], fit.alone[rows] = output.log_proba, output.neighbor_log_proba
+        fit.heads.append(head)
+    return fit
+
+
+def _make_head(
+    state: LearnedState, settings: FitSettings, pooling: Pooling, n_spaces: int, seed: int
+) -> NeighborHead:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return NeighborHead(
+            n_spaces,
+            state.prior,
+            has_base=state.base is not None,
+            pooling=pooling,
+            num_heads=settings.num_heads,
+            null=settings.null,
+            k_ensemble=settings.k_ensemble,
+            adaptive_k=settings.adaptive_k,
+        )
 
 
 def _plain_record(record: dict[str, Any]) -> dict[str, Any]:

@@ -188,6 +188,21 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
+def plain_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as JSON holds them: numpy's numbers and sequences become Python's."""
+    return {name: _plain_value(value) for name, value in params.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return plain_params(value)
+    if isinstance(value, list | tuple | range):
+        return [_plain_value(item) for item in value]
+    return value
+
+
 def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[str, bytes]]:
     """Training rows as a tensor (arrays) or a Parquet blob (tables)."""
     if isinstance(rows, np.ndarray):

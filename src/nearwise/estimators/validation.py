@@ -134,6 +134,27 @@ def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
         )
 
 
+def check_new_classes(classes: np.ndarray, fresh: list[Any]) -> None:
+    """Refuse new labels of another kind: text beside numbers would turn all classes into text."""
+    known, new = _label_kind(classes), _label_kind(np.asarray(fresh))
+    if fresh and known != new:
+        raise ValueError(
+            f"The new labels {fresh[:3]} are {new} and the classes {classes.tolist()[:3]} are "
+            f"{known}. Give labels of the same kind."
+        )
+
+
+def _label_kind(labels: np.ndarray) -> str:
+    kinds = {str: "text", bool: "true or false"}
+    return next(
+        (name for kind, name in kinds.items() if isinstance(_first(labels), kind)), "numbers"
+    )
+
+
+def _first(labels: np.ndarray) -> Any:
+    return labels.tolist()[0] if len(labels) else None
+
+
 def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     """Return sample weights as float64 (n,) with mean 1, or None."""
     if sample_weight is None:
@@ -144,8 +165,13 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
             f"sample_weight has shape {weight.shape} but X has {n_rows} rows. Give one weight a "
             "row."
         )
-    if not np.isfinite(weight).all() or (weight < 0).any() or not weight.any():
-        raise ValueError("sample_weight must be finite, not negative, and positive somewhere.")
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise ValueError(
+            "sample_weight holds negative, infinite or missing values. Give finite weights of at "
+            "least 0."
+        )
+    if not weight.any():
+        raise ValueError("Every sample_weight is zero. Give a positive weight to some rows.")
     return weight / weight.mean()
 
 

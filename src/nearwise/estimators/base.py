@@ -1,5 +1,6 @@
 """The base: classifiers that are cross-fitted, pooled by out-of-fold NLL, and kept fold by fold."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -189,17 +190,27 @@ def cross_fit(
     progress : callable, optional
         Called with a line before each fit.
     """
-    oof: dict[str, np.ndarray] = {}
+    oof = dict(extra or {})
     for candidate in candidates:
         out = np.zeros((len(labels), n_classes))
-        for fold, (train, held_out) in enumerate(folds):
-            if progress is not None:
-                progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
-            part = None if weight is None else weight[train]
-            candidate.fit_fold(encoder, rows.take(train), labels[train], part)
-            out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
+        try:
+            for fold, (train, held_out) in enumerate(folds):
+                if progress is not None:
+                    progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
+                part = None if weight is None else weight[train]
+                candidate.fit_fold(encoder, rows.take(train), labels[train], part)
+                out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
+        except KeyboardInterrupt:
+            if not oof:
+                raise
+            warnings.warn(
+                f"Interrupted while the base's {candidate.name} was fitted: the fit goes on with "
+                f"{', '.join(oof)}.",
+                UserWarning,
+                stacklevel=2,
+            )
+            break
         oof[candidate.name] = out
-    oof |= extra or {}
     gates, pooled_nll = pool_gates(list(oof.values()), labels, weight)
     # A candidate whose power is a hundredth costs a model a fold and moves nothing.
     named = {name: gate for name, gate in zip(oof, gates, strict=True) if gate > 0.02 * sum(gates)}

@@ -1,6 +1,7 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
 import difflib
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,25 +153,33 @@ def _descend(
     best_nll, best_epoch = held_out_nll(head, held_out), 0
     best = _snapshot(head)
     history: list[dict[str, Any]] = [{"epoch": 0, "train_loss": None, "held_out_nll": best_nll}]
-    for epoch in range(1, config.epochs + 1):
-        order = torch.randperm(len(train), generator=generator)[: size * config.steps_per_epoch]
-        losses = []
-        for rows in order.split(size):
-            loss = _loss(head, train.take(rows), config.neighbor_weight)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        nll = held_out_nll(head, held_out)
-        record = {"epoch": epoch, "train_loss": sum(losses) / len(losses), "held_out_nll": nll}
-        history.append(record)
-        if progress is not None:
-            progress(record)
-        if nll < best_nll - 1e-5:
-            best_nll, best_epoch, best = nll, epoch, _snapshot(head)
-        elif epoch - best_epoch >= config.patience:
-            break
+    try:
+        for epoch in range(1, config.epochs + 1):
+            order = torch.randperm(len(train), generator=generator)
+            losses = []
+            for rows in order[: size * config.steps_per_epoch].split(size):
+                loss = _loss(head, train.take(rows), config.neighbor_weight)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+                optimizer.step()
+                losses.append(float(loss.detach()))
+            nll = held_out_nll(head, held_out)
+            record = {"epoch": epoch, "train_loss": sum(losses) / len(losses), "held_out_nll": nll}
+            history.append(record)
+            if progress is not None:
+                progress(record)
+            if nll < best_nll - 1e-5:
+                best_nll, best_epoch, best = nll, epoch, _snapshot(head)
+            elif epoch - best_epoch >= config.patience:
+                break
+    except KeyboardInterrupt:
+        warnings.warn(
+            f"The attention head's training was interrupted after {len(history) - 1} epochs; its "
+            f"best weights so far (epoch {best_epoch}) are kept.",
+            UserWarning,
+            stacklevel=2,
+        )
     head.load_state_dict(best)
     head.eval()
     return history

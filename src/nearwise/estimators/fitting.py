@@ -292,14 +292,13 @@ def _build_views(
     views = MemoryViews(bank, [], settings.index, settings.memory_budget)
     for name, scope, per_member, metric, k in plan:
         spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
-        views.specs.append(_measured(views, spec, len(problem.folds)))
-    views.forget()
+        views.specs.append(_measured(views, spec))
     for spec in views.specs:
         _note_reliability(views, spec, len(problem.folds))
     return views
 
 
-def _measured(views: MemoryViews, spec: SpaceSpec, n_members: int) -> SpaceSpec:
+def _measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:
     """Set the unit of a space to its median neighbor distance, over at most 1,000 rows."""
     rows = views.rows(spec, 0)
     some = rows[:: max(1, len(rows) // 1000)]
@@ -316,10 +315,10 @@ def _note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> No
     for member in range(n_members):
         if spec.scope == "fold":
             own = bank.keys[FOLD][:, :1] == member
-            before = bank.keys.get(spec.side(member), torch.full((len(bank), 1), 0.5))
-            bank.keys[spec.side(member)] = torch.where(own, views.reliability(spec, member), before)
-        elif spec.per_member or member == 0:
-            bank.keys[spec.side(member)] = views.reliability(spec, member)
+            before = bank.keys.get(spec.side, torch.full((len(bank), 1), 0.5))
+            bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
+        elif member == 0 and not spec.per_member:
+            bank.keys[spec.side] = views.reliability(spec, member)
 
 
 def _fit_heads(

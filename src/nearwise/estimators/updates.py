@@ -41,10 +41,8 @@ def append_rows(
             name = spec.key(member)
             if name not in keys:
                 keys[name] = state.member_keys(spec.name, member, rows, features, base)
-            if spec.side(member) not in keys:
-                keys[spec.side(member)] = state.views.reliability_of_new(
-                    spec, member, keys[name], labels
-                )
+            if spec.side not in keys:
+                keys[spec.side] = state.views.reliability_of_new(spec, member, keys[name], labels)
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
     state.views.forget()
@@ -89,8 +87,8 @@ def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:
     positions = bank.positions(ids)
     for spec in state.views.specs:
         for member in range(state.n_members):
-            column = bank.keys[spec.side(member)].clone()
+            column = bank.keys[spec.side].clone()
             fresh = state.views.reliability(spec, member)
             allowed = torch.isin(positions, state.views.rows(spec, member))
             column[positions[allowed]] = fresh[positions[allowed]]
-            bank.keys[spec.side(member)] = column
+            bank.keys[spec.side] = column

@@ -47,9 +47,19 @@ class SpaceSpec:
         """Name of the bank's key space that a member uses."""
         return f"{self.name}_{member}" if self.per_member else self.name
 
-    def side(self, member: int) -> str:
+    @property
+    def judged_in(self) -> str:
+        """Space whose neighbors tell a row's reliability: its own, or the features'.
+
+        A trained space gathers its training rows around their labels, right or wrong, so there
+        the features' neighbors are asked, once for all members.
+        """
+        return "features" if self.per_member else self.name
+
+    @property
+    def side(self) -> str:
         """Name of the bank's column with the rows' reliability."""
-        return f"side.reliability.{self.key(member)}"
+        return f"side.reliability.{self.judged_in}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `SpaceSpec(**data)` rebuilds it."""
@@ -127,8 +137,8 @@ class MemoryViews:
 
     def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
         """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""
-        shared = spec.scope == "all" and not spec.per_member
-        place = (spec.name, 0 if shared else member)
+        spec = next(other for other in self.specs if other.name == spec.judged_in)
+        place = (spec.name, 0 if spec.scope == "all" else member)
         if place not in self._own:
             positions = self.rows(spec, member)
             keys = self.bank.keys[spec.key(member)][positions]
@@ -174,7 +184,7 @@ class MemoryViews:
             neutral = -torch.log(torch.tensor(float(n_known)))
             own_opinion = torch.where(known, own_opinion, neutral)
         if query_positions is None:
-            reliability = self.bank.keys[spec.side(member)][:, 0][found.indices]
+            reliability = self.bank.keys[spec.side][:, 0][found.indices]
         else:
             reliability = _pair_reliability(
                 found.indices, self.own_neighbors(spec, member), self.labels, query_positions

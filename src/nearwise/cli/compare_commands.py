@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nearwise.cli.console import say
+from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, split_list
@@ -52,8 +52,9 @@ def compare(
       nearwise compare my_table.csv:label --out runs/mine
     """
     from nearwise.experiments import compare as run_comparison
+    from nearwise.report import render_report
 
-    run_comparison(
+    records = run_comparison(
         datasets,
         split_list(methods) or _installed_methods(),
         parse_seeds(seeds),
@@ -63,7 +64,17 @@ def compare(
         data_root=data_root,
         progress=not quiet,
     )
-    _write_report(out, quiet=quiet)
+    page = render_report(out)
+    if not quiet:
+        show((out / "results.md").read_text(encoding="utf-8"))
+        say(f"Tables: {out / 'results.md'} (.tex, .csv, .json). Report: {page}")
+    failed = [record for record in records if record.status == "failed"]
+    if failed:
+        reasons = dict.fromkeys(f"{record.method}: {record.reason}" for record in failed)
+        raise ValueError(
+            f"{len(failed)} of {len(records)} rows failed; the others are kept, and running it "
+            f"again tries these again. {' | '.join(reasons)}"
+        )
 
 
 @reported
@@ -84,7 +95,7 @@ def demo(
       nearwise demo
       nearwise demo --out runs/second --seed 1
     """
-    from nearwise.experiments import run_demo
+    from nearwise.report import run_demo
 
     run_demo(out, seed=seed, progress=not quiet)
 
@@ -99,11 +110,3 @@ def _installed_methods() -> list[str]:
     if absent:
         say(f"note: {', '.join(absent)} left out; pip install 'nearwise[peers]' brings them.")
     return [*(name for name in PEERS if name not in absent), "attention"]
-
-
-def _write_report(folder: Path, *, quiet: bool) -> None:
-    from nearwise.report import write_report
-
-    page = write_report(folder)
-    if not quiet:
-        say(f"Report: {page}")

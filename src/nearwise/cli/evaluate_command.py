@@ -96,6 +96,11 @@ def evaluate(
                 "null_mass": null_mass,
             },
         )
+    if report is not None:
+        from nearwise.cli.evaluation_page import write_page
+
+        write_page(report, learned, data, features, y, parts.proba, scores, null_mass)
+        say(f"Wrote {report}.")
     if json_file != "-" and not quiet:
         show(_score_table(scores, intervals, f"{model} on {len(y)} rows of {data}"))
         show(f"Mean mass of the null neighbor: {null_mass:.3f} (1: the base answers alone)")

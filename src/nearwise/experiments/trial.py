@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -120,11 +120,9 @@ def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Reco
     raw = model.predict_proba(split.X_test)
     predict_us = 1e6 * (time.perf_counter() - start) / len(split.y_test)
     proba = align(raw, model.classes_, split.classes)
-    names = [str(c) for c in split.classes]
-    predictions = Predictions(split.y_test, proba, split.test_index, names)
     last = model[-1] if hasattr(model, "steps") else model
-    halves, null_mass = _halves(last, split, blank)
-    _keep_artifacts(method, last, split, setting, predictions)
+    halves, null_mass = _halves(last, split, setting, blank)
+    _keep_artifacts(method.name, last, split, setting, _predictions(split, proba))
     whole = replace(
         blank,
         **_metrics(split, proba),
@@ -166,41 +164,46 @@ def _metrics(split: Split, proba: np.ndarray) -> dict[str, Any]:
     return dict(evaluate_probabilities(split.y_test, proba))
 
 
-def _halves(model: Any, split: Split, blank: Record) -> tuple[list[Record], float | None]:
+def _halves(
+    model: Any, split: Split, setting: Setting, blank: Record
+) -> tuple[list[Record], float | None]:
     """Measure the base alone and the neighbors alone, and the mean mass of the null."""
     if not hasattr(model, "predict_parts"):
         return [], None
     parts = model.predict_parts(split.X_test)
-    rows = [
-        replace(
-            blank,
-            **_metrics(split, align(getattr(parts, field), model.classes_, split.classes)),
-            method=f"{blank.method}:{half}",
-            part_of=blank.method,
-            time=_now(),
+    rows = []
+    for half, attribute in HALVES.items():
+        given = getattr(parts, attribute)
+        if given is None:
+            continue
+        proba = align(given, model.classes_, split.classes)
+        name = f"{blank.method}:{half}"
+        predictions = _predictions(split, proba)
+        save_predictions(_path(setting, split, name, "predictions", "npz"), predictions)
+        rows.append(
+            replace(blank, **_metrics(split, proba), method=name, part_of=blank.method, time=_now())
         )
-        for half, field in HALVES.items()
-        if getattr(parts, field, None) is not None
-    ]
     return rows, float(np.mean(parts.null_mass))
 
 
-def _keep_artifacts(
-    method: Method, model: Any, split: Split, setting: Setting, predictions: Predictions
-) -> None:
-    def path(what: str, suffix: str) -> Path:
-        return artifact_path(
-            setting.folder, what, split.dataset.name, method.name, split.seed, suffix
-        )
+def _predictions(split: Split, proba: np.ndarray) -> Predictions:
+    return Predictions(split.y_test, proba, split.test_index, [str(c) for c in split.classes])
 
-    save_predictions(path("predictions", "npz"), predictions)
+
+def _path(setting: Setting, split: Split, method: str, what: str, suffix: str) -> Path:
+    return artifact_path(setting.folder, what, split.dataset.name, method, split.seed, suffix)
+
+
+def _keep_artifacts(
+    name: str, model: Any, split: Split, setting: Setting, predictions: Predictions
+) -> None:
+    save_predictions(_path(setting, split, name, "predictions", "npz"), predictions)
     history = getattr(model, "history_", None)
     if history:
-        rows = [asdict(row) if hasattr(row, "__dataclass_fields__") else row for row in history]
-        save_json(path("curves", "json"), rows)
+        save_json(_path(setting, split, name, "curves", "json"), history)
     if hasattr(model, "explain") and split.seed == setting.gallery_seed:
         gallery = make_gallery(model, split.dataset, split.test_index, predictions)
-        save_json(path("galleries", "json"), gallery)
+        save_json(_path(setting, split, name, "galleries", "json"), gallery)
 
 
 def _neighbors_consulted(model: Any) -> int | None:

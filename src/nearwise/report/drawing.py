@@ -1,0 +1,109 @@
+"""How figures are drawn: inline SVG whose colors and fonts follow the page, light or dark."""
+
+import html
+import io
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+# Stand-ins drawn by matplotlib and replaced by what the page's style sheet says.
+INK, FAINT, ACCENT, SOFT = "#010203", "#040506", "#070809", "#0a0b0c"
+_PAGE_COLORS = {
+    INK: "var(--ink)",
+    FAINT: "var(--faint)",
+    ACCENT: "var(--accent)",
+    SOFT: "var(--soft)",
+}
+# Colorblind-safe, readable on light and dark (Okabe and Ito, slightly lightened).
+LINE_COLORS = ("#0f86c9", "#009e73", "#cc79a7", "#b58900", "#7a6fd0", "#5b8a8a", "#a0522d")
+POINTS_TO_PIXELS = 1.5  # 9 pt text is 13.5 px at full width, close to the text of the page
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.direction": "out",
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An inline SVG with a caption.
+
+    Attributes
+    ----------
+    svg : str
+        Element to place in the page; its `aria-label` says what is to be seen.
+    caption : str
+        How to read it.
+    """
+
+    svg: str
+    caption: str
+
+
+def page_style() -> AbstractContextManager[None]:
+    """Draw in the style of the page while the context lasts."""
+    return matplotlib.rc_context(_STYLE)
+
+
+def to_svg(figure: Figure, name: str, alt: str) -> str:
+    """Turn a figure into an inline SVG element.
+
+    Parameters
+    ----------
+    figure : Figure
+        Drawn in `page_style` with the stand-in colors of this module.
+    name : str
+        Unique in the page; prefixes every id inside the figure.
+    alt : str
+        What is to be seen, for those who cannot see it.
+
+    Returns
+    -------
+    str
+        The svg element, without size: it fills its column. The same figure gives the same text.
+    """
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue().decode()
+    svg = text[text.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"font-family: [^;\"]*;?\s*", "", svg)  # the page's own, see style.css
+    for drawn, css in _PAGE_COLORS.items():
+        svg = svg.replace(drawn, css)
+    svg = re.sub(r'\b(width|height)="[\d.]+pt"', "", svg, count=2)  # the page gives the width
+    width = round(POINTS_TO_PIXELS * 72 * float(figure.get_size_inches()[0]))
+    return svg.replace(
+        "<svg ",
+        f'<svg role="img" aria-label="{html.escape(alt)}" style="max-width: {width}px" ',
+        1,
+    )
+
+
+def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Any:
+    """Give a figure of this size (inches) and its axes, an array of (rows, columns)."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def slug(text: str) -> str:
+    """Text as part of an id."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "x"

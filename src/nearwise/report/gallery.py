@@ -1,0 +1,171 @@
+"""Galleries: wrong and uncertain test rows, each with the neighbors behind its prediction."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.image import imsave
+
+MAX_COLUMNS = 8
+PIXEL = 8  # screen pixels a stored pixel in the PNG: crisp in every viewer
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A row as the page shows it.
+
+    Attributes
+    ----------
+    image : str, optional
+        PNG as a data URI, for rows that are images.
+    values : list of str
+        Cells in the order of the gallery's columns, for rows of a table.
+    """
+
+    image: str | None
+    values: list[str]
+
+
+@dataclass(frozen=True)
+class ShownNeighbor:
+    """A neighbor beside its query; `agrees` tells whether its label is the true one."""
+
+    label: str
+    weight: float
+    distance: float
+    agrees: bool
+    row: Shown
+
+
+@dataclass(frozen=True)
+class Example:
+    """A test row with its prediction and its neighbors, strongest first."""
+
+    why: str
+    true: str
+    predicted: str
+    confidence: float
+    true_probability: float
+    null_mass: float
+    other_mass: float
+    row: Shown
+    neighbors: list[ShownNeighbor]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What the page shows of one data set and method."""
+
+    dataset: str
+    method: str
+    seed: int
+    columns: list[str]
+    wrong: list[Example]
+    uncertain: list[Example]
+
+
+def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, Any]) -> Gallery:
+    """Turn a stored gallery into what the page shows.
+
+    Parameters
+    ----------
+    dataset, method, seed
+        Whose gallery it is.
+    stored : dict
+        As written by `compare`: image_shape, columns, classes, rows.
+
+    Returns
+    -------
+    Gallery
+        Images as PNG; tables cut to the columns in which the shown rows differ most.
+    """
+    shape = stored.get("image_shape")
+    rows = stored["rows"]
+    names = stored.get("columns") or [f"f{i}" for i in range(len(rows[0]["row"]) if rows else 0)]
+    kept = [] if shape else _telling_columns(rows, len(names))
+    show = _ImageShower(shape, rows) if shape else _TableShower(kept)
+    examples = [_example(row, stored["classes"], show) for row in rows]
+    return Gallery(
+        dataset,
+        method,
+        seed,
+        [names[i] for i in kept],
+        [e for e in examples if e.why == "wrong"],
+        [e for e in examples if e.why == "uncertain"],
+    )
+
+
+def _example(row: dict[str, Any], classes: list[str], show: Any) -> Example:
+    neighbors = [
+        ShownNeighbor(
+            str(n["label"]), n["weight"], n["distance"], str(n["label"]) == row["true"],
+            show(n["row"]),
+        )
+        for n in row["neighbors"]
+    ]  # fmt: skip
+    shown = sum(n.weight for n in neighbors)
+    return Example(
+        row["why"],
+        row["true"],
+        row["predicted"],
+        max(row["proba"]),
+        row["proba"][classes.index(row["true"])],
+        row["null_mass"],
+        max(0.0, 1.0 - row["null_mass"] - shown),
+        show(row["row"]),
+        neighbors,
+    )
+
+
+class _ImageShower:
+    """Draw rows as grey images, dark ink on white, one scale for the gallery."""
+
+    def __init__(self, shape: Sequence[int], rows: Sequence[dict[str, Any]]) -> None:
+        self.shape = tuple(shape)
+        values = [row["row"] for row in rows]
+        values += [n["row"] for row in rows for n in row["neighbors"] if n["row"] is not None]
+        self.low = float(np.min(values)) if values else 0.0
+        self.high = float(np.max(values)) if values else 1.0
+
+    def __call__(self, row: Sequence[float] | None) -> Shown:
+        if row is None:
+            return Shown(None, [])
+        pixels = np.asarray(row, dtype=np.float64).reshape(self.shape)
+        return Shown(png_uri(pixels, self.low, self.high), [])
+
+
+class _TableShower:
+    """Pick the chosen columns of a row, numbers shortened."""
+
+    def __init__(self, kept: Sequence[int]) -> None:
+        self.kept = kept
+
+    def __call__(self, row: Sequence[Any] | None) -> Shown:
+        return Shown(None, ["" if row is None else _text(row[i]) for i in self.kept])
+
+
+def png_uri(pixels: np.ndarray, low: float, high: float) -> str:
+    """Draw a grey image as a PNG data URI; `low` is white, `high` black."""
+    enlarged = np.kron(pixels, np.ones((PIXEL, PIXEL)))
+    buffer = io.BytesIO()
+    imsave(buffer, enlarged, cmap="gray_r", vmin=low, vmax=max(high, low + 1e-9), format="png")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _telling_columns(rows: Sequence[dict[str, Any]], n_columns: int) -> list[int]:
+    """At most eight columns, in their order: those with the most distinct values shown."""
+    shown = [row["row"] for row in rows]
+    shown += [n["row"] for row in rows for n in row["neighbors"] if n["row"] is not None]
+    distinct = [-len({str(row[i]) for row in shown}) for i in range(n_columns)]
+    return sorted(np.argsort(distinct, kind="stable")[:MAX_COLUMNS].tolist())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "missing"
+    if isinstance(value, float):
+        return "missing" if value != value else f"{value:.4g}"
+    return str(value)

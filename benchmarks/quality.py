@@ -1,0 +1,218 @@
+"""Quality: the attention classifier against its bars and against every peer, on real data.
+
+Claims: the bars below, each a mean over seeds on the test part; on letter and ionosphere a lower
+NLL than every peer, paired by seed; and the first mean NLL rank over all data sets.
+
+    python benchmarks/quality.py --data-root DATA
+    python benchmarks/quality.py --datasets digits,wine --seeds 0,1 --methods attention,lightgbm
+    python benchmarks/quality.py --judge-only          # no fits: judge the rows there are
+
+Rows are kept in runs/quality as they finish (`nearwise compare`); run again, it goes on. Writes
+benchmarks/results/quality.json and benchmarks/RESULTS.md.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from results_page import write_page
+
+from nearwise.experiments import PEERS, compare, get_method, read_records
+from nearwise.experiments.records import METRICS, plain, write_aside
+from nearwise.report.summary import Mean, Results
+
+HERE = Path(__file__).parent
+OURS = "attention"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What the attention classifier is to reach on a data set, as means over seeds.
+
+    `accuracy` is at least, the others are at most; None where nothing is asked.
+    `beats_peers` asks for a lower NLL than every peer, its paired interval below 0.
+    """
+
+    accuracy: float | None = None
+    nll: float | None = None
+    ece: float | None = None
+    fit_seconds: float | None = None
+    beats_peers: bool = False
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+
+
+BARS = {
+    "digits": Bar(0.988, 0.040, 0.010),
+    "wine-red": Bar(0.825, 0.402, 0.045),
+    "wine-red-dd": Bar(0.780, 0.480, 0.055),
+    "breast_cancer": Bar(0.978, 0.060, 0.024),
+    "wine": Bar(0.990, 0.024, 0.012),
+    "magic04": Bar(0.897, 0.265),
+    "letter": Bar(beats_peers=True),
+    "ionosphere": Bar(beats_peers=True),
+    "adult": Bar(0.880, 0.269, 0.009, seeds=(0, 1, 2)),
+    "cifar10-features": Bar(0.892, 0.305, 0.008, fit_seconds=300.0),
+}
+
+
+def judge(results: Results, dataset: str, bar: Bar, peers: list[str]) -> dict[str, Any]:
+    """What was reached on a data set, beside its bar and beside every peer."""
+    checks = {
+        key: check(results.mean(dataset, OURS, key), wanted, higher=key == "accuracy")
+        for key in ("accuracy", "nll", "ece", "fit_seconds")
+        if (wanted := getattr(bar, key)) is not None
+    }
+    paired = {}
+    for peer in peers:
+        difference = results.paired(dataset, OURS, peer, "nll")
+        if difference is not None:
+            paired[peer] = difference.as_dict()
+    means = {
+        method: {key: _as_dict(results.mean(dataset, method, key)) for key in METRICS}
+        for method in [OURS, *results.halves(OURS), *peers]
+        if results.mean(dataset, method, "nll") is not None
+    }
+    judged: dict[str, Any] = {
+        "checks": checks,
+        "nll_minus_peer": paired,
+        "means": means,
+        "seeds": sorted(results.values(dataset, OURS, "nll")),
+        "n_train": results.sizes(dataset).n_train,
+        "n_test": results.sizes(dataset).n_test,
+    }
+    if bar.beats_peers:
+        missed = [p for p in peers if paired.get(p, {}).get("verdict") != "lower"]
+        known = results.mean(dataset, OURS, "nll") is not None
+        judged["beats_peers"] = {"met": not missed if known else None, "not_beaten": missed}
+    return judged
+
+
+def check(reached: Mean | None, wanted: float, *, higher: bool) -> dict[str, Any]:
+    """One bar: reached, met or not, and by how much it is missed (0 when met)."""
+    if reached is None:
+        return {"wanted": wanted, "reached": None, "met": None, "missed_by": None}
+    gap = wanted - reached.mean if higher else reached.mean - wanted
+    return {
+        "wanted": wanted,
+        "reached": _as_dict(reached),
+        "met": gap <= 0,
+        "missed_by": max(0.0, gap),
+    }
+
+
+def ranks(results: Results, methods: list[str]) -> dict[str, Any]:
+    """Mean NLL rank of the methods that finished on every data set."""
+    chosen = [r for r in results.records if r.method in methods]
+    mean_rank = Results(chosen).mean_ranks("nll") if chosen else {}
+    return {
+        "mean_nll_rank": mean_rank,
+        "datasets": results.datasets,
+        "left_out": [m for m in methods if m not in mean_rank],
+        "first": next(iter(mean_rank), None),
+        "met": next(iter(mean_rank), None) == OURS,
+    }
+
+
+def _as_dict(mean: Mean | None) -> dict[str, Any] | None:
+    return None if mean is None else {**asdict(mean), "low": mean.low, "high": mean.high}
+
+
+def summarize(folder: Path, datasets: list[str], peers: list[str], command: str) -> dict[str, Any]:
+    """Everything RESULTS.md shows, from the records alone."""
+    records = [r for r in read_records(folder) if r.dataset in datasets]
+    if not records:
+        raise SystemExit(f"{folder} holds no rows of {', '.join(datasets)} yet.")
+    results = Results(records)
+    return {
+        "command": command,
+        "versions": _distinct([r.versions for r in records]),
+        "hardware": _distinct([r.hardware for r in records]),
+        "datasets": {
+            d: judge(results, d, BARS[d], peers) for d in datasets if d in results.datasets
+        },
+        "ranks": ranks(results, [OURS, *peers]),
+        "failed": [
+            {"dataset": r.dataset, "method": r.method, "seed": r.seed, "reason": r.reason}
+            for r in records
+            if r.status == "failed"
+        ],
+        "rows": [_row(r) for r in records if r.status == "ok"],
+    }
+
+
+def _row(record: Any) -> dict[str, Any]:
+    keep = ("dataset", "method", "seed", "k", "n_train", "n_test", *METRICS)
+    keep += ("null_mass", "fit_seconds", "predict_us_per_row", "peak_memory_mib", "time")
+    return {key: _short(getattr(record, key)) for key in keep}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def _distinct(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in dict.fromkeys(json.dumps(v) for v in values)]
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--datasets", default=",".join(BARS), help="comma-separated")
+    parser.add_argument("--methods", default=",".join([OURS, *PEERS]), help="comma-separated")
+    parser.add_argument("--seeds", help="comma-separated; default: 0..4, adult 0..2")
+    parser.add_argument("--data-root", help="default: NEARWISE_DATA")
+    parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="folder for rows")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for JSON")
+    parser.add_argument("--judge-only", action="store_true", help="judge the rows there are")
+    parser.add_argument("--quiet", action="store_true")
+    options = parser.parse_args(arguments)
+    options.datasets = options.datasets.split(",")
+    options.methods = [get_method(m).name for m in options.methods.split(",")]
+    if unknown := [d for d in options.datasets if d not in BARS]:
+        parser.error(f"no bar for {', '.join(unknown)}; known: {', '.join(BARS)}")
+    return options
+
+
+def own_command(options: argparse.Namespace) -> str:
+    """The command that makes the same rows on another machine: no folders in it."""
+    words = ["python", "benchmarks/quality.py"]
+    if options.datasets != list(BARS):
+        words += ["--datasets", ",".join(options.datasets)]
+    if options.methods != [OURS, *PEERS]:
+        words += ["--methods", ",".join(options.methods)]
+    if options.seeds:
+        words += ["--seeds", options.seeds]
+    return shlex.join(words)
+
+
+def main(arguments: list[str]) -> None:
+    """Run what is missing, judge, write."""
+    options = parse(arguments)
+    command = own_command(options)
+    for dataset in [] if options.judge_only else options.datasets:
+        given = options.seeds
+        seeds = [int(s) for s in given.split(",")] if given else BARS[dataset].seeds
+        compare(
+            [dataset],
+            options.methods,
+            seeds,
+            options.out,
+            data_root=options.data_root,
+            progress=not options.quiet,
+            command=command,
+        )
+    peers = [m for m in options.methods if m in PEERS]
+    summary = summarize(options.out, options.datasets, peers, command)
+    text = json.dumps(plain(summary), indent=1, ensure_ascii=False)
+    write_aside(options.results / "quality.json", (text + "\n").encode())
+    page = write_page(options.results, options.results.parent / "RESULTS.md")
+    if not options.quiet:
+        print(page.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,96 @@
+"""The quality benchmark judges what the records say."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import attention, bayes, blobs
+
+from nearwise.experiments import Record, compare
+from nearwise.report.summary import Results
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def quality(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module("quality")
+    for name in ("quality", "results_page"):
+        sys.modules.pop(name, None)
+
+
+def rows(method, nll, accuracy=0.9):
+    return [
+        Record("letter", method, seed, nll=nll + 0.01 * seed, accuracy=accuracy, ece=0.02)
+        for seed in range(3)
+    ]
+
+
+def test_a_missed_bar_says_by_how_much(quality):
+    results = Results(rows("attention", 0.30, accuracy=0.85))
+    judged = quality.judge(results, "letter", quality.Bar(accuracy=0.9, nll=0.5), [])
+    assert judged["checks"]["nll"]["met"] is True
+    assert judged["checks"]["nll"]["missed_by"] == 0
+    assert judged["checks"]["accuracy"]["met"] is False
+    assert judged["checks"]["accuracy"]["missed_by"] == pytest.approx(0.05)
+
+
+def test_a_bar_without_rows_is_neither_met_nor_missed(quality):
+    judged = quality.judge(Results(rows("mlp", 0.3)), "letter", quality.Bar(nll=0.5), ["mlp"])
+    assert judged["checks"]["nll"] == {
+        "wanted": 0.5, "reached": None, "met": None, "missed_by": None,
+    }  # fmt: skip
+
+
+def test_every_peer_must_be_beaten_beyond_chance(quality):
+    equal = [Record("letter", "hgb", s, nll=0.30 + 0.02 * (1 - s)) for s in range(3)]
+    results = Results([*rows("attention", 0.30), *rows("mlp", 0.35), *equal])
+    judged = quality.judge(results, "letter", quality.BARS["letter"], ["mlp", "hgb", "catboost"])
+    assert judged["beats_peers"] == {"met": False, "not_beaten": ["hgb", "catboost"]}
+    assert judged["nll_minus_peer"]["mlp"]["verdict"] == "lower"
+
+
+def test_the_rank_counts_methods_that_are_everywhere(quality):
+    results = Results([*rows("attention", 0.3), *rows("mlp", 0.2), *rows("odd", 0.1)])
+    ranks = quality.ranks(results, ["attention", "mlp", "hgb"])
+    assert ranks["first"] == "mlp"
+    assert ranks["met"] is False
+    assert ranks["left_out"] == ["hgb"]
+
+
+def test_judging_writes_json_and_page_from_the_records_alone(quality, tmp_path, monkeypatch):
+    monkeypatch.setitem(quality.BARS, "blobs", quality.Bar(0.5, 0.001, beats_peers=True))
+    methods = [attention(), bayes("mlp")]
+    compare([blobs()], methods, range(3), tmp_path / "rows", progress=False)
+    results = tmp_path / "bench" / "results"
+    results.mkdir(parents=True)
+    (results / "other.json").write_text(
+        json.dumps({"command": "python other.py", "results": [{"task": "a | b", "ratio": 0.5}]})
+    )
+    quality.main(
+        ["--judge-only", "--quiet", "--datasets", "blobs", "--out", str(tmp_path / "rows"),
+         "--results", str(results)]
+    )  # fmt: skip
+    summary = json.loads((results / "quality.json").read_text())
+    assert len(summary["rows"]) == 12
+    assert summary["datasets"]["blobs"]["checks"]["nll"]["met"] is False
+    page = (tmp_path / "bench" / "RESULTS.md").read_text()
+    assert "missed by" in page
+    assert "| attention:neighbors-alone |" in page
+    assert "a \\| b" in page
+
+
+def test_the_command_names_no_folder(quality):
+    options = quality.parse(["--data-root", "/some/where", "--out", "x", "--datasets", "digits"])
+    assert quality.own_command(options) == "python benchmarks/quality.py --datasets digits"
+
+
+def test_unknown_names_are_refused(quality, capsys):
+    with pytest.raises(SystemExit):
+        quality.parse(["--datasets", "nope"])
+    assert "no bar for nope" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="unknown method"):
+        quality.parse(["--methods", "nope"])

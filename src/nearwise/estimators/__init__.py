@@ -1,6 +1,6 @@
 """The scikit-learn contract: AttnKNNClassifier and what it composes."""
 
-from nearwise.estimators.classifier import AttnKNNClassifier, Parts
-from nearwise.estimators.explain import Explanation, Neighbor
+from nearwise.estimators.classifier import AttnKNNClassifier
+from nearwise.estimators.explain import Explanation, Neighbor, Parts
 
 __all__ = ["AttnKNNClassifier", "Explanation", "Neighbor", "Parts"]

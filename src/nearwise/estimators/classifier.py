@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -14,55 +13,26 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.estimators import validation
-from nearwise.estimators.explain import Explanation, Neighbor, feature_distances, weigh, without
-from nearwise.estimators.fitting import Problem, fit_state, make_folds
-from nearwise.estimators.persistence import (
-    KIND,
-    VERSION,
-    dump_model,
-    load_model,
-    pack_rows,
-    pack_state,
-    unpack_rows,
-    unpack_state,
-    versions,
-)
+from nearwise.estimators.explain import Explanation, Parts, explain_rows
+from nearwise.estimators.fitting import fit_state
+from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.pooling import finish
+from nearwise.estimators.problem import Problem, make_folds
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.state import Answer, LearnedState, MemberView
+from nearwise.estimators.state import Answer, LearnedState
 from nearwise.estimators.table import Encoded, TableEncoder, as_frame
 from nearwise.estimators.updates import append_rows, drop_rows, give_labels
-from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
-from nearwise.memory import IndexName, MemoryBank, read_folder, write_folder
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
+from nearwise.memory import IndexName, MemoryBank
 
 _N_MEMBERS = {"default": 5, "fast": 3}
-_EXPLAIN_CHUNK = 256
-
-
-class Parts(NamedTuple):
-    """A prediction beside its two halves.
-
-    Attributes
-    ----------
-    proba, base_proba, neighbor_proba : ndarray of shape (n, n_classes)
-        Everything together; the base alone at its out-of-fold temperature (the class shares
-        without a base); the neighbors alone, the null carrying the class shares.
-    null_mass : ndarray of shape (n,)
-        Share of the attention that went to no neighbor, in [0, 1].
-    """
-
-    proba: np.ndarray
-    base_proba: np.ndarray
-    neighbor_proba: np.ndarray
-    null_mass: np.ndarray
 
 
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
-    A query's nearest rows are sought in one or more key spaces (the features, a supervised space
-    that the base's out-of-fold opinion extends, a trained space); a small attention head weighs
-    them; a null neighbor takes what they do not answer; neighbors and base are pooled. All of it
+    A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
+    one); an attention head weighs them beside a null neighbor; neighbors and base are pooled. All
     is cross-fitted: what is learned about a row comes from members that never saw its label.
 
     Parameters
@@ -108,8 +78,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         An int makes the fit repeatable.
     device : str, default="auto"
         Where embedders are trained: "auto", "cpu", "cuda", "mps".
-    verbose : int, default=0
-        0 is silent, 1 shows progress, 2 says more.
+    verbose : {0, 1, 2}, default=0
     checkpoint_dir : path, optional
         Folder for training checkpoints; a fit that was killed goes on from them.
 
@@ -244,15 +213,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
 
-    def _encode(self, X: Any) -> Encoded:
+    def _encode(self, X: Any) -> Encoded | None:
         check_is_fitted(self)
+        if X is None:
+            return None
         return self._state.encoder.transform(validation.check_rows(self, X, reset=False))
 
-    def _answer(self, X: Any) -> Answer:
-        if X is None:
-            check_is_fitted(self)
-            return self._state.predict_left_out(len(self.classes_))
-        return self._state.predict(self._encode(X), len(self.classes_))
+    def _answer(self, rows: Encoded | None) -> Answer:
+        n_classes = len(self.classes_)
+        if rows is None:
+            return self._state.predict_left_out(n_classes)
+        return self._state.predict(rows, n_classes)
 
     def predict_proba(self, X: Any = None) -> np.ndarray:
         """Class probabilities.
@@ -267,7 +238,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         proba : ndarray of shape (n, n_classes)
             In the order of `classes_`; rows sum to 1.
         """
-        return finish(self._answer(X).log_proba, self.temperature_)
+        return finish(self._answer(self._encode(X)).log_proba, self.temperature_)
 
     def predict(self, X: Any = None) -> np.ndarray:
         """Most probable classes, shape (n,); `X` as in `predict_proba`."""
@@ -276,7 +247,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_parts(self, X: Any = None) -> Parts:
         """Probabilities beside their two halves, base and neighbors; `X` as in `predict_proba`."""
-        answer = self._answer(X)
+        return self._parts(self._answer(self._encode(X)))
+
+    def _parts(self, answer: Answer) -> Parts:
         base, neighbors = self._state.part_temperatures
         return Parts(
             finish(answer.log_proba, self.temperature_),
@@ -314,10 +287,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"n_neighbors={k} must lie between 1 and the {spare} rows that may be asked."
             )
-        if X is None:
+        encoded = self._encode(X)
+        if encoded is None:
             found = views.search(spec, 0, views.bank.keys["features"], k, views.bank.ids)
         else:
-            found = views.search(spec, 0, self._state.feature_keys(self._encode(X)), k)
+            found = views.search(spec, 0, self._state.feature_keys(encoded), k)
         ids = views.bank.ids[found.indices].numpy()
         return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
 
@@ -335,64 +309,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         -------
         explanations : list of Explanation
         """
-        parts = self.predict_parts(X)
-        result: list[Explanation] = []
-        for start, group, features, views in self._looks(X):
-            for i, weighed in enumerate(weigh(self._state, views)):
-                shown = weighed.positions[:n_neighbors]
-                gone = without(self._state, views, i, shown, len(self.classes_))
-                apart = feature_distances(self._state, features[i], shown)
-                neighbors = [
-                    self._neighbor(int(p), float(d), float(w), proba)
-                    for p, d, w, proba in zip(shown, apart, weighed.weights, gone, strict=False)
-                ]
-                at = int(group[i]) if X is None else start + i
-                result.append(
-                    Explanation(
-                        self.classes_[parts.proba[at].argmax()],
-                        parts.proba[at],
-                        parts.base_proba[at],
-                        parts.neighbor_proba[at],
-                        float(parts.null_mass[at]),
-                        neighbors,
-                    )
-                )
-        if X is None:
-            order = torch.cat([group for _, group, _, _ in self._looks(None, search=False)])
-            result = [result[i] for i in torch.argsort(order).tolist()]
-        return result
-
-    def _looks(self, X: Any, *, search: bool = True) -> Any:
-        """Yield (start, bank positions, feature keys, [(member, view)]) of groups of queries."""
-        state = self._state
-        if X is None:
-            folds = state.views.bank.keys["side.fold"][:, 0]
-            for member in range(state.n_members):
-                for group in torch.nonzero(folds == member)[:, 0].split(_EXPLAIN_CHUNK):
-                    view = [(member, state.look_again(member, group))] if search else []
-                    yield 0, group, state.views.bank.keys["features"][group], view
-            return
         encoded = self._encode(X)
-        for group in torch.arange(len(encoded)).split(_EXPLAIN_CHUNK):
-            rows = encoded.take(group.numpy())
-            features = state.feature_keys(rows)
-            shared: dict[str, Neighbors] = {}
-            views: list[tuple[int, MemberView]] = [
-                (member, state.look(member, rows, features, shared))
-                for member in range(state.n_members)
-            ]
-            yield int(group[0]), group, features, views
-
-    def _neighbor(self, position: int, distance: float, weight: float, gone: Any) -> Neighbor:
-        bank = self.memory_
-        row = self._rows.iloc[position] if isinstance(self._rows, pd.DataFrame) else None
-        values = (
-            dict(row)
-            if row is not None
-            else dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
+        parts = self._parts(self._answer(encoded))
+        return explain_rows(
+            self._state, encoded, parts, self.classes_, self._remembered, n_neighbors
         )
-        label = self.classes_[int(bank.labels[position])]
-        return Neighbor(int(bank.ids[position]), label, distance, weight, gone, values)
+
+    def _remembered(self, position: int) -> dict[str, Any]:
+        """Give the training row at a bank position, column name to value."""
+        if isinstance(self._rows, pd.DataFrame):
+            return {str(name): value for name, value in self._rows.iloc[position].items()}
+        return dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
 
     def add(self, X: Any, y: Any, sample_weight: Any = None) -> Tensor:
         """Remember new rows, of new classes too, without training again.
@@ -406,8 +333,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         -------
         ids : int64 Tensor of shape (n_added,)
         """
-        encoded = self._encode(X)
+        check_is_fitted(self)
         rows = validation.check_rows(self, X, reset=False)
+        encoded = self._state.encoder.transform(rows)
         classes, codes = validation.check_labels(y, len(rows))
         known = {label: place for place, label in enumerate(self.classes_.tolist())}
         fresh = [label for label in classes.tolist() if label not in known]
@@ -451,33 +379,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete."""
         check_is_fitted(self)
-        tensors, meta, blobs = pack_state(self._state)
-        row_tensors, row_blobs = pack_rows(self._rows)
-        params = self.get_params(deep=False)
-        if not (params["base"] is None or isinstance(params["base"], str)):
-            blobs["param.base"] = dump_model(params.pop("base"))
-        params["checkpoint_dir"] = None
-        if not isinstance(params["random_state"], int | None):
-            params["random_state"] = (
-                None  # a generator's state moves on; the model does not need it
-            )
-        meta |= {
-            "params": params,
-            "classes": self.classes_.tolist(),
-            "classes_dtype": self.classes_.dtype.str,
-            "n_features_in": self.n_features_in_,
-            "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
-            "target_name": self.target_name_,
-            "versions": versions(),
-        }
-        write_folder(
-            Path(folder),
-            kind=KIND,
-            format_version=VERSION,
-            tensors=tensors | row_tensors,
-            meta=meta,
-            blobs=blobs | row_blobs,
-        )
+        save_model(self, folder)
 
     @classmethod
     def load(
@@ -496,17 +398,4 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         StoreError
             If the folder is missing, torn, foreign or newer than this library.
         """
-        content = read_folder(Path(folder), kind=KIND, newest_version=VERSION)
-        meta = content.meta
-        params = dict(meta["params"])
-        if "param.base" in content.blobs:
-            params["base"] = load_model(content.blobs["param.base"], trusted)
-        model = cls(**params)
-        model.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
-        model.n_features_in_ = meta["n_features_in"]
-        if meta["feature_names_in"]:
-            model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
-        model.target_name_ = meta["target_name"]
-        model._rows = unpack_rows(content)
-        model._adopt(unpack_state(content, trusted))
-        return model
+        return load_model_folder(cls, folder, trusted)

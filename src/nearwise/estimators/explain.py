@@ -1,7 +1,8 @@
 """Explanations: the neighbors behind a prediction, and the prediction without each of them."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,7 +10,29 @@ from torch import Tensor
 
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.state import LearnedState, MemberView, pool
-from nearwise.functional import paired_distances
+from nearwise.estimators.table import Encoded
+from nearwise.estimators.views import FOLD
+from nearwise.functional import Neighbors, paired_distances
+
+_CHUNK = 256
+
+
+class Parts(NamedTuple):
+    """A prediction beside its two halves.
+
+    Attributes
+    ----------
+    proba, base_proba, neighbor_proba : ndarray of shape (n, n_classes)
+        Everything together; the base alone at its out-of-fold temperature (the class shares
+        without a base); the neighbors alone, the null carrying the class shares.
+    null_mass : ndarray of shape (n,)
+        Share of the attention that went to no neighbor, in [0, 1].
+    """
+
+    proba: np.ndarray
+    base_proba: np.ndarray
+    neighbor_proba: np.ndarray
+    null_mass: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -128,3 +151,76 @@ def feature_distances(state: LearnedState, query: Tensor, positions: Tensor) -> 
     keys = state.views.bank.keys["features"][positions]
     metric = state.views.specs[0].metric
     return paired_distances(query[None], keys[None], metric)[0]
+
+
+def explain_rows(
+    state: LearnedState,
+    encoded: Encoded | None,
+    parts: Parts,
+    classes: np.ndarray,
+    remembered: Callable[[int], dict[str, Any]],
+    n_neighbors: int | None,
+) -> list[Explanation]:
+    """Explain new rows, or (None) the training rows, each without itself, in the bank's order.
+
+    Parameters
+    ----------
+    state : LearnedState
+    encoded : Encoded or None
+    parts : Parts
+        Predictions of the same rows.
+    classes : ndarray of shape (n_classes,)
+    remembered : callable
+        Gives the training row at a bank position.
+    n_neighbors : int or None
+        Neighbors shown; None shows all.
+    """
+    explained: dict[int, Explanation] = {}
+    for at, features, views in _looks(state, encoded):
+        for i, weighed in enumerate(weigh(state, views)):
+            shown = weighed.positions[:n_neighbors]
+            gone = without(state, views, i, shown, len(classes))
+            apart = feature_distances(state, features[i], shown)
+            row = int(at[i])
+            explained[row] = Explanation(
+                classes[parts.proba[row].argmax()],
+                parts.proba[row],
+                parts.base_proba[row],
+                parts.neighbor_proba[row],
+                float(parts.null_mass[row]),
+                [
+                    Neighbor(
+                        int(state.views.bank.ids[position]),
+                        classes[int(state.views.bank.labels[position])],
+                        float(apart[place]),
+                        float(weighed.weights[place]),
+                        gone[place],
+                        remembered(int(position)),
+                    )
+                    for place, position in enumerate(shown)
+                ],
+            )
+    return [explained[row] for row in sorted(explained)]
+
+
+def _looks(
+    state: LearnedState, encoded: Encoded | None
+) -> Iterator[tuple[Tensor, Tensor, list[tuple[int, MemberView]]]]:
+    """Yield (places, feature keys, [(member, view)]) of groups of queries."""
+    if encoded is None:
+        bank = state.views.bank
+        for member in range(state.n_members):
+            mine = torch.nonzero(bank.keys[FOLD][:, 0] == member)[:, 0]
+            for group in mine.split(_CHUNK):
+                yield (
+                    group,
+                    bank.keys["features"][group],
+                    [(member, state.look_again(member, group))],
+                )
+        return
+    for group in torch.arange(len(encoded)).split(_CHUNK):
+        rows = encoded.take(group.numpy())
+        features = state.feature_keys(rows)
+        shared: dict[str, Neighbors] = {}
+        views = [(m, state.look(m, rows, features, shared)) for m in range(state.n_members)]
+        yield group, features, views

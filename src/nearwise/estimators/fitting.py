@@ -1,13 +1,9 @@
 """The stages of a fit: features, embedder, base, memory, heads, acceptance."""
 
-import warnings
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from nearwise.estimators.base import (
@@ -25,82 +21,17 @@ from nearwise.estimators.embedding import (
     train_member,
 )
 from nearwise.estimators.feature_space import FeatureSpace, choose_feature_space
-from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
+from nearwise.estimators.head_fitting import fit_heads
+from nearwise.estimators.pooling import Acceptance
+from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState, as_float, supervised_keys
-from nearwise.estimators.table import Encoded, TableEncoder
 from nearwise.estimators.views import BASE, FOLD, MemoryViews, SpaceSpec
 from nearwise.functional import Metric
-from nearwise.memory import IndexName, MemoryBank
-from nearwise.nn import NeighborHead, Neighborhood
-from nearwise.nn.neighbor_attention import Pooling
-from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
+from nearwise.memory import MemoryBank
 
 _SMALL_FOR_EMBEDDER = 400
 _WIDE = 64
-_TRIED = 2  # members by which the pooling is chosen
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """Parameters of the estimator, checked and with "auto" still to be decided."""
-
-    n_neighbors: int
-    fold_neighbors: int
-    embedder: EmbedderName
-    base: Any
-    fast: bool
-    metric: Metric
-    pooling: Literal["auto", "log-linear", "mixture"]
-    null: bool
-    num_heads: int
-    k_ensemble: tuple[int, ...] | None
-    adaptive_k: Literal["entropy"] | None
-    calibrate: bool
-    index: IndexName
-    memory_budget: int
-    train: dict[str, Any]
-    head: HeadConfig
-    seed: int
-    device: str
-    n_jobs: int | None
-    checkpoint: Path | None
-
-
-@dataclass
-class Problem:
-    """The training rows of one fit."""
-
-    encoder: TableEncoder
-    rows: Encoded
-    labels: np.ndarray
-    weight: np.ndarray | None
-    n_classes: int
-    folds: list[tuple[np.ndarray, np.ndarray]]
-
-    @property
-    def row_weight(self) -> Tensor:
-        """Weight of each row, ones by default; float32 (n,)."""
-        return torch.ones(len(self.labels)) if self.weight is None else as_float(self.weight)
-
-    @property
-    def truth(self) -> Tensor:
-        """Class positions, int64 (n,)."""
-        return torch.from_numpy(self.labels)
-
-
-def make_folds(
-    labels: np.ndarray, n_members: int, seed: int
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Stratified folds, one a member; at most as many as the largest class has rows."""
-    n_splits = max(2, min(n_members, int(np.bincount(labels).max())))
-    splitter = StratifiedKFold(n_splits, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        # A rare class is missing from some folds; the base's floor and the neighbors stand in.
-        warnings.filterwarnings("ignore", message="The least populated class")
-        return [
-            (train, held_out) for train, held_out in splitter.split(np.zeros(len(labels)), labels)
-        ]
 
 
 def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> LearnedState:
@@ -135,7 +66,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Le
         choice=choice,
         history=history,
     )
-    _fit_heads(state, problem, settings, progress)
+    fit_heads(state, problem, settings, progress)
     return state
 
 
@@ -319,125 +250,6 @@ def _note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> No
             bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
         elif member == 0 and not spec.per_member:
             bank.keys[spec.side] = views.reliability(spec, member)
-
-
-def _fit_heads(
-    state: LearnedState, problem: Problem, settings: FitSettings, progress: Progress
-) -> None:
-    progress.stage("neighborhoods")
-    data = _cross_fitted_rows(state, problem)
-    poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
-    if settings.pooling == "auto" and state.base is not None and not settings.fast:
-        poolings.append("mixture")
-    tried = {
-        pooling: _cross_fit_heads(state, problem, settings, data, pooling, _TRIED, progress)
-        for pooling in poolings
-    }
-    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:_TRIED]])
-    tried_nll = {
-        pooling: mean_nll(fit.log_proba[judged], problem.truth[judged], problem.row_weight[judged])
-        for pooling, fit in tried.items()
-    }
-    best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
-    fit = _cross_fit_heads(
-        state, problem, settings, data, best, len(problem.folds), progress, tried[best]
-    )
-    state.heads = fit.heads
-    oof_nll = mean_nll(fit.log_proba, problem.truth, problem.row_weight)
-    base = data.base_log_proba if state.base is not None else None
-    state.part_temperatures = tuple(
-        fit_temperature(part, problem.truth, problem.row_weight)[0]
-        for part in (data.base_log_proba, fit.alone)
-    )
-    state.acceptance = (
-        accept(fit.log_proba, base, problem.truth, problem.row_weight)
-        if settings.calibrate
-        else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
-    )
-    state.choice |= {
-        "pooling": best,
-        "pooling_nll": tried_nll,
-        "head_nll": oof_nll,
-        "head_share": state.acceptance.share,
-        "spaces": [spec.name for spec in state.views.specs],
-    }
-
-
-def _cross_fitted_rows(state: LearnedState, problem: Problem) -> HeadRows:
-    """Every training row as its own member sees it: as a new row, itself left out."""
-    order = [torch.from_numpy(held_out) for _, held_out in problem.folds]
-    views = [state.look_again(member, positions) for member, positions in enumerate(order)]
-    back = torch.argsort(torch.cat(order))
-    spaces = [
-        Neighborhood(*(torch.cat(parts)[back] for parts in zip(*seen, strict=True)))
-        for seen in zip(*(view.spaces for view in views), strict=True)
-    ]
-    base = torch.cat([view.base_log_proba for view in views])[back]
-    return HeadRows(spaces, base, problem.truth, problem.row_weight)
-
-
-class _CrossFit(NamedTuple):
-    """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
-
-    heads: list[NeighborHead]
-    log_proba: Tensor
-    alone: Tensor
-
-
-def _cross_fit_heads(
-    state: LearnedState,
-    problem: Problem,
-    settings: FitSettings,
-    data: HeadRows,
-    pooling: Pooling,
-    n_members: int,
-    progress: Progress,
-    begun: _CrossFit | None = None,
-) -> _CrossFit:
-    """Fit the first `n_members` heads, each stopped on its fold; go on from those begun."""
-    empty = torch.zeros(len(problem.labels), problem.n_classes)
-    fit = begun or _CrossFit([], empty, empty.clone())
-    for member in range(len(fit.heads), min(n_members, len(problem.folds))):
-        train, held_out = problem.folds[member]
-        rows = torch.from_numpy(held_out)
-        head = _make_head(state, settings, pooling, len(data.spaces), settings.seed + member)
-
-        def note(record: dict[str, Any], member: int = member) -> None:
-            progress.epoch(f"{pooling} head, member {member + 1}", record, settings.head.epochs)
-
-        held = data.take(rows)
-        records = train_head(
-            head,
-            data.take(torch.from_numpy(train)),
-            held,
-            settings.head,
-            seed=settings.seed + member,
-            progress=note,
-        )
-        state.history.extend(
-            {"stage": f"{pooling} head", "member": member} | record for record in records
-        )
-        output = predict_with_head(head, held.spaces, held.base_log_proba)
-        fit.log_proba[rows], fit.alone[rows] = output.log_proba, output.neighbor_log_proba
-        fit.heads.append(head)
-    return fit
-
-
-def _make_head(
-    state: LearnedState, settings: FitSettings, pooling: Pooling, n_spaces: int, seed: int
-) -> NeighborHead:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return NeighborHead(
-            n_spaces,
-            state.prior,
-            has_base=state.base is not None,
-            pooling=pooling,
-            num_heads=settings.num_heads,
-            null=settings.null,
-            k_ensemble=settings.k_ensemble,
-            adaptive_k=settings.adaptive_k,
-        )
 
 
 def _plain_record(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """A fitted classifier as a folder: tensors, JSON, and scikit-learn parts through skops."""
 
 import io
+import os
 import platform
 import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.views import MemoryViews, SpaceSpec
-from nearwise.memory import Folder, MemoryBank
+from nearwise.memory import Folder, MemoryBank, read_folder, write_folder
 from nearwise.nn import NeighborHead, build_network, network_config
 
 KIND = "attention k-NN classifier"
@@ -238,3 +240,50 @@ def unpack_rows(folder: Folder) -> pd.DataFrame | np.ndarray:
         array: np.ndarray = folder.tensors["rows"].numpy()
         return array
     return pd.read_parquet(io.BytesIO(folder.blobs["rows"]))
+
+
+def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
+    """Write a fitted classifier to a folder, in one step."""
+    tensors, meta, blobs = pack_state(model._state)
+    row_tensors, row_blobs = pack_rows(model._rows)
+    params = model.get_params(deep=False)
+    if not (params["base"] is None or isinstance(params["base"], str)):
+        blobs["param.base"] = dump_model(params.pop("base"))
+    params["checkpoint_dir"] = None
+    if not isinstance(params["random_state"], int | None):
+        params["random_state"] = None  # a generator moves on; the fitted model does not need it
+    meta |= {
+        "params": params,
+        "classes": model.classes_.tolist(),
+        "classes_dtype": model.classes_.dtype.str,
+        "n_features_in": model.n_features_in_,
+        "feature_names_in": getattr(model, "feature_names_in_", np.array([])).tolist(),
+        "target_name": model.target_name_,
+        "versions": versions(),
+    }
+    write_folder(
+        Path(folder),
+        kind=KIND,
+        format_version=VERSION,
+        tensors=tensors | row_tensors,
+        meta=meta,
+        blobs=blobs | row_blobs,
+    )
+
+
+def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
+    """Read a classifier of class `kind` that `save_model` wrote."""
+    content = read_folder(Path(folder), kind=KIND, newest_version=VERSION)
+    meta = content.meta
+    params = dict(meta["params"])
+    if "param.base" in content.blobs:
+        params["base"] = load_model(content.blobs["param.base"], trusted)
+    model = kind(**params)
+    model.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
+    model.n_features_in_ = meta["n_features_in"]
+    if meta["feature_names_in"]:
+        model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
+    model.target_name_ = meta["target_name"]
+    model._rows = unpack_rows(content)
+    model._adopt(unpack_state(content, trusted))
+    return model

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from nearwise.estimators.base import given_candidate
-from nearwise.estimators.fitting import FitSettings
+from nearwise.estimators.problem import FitSettings
 from nearwise.functional import METRICS
 from nearwise.memory import INDEX_NAMES
 from nearwise.training import HeadConfig, TrainConfig

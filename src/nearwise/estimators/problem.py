@@ -1,0 +1,80 @@
+"""What a fit works on: checked settings, the encoded training rows and their folds."""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
+
+from nearwise.estimators.embedding import EmbedderName
+from nearwise.estimators.state import as_float
+from nearwise.estimators.table import Encoded, TableEncoder
+from nearwise.functional import Metric
+from nearwise.memory import IndexName
+from nearwise.training import HeadConfig
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Parameters of the estimator, checked and with "auto" still to be decided."""
+
+    n_neighbors: int
+    fold_neighbors: int
+    embedder: EmbedderName
+    base: Any
+    fast: bool
+    metric: Metric
+    pooling: Literal["auto", "log-linear", "mixture"]
+    null: bool
+    num_heads: int
+    k_ensemble: tuple[int, ...] | None
+    adaptive_k: Literal["entropy"] | None
+    calibrate: bool
+    index: IndexName
+    memory_budget: int
+    train: dict[str, Any]
+    head: HeadConfig
+    seed: int
+    device: str
+    n_jobs: int | None
+    checkpoint: Path | None
+
+
+@dataclass
+class Problem:
+    """The training rows of one fit."""
+
+    encoder: TableEncoder
+    rows: Encoded
+    labels: np.ndarray
+    weight: np.ndarray | None
+    n_classes: int
+    folds: list[tuple[np.ndarray, np.ndarray]]
+
+    @property
+    def row_weight(self) -> Tensor:
+        """Weight of each row, ones by default; float32 (n,)."""
+        return torch.ones(len(self.labels)) if self.weight is None else as_float(self.weight)
+
+    @property
+    def truth(self) -> Tensor:
+        """Class positions, int64 (n,)."""
+        return torch.from_numpy(self.labels)
+
+
+def make_folds(
+    labels: np.ndarray, n_members: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Stratified folds, one a member; at most as many as the largest class has rows."""
+    n_splits = max(2, min(n_members, int(np.bincount(labels).max())))
+    splitter = StratifiedKFold(n_splits, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # A rare class is missing from some folds; the base's floor and the neighbors stand in.
+        warnings.filterwarnings("ignore", message="The least populated class")
+        return [
+            (train, held_out) for train, held_out in splitter.split(np.zeros(len(labels)), labels)
+        ]

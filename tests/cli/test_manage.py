@@ -9,7 +9,7 @@ import pytest
 def test_evaluate_prints_the_model_and_its_halves(nearwise, tables, trained):
     result = nearwise("evaluate", trained, tables / "test.csv", "--resamples", "20")
     assert result.exit_code == 0
-    for word in ("accuracy", "NLL", "ECE", "AURC", "base alone", "neighbors alone", "null"):
+    for word in ("accuracy", "NLL", "ECE", "AURC", "base alone", "neighbors alone", "no neighbor"):
         assert word in result.out
 
 
@@ -91,6 +91,13 @@ def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
     assert facts["target"] == "label"
     assert list(facts["columns"]) == ["width", "height", "color"]
     assert sum(facts["classes"].values()) == facts["rows"] == 160
+
+
+def test_inspect_scores_leave_each_row_out(nearwise, trained):
+    facts = json.loads(nearwise("inspect", trained, "--scores", "--json").out)
+    assert 0.5 < facts["left_out"]["accuracy"] < 1
+    assert facts["settings"]["n_members"] == 2
+    assert "left out" in nearwise("inspect", trained, "--scores").out
 
 
 def test_a_torn_model_is_refused_with_the_reason(nearwise, model):

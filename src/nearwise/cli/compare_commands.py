@@ -65,8 +65,8 @@ def compare(
         progress=not quiet,
     )
     page = render_report(out)
+    show((out / "results.md").read_text(encoding="utf-8"))
     if not quiet:
-        show((out / "results.md").read_text(encoding="utf-8"))
         say(f"Tables: {out / 'results.md'} (.tex, .csv, .json). Report: {page}")
     failed = [record for record in records if record.status == "failed"]
     if failed:

@@ -69,7 +69,7 @@ def evaluate(
     learned = open_model(model)
     target = target or learned.target_name_
     frame, labels = split_target(read_frame(data), target, data)
-    features = match_columns(frame, learned.feature_names_in_, data)
+    features = match_columns(frame, learned.feature_names_in_, data, quiet=quiet)
     y = class_positions(labels, learned.classes_, data)
 
     parts = learned.predict_parts(features)
@@ -80,30 +80,32 @@ def evaluate(
     }
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
     null_mass = float(parts.null_mass.mean())
+    written = []
     if json_file:
-        _write_json(
-            json_file,
-            {
-                "model": str(model),
-                "data": data,
-                "n": len(y),
-                "metrics": scores["model"],
-                "intervals": {name: list(ends) for name, ends in intervals.items()},
-                "level": LEVEL,
-                "resamples": resamples,
-                "base_alone": scores["base alone"],
-                "neighbors_alone": scores["neighbors alone"],
-                "null_mass": null_mass,
-            },
-        )
+        numbers = {
+            "model": str(model),
+            "data": data,
+            "n": len(y),
+            "metrics": scores["model"],
+            "intervals": {name: list(ends) for name, ends in intervals.items()},
+            "level": LEVEL,
+            "resamples": resamples,
+            "base_alone": scores["base alone"],
+            "neighbors_alone": scores["neighbors alone"],
+            "null_mass": null_mass,
+        }
+        _write_json(json_file, numbers)
+        written.append(json_file)
     if report is not None:
         from nearwise.cli.evaluation_page import write_page
 
-        write_page(report, learned, data, features, y, parts.proba, scores, null_mass)
-        say(f"Wrote {report}.")
-    if json_file != "-" and not quiet:
+        write_page(report, learned, data, features, y, halves, scores, null_mass)
+        written.append(str(report))
+    if json_file != "-":
         show(_score_table(scores, intervals, f"{model} on {len(y)} rows of {data}"))
-        show(f"Mean mass of the null neighbor: {null_mass:.3f} (1: the base answers alone)")
+        show(f"Attention that went to no neighbor: {null_mass:.1%}")
+    if written and not quiet and json_file != "-":
+        say(f"Wrote {', '.join(written)}.")
 
 
 def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
@@ -177,12 +179,14 @@ def _score_table(
     return table
 
 
-def _write_json(path: str, content: dict[str, Any]) -> None:
+def _write_json(path: str, numbers: dict[str, Any]) -> None:
+    """Write numbers with the conditions they were made under."""
+    from nearwise.experiments.measure import command_line, hardware, versions
     from nearwise.experiments.records import plain, write_aside
 
-    text = json.dumps(plain(content), indent=2, ensure_ascii=False) + "\n"
+    conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
+    text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)
     if path == "-":
-        show(text.rstrip())
+        print(text)
     else:
-        write_aside(Path(path), text.encode("utf-8"))
-        say(f"Wrote {path}.")
+        write_aside(Path(path), f"{text}\n".encode())

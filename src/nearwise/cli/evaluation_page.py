@@ -12,9 +12,13 @@ if TYPE_CHECKING:
 
     from nearwise.estimators import AttnKNNClassifier
     from nearwise.experiments import Record
-    from nearwise.experiments.artifacts import Predictions
 
-_METHOD = "attention"
+# how the page names the model and its halves
+_METHODS = {
+    "model": "attention",
+    "base alone": "base alone",
+    "neighbors alone": "neighbors alone",
+}
 
 
 def write_page(
@@ -23,7 +27,7 @@ def write_page(
     data: str,
     features: "pd.DataFrame",
     labels: "np.ndarray",
-    proba: "np.ndarray",
+    proba: "dict[str, np.ndarray]",
     scores: dict[str, dict[str, float]],
     null_mass: float,
 ) -> None:
@@ -41,10 +45,10 @@ def write_page(
         Its rows, as the model knows them.
     labels : int64 ndarray of shape (n_rows,)
         Positions of the true labels among the model's classes.
-    proba : ndarray of shape (n_rows, n_classes)
-        The model's probabilities.
+    proba : dict of str to ndarray of shape (n_rows, n_classes)
+        Probabilities of "model", "base alone" and "neighbors alone".
     scores : dict of str to dict
-        Metrics of "model", "base alone" and "neighbors alone".
+        Metrics of the same three.
     null_mass : float
         Mean mass of the null neighbor.
     """
@@ -64,19 +68,25 @@ def write_page(
 
     name = "standard input" if data == "-" else Path(data).stem
     rows = np.arange(len(labels), dtype=np.int64)
-    predictions = Predictions(labels, proba, rows, [str(label) for label in model.classes_])
+    classes = [str(label) for label in model.classes_]
+    predictions = {
+        _METHODS[part]: Predictions(labels, values, rows, classes) for part, values in proba.items()
+    }
+    whole = _METHODS["model"]
     dataset = Dataset(
         name, features, model.classes_[labels], model.target_name_, "table", source=data
     )
     with tempfile.TemporaryDirectory() as folder:
 
-        def place(what: str, suffix: str) -> Path:
-            return artifact_path(folder, what, name, _METHOD, 0, suffix)
+        def place(what: str, method: str, suffix: str) -> Path:
+            return artifact_path(folder, what, name, method, 0, suffix)
 
-        save_predictions(place("predictions", "npz"), predictions)
-        save_json(place("curves", "json"), model.history_)
-        save_json(place("galleries", "json"), make_gallery(model, dataset, rows, predictions))
-        results = Results(_records(name, model, predictions, scores, null_mass), Path(folder))
+        for method, values in predictions.items():
+            save_predictions(place("predictions", method, "npz"), values)
+        save_json(place("curves", whole, "json"), model.history_)
+        gallery = make_gallery(model, dataset, rows, predictions[whole])
+        save_json(place("galleries", whole, "json"), gallery)
+        results = Results(_records(name, model, len(labels), scores, null_mass), Path(folder))
         page = make_page(Path(folder), results, f"{model.target_name_}, predicted on {name}")
     lead = (
         f"A model that remembers {len(model.memory_)} rows, measured on {len(labels)} rows it has "
@@ -88,11 +98,11 @@ def write_page(
 def _records(
     name: str,
     model: "AttnKNNClassifier",
-    predictions: "Predictions",
+    n_rows: int,
     scores: dict[str, dict[str, float]],
     null_mass: float,
 ) -> "list[Record]":
-    """Lay the halves and the whole out as rows of a comparison with one method."""
+    """Lay the model and its halves out as methods that were compared on the same rows."""
     from nearwise.experiments import Record
     from nearwise.experiments.measure import command_line, hardware, versions
 
@@ -100,16 +110,12 @@ def _records(
         "dataset": name,
         "seed": 0,
         "n_train": len(model.memory_),
-        "n_test": len(predictions.y),
-        "n_classes": len(predictions.classes),
+        "n_test": n_rows,
+        "n_classes": len(model.classes_),
         "versions": versions(),
         "hardware": hardware(),
         "command": command_line(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    parts: dict[str, dict[str, Any]] = {
-        f"{_METHOD}:base-alone": scores["base alone"] | {"part_of": _METHOD},
-        f"{_METHOD}:neighbors-alone": scores["neighbors alone"] | {"part_of": _METHOD},
-        _METHOD: scores["model"] | {"null_mass": null_mass},
-    }
-    return [Record(method=method, **facts, **values) for method, values in parts.items()]
+    records = [Record(method=_METHODS[part], **(facts | scores[part])) for part in scores]
+    return [replace(records[0], null_mass=null_mass), *records[1:]]

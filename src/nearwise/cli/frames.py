@@ -105,7 +105,12 @@ def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> 
 
 
 def match_columns(
-    frame: "pd.DataFrame", names: Sequence[str], where: str, *, expected: Iterable[str] = ()
+    frame: "pd.DataFrame",
+    names: Sequence[str],
+    where: str,
+    *,
+    expected: Iterable[str] = (),
+    quiet: bool = False,
 ) -> "pd.DataFrame":
     """Give the columns a model knows, by name and in its order.
 
@@ -119,6 +124,8 @@ def match_columns(
         Name of the file, for messages.
     expected : iterable of str
         Further columns that may be there (the target); others are ignored with a note.
+    quiet : bool, default=False
+        No note.
 
     Returns
     -------
@@ -133,7 +140,7 @@ def match_columns(
     require_columns(frame, names, where)
     known = {*names, *expected}
     extra = [str(column) for column in frame.columns if column not in known]
-    if extra:
+    if extra and not quiet:
         say(f"note: {where}: the model does not know {_listed(extra)}; ignored.")
     return frame[list(names)]
 

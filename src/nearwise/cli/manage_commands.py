@@ -13,9 +13,17 @@ from nearwise.cli.models import check_place, open_model, sole_writer
 from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
 
 if TYPE_CHECKING:
+    import rich.table
+
     from nearwise.estimators import AttnKNNClassifier
 
 _SHOWN = 30
+_TITLES = {
+    "choice": "chosen",
+    "calibration_source": "calibration",
+    "oof_nll": "out-of-fold NLL",
+    "left_out": "left out one by one",
+}
 
 
 @reported
@@ -46,7 +54,7 @@ def add(
     with sole_writer(model):
         learned = open_model(model)
         frame, labels = split_target(read_frame(data), target or learned.target_name_, data)
-        features = match_columns(frame, learned.feature_names_in_, data)
+        features = match_columns(frame, learned.feature_names_in_, data, quiet=quiet)
         before = set(learned.classes_.tolist())
         learned.add(features, labels)
         learned.save(out or model)
@@ -61,68 +69,94 @@ def add(
 @reported
 def inspect(
     model: ModelArgument,
+    scores: Annotated[
+        bool,
+        typer.Option("--scores", help="Also measure every remembered row without itself."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Tell what a model is: rows, classes, columns, what was chosen, calibration, scores.
 
     [bold]Examples[/bold]
       nearwise inspect iris.model
-      nearwise inspect iris.model --json
+      nearwise inspect iris.model --scores --json
     """
     from nearwise.experiments.records import plain
 
-    facts = describe(open_model(model))
+    facts = describe(open_model(model), scores=scores)
     if as_json:
         print(json.dumps(plain(facts), indent=2, ensure_ascii=False))
     else:
         show(_fact_table(facts, str(model)))
 
 
-def describe(model: "AttnKNNClassifier") -> dict[str, Any]:
+def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, Any]:
     """Collect what a fitted model can tell about itself.
 
     Parameters
     ----------
     model : AttnKNNClassifier
         Fitted.
+    scores : bool, default=False
+        Also predict every remembered row without itself, and measure that.
 
     Returns
     -------
     facts : dict
-        rows, target, classes (rows of each), columns (type of each), choice, n_neighbors,
-        calibration_source, temperature, oof_nll.
+        rows, target, classes (rows of each), columns (kind of each), settings (those that differ
+        from the defaults), choice, calibration_source, temperature, oof_nll, and with `scores`
+        left_out (metrics of the remembered rows, each without itself).
     """
     import numpy as np
 
     labels = np.asarray(model.memory_.labels)
     positions = labels.argmax(axis=1) if labels.ndim == 2 else labels
     counts = np.bincount(positions, minlength=len(model.classes_))
-    return {
+    defaults = type(model)().get_params(deep=False)
+    facts = {
         "rows": len(model.memory_),
         "target": model.target_name_,
         "classes": {str(label): int(n) for label, n in zip(model.classes_, counts, strict=True)},
         "columns": model.column_types_,
+        "settings": {
+            name: value
+            for name, value in model.get_params(deep=False).items()
+            if value is not defaults[name] and value != defaults[name] and name != "verbose"
+        },
         "choice": model.choice_,
         "calibration_source": model.calibration_source_,
         "temperature": model.temperature_,
         "oof_nll": model.oof_nll_,
     }
+    if scores:
+        from nearwise.metrics import evaluate_probabilities
+
+        facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
+    return facts
 
 
-def _fact_table(facts: dict[str, Any], title: str) -> Any:
+def _fact_table(facts: dict[str, Any], title: str) -> "rich.table.Table":
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        shown = _listed(value) if isinstance(value, dict) else str(value)
-        table.add_row(name.replace("_", " "), shown)
+        if isinstance(value, dict):
+            lines = [f"{key}: {_short(one)}" for key, one in list(value.items())[:_SHOWN]]
+            if len(value) > _SHOWN:
+                lines.append(f"and {len(value) - _SHOWN} more (--json shows all)")
+            table.add_row(_TITLES.get(name, name), "\n".join(lines))
+        else:
+            table.add_row(_TITLES.get(name, name), _short(value))
     return table
 
 
-def _listed(values: dict[str, Any]) -> str:
-    lines = [f"{name}: {value}" for name, value in list(values.items())[:_SHOWN]]
-    if len(values) > _SHOWN:
-        lines.append(f"and {len(values) - _SHOWN} more (--json shows all)")
-    return "\n".join(lines)
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_short, value))
+    return str(value)

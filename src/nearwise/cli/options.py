@@ -14,7 +14,7 @@ DataArgument = Annotated[
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
 DataRootOption = Annotated[
     Path | None,
     typer.Option(

@@ -74,7 +74,11 @@ def predict(
     frame = read_frame(data)
     kept = frame[_existing(frame, keep or [], data)]
     features = match_columns(
-        frame, learned.feature_names_in_, data, expected=[*kept.columns, learned.target_name_]
+        frame,
+        learned.feature_names_in_,
+        data,
+        expected=[*kept.columns, learned.target_name_],
+        quiet=quiet,
     )
     explanations = learned.explain(features, neighbors or None) if explain else None
     if form == "jsonl" and explanations is not None:

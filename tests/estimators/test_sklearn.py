@@ -133,7 +133,6 @@ def test_the_seed_matters_and_the_global_one_does_not():
         lambda model: model.save("unused"),
         lambda model: model.memory_,
     ],
-    ids="predict proba left-out parts kneighbors explain add remove relabel save memory".split(),
 )
 def test_use_before_fit_says_so(use):
     with pytest.raises(NotFittedError, match="not fitted yet"):

@@ -260,7 +260,7 @@ class NeighborHead(nn.Module):
     @property
     def gates(self) -> tuple[float, list[float]]:
         """The positive gates of the base and of each space, as used by "log-linear"."""
-        base = float(F.softplus(self.base_gate)) if self.has_base else 0.0
+        base = float(F.softplus(self.base_gate.detach())) if self.has_base else 0.0
         return base, F.softplus(self.space_gate).tolist()
 
     def forward(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
@@ -332,16 +332,18 @@ class NeighborHead(nn.Module):
         if self.adaptive_k == "entropy":
             keep = [_nearest_by_entropy(part) for part in alpha[:, :-1].split(sizes, dim=1)]
             alpha = self._softmax(scores, null, torch.cat(keep, dim=1))
-        return list(alpha[:, :-1].split(sizes, dim=1)), alpha[:, -1]
+        # Where neither neighbors nor a null can be asked, the prior or the base has to answer; a
+        # size that finds nobody leaves it to the others.
+        total = alpha.sum(dim=1, keepdim=True)
+        alpha = alpha / torch.where(total > 0, total, 1.0)
+        nobody = (total[:, 0] == 0).to(alpha)
+        return list(alpha[:, :-1].split(sizes, dim=1)), alpha[:, -1] + nobody
 
     @staticmethod
     def _softmax(scores: Tensor, null: Tensor, keep: Tensor | None) -> Tensor:
         if keep is not None:
             scores = scores.masked_fill(~keep[:, :, None], -math.inf)
-        alpha = _softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
-        # With neither neighbors nor a null to ask, the prior or the base has to answer.
-        nobody = (alpha.sum(dim=1, keepdim=True) == 0).to(alpha)
-        return torch.cat([alpha[:, :-1], alpha[:, -1:] + nobody], dim=1)
+        return _softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
 
     def _width(self, spaces: list[Neighborhood]) -> int:
         return max(len(self.prior), *(int(seen.labels.max()) + 1 for seen in spaces))

@@ -1,0 +1,131 @@
+"""Training of the neighbor head: it can only improve on distance weighting, and repeats."""
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from nearwise.nn import NeighborHead, describe_neighborhood
+from nearwise.training import (
+    HeadConfig,
+    HeadRows,
+    held_out_nll,
+    predict_with_head,
+    train_head,
+)
+
+C = 3
+
+
+def rows(n=200, k=8, seed=0, informative=True):
+    """Neighbors whose reliability tells which of them to trust."""
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, C, (n,), generator=g)
+    trusted = torch.rand(n, k, generator=g) < 0.5
+    wrong = torch.randint(0, C, (n, k), generator=g)
+    votes = torch.where(trusted, labels[:, None], wrong) if informative else wrong
+    distances = torch.rand(n, k, generator=g).sort(dim=1).values
+    base = torch.full((n, C), -math.log(C))
+    seen = describe_neighborhood(distances, votes, trusted.float(), base)
+    return HeadRows([seen], base, labels, torch.ones(n))
+
+
+def head(seed=0, **settings):
+    torch.manual_seed(seed)
+    return NeighborHead(1, torch.full((C,), 1 / C), has_base=False, **settings)
+
+
+def test_learns_whom_to_trust():
+    model, held_out = head(), rows(seed=1)
+    before = held_out_nll(model, held_out)
+    history = train_head(model, rows(), held_out, HeadConfig(epochs=30), seed=0)
+    after = held_out_nll(model, held_out)
+    assert after < before - 0.05
+    assert history[0] == {"epoch": 0, "train_loss": None, "held_out_nll": before}
+    assert after == pytest.approx(min(record["held_out_nll"] for record in history), abs=1e-5)
+    assert not model.training
+
+
+def test_is_never_worse_than_distance_weighting_on_the_held_out_rows():
+    model, held_out = head(), rows(seed=1, informative=False)
+    before = held_out_nll(model, held_out)
+    train_head(model, rows(seed=2), held_out, HeadConfig(epochs=5, lr=0.5), seed=0)
+    assert held_out_nll(model, held_out) <= before
+
+
+def test_repeats_bit_for_bit_and_leaves_the_global_random_state_alone():
+    results = []
+    for _ in range(2):
+        model = head()
+        state = torch.get_rng_state()
+        train_head(model, rows(), rows(seed=1), HeadConfig(epochs=4), seed=3)
+        assert torch.equal(state, torch.get_rng_state())
+        results.append(model.state_dict())
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_stops_when_patience_runs_out():
+    history = train_head(
+        head(), rows(), rows(seed=1, informative=False), HeadConfig(epochs=80, patience=2), seed=0
+    )
+    assert len(history) < 81
+
+
+def test_rows_of_weight_zero_teach_nothing():
+    train, held_out = rows(), rows(seed=1)
+    train.weight[100:] = 0
+    other = HeadRows(train.spaces, train.base_log_proba, train.labels.clone(), train.weight)
+    other.labels[100:] = (other.labels[100:] + 1) % C
+    first, second = head(), head()
+    config = HeadConfig(epochs=3, batch_size=200)
+    train_head(first, train, held_out, config, seed=0)
+    train_head(second, other, held_out, config, seed=0)
+    for name, value in first.state_dict().items():
+        torch.testing.assert_close(value, second.state_dict()[name])
+
+
+def test_ctrl_c_keeps_the_best_so_far_and_says_so():
+    def interrupt(record):
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    model, held_out = head(), rows(seed=1)
+    with pytest.warns(UserWarning, match=r"interrupted after 2 epochs.*best weights"):
+        history = train_head(
+            model, rows(), held_out, HeadConfig(epochs=50), seed=0, progress=interrupt
+        )
+    assert [record["epoch"] for record in history] == [0, 1, 2]
+    assert held_out_nll(model, held_out) <= history[0]["held_out_nll"]
+
+
+def test_chunks_predict_as_one():
+    model, many = head(), rows(5000)
+    output = predict_with_head(model, many.spaces, many.base_log_proba)
+    with torch.no_grad():
+        whole = model(many.spaces, many.base_log_proba)
+    torch.testing.assert_close(output.log_proba, whole.log_proba)
+    torch.testing.assert_close(output.weights[0], whole.weights[0])
+    torch.testing.assert_close(output.null_mass, whole.null_mass)
+
+
+def test_a_new_class_in_one_chunk_only_is_named_in_all():
+    model, many = head(), rows(4100)
+    many.spaces[0].labels[4099, 0] = C
+    output = predict_with_head(model, many.spaces, many.base_log_proba)
+    assert output.log_proba.shape == (4100, C + 1)
+    assert (output.log_proba[:4096, C].exp() < 1e-6).all()
+    assert output.log_proba[4099, C].exp() > 1e-3
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 0}, {"lr": -1.0}, {"neighbor_weight": -0.1}])
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(ValidationError, match=next(iter(settings))):
+        HeadConfig(**settings)
+
+
+def test_misspelt_settings_are_refused_with_a_hint():
+    with pytest.raises(ValidationError, match="Did you mean 'epochs'"):
+        HeadConfig(epoch=3)
+    with pytest.raises(ValidationError, match="Known: epochs, batch_size"):
+        HeadConfig(zzz=3)

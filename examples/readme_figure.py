@@ -90,7 +90,7 @@ def draw_parts(axis: Axes, why: Explanation) -> None:
     axis.set_xlabel("digit")
     axis.set_ylabel("probability")
     axis.set_ylim(0, 1)
-    axis.legend(frameon=False, loc="upper right")
+    axis.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
     axis.spines["right"].set_visible(False)
 
 
@@ -102,6 +102,8 @@ def draw_reliability(axis: Axes, y: np.ndarray, proba: np.ndarray, title: str, c
     axis.plot([0, 1], [0, 1], color=DARK, lw=0.8, ls=(0, (4, 3)))
     axis.bar(middle, bins.accuracy[filled], width=0.09, color=color)
     axis.vlines(middle, bins.low[filled], bins.high[filled], color=DARK, lw=1)
+    for x, n in zip(middle, bins.count[filled], strict=True):
+        axis.text(x, 0.02, str(n), ha="center", fontsize=6.5)
     axis.set_title(f"{title}\nNLL {nll(y, proba):.3f}, ECE {ece(y, proba):.3f}", fontsize=9)
     axis.set_xlabel("confidence")
     axis.set_xlim(0, 1)

@@ -21,7 +21,7 @@ from typing import Any
 
 from results_page import write_page
 
-from nearwise.experiments import PEERS, compare, get_method, read_records
+from nearwise.experiments import PEERS, Record, compare, get_method, read_records
 from nearwise.experiments.records import METRICS, plain, write_aside
 from nearwise.report.summary import Mean, Results
 
@@ -144,10 +144,15 @@ def summarize(folder: Path, datasets: list[str], peers: list[str], command: str)
     }
 
 
-def _row(record: Any) -> dict[str, Any]:
-    keep = ("dataset", "method", "seed", "k", "n_train", "n_test", *METRICS)
-    keep += ("null_mass", "fit_seconds", "predict_us_per_row", "peak_memory_mib", "time")
-    return {key: _short(getattr(record, key)) for key in keep}
+KEPT = (
+    *("dataset", "method", "seed", "k", "n_train", "n_test"),
+    *METRICS,
+    *("null_mass", "fit_seconds", "predict_us_per_row", "peak_memory_mib", "time"),
+)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    return {key: _short(getattr(record, key)) for key in KEPT}
 
 
 def _short(value: Any) -> Any:

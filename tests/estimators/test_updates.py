@@ -1,0 +1,190 @@
+"""Rows that come, go or change their label after fitting."""
+
+import copy
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from nearwise.estimators import AttnKNNClassifier
+from tests.estimators.cases import CHEAP, blobs, fitted, logistic, quietly, same, sums_to_one, table
+
+SETTINGS = [
+    {},
+    {"base": logistic()},
+    {"base": logistic(), "pooling": "mixture"},
+    {"embedder": "table", "train_params": {"epochs": 1}},
+]
+
+
+def island(n=8, at=40.0, seed=3):
+    """Rows far from all others."""
+    return np.random.default_rng(seed).normal(size=(n, 4)) * 0.1 + at
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_new_class_is_known_at_once(settings):
+    with quietly():
+        model = fitted(**settings)
+    model.add(island(), [7] * 8)
+    assert model.classes_.tolist() == [0, 1, 2, 7]
+    proba = model.predict_proba(island(3, seed=4))
+    assert proba.shape == (3, 4) and sums_to_one(proba)
+    assert (proba.argmax(axis=1) == 3).all()
+    assert sums_to_one(model.predict_proba(None)) and len(model.predict_proba(None)) == 98
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_add_then_remove_restores_every_prediction_exactly(settings):
+    X, _ = blobs(20, seed=5)
+    with quietly():
+        model = fitted(**settings)
+    before = model.predict_proba(X), model.predict_proba(None), model.kneighbors(X)
+    ids = model.add(X, np.zeros(20, dtype=int))
+    assert not same(model.predict_proba(X), before[0])
+    model.remove(ids)
+    assert same(model.predict_proba(X), before[0])
+    assert same(model.predict_proba(None), before[1])
+    assert all(same(a, b) for a, b in zip(model.kneighbors(X), before[2], strict=True))
+
+
+def test_relabel_back_restores_every_prediction_exactly():
+    X, y = blobs()
+    model = fitted(X, y, base=logistic())
+    before = model.predict_proba(X)
+    model.relabel([3, 4, 5], [0, 0, 0])
+    assert not same(model.predict_proba(X), before)
+    assert model.memory_.labels[3:6].tolist() == [0, 0, 0]
+    model.relabel([3, 4, 5], y[3:6])
+    assert same(model.predict_proba(X), before)
+
+
+def test_add_leaves_what_was_remembered_as_it_was():
+    model = fitted(base=logistic())
+    before = copy.deepcopy(model.memory_)
+    model.add(island(), [0] * 8)
+    bank = model.memory_
+    assert all(torch.equal(bank.keys[name][:90], keys) for name, keys in before.keys.items())
+    assert torch.equal(bank.labels[:90], before.labels)
+    assert torch.equal(bank.ids[:90], before.ids)
+
+
+def test_an_id_is_never_given_twice():
+    model = fitted()
+    assert model.add(island(2), [0, 1]).tolist() == [90, 91]
+    model.remove([91])
+    assert model.add(island(1), [0]).tolist() == [92]
+    assert model.memory_.ids.tolist() == [*range(91), 92]
+
+
+def test_a_class_with_a_single_row_is_taken():
+    model = fitted()
+    model.add(island(1), [3])
+    assert model.classes_.tolist() == [0, 1, 2, 3]
+    assert model.predict_proba(island(1))[0, 3] > model.predict_proba(blobs()[0])[:, 3].max()
+
+
+def test_rows_of_weight_zero_are_remembered_and_never_asked():
+    model = fitted()
+    X = island(4)
+    model.add(X, [0, 0, 1, 1], sample_weight=[0, 0, 1, 1])
+    (explanation,) = model.explain(X[:1], n_neighbors=None)
+    weights = {neighbor.id: neighbor.weight for neighbor in explanation.neighbors}
+    assert weights.get(90, 0) == weights.get(91, 0) == 0 < weights[92]
+
+
+def test_a_copy_learns_alone():
+    X, _ = blobs()
+    model = fitted()
+    before = model.predict_proba(X)
+    twin = copy.deepcopy(model)
+    twin.add(island(), [0] * 8)
+    twin.relabel([0], [2])
+    assert same(model.predict_proba(X), before) and len(model.memory_) == 90
+
+
+def test_tables_take_new_rows_with_new_categories():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    new = frame.iloc[:2].assign(town="Quito")
+    with pytest.warns(UserWarning, match=r"town \(2\)"):
+        model.add(new, y[:2])
+    shown = model.explain(frame.iloc[:1], n_neighbors=None)[0].neighbors
+    assert {neighbor.id for neighbor in shown} & {120, 121}
+    assert sums_to_one(model.predict_proba(frame))
+
+
+def test_text_classes_grow_by_longer_names():
+    X, y = blobs()
+    model = fitted(X, np.array(["a", "b", "c"])[y])
+    model.add(island(2), ["a much longer name"] * 2)
+    assert model.predict(island(1)).tolist() == ["a much longer name"]
+
+
+BAD = {
+    "NaN": (lambda X: np.where(X[0, 0] == X, np.nan, X), [0, 0], "contains NaN"),
+    "width": (lambda X: X[:, :3], [0, 0], "3 features"),
+    "labels": (lambda X: X, [0], "2 rows but y has 1 labels"),
+    "missing label": (lambda X: X, [0, np.nan], "NaN or missing labels in 1 of 2"),
+    "other kind": (lambda X: X, ["new", "new"], "are text and the classes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_added_changes_nothing(case):
+    spoil, labels, message = BAD[case]
+    model = fitted()
+    before = model.predict_proba(blobs()[0])
+    with pytest.raises(ValueError, match=message):
+        model.add(spoil(island(2)), labels)
+    assert len(model.memory_) == 90 and model.classes_.tolist() == [0, 1, 2]
+    assert same(model.predict_proba(blobs()[0]), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.remove([1000]), "not among the 90 rows"),
+        (lambda model: model.remove(range(89)), "leaves"),
+        (lambda model: model.relabel([0], [9]), "not among the classes"),
+        (lambda model: model.relabel([0, 1], [1]), "labels have shape"),
+        (lambda model: model.relabel([1000], [1]), "not among the 90 rows"),
+    ],
+    ids=["unknown id", "too many", "unknown label", "too few labels", "unknown id to relabel"],
+)
+def test_impossible_changes_are_refused_and_change_nothing(change, message):
+    model = fitted(base=logistic())
+    before = model.predict_proba(blobs()[0])
+    with pytest.raises(ValueError, match=message):
+        change(model)
+    assert len(model.memory_) == 90
+    assert same(model.predict_proba(blobs()[0]), before)
+
+
+def test_a_member_keeps_rows_that_it_may_ask():
+    model = fitted(base=logistic())
+    folds = model.memory_.keys["side.fold"][:, 0]
+    gone = torch.nonzero(folds == 0)[:-1, 0]
+    with pytest.raises(ValueError, match="member 0 of the bag 1 of the rows"):
+        model.remove(gone)
+    model.add(island(2), [0, 1])
+    model.remove(gone)
+    assert sums_to_one(model.predict_proba(blobs()[0]))
+
+
+def test_a_class_may_be_forgotten_altogether():
+    X, y = blobs()
+    model = fitted(X, y)
+    model.remove(np.flatnonzero(y == 2))
+    proba = model.predict_proba(X)
+    assert sums_to_one(proba) and proba.shape == (90, 3)
+    assert (proba[y == 2, 2] < 0.5).all()
+
+
+def test_series_and_tensors_of_ids_are_taken():
+    model = fitted()
+    model.remove(torch.tensor([0]))
+    model.remove(np.array([1]))
+    model.relabel(pd.Series([2]).to_numpy(), pd.Series([0]))
+    assert len(model.memory_) == 88 and model.memory_.labels[0] == 0

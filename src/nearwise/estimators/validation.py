@@ -121,8 +121,8 @@ def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
     counts = np.bincount(codes)
     if len(classes) < 2:
         raise ValueError(
-            f"All {len(codes)} rows belong to one class, {classes.tolist()[0]!r}. A classifier needs at "
-            "least 2 classes: add rows of another one."
+            f"All {len(codes)} rows belong to one class, {classes.tolist()[0]!r}. A classifier "
+            "needs at least 2 classes: add rows of another one."
         )
     single = [str(c) for c, count in zip(classes, counts, strict=True) if count == 1]
     if single:

@@ -20,7 +20,7 @@ from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem, make_folds
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import Answer, LearnedState
-from nearwise.estimators.table import Encoded, TableEncoder, as_frame
+from nearwise.estimators.table import Encoded, TableEncoder, as_frame, plain
 from nearwise.estimators.updates import append_rows, drop_rows, give_labels
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName, MemoryBank
@@ -44,8 +44,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         numeric and categorical embeddings with a linear key. "deep": an MLP with a linear head.
         "mlp": the original study's. "auto" chooses by held-out NLL, and none in a small table.
     base : "auto", None or classifier, default="auto"
-        Parametric half. "auto" cross-fits a few scikit-learn classifiers and pools them by
-        out-of-fold NLL; None lets the class shares stand in.
+        "auto" cross-fits a few classifiers and pools them; None: the class shares stand in.
     preset : {"default", "fast"}, default="default"
         "fast": 3 members, fewer candidates, no trained space in large tables.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
@@ -61,8 +60,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     k_ensemble : sequence of int, optional
         Average the weights of these neighborhood sizes, from one search.
     adaptive_k : {"entropy"}, optional
-        Choose each query's size by the entropy of its weights (the original study's rule). None
-        leaves it to the attention over all `n_neighbors`.
+        The original study's rule, by the entropy of the weights; None asks all `n_neighbors`.
     calibration : {"auto", None}, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
         the out-of-fold NLL.
@@ -108,9 +106,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2])
-    >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
-    True
+    >>> AttnKNNClassifier(base=None, random_state=0).fit(X, y).predict(X[:2]).tolist()
+    [0, 0]
     """
 
     def __init__(
@@ -180,6 +177,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         classes, codes = validation.check_labels(y, len(rows))
         validation.check_class_sizes(classes, codes)
         weight = validation.check_weight(sample_weight, len(rows))
+        weight_unit = 1.0 if weight is None else float(weight.mean())
+        weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = validation.check_settings(self, len(rows), len(classes), seed)
         encoder = TableEncoder()
@@ -191,6 +190,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         with Progress(self.verbose) as progress:
             state = fit_state(problem, place, progress)
         self.classes_ = classes
+        self._weight_unit = weight_unit
         self.target_name_ = str(getattr(y, "name", None) or "target")
         self._rows = rows.reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows.copy()
         self._adopt(state)
@@ -240,10 +240,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """
         return finish(self._answer(self._encode(X)).log_proba, self.temperature_)
 
-    def predict(self, X: Any = None) -> np.ndarray:
-        """Most probable classes, shape (n,); `X` as in `predict_proba`."""
-        labels: np.ndarray = self.classes_[self.predict_proba(X).argmax(axis=1)]
-        return labels
+    def predict(self, X: Any = None) -> Any:
+        """Most probable classes, ndarray of shape (n,); `X` as in `predict_proba`."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def predict_parts(self, X: Any = None) -> Parts:
         """Probabilities beside their two halves, base and neighbors; `X` as in `predict_proba`."""
@@ -274,7 +273,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         distances : ndarray of shape (n, n_neighbors)
-            In units of `metric`; ascending. Only with `return_distance`.
+            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
         ids : ndarray of shape (n, n_neighbors)
             Ids in `memory_`; training rows count from 0.
         """
@@ -318,7 +317,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def _remembered(self, position: int) -> dict[str, Any]:
         """Give the training row at a bank position, column name to value."""
         if isinstance(self._rows, pd.DataFrame):
-            return {str(name): value for name, value in self._rows.iloc[position].items()}
+            row = self._rows.iloc[position]
+            return {str(name): plain(value) for name, value in row.items()}
         return dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
 
     def add(self, X: Any, y: Any, sample_weight: Any = None) -> Tensor:
@@ -337,12 +337,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         rows = validation.check_rows(self, X, reset=False)
         encoded = self._state.encoder.transform(rows)
         classes, codes = validation.check_labels(y, len(rows))
-        known = {label: place for place, label in enumerate(self.classes_.tolist())}
-        fresh = [label for label in classes.tolist() if label not in known]
-        known |= {label: len(known) + i for i, label in enumerate(fresh)}
-        labels = np.array([known[label] for label in classes.tolist()], dtype=np.int64)[codes]
+        places, fresh = validation.positions_among(self.classes_, classes)
+        labels = torch.from_numpy(places[codes])
         weight = validation.check_weight(sample_weight, len(rows))
-        ids = append_rows(self._state, encoded, torch.from_numpy(labels), weight, len(known))
+        weight = None if weight is None else weight / self._weight_unit
+        n_classes = len(self.classes_) + len(fresh)
+        ids = append_rows(self._state, encoded, labels, weight, n_classes)
         if fresh:
             extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
             self.classes_ = np.concatenate([self.classes_, extra])
@@ -366,15 +366,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def relabel(self, ids: Any, y: Any) -> None:
         """Give remembered rows other labels among `classes_`; the head is not trained again."""
         check_is_fitted(self)
-        known = {label: place for place, label in enumerate(self.classes_.tolist())}
-        wanted = np.asarray(y).ravel().tolist()
-        strange = [label for label in wanted if label not in known]
+        wanted = np.asarray(y).ravel()
+        places, strange = validation.positions_among(self.classes_, wanted)
         if strange:
             raise ValueError(
-                f"Labels {strange[:5]} are not among the classes {list(known)[:10]}. Rows of new "
-                "classes come in through add()."
+                f"Labels {strange[:5]} are not among the classes {self.classes_.tolist()[:10]}. "
+                "Rows of new classes come in through add()."
             )
-        give_labels(self._state, ids, torch.tensor([known[label] for label in wanted]))
+        give_labels(self._state, ids, torch.from_numpy(places))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete."""

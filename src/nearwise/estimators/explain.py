@@ -45,7 +45,7 @@ class Neighbor:
         Its id in the memory; rows of `fit` count from 0.
     label : Any
     distance : float
-        To the query in the feature space, in units of the estimator's metric.
+        To the query, by the estimator's metric between keys of the feature map.
     weight : float
         Its share of the attention, in [0, 1], over all members and key spaces.
     proba_without : ndarray of shape (n_classes,)

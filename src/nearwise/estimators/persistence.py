@@ -42,6 +42,8 @@ TRUSTED = (
     "sklearn._loss._loss.CyHalfMultinomialLoss",
     "sklearn.neighbors._kd_tree.KDTree",
     "sklearn.neighbors._ball_tree.BallTree",
+    "sklearn.metrics._dist_metrics.EuclideanDistance",
+    "sklearn.metrics._dist_metrics.EuclideanDistance64",
 )
 
 
@@ -259,6 +261,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
         "n_features_in": model.n_features_in_,
         "feature_names_in": getattr(model, "feature_names_in_", np.array([])).tolist(),
         "target_name": model.target_name_,
+        "weight_unit": model._weight_unit,
         "versions": versions(),
     }
     write_folder(
@@ -284,6 +287,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     if meta["feature_names_in"]:
         model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
     model.target_name_ = meta["target_name"]
+    model._weight_unit = meta["weight_unit"]
     model._rows = unpack_rows(content)
     model._adopt(unpack_state(content, trusted))
     return model

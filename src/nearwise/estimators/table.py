@@ -91,7 +91,7 @@ class TableEncoder:
             raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
         self.kinds = {name: _kind(frame[name]) for name in self.columns}
         for name in self.categorical:
-            counts = frame[name].map(_plain, na_action="ignore").value_counts(sort=True)
+            counts = frame[name].map(plain, na_action="ignore").value_counts(sort=True)
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
         gaps = np.isnan(numbers)
@@ -139,7 +139,7 @@ class TableEncoder:
         codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
         unknown: list[tuple[str, int]] = []
         for place, name in enumerate(self.categorical):
-            values = frame[name].map(_plain, na_action="ignore")
+            values = frame[name].map(plain, na_action="ignore")
             known = {value: code for code, value in enumerate(self.categories[name], start=1)}
             found = values.map(known)
             unknown.append((name, int((found.isna() & values.notna()).sum())))
@@ -239,7 +239,7 @@ def _as_floats(column: pd.Series, name: str) -> np.ndarray:
     return values
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Turn a category into what JSON can hold: intervals, dates and the like become text."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float) else str(value)

@@ -20,8 +20,8 @@ def append_rows(
 ) -> Tensor:
     """Remember new rows; every member may find them.
 
-    Their base opinion is the mean of the fold models', which have not seen them. Their own
-    reliability comes from the rows remembered before; those rows keep theirs.
+    Their base opinion is the mean of the fold models', which have not seen them. They get a
+    reliability of their own; the rows remembered before keep theirs.
 
     Returns
     -------
@@ -41,11 +41,18 @@ def append_rows(
             name = spec.key(member)
             if name not in keys:
                 keys[name] = state.member_keys(spec.name, member, rows, features, base)
-            if spec.side not in keys:
-                keys[spec.side] = state.views.reliability_of_new(spec, member, keys[name], labels)
+        keys.setdefault(spec.side, torch.zeros(len(rows), 1))
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
     state.views.forget()
+    positions = bank.positions(ids)
+    for spec in specs:
+        if not spec.per_member:
+            column = bank.keys[spec.side].clone()
+            column[positions, 0] = float("nan")
+            bank.keys[spec.side] = column.nan_to_num(float(column.nanmean()))
+            reliability = state.views.reliability_of_new(spec, 0, positions, len(state.prior))
+            bank.keys[spec.side][positions, 0] = reliability
     return ids
 
 

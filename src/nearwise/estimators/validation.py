@@ -116,6 +116,27 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return classes, codes.astype(np.int64)
 
 
+def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+    """Positions of labels among known classes, new ones after them; and the new classes.
+
+    Raises
+    ------
+    ValueError
+        If text meets numbers: "1" and 1 would become two classes.
+    """
+    is_text = [values.dtype.kind in "OUST" for values in (known, labels)]
+    if is_text[0] != is_text[1]:
+        kinds = ["text" if text else "numbers" for text in is_text]
+        raise ValueError(
+            f"The labels are {kinds[1]} ({labels.tolist()[0]!r}) but the classes are {kinds[0]} "
+            f"({known.tolist()[0]!r}). Give labels of the kind the model was fitted with."
+        )
+    places = {label: place for place, label in enumerate(known.tolist())}
+    fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in places]
+    places |= {label: len(places) + i for i, label in enumerate(fresh)}
+    return np.array([places[label] for label in labels.tolist()], dtype=np.int64), fresh
+
+
 def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
     """Refuse a single class, and classes with one row, which nothing can be left out of."""
     counts = np.bincount(codes)
@@ -156,7 +177,7 @@ def _first(labels: np.ndarray) -> Any:
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
-    """Return sample weights as float64 (n,) with mean 1, or None."""
+    """Return sample weights as float64 (n,), or None."""
     if sample_weight is None:
         return None
     weight = np.asarray(sample_weight, dtype=np.float64)
@@ -172,7 +193,7 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
         )
     if not weight.any():
         raise ValueError("Every sample_weight is zero. Give a positive weight to some rows.")
-    return weight / weight.mean()
+    return weight
 
 
 def check_settings(estimator: Any, n_rows: int, n_classes: int, seed: int) -> FitSettings:

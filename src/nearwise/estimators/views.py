@@ -128,7 +128,10 @@ class MemoryViews:
             positions = self.rows(spec, member)
             keys = self.bank.keys[spec.key(member)]
             index = make_index(
-                self.index, spec.metric, len(positions), memory_budget=self.memory_budget
+                _for_metric(self.index, spec.metric),
+                spec.metric,
+                len(positions),
+                memory_budget=self.memory_budget,
             )
             everything = len(positions) == len(keys)
             index.fit(keys if everything else keys[positions], self.bank.ids[positions])
@@ -159,11 +162,22 @@ class MemoryViews:
         return same[:, None]
 
     def reliability_of_new(
-        self, spec: SpaceSpec, member: int, keys: Tensor, labels: Tensor, k: int = _OWN_NEIGHBORS
+        self, spec: SpaceSpec, member: int, positions: Tensor, n_known: int
     ) -> Tensor:
-        """Share of the remembered neighbors of new rows that carry their labels, (n_new, 1)."""
-        found = self.search(spec, member, keys, k)
-        return (self.labels[found.indices] == labels[:, None]).float().mean(1, keepdim=True)
+        """Share of the neighbors of rows added after fitting that carry their labels, (n_new,).
+
+        Of a class that is new (at or beyond `n_known`) there may be few rows yet: the share is of
+        those there are, drawn towards the usual reliability as by four rows more.
+        """
+        keys = self.bank.keys[spec.key(member)][positions]
+        found = self.search(spec, member, keys, _OWN_NEIGHBORS, self.bank.ids[positions])
+        labels = self.labels[positions]
+        same = (self.labels[found.indices] == labels[:, None]).float().sum(1)
+        others = torch.bincount(self.labels)[labels] - 1
+        k = float(found.indices.shape[1])
+        usual = self.bank.keys[spec.side].mean()
+        of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
+        return torch.where(labels < n_known, same / k, of_new_class)
 
     def neighborhood(
         self,
@@ -198,6 +212,13 @@ class MemoryViews:
             own_opinion,
             torch.log(weight),
         )
+
+
+def _for_metric(index: IndexName, metric: Metric) -> IndexName:
+    """Flat FAISS has one index for Euclidean metrics and one for inner products."""
+    if not index.startswith("faiss-flat"):
+        return index
+    return "faiss-flat-l2" if metric in ("euclidean", "sqeuclidean") else "faiss-flat-ip"
 
 
 def _pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:

@@ -57,8 +57,8 @@ def test_digits_are_images_and_tables_are_not():
 
 
 def test_the_gallery_shows_sure_mistakes_and_unsure_answers():
-    y = np.array([0, 0, 1, 1, 0])
-    proba = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.45, 0.55], [0.51, 0.49]])
+    y = np.array([0, 0, 1, 1, 0, 1])
+    proba = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.45, 0.55], [0.51, 0.49], [0.01, 0.99]])
     chosen = choose_gallery_rows(y, proba)
     assert chosen == [
         (1, "wrong"),

@@ -214,6 +214,13 @@ def test_a_table_gallery_shows_the_columns_that_differ():
     assert [n.agrees for n in example.neighbors] == [False, True]
 
 
+def test_embeddings_are_shown_by_label_weight_and_distance():
+    stored = {"image_shape": None, "columns": None, "classes": ["a", "b"], "kind": "embeddings"}
+    gallery = make_page_gallery("d", "m", 0, stored | {"rows": [gallery_row()]})
+    assert gallery.columns == []
+    assert gallery.wrong[0].neighbors[0].weight == 0.6
+
+
 def test_a_wide_table_is_cut_to_eight_columns():
     rows = [gallery_row(row=list(range(20)), neighbors=[]), gallery_row(row=[0] * 20, neighbors=[])]
     stored = {"image_shape": None, "columns": None, "classes": ["a", "b"], "rows": rows}

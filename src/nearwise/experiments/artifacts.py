@@ -18,6 +18,7 @@ FLOAT32_CELLS = 1_000_000
 GALLERY_WRONG = 8
 GALLERY_UNCERTAIN = 8
 GALLERY_NEIGHBORS = 8
+UNSURE_BELOW = 0.95  # top probability
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,12 @@ def choose_gallery_rows(y: np.ndarray, proba: np.ndarray) -> list[tuple[int, str
     Returns
     -------
     list of (test position, "wrong" or "uncertain")
-        At most 8 of each; wrong ones first, the surest first.
+        At most 8 of each; wrong ones first, the surest first. A right answer counts as
+        uncertain below a probability of 0.95.
     """
     top, guess = proba.max(axis=1), proba.argmax(axis=1)
     wrong = np.flatnonzero(guess != y)
-    right = np.flatnonzero(guess == y)
+    right = np.flatnonzero((guess == y) & (top < UNSURE_BELOW))
     wrong = wrong[np.argsort(-top[wrong], kind="stable")][:GALLERY_WRONG]
     right = right[np.argsort(top[right], kind="stable")][:GALLERY_UNCERTAIN]
     return [(int(i), "wrong") for i in wrong] + [(int(i), "uncertain") for i in right]

@@ -120,7 +120,8 @@ class StoppedBoosting(ClassifierMixin, BaseEstimator):
                 random_state=self.random_state,
             )
         if self.library == "lightgbm":
-            lightgbm = _import_lightgbm()
+            import lightgbm
+
             return lightgbm.LGBMClassifier(
                 learning_rate=self.learning_rate,
                 n_estimators=rounds,
@@ -130,7 +131,8 @@ class StoppedBoosting(ClassifierMixin, BaseEstimator):
                 force_row_wise=True,
                 verbose=-1,
             )
-        catboost = _import_catboost()
+        import catboost
+
         return catboost.CatBoostClassifier(
             learning_rate=self.learning_rate,
             iterations=rounds,
@@ -155,7 +157,9 @@ class StoppedBoosting(ClassifierMixin, BaseEstimator):
             losses = np.asarray(model.validation_score_)
             return int(np.argmax(losses))  # entry 0 is the score before the first round
         if self.library == "lightgbm":
-            stop = _import_lightgbm().early_stopping(self.patience, verbose=False)
+            from lightgbm import early_stopping
+
+            stop = early_stopping(self.patience, verbose=False)
             with warnings.catch_warnings():  # eval_set works in every version, and warns in some
                 warnings.simplefilter("ignore")
                 model.fit(X, y, eval_set=[(X_stop, y_stop)], callbacks=[stop])
@@ -178,23 +182,3 @@ class StoppedBoosting(ClassifierMixin, BaseEstimator):
     def predict(self, X: Table) -> np.ndarray:
         """Return the most probable class."""
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
-
-
-def _import_lightgbm() -> Any:
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise ImportError(
-            'the method "lightgbm" needs the extra "peers": pip install nearwise[peers]'
-        ) from error
-    return lightgbm
-
-
-def _import_catboost() -> Any:
-    try:
-        import catboost
-    except ImportError as error:
-        raise ImportError(
-            'the method "catboost" needs the extra "peers": pip install nearwise[peers]'
-        ) from error
-    return catboost

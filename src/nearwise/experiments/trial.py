@@ -126,7 +126,7 @@ def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Reco
     whole = replace(
         blank,
         **_metrics(split, proba),
-        k=_neighbors_consulted(last),
+        k=_neighbors_consulted(last, split),
         null_mass=null_mass,
         fit_seconds=fit_seconds,
         predict_us_per_row=predict_us,
@@ -206,12 +206,11 @@ def _keep_artifacts(
         save_json(_path(setting, split, name, "galleries", "json"), gallery)
 
 
-def _neighbors_consulted(model: Any) -> int | None:
-    for name in ("n_neighbors_", "n_neighbors"):
-        value = getattr(model, name, None)
-        if isinstance(value, (int, np.integer)):
-            return int(value)
-    return None
+def _neighbors_consulted(model: Any, split: Split) -> int | None:
+    k = getattr(model, "n_neighbors_", None)
+    if k is None and hasattr(model, "kneighbors"):  # n_neighbors="auto" is settled in fit
+        k = len(model.kneighbors(split.X_test[:1])[0][0])
+    return None if k is None else int(k)
 
 
 def _choices(model: Any) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, An
     shape = stored.get("image_shape")
     rows = stored["rows"]
     names = stored.get("columns") or [f"f{i}" for i in range(len(rows[0]["row"]) if rows else 0)]
-    kept = [] if shape else _telling_columns(rows, len(names))
+    # Single numbers of an image or an embedding tell a reader nothing.
+    bare = bool(shape) or stored.get("kind") == "embeddings"
+    kept = [] if bare else _telling_columns(rows, len(names))
     show = _ImageShower(shape, rows) if shape else _TableShower(kept)
     examples = [_example(row, stored["classes"], show) for row in rows]
     return Gallery(

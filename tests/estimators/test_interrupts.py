@@ -95,7 +95,8 @@ def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeyp
 @pytest.mark.parametrize("change", ["rows", "labels", "weights", "seed"])
 def test_another_fit_never_goes_on_from_these_checkpoints(change, tmp_path):
     X, y = blobs()
-    settings = {**EMBEDDED, "train_params": {"epochs": 2}, "checkpoint_dir": tmp_path}
+    settings = {**EMBEDDED, "n_members": 2, "train_params": {"epochs": 1}}
+    settings["checkpoint_dir"] = tmp_path
     AttnKNNClassifier(**settings).fit(X, y)
     weight = np.ones(90)
     if change == "rows":

@@ -248,7 +248,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
     """Write a fitted classifier to a folder, in one step."""
     tensors, meta, blobs = pack_state(model._state)
     row_tensors, row_blobs = pack_rows(model._rows)
-    params = model.get_params(deep=False)
+    params = plain_params(model.get_params(deep=False))
     if not (params["base"] is None or isinstance(params["base"], str)):
         blobs["param.base"] = dump_model(params.pop("base"))
     params["checkpoint_dir"] = None

@@ -24,6 +24,7 @@ View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 _LARGE = 5_000
 _WIDE = 64
+_MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
 
 
 @dataclass
@@ -83,10 +84,10 @@ def auto_candidates(
         "n_jobs": n_jobs,
         "random_state": seed,
     }
-    many = n_classes > 5
+    many = n_classes > _MANY
     boosting = HistGradientBoostingClassifier(
-        learning_rate=0.1 if many else 0.06,
-        max_iter=100 if many else 400,
+        learning_rate=0.06,
+        max_iter=400,
         early_stopping=n_rows > 800,
         validation_fraction=0.1,
         categorical_features=list(category_places(encoder)) or None,
@@ -97,8 +98,8 @@ def auto_candidates(
     if fast:
         return [logistic, extra if many or n_rows < _LARGE else boosted]
     kernel = make_pipeline(
-        Nystroem(gamma=0.5 / width, n_components=min(500, int(0.6 * n_rows)), random_state=seed),
-        LogisticRegression(C=30.0, max_iter=200),
+        Nystroem(gamma=0.5 / width, n_components=min(400, int(0.6 * n_rows)), random_state=seed),
+        LogisticRegression(C=30.0, max_iter=100),
     )
     chosen = [logistic, extra]
     if n_rows <= 20_000:
@@ -106,7 +107,7 @@ def auto_candidates(
         chosen.append(
             Candidate("random-forest", RandomForestClassifier(**forest), "ordinal_filled", [])
         )
-    if n_classes <= 10:
+    if not many:
         chosen.append(boosted)
     return chosen
 

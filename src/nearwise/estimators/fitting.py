@@ -141,7 +141,7 @@ def _embedder_kinds(problem: Problem, settings: FitSettings) -> list[EmbedderNam
         return []
     if width >= _WIDE and n > 5_000:
         return ["deep"]
-    return ["table", "deep"] if not settings.fast else ["table"]
+    return ["table", "deep"] if n > 5_000 else ["table"]
 
 
 def _fit_base(

@@ -23,7 +23,7 @@ class HeadConfig(BaseModel):
 
     Parameters
     ----------
-    epochs : int, default=100
+    epochs : int, default=60
         Most passes over the training rows.
     batch_size : int or None, default=None
         Rows a step; None takes an eighth of the rows, between 64 and 1024.
@@ -33,7 +33,7 @@ class HeadConfig(BaseModel):
         Of AdamW.
     neighbor_weight : float, default=0.5
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction.
-    patience : int, default=10
+    patience : int, default=8
         Evaluations without a better held-out NLL before stopping.
     """
 
@@ -50,13 +50,13 @@ class HeadConfig(BaseModel):
             raise ValueError(f"Unknown head setting {strange[0]!r}. {hint}")
         return values
 
-    epochs: int = Field(100, ge=1)
+    epochs: int = Field(60, ge=1)
     batch_size: int | None = Field(None, ge=1)
     steps_per_epoch: int = Field(40, ge=1)
     lr: float = Field(1e-2, gt=0)
     weight_decay: float = Field(1e-3, ge=0)
     neighbor_weight: float = Field(0.5, ge=0)
-    patience: int = Field(10, ge=1)
+    patience: int = Field(8, ge=1)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,10 @@ class FeatureSpace:
         if self.kind == "whitened":
             raw = dense * self._width_scale(encoder, dense.shape[1])
             self.state["mean"] = raw.mean(axis=0)
-            values, vectors = np.linalg.eigh(np.cov(raw - self.state["mean"], rowvar=False))
+            covariance = np.atleast_2d(np.cov(raw - self.state["mean"], rowvar=False))
+            values, vectors = np.linalg.eigh(covariance)
+            if values[-1] < 1e-30:  # all columns are constant: one component stays, and is zero
+                values[-1] = 1.0
             keep = values > 1e-10 * values.max()
             self.state["rotation"] = vectors[:, keep] * values[keep] ** -0.25
         return self

@@ -109,12 +109,16 @@ def _fit_embedding(
         )
         return network, result
 
-    firsts = {kind: train(kind, 0) for kind in kinds}
-    best = min(firsts, key=lambda kind: firsts[kind][1].best_nll)
+    firsts = {}
+    for kind in kinds:
+        firsts[kind] = train(kind, 0)
+        if firsts[kind][1].interrupted:
+            break
+    best = min(firsts, key=lambda kind: _or_infinity(firsts[kind][1].best_nll))
     choice["embedder"] = best
     choice["embedder_nll"] = {kind: result.best_nll for kind, (_, result) in firsts.items()}
     networks = [firsts[best][0]]
-    interrupted = firsts[best][1].interrupted
+    interrupted = any(result.interrupted for _, result in firsts.values())
     for member in range(1, len(problem.folds)):
         if interrupted:
             break
@@ -129,6 +133,10 @@ def _fit_embedding(
         choice["embedder"] = "identity (interrupted)"
         return None
     return Embedding(best, networks)
+
+
+def _or_infinity(nll: float | None) -> float:
+    return float("inf") if nll is None else nll  # None: broken off before the first evaluation
 
 
 def _embedder_kinds(problem: Problem, settings: FitSettings) -> list[EmbedderName]:

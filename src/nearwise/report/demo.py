@@ -17,7 +17,6 @@ DEMO_METHODS = (
     "knn-tuned",
     "logistic",
     "random-forest",
-    "hgb",
     "attention",
 )
 SHOWN = (*COMPARED, Measure("fit_seconds", "fit s", 1, None))

@@ -3,6 +3,8 @@
 import pandas as pd
 import pytest
 
+from nearwise.cli.fit_command import checkpoints
+
 OPTIONS = ("-t", "label", "--drop", "row", "--preset", "fast", "--members", "2", "--base", "none")
 
 
@@ -76,3 +78,32 @@ def test_a_wrong_setting_is_refused_and_nothing_is_written(
     assert result.exit_code == 2
     assert value in result.err
     assert not (tmp_path / "m").exists()
+
+
+def test_checkpoints_go_when_a_fit_is_complete_and_stay_when_it_is_not(tmp_path, capsys):
+    out, folder = tmp_path / "model", tmp_path / "model.checkpoint"
+    with pytest.raises(KeyboardInterrupt), checkpoints(out, resume=False) as place:
+        (place / "fit-a").mkdir(parents=True)
+        raise KeyboardInterrupt
+    assert (folder / "fit-a").is_dir()
+    with checkpoints(out, resume=True) as place:
+        assert (place / "fit-a").is_dir()
+    assert not folder.exists()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_resume_that_cannot_use_what_is_there_says_so(tmp_path, capsys):
+    with checkpoints(tmp_path / "model", resume=True) as place:
+        (place / "fit-a").mkdir(parents=True)
+    assert "nothing to resume" in capsys.readouterr().err
+    (place / "fit-a").mkdir(parents=True)
+    with checkpoints(tmp_path / "model", resume=True):
+        (place / "fit-b").mkdir()
+    assert "other rows or options" in capsys.readouterr().err
+
+
+def test_checkpoints_of_another_time_are_not_used_without_resume(tmp_path):
+    stale = tmp_path / "model.checkpoint" / "fit-a"
+    stale.mkdir(parents=True)
+    with checkpoints(tmp_path / "model", resume=False):
+        assert not stale.exists()

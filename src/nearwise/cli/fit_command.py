@@ -2,6 +2,8 @@
 
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -83,42 +85,70 @@ def fit(
         require_columns(frame, [weight], data)
         sample_weight = frame.pop(weight).to_numpy()
     features, labels = split_target(frame, target, data)
-
-    checkpoint = out.with_name(f"{out.name}.checkpoint")
-    if checkpoint.exists() and not resume:
-        shutil.rmtree(checkpoint)
-    settings = {
+    chosen: dict[str, Any] = {
         "preset": preset,
         "base": base,
         "embedder": embedder,
         "n_neighbors": parse_count("--n-neighbors", n_neighbors),
         "n_members": parse_count("--members", members),
     }
-    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    # what the user left open stays the estimator's own default
+    settings = {name: value for name, value in chosen.items() if value is not None}
     if base == "none":
-        given["base"] = None
+        settings["base"] = None
 
     from nearwise.estimators import AttnKNNClassifier
 
-    model = AttnKNNClassifier(
-        **given,
-        random_state=seed,
-        verbose=0 if quiet else 2 if verbose else 1,
-        checkpoint_dir=str(checkpoint),
-    )
     start = time.perf_counter()
-    with watch_interrupt() as interrupt:
-        model.fit(features, labels, sample_weight=sample_weight)
-    model.save(out)
-    if not quiet:
-        _summarize(model, len(features), time.perf_counter() - start, out)
-    if interrupt.seen:
-        say(
-            f"Stopped early: {out} holds the best so far. The same command with --resume "
-            "--overwrite goes on from there."
+    with checkpoints(out, resume=resume) as folder, watch_interrupt() as interrupt:
+        model = AttnKNNClassifier(
+            **settings,
+            random_state=seed,
+            verbose=0 if quiet else 2 if verbose else 1,
+            checkpoint_dir=folder,
         )
-        raise typer.Exit(INTERRUPTED)
-    shutil.rmtree(checkpoint, ignore_errors=True)
+        model.fit(features, labels, sample_weight=sample_weight)
+        model.save(out)
+        if not quiet:
+            _summarize(model, len(features), time.perf_counter() - start, out)
+        if interrupt.seen:
+            say(
+                f"Stopped early: {out} holds the best so far. The same command with --resume "
+                "--overwrite goes on from there."
+            )
+            raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
+    """Keep training checkpoints beside a model until it is complete.
+
+    Parameters
+    ----------
+    out : Path
+        Where the model will be.
+    resume : bool
+        Whether checkpoints of an earlier try are used; otherwise they are removed.
+
+    Yields
+    ------
+    folder : Path
+        For the checkpoints. Removed when the block ends without an exception.
+    """
+    folder = out.with_name(f"{out.name}.checkpoint")
+    if folder.exists() and not resume:
+        shutil.rmtree(folder)
+    before = _names(folder)
+    if resume and not before:
+        say(f"note: nothing to resume at {folder}; starting afresh.")
+    yield folder
+    if before and _names(folder) - before:  # each fit's rows and options have a folder of their own
+        say(f"note: {folder} was of other rows or options; this fit started afresh.")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _summarize(model: "AttnKNNClassifier", n_rows: int, seconds: float, out: Path) -> None:

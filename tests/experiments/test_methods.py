@@ -203,6 +203,15 @@ def test_the_encoder_learns_from_training_rows_only():
     assert encoder.n_numeric_ == 1
 
 
+def test_embeddings_are_scaled_by_one_number():
+    X = np.random.default_rng(0).normal(size=(500, 3)) * [1.0, 10.0, 100.0] + 5
+    scaled = FeatureEncoder("overall").fit(X).transform(X)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0, atol=1e-12)
+    assert (scaled.var(axis=0).mean()) == pytest.approx(1)
+    ratio = X.std(axis=0) / scaled.std(axis=0)
+    np.testing.assert_allclose(ratio, ratio[0])
+
+
 def test_native_categories_are_those_of_training():
     train = pd.DataFrame({"c": ["u", "v", None, "u"]})
     encoder = NativeEncoder().fit(train)

@@ -32,7 +32,7 @@ class MethodContext:
     n_train, n_classes : int
         Size of the training part and number of classes.
     kind : {"table", "embeddings"}
-        Embeddings share one unit: plain k-NN leaves them unscaled.
+        Embeddings share one unit: they are scaled by one number, not column by column.
     n_threads : int
         Threads the method may use.
     """
@@ -92,18 +92,20 @@ def available_threads() -> int:
     return max(1, min(cores, int(wanted))) if wanted.isdigit() and int(wanted) > 0 else cores
 
 
+def _units(context: MethodContext) -> Literal["columns", "overall"]:
+    return "columns" if context.kind == "table" else "overall"
+
+
 def _plain_knn(weights: Literal["uniform", "distance"]) -> Callable[[MethodContext], Pipeline]:
     def build(context: MethodContext) -> Pipeline:
-        return make_pipeline(FeatureEncoder(scale=context.kind == "table"), PlainKNN(16, weights))
+        return make_pipeline(FeatureEncoder(_units(context)), PlainKNN(16, weights))
 
     return build
 
 
 def _tuned_knn(context: MethodContext) -> Pipeline:
     powers = (1.0,) if context.kind == "table" else (0.0, 0.5, 1.0)
-    return make_pipeline(
-        FeatureEncoder(scale=context.kind == "table"), TunedKNN(powers, context.seed)
-    )
+    return make_pipeline(FeatureEncoder(_units(context)), TunedKNN(powers, context.seed))
 
 
 def _logistic(context: MethodContext) -> Pipeline:
@@ -114,14 +116,14 @@ def _logistic(context: MethodContext) -> Pipeline:
         max_iter=500 if large else 2000,
         random_state=context.seed,
     )
-    return make_pipeline(FeatureEncoder(), tuned)
+    return make_pipeline(FeatureEncoder(_units(context)), tuned)
 
 
 def _random_forest(context: MethodContext) -> Pipeline:
     forest = RandomForestClassifier(
         n_estimators=300, n_jobs=context.n_threads, random_state=context.seed
     )
-    return make_pipeline(FeatureEncoder(scale=False), forest)
+    return make_pipeline(FeatureEncoder("none"), forest)
 
 
 def _boosting(
@@ -140,14 +142,18 @@ def _boosting(
 
 def _mlp(context: MethodContext) -> Pipeline:
     n_folds = 3 if context.n_train > 20_000 else 5
-    return make_pipeline(FeatureEncoder(), BaggedMLP(n_folds=n_folds, random_state=context.seed))
+    hidden = (256, 128) if context.kind == "table" else (512, 256)
+    bag = BaggedMLP(hidden, n_folds=n_folds, random_state=context.seed)
+    return make_pipeline(FeatureEncoder(_units(context)), bag)
 
 
 def _modern_nca(context: MethodContext) -> Any:
     from nearwise.experiments.modern_nca import ModernNCAClassifier
 
     rates = (0.01, 0.003) if context.n_train < 5_000 else (0.01,)
-    return ModernNCAClassifier(learning_rates=rates, random_state=context.seed)
+    return ModernNCAClassifier(
+        learning_rates=rates, scale=_units(context), random_state=context.seed
+    )
 
 
 def _attention(**settings: Any) -> Callable[[MethodContext], Any]:
@@ -168,13 +174,14 @@ _ALL = (
         "knn-uniform",
         _plain_knn("uniform"),
         "neighbors",
-        "k = 16, 1/k each, Euclidean on standardised columns (ready embeddings unscaled)",
+        "k = 16, 1/k each, Euclidean on standardised columns (embeddings: one scale for all)",
     ),
     Method(
         "knn-distance",
         _plain_knn("distance"),
         "neighbors",
-        "k = 16, softmax of -distance / 1, Euclidean on standardised columns",
+        "k = 16, softmax of -distance / 1, Euclidean on standardised columns (embeddings: one "
+        "scale for all)",
     ),
     Method(
         "knn-tuned",
@@ -216,8 +223,8 @@ _ALL = (
         "mlp",
         _mlp,
         "network",
-        "256-128 hidden units, standardised and one-hot, cross-fitted bag stopped on held-out NLL, "
-        "out-of-fold temperature",
+        "256-128 hidden units (embeddings: 512-256), standardised and one-hot, cross-fitted bag "
+        "stopped on held-out NLL, out-of-fold temperature",
     ),
     Method(
         "modern-nca",

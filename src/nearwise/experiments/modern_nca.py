@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -76,6 +76,8 @@ class ModernNCAClassifier(ClassifierMixin, BaseEstimator):
         Most voting rows a training step; the published code has no bound.
     max_embedded : int, default=100
         Tables with more numeric columns skip the PLR-lite embedding.
+    scale : {"columns", "overall"}, default="columns"
+        Units of the numeric columns, see `FeatureEncoder`.
     random_state : int, default=0
         Seed of the split, the start and the batches.
 
@@ -104,6 +106,7 @@ class ModernNCAClassifier(ClassifierMixin, BaseEstimator):
         patience: int = 20,
         max_candidates: int = 4096,
         max_embedded: int = 100,
+        scale: Literal["columns", "overall"] = "columns",
         random_state: int = 0,
     ) -> None:
         self.dim = dim
@@ -114,12 +117,13 @@ class ModernNCAClassifier(ClassifierMixin, BaseEstimator):
         self.patience = patience
         self.max_candidates = max_candidates
         self.max_embedded = max_embedded
+        self.scale = scale
         self.random_state = random_state
 
     def fit(self, X: Table, y: Any) -> Self:
         """Learn the space; remember every training row in it."""
         self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
-        self._encoder = FeatureEncoder().fit(X)
+        self._encoder = FeatureEncoder(self.scale).fit(X)
         x = torch.from_numpy(self._encoder.transform(X).astype(np.float32))
         target = torch.from_numpy(labels.astype(np.int64))
         fit_rows, stop_rows = self._split(labels)

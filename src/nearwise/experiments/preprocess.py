@@ -52,14 +52,29 @@ def _texts(X: pd.DataFrame, columns: list[Any]) -> pd.DataFrame:
     return pd.DataFrame(texts, index=X.index).astype(object)
 
 
+class OverallScaler(TransformerMixin, BaseEstimator):
+    """Centre columns and divide all of them by the root of their mean variance."""
+
+    def fit(self, X: np.ndarray, y: Any = None) -> Self:
+        """Learn the means and the one scale."""
+        self.mean_ = X.mean(axis=0)
+        self.scale_ = float(np.sqrt(X.var(axis=0).mean())) or 1.0
+        return self
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        """Scale rows of shape (n_rows, n_columns)."""
+        return (X - self.mean_) / self.scale_
+
+
 class FeatureEncoder(TransformerMixin, BaseEstimator):
     """Standardise and impute numbers, one-hot encode categories; works on tables and arrays.
 
     Parameters
     ----------
-    scale : bool, default=True
-        Centre numeric columns and divide by the standard deviation of the training part.
-        False leaves their units alone (trees, ready embeddings).
+    scale : {"columns", "overall", "none"}, default="columns"
+        "columns" centres numeric columns and divides each by its standard deviation in the
+        training part. "overall" divides all of them by one number: embeddings share one unit,
+        and blowing up their small components blows up noise. "none" leaves units alone (trees).
 
     Attributes
     ----------
@@ -71,13 +86,14 @@ class FeatureEncoder(TransformerMixin, BaseEstimator):
         values and categories.
     """
 
-    def __init__(self, scale: bool = True) -> None:
+    def __init__(self, scale: Literal["columns", "overall", "none"] = "columns") -> None:
         self.scale = scale
 
     def fit(self, X: Table, y: Any = None) -> Self:
         """Learn medians, scales and categories from the training part."""
         impute = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
-        numbers = make_pipeline(impute, StandardScaler()) if self.scale else make_pipeline(impute)
+        scalers = {"columns": [StandardScaler()], "overall": [OverallScaler()], "none": []}
+        numbers = make_pipeline(impute, *scalers[self.scale])
         if isinstance(X, pd.DataFrame):
             self.numeric_, self.categorical_ = column_kinds(X)
             one_hot = OneHotEncoder(

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 from nearwise.data import Dataset, load_dataset, split_dataset
@@ -62,3 +63,11 @@ def test_a_part_too_small_for_all_classes_is_explained():
 def test_a_data_set_whose_parts_do_not_fit_is_refused(y, message):
     with pytest.raises(ValueError, match=message):
         Dataset("mine", pd.DataFrame({"a": range(3)}), y, "y", "table", "here")
+
+
+def test_bundled_sets_are_split_by_scikit_learns_own_class_numbers():
+    X, y = load_breast_cancer(return_X_y=True)
+    expected = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=3)
+    train, test = split_dataset(load_dataset("breast_cancer"), 3)
+    assert train.tolist() == expected[0].tolist()
+    assert test.tolist() == expected[1].tolist()

@@ -34,6 +34,9 @@ class Dataset:
         Row positions of the official test part, ascending; None where there is none.
     files : tuple of Path
         Files read; empty for the sets that scikit-learn carries.
+    strata : int64 ndarray of shape (n_rows,), optional
+        The set's own class numbers, where their order differs from that of the labels: a
+        stratified split depends on it. Default: the labels.
     views : dict of str to float32 ndarray of the shape of `X`
         Other views of the same rows (for example "flip"), where asked for and available.
 
@@ -53,6 +56,7 @@ class Dataset:
     test_index: NDArray[np.int64] | None = None
     files: tuple[Path, ...] = ()
     views: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    strata: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Check that features, labels and views describe the same rows."""

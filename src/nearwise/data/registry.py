@@ -208,7 +208,8 @@ def _load_bundled(name: str) -> Dataset:
     if name != "digits":  # there the class names are the digits themselves
         y = np.asarray(bunch["target_names"]).astype(str)[codes]
     target_name = "digit" if name == "digits" else "class"
-    return Dataset(name, X, y, target_name, "table", f"scikit-learn {sklearn.__version__}")
+    source = f"scikit-learn {sklearn.__version__}"
+    return Dataset(name, X, y, target_name, "table", source, strata=codes.astype(np.int64))
 
 
 def _load_cifar10_features(

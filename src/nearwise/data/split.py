@@ -14,7 +14,8 @@ def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[
 
     Where the data set has an official test part, that is the test part for every seed, in
     ascending order. Otherwise exactly scikit-learn's
-    ``train_test_split(arange(n_rows), test_size=test_size, stratify=y, random_state=seed)``.
+    ``train_test_split(arange(n_rows), test_size=test_size, stratify=y, random_state=seed)``,
+    stratified by the set's own class numbers where it has them (`Dataset.strata`).
 
     Parameters
     ----------
@@ -51,9 +52,10 @@ def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[
             f"stratified split; one row each: {', '.join(single[:10])} ({len(single)} of "
             f"{len(classes)} classes). Drop or merge them."
         )
+    strata = dataset.y if dataset.strata is None else dataset.strata
     try:
         train, test = train_test_split(
-            positions, test_size=test_size, stratify=dataset.y, random_state=seed
+            positions, test_size=test_size, stratify=strata, random_state=seed
         )
     except ValueError as error:
         raise ValueError(

@@ -66,7 +66,7 @@ def test_a_data_set_whose_parts_do_not_fit_is_refused(y, message):
 
 
 def test_bundled_sets_are_split_by_scikit_learns_own_class_numbers():
-    X, y = load_breast_cancer(return_X_y=True)
+    _, y = load_breast_cancer(return_X_y=True)
     expected = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=3)
     train, test = split_dataset(load_dataset("breast_cancer"), 3)
     assert train.tolist() == expected[0].tolist()

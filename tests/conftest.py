@@ -1,4 +1,4 @@
-"""What holds for every test: offline, seeded, a fixed number of threads."""
+"""What holds for every test: offline, seeded, one thread (data are tiny)."""
 
 import os
 import random
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 # Set before torch, numpy or faiss load their thread pools.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_variable, "2")
+    os.environ.setdefault(_variable, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import numpy as np  # noqa: E402

@@ -28,8 +28,13 @@ def test_a_missing_column_is_named_with_its_nearest_match(frame):
 
 
 def test_several_missing_columns_are_all_named(frame):
-    with pytest.raises(ValueError, match="2 columns 'c', 'd'"):
+    with pytest.raises(ValueError, match="lacks 2 columns: 'c', 'd'"):
         match_columns(frame, ["a", "c", "d"], "f.csv")
+
+
+def test_standard_input_is_called_by_its_name(frame):
+    with pytest.raises(ValueError, match=r"^standard input has no column 'c'"):
+        match_columns(frame, ["c"], "-")
 
 
 def test_long_lists_of_columns_are_cut():

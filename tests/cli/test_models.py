@@ -33,6 +33,13 @@ def test_a_file_is_no_place_for_a_model(tmp_path):
         check_place(path, overwrite=True)
 
 
+def test_a_place_that_takes_no_files_is_refused_before_training(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(OSError, match=r"Cannot write in .*Choose another --out"):
+        check_place(blocked / "model", overwrite=False)
+
+
 @pytest.mark.parametrize("make", [False, True], ids=["missing", "file"])
 def test_opening_what_is_no_folder_says_how_to_make_one(tmp_path, make):
     path = tmp_path / "model"

@@ -1,5 +1,6 @@
 """The front door of the command line: the commands and the global options."""
 
+import inspect as inspection
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,13 +27,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _flowing(text: str | None) -> str:
+    """Join the lines of each paragraph, so that help fits any width; examples stay as they are."""
+    paragraphs = inspection.cleandoc(text or "").split("\n\n")
+    return "\n\n".join(p if "\n  " in p else p.replace("\n", " ") for p in paragraphs)
+
+
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "With a table of your own": (fit, predict, evaluate, add, inspect),
     "Methods side by side": (demo, compare, datasets),
 }
 for _panel, _group in _COMMANDS.items():
     for _command in _group:
-        app.command(rich_help_panel=_panel)(_command)
+        app.command(rich_help_panel=_panel, help=_flowing(_command.__doc__))(_command)
 
 
 def _print_version(value: bool) -> None:
@@ -41,7 +49,20 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+_HELP = """Classify by attention over nearest neighbors: calibrated, with the neighbors to show.
+
+[bold]Examples[/bold]
+  nearwise demo
+  nearwise fit train.csv --target species --out iris.model
+  nearwise predict iris.model new.csv --out predictions.csv --proba
+
+Every command has its own --help. Tables are CSV, TSV, Parquet or npz; - is standard input or
+output. Exit codes: 0 fine, 1 a fault of nearwise, 2 a mistake in what was asked, 130 stopped by
+Ctrl-C.
+"""
+
+
+@app.callback(help=_flowing(_HELP))
 def _start(
     version: Annotated[
         bool,
@@ -51,16 +72,6 @@ def _start(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Classify by attention over nearest neighbors: calibrated, and with the neighbors to show.
-
-    [bold]Examples[/bold]
-      nearwise demo
-      nearwise fit train.csv --target species --out iris.model
-      nearwise predict iris.model new.csv --out predictions.csv --proba
-
-    Every command has its own --help. Tables are CSV, TSV, Parquet or npz; - is standard input
-    or output. Exit codes: 0 fine, 2 a mistake in what was asked, 130 stopped by Ctrl-C.
-    """
     show_tracebacks(debug)
 
 

@@ -75,7 +75,7 @@ def fit(
 
     [bold]Examples[/bold]
       nearwise fit train.csv --target species --out iris.model
-      nearwise fit train.parquet -t churned -o churn.model --drop customer_id --preset fast
+      nearwise fit train.parquet -t churned -o churn.model --drop customer_id
       nearwise fit train.csv -t churned -o churn.model --resume
     """
     check_place(out, overwrite=overwrite)

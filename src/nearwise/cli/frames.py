@@ -34,10 +34,7 @@ def read_frame(path: str) -> "pd.DataFrame":
     """
     from nearwise.data.tables import read_table
 
-    frame = read_table(path)
-    if frame.empty:
-        raise ValueError(f"{path} has no rows. Pass a table with a header and at least one row.")
-    return frame
+    return read_table(path)
 
 
 def split_target(
@@ -71,8 +68,8 @@ def split_target(
     missing = int(y.isna().sum())
     if missing:
         raise ValueError(
-            f"{where}: {missing} of {len(y)} rows have no value in the target column {target!r}. "
-            "Fill them or leave those rows out."
+            f"{_named(where)}: {missing} of {len(y)} rows have no value in the target column "
+            f"{target!r}. Fill them or leave those rows out."
         )
     return frame.drop(columns=target), y
 
@@ -100,8 +97,10 @@ def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> 
         return
     guess = get_close_matches(missing[0], present, n=1)
     hint = f" Did you mean {guess[0]!r}?" if guess else ""
-    word = "column" if len(missing) == 1 else f"{len(missing)} columns"
-    raise ValueError(f"{where} has no {word} {_listed(missing)}.{hint} It has: {_listed(present)}.")
+    lacks = "has no column" if len(missing) == 1 else f"lacks {len(missing)} columns:"
+    raise ValueError(
+        f"{_named(where)} {lacks} {_listed(missing)}.{hint} It has: {_listed(present)}."
+    )
 
 
 def match_columns(
@@ -141,7 +140,7 @@ def match_columns(
     known = {*names, *expected}
     extra = [str(column) for column in frame.columns if column not in known]
     if extra and not quiet:
-        say(f"note: {where}: the model does not know {_listed(extra)}; ignored.")
+        say(f"note: {_named(where)}: the model does not know {_listed(extra)}; ignored.")
     return frame[list(names)]
 
 
@@ -170,6 +169,10 @@ def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd
     chosen = list(names)
     require_columns(frame, chosen, where)
     return frame.drop(columns=chosen)
+
+
+def _named(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -76,9 +76,14 @@ def check_place(folder: Path, *, overwrite: bool) -> None:
                 "--overwrite (the old model stays until the new one is complete)."
             )
     place = folder if folder.is_dir() else folder.absolute().parent
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=place):
-        pass
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(b"x")
+    except OSError as error:
+        raise OSError(
+            f"Cannot write in {place}: {error.strerror or error}. Choose another --out."
+        ) from error
 
 
 @contextmanager

@@ -127,7 +127,7 @@ BAD = {
     "width": (lambda X: X[:, :3], [0, 0], "3 features"),
     "labels": (lambda X: X, [0], "2 rows but y has 1 labels"),
     "missing label": (lambda X: X, [0, np.nan], "NaN or missing labels in 1 of 2"),
-    "other kind": (lambda X: X, ["new", "new"], "are text and the classes"),
+    "other kind": (lambda X: X, ["new", "new"], "are text .* but the classes are numbers"),
 }
 
 

@@ -114,7 +114,8 @@ def auto_candidates(
 
 def given_candidate(model: Any) -> Candidate:
     """Wrap a classifier of the user's own; it sees standardised numbers and one-hot categories."""
-    if not hasattr(model, "predict_proba") or not is_classifier(model):
+    is_class = isinstance(model, type)
+    if is_class or not hasattr(model, "predict_proba") or not is_classifier(model):
         raise ValueError(
             f'base={model!r} is not usable. Give None, "auto", or a scikit-learn classifier with '
             "predict_proba (for SVC pass probability=True or wrap it in CalibratedClassifierCV)."

@@ -47,8 +47,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         "auto" cross-fits a few classifiers and pools them; None: the class shares stand in.
     preset : {"default", "fast"}, default="default"
         "fast": 3 members, fewer candidates, no trained space in large tables.
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
-        Of the feature space.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, of the feature space
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
         How neighbors and base meet; "auto" takes the lower out-of-fold NLL.
     null_neighbor : bool, default=True
@@ -242,7 +241,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any = None) -> Any:
         """Most probable classes, ndarray of shape (n,); `X` as in `predict_proba`."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
 
     def predict_parts(self, X: Any = None) -> Parts:
         """Probabilities beside their two halves, base and neighbors; `X` as in `predict_proba`."""

@@ -42,6 +42,18 @@ def test_plr_lite_formula():
             torch.testing.assert_close(module(x)[b, f], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_plr_lite_gradients_are_those_of_finite_differences():
+    module = PLRLiteEmbedding(2, dim=4, n_frequencies=3, frequency_scale=1.0).double()
+    x = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+
+    def embed(x, frequencies):
+        given = {"frequencies": frequencies}
+        return torch.func.functional_call(module, given, (x,))
+
+    frequencies = module.frequencies.detach().requires_grad_()
+    assert torch.autograd.gradcheck(embed, (x, frequencies))
+
+
 def test_pbld_formula_keeps_the_raw_value_first():
     module = PBLDEmbedding(2, dim=4, n_frequencies=3)
     x = torch.randn(5, 2)

@@ -35,16 +35,30 @@ class Candidate:
     model: Any
     view: View
     folds: list[Any]
+    stops_on_held_out: bool = False
 
     def fit_fold(
-        self, encoder: TableEncoder, rows: Encoded, labels: np.ndarray, weight: np.ndarray | None
+        self,
+        encoder: TableEncoder,
+        rows: Encoded,
+        labels: np.ndarray,
+        weight: np.ndarray | None,
+        fold: tuple[np.ndarray, np.ndarray],
     ) -> None:
-        """Fit one more fold model on training rows."""
-        model = clone(self.model)
-        extra = {}
-        if weight is not None and has_fit_parameter(model, "sample_weight"):
-            extra["sample_weight"] = weight
-        model.fit(getattr(encoder, self.view)(rows), labels, **extra)
+        """Fit one more fold model on a fold's training rows."""
+        model, view = clone(self.model), getattr(encoder, self.view)
+        train, held_out = fold
+        extra: dict[str, Any] = {}
+        weighted = weight is not None and has_fit_parameter(model, "sample_weight")
+        if weight is not None and weighted:
+            extra["sample_weight"] = weight[train]
+        if self.stops_on_held_out:
+            # The stopping score needs classes that the model knows.
+            stop = held_out[np.isin(labels[held_out], labels[train])]
+            extra |= {"X_val": view(rows.take(stop)), "y_val": labels[stop]}
+            if weight is not None and weighted:
+                extra["sample_weight_val"] = weight[stop]
+        model.fit(view(rows.take(train)), labels[train], **extra)
         self.folds.append(model)
 
     def log_proba(
@@ -85,15 +99,7 @@ def auto_candidates(
         "random_state": seed,
     }
     many = n_classes > _MANY
-    boosting = HistGradientBoostingClassifier(
-        learning_rate=0.06,
-        max_iter=400,
-        early_stopping=n_rows > 800,
-        validation_fraction=0.1,
-        categorical_features=list(category_places(encoder)) or None,
-        random_state=seed,
-    )
-    boosted = Candidate("boosting", boosting, "ordinal", [])
+    boosted = _boosting(encoder, n_rows, fast=fast, seed=seed)
     extra = Candidate("extra-trees", ExtraTreesClassifier(**forest), "ordinal_filled", [])
     if fast:
         return [logistic, extra if many or n_rows < _LARGE else boosted]
@@ -110,6 +116,26 @@ def auto_candidates(
     if not many:
         chosen.append(boosted)
     return chosen
+
+
+def _boosting(encoder: TableEncoder, n_rows: int, *, fast: bool, seed: int) -> Candidate:
+    """Gradient boosting: shallow on small tables, many slow rounds on large ones."""
+    large = n_rows > _LARGE
+    if large and fast:
+        settings: dict[str, Any] = {"learning_rate": 0.06, "max_iter": 400}
+    elif large:
+        settings = {"learning_rate": 0.03, "max_iter": 1500, "n_iter_no_change": 30}
+        settings |= {"max_features": 0.5, "l2_regularization": 1.0}
+    else:
+        settings = {"learning_rate": 0.04, "max_iter": 150, "max_leaf_nodes": 8}
+        settings |= {"min_samples_leaf": 10, "max_features": 0.4, "l2_regularization": 3.0}
+    model = HistGradientBoostingClassifier(
+        **settings,
+        early_stopping=large,
+        categorical_features=list(category_places(encoder)) or None,
+        random_state=seed,
+    )
+    return Candidate("boosting", model, "ordinal", [], stops_on_held_out=large)
 
 
 def given_candidate(model: Any) -> Candidate:
@@ -199,8 +225,7 @@ def cross_fit(
             for fold, (train, held_out) in enumerate(folds):
                 if progress is not None:
                     progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
-                part = None if weight is None else weight[train]
-                candidate.fit_fold(encoder, rows.take(train), labels[train], part)
+                candidate.fit_fold(encoder, rows, labels, weight, (train, held_out))
                 out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
         except KeyboardInterrupt:
             if not oof:

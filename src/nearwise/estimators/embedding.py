@@ -22,6 +22,7 @@ from nearwise.training import (
 
 EmbedderName = Literal["auto", "identity", "table", "deep", "mlp"]
 _CLIP = 5.0
+_VERY_LARGE = 20_000
 _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
 HEAD = "embedder-head"
 
@@ -73,7 +74,7 @@ def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, 
     large = n_rows > 5_000
     if kind == "table":
         config: dict[str, Any] = {
-            "epochs": 30 if large else 60,
+            "epochs": 60 if not large else 30 if n_rows <= _VERY_LARGE else 14,
             "batch_size": 512 if large else 128,
             "lr": 0.01,
             "weight_decay": 1e-4,

@@ -147,9 +147,7 @@ def _embedder_kinds(problem: Problem, settings: FitSettings) -> list[EmbedderNam
         return [settings.embedder]
     if n < _SMALL_FOR_EMBEDDER or (settings.fast and n > 5_000):
         return []
-    if width >= _WIDE and n > 5_000:
-        return ["deep"]
-    return ["table", "deep"] if n > 5_000 else ["table"]
+    return ["deep"] if width >= _WIDE and n > 5_000 else ["table"]
 
 
 def _fit_base(

@@ -14,6 +14,7 @@ from nearwise.nn.neighbor_attention import Pooling
 from nearwise.training import HeadRows, predict_with_head, train_head
 
 _TRIED = 2  # members by which the pooling is chosen
+_LARGE = 5_000  # rows above which "auto" pools log-linearly without a trial
 
 
 def fit_heads(
@@ -23,7 +24,8 @@ def fit_heads(
     progress.stage("neighborhoods")
     data = _cross_fitted_rows(state, problem)
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
-    if settings.pooling == "auto" and state.base is not None and not settings.fast:
+    small = len(problem.labels) <= _LARGE and not settings.fast
+    if settings.pooling == "auto" and state.base is not None and small:
         poolings.append("mixture")
     tried = {
         pooling: _cross_fit_heads(state, problem, settings, data, pooling, _TRIED, progress)
@@ -97,9 +99,10 @@ def _cross_fit_heads(
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
         head = _make_head(state, settings, pooling, len(data.spaces), settings.seed + member)
+        epochs = settings.head.for_rows(len(train)).epochs or 0
 
-        def note(record: dict[str, Any], member: int = member) -> None:
-            progress.epoch(f"{pooling} head, member {member + 1}", record, settings.head.epochs)
+        def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
+            progress.epoch(f"{pooling} head, member {member + 1}", record, epochs)
 
         held = data.take(rows)
         records = train_head(

@@ -1,9 +1,11 @@
 """Embeddings of numeric columns: each number becomes a short vector."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -51,11 +53,28 @@ class PLRLiteEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Embed `x` of shape (B, F) as (B, F, d)."""
         _check_columns(x, self.frequencies.shape[0])
-        angle = x.unsqueeze(-1) * (2 * math.pi * self.frequencies)
+        sin, cos = _SinCos.apply(x.unsqueeze(-1) * (2 * math.pi * self.frequencies))
         # The linear map in two halves saves a copy of the widest tensor here.
         of_sin, of_cos = self.linear.weight.chunk(2, dim=1)
-        mapped = F.linear(torch.sin(angle), of_sin, self.linear.bias)
-        return torch.relu(mapped + F.linear(torch.cos(angle), of_cos))
+        mapped = F.linear(sin, of_sin, self.linear.bias)
+        return torch.relu(mapped + F.linear(cos, of_cos))
+
+
+class _SinCos(torch.autograd.Function):
+    """Sine and cosine together: each is the other's derivative and need not be computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, angle: Tensor) -> tuple[Tensor, Tensor]:
+        sin, cos = torch.sin(angle), torch.cos(angle)
+        ctx.save_for_backward(sin, cos)
+        return sin, cos
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        sin, cos = ctx.saved_tensors
+        of_sin, of_cos = grad_outputs
+        return (of_sin * cos).addcmul_(of_cos, sin, value=-1)
 
 
 class PBLDEmbedding(nn.Module):

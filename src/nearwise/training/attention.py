@@ -1,6 +1,7 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
 import difflib
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,14 @@ import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 
 _CHUNK = 4096
 _SMALL_STEP = 20_000  # neighbors a step
+_LARGE = 5_000
+_LAST_RATE = 0.02  # share of the rate that is left at the end
 
 
 class HeadConfig(BaseModel):
@@ -23,14 +27,17 @@ class HeadConfig(BaseModel):
 
     Parameters
     ----------
-    epochs : int, default=60
-        Most passes over the training rows.
+    epochs : int or None, default=None
+        Most passes over the training rows; None takes 30, or 12 above 5,000 rows.
     batch_size : int or None, default=None
-        Rows a step; None takes an eighth of the rows, between 64 and 1024.
+        Rows a step; None takes an eighth of the rows, between 64 and 512.
     steps_per_epoch : int, default=40
         Most steps between evaluations; more rows than that are drawn afresh every epoch.
     lr, weight_decay : float
-        Of AdamW.
+        Of AdamW. The rate falls to nearly nothing over the epochs, as half a cosine.
+    gate_lr : float, default=0.1
+        Rate of the gates that pool the spaces and the base; they are few, have no decay, and at
+        the rate of the rest they would not arrive.
     neighbor_weight : float, default=0.5
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction.
     patience : int, default=8
@@ -50,13 +57,22 @@ class HeadConfig(BaseModel):
             raise ValueError(f"Unknown head setting {strange[0]!r}. {hint}")
         return values
 
-    epochs: int = Field(60, ge=1)
+    epochs: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
     steps_per_epoch: int = Field(40, ge=1)
     lr: float = Field(1e-2, gt=0)
+    gate_lr: float = Field(0.1, gt=0)
     weight_decay: float = Field(1e-3, ge=0)
     neighbor_weight: float = Field(0.5, ge=0)
-    patience: int = Field(8, ge=1)
+    patience: int = Field(10, ge=1)
+
+    def for_rows(self, n_rows: int) -> "HeadConfig":
+        """Fill in what depends on the number of training rows."""
+        chosen = {
+            "epochs": self.epochs or (12 if n_rows > _LARGE else 30),
+            "batch_size": self.batch_size or min(512, max(64, n_rows // 8)),
+        }
+        return self.model_copy(update=chosen)
 
 
 @dataclass(frozen=True)
@@ -120,9 +136,10 @@ def train_head(
     history : list of dict
         epoch, train_loss, held_out_nll.
     """
-    size = config.batch_size or min(1024, max(64, len(train) // 8))
-    with _few_threads(size * train.spaces[0].labels.shape[1]):
-        return _descend(head, train, held_out, config, size, seed, progress)
+    config = config.for_rows(len(train))
+    assert config.batch_size and config.epochs  # filled in
+    with _few_threads(config.batch_size * train.spaces[0].labels.shape[1]):
+        return _descend(head, train, held_out, config, seed, progress)
 
 
 @contextmanager
@@ -142,19 +159,18 @@ def _descend(
     train: HeadRows,
     held_out: HeadRows,
     config: HeadConfig,
-    size: int,
     seed: int,
     progress: Callable[[dict[str, Any]], None] | None,
 ) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(
-        head.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
-    )
+    optimizer, schedule = _optimizer(head, config, len(train))
+    size, epochs = config.batch_size, config.epochs
+    assert size and epochs  # filled in by the caller
     best_nll, best_epoch = held_out_nll(head, held_out), 0
     best = _snapshot(head)
     history: list[dict[str, Any]] = [{"epoch": 0, "train_loss": None, "held_out_nll": best_nll}]
     try:
-        for epoch in range(1, config.epochs + 1):
+        for epoch in range(1, epochs + 1):
             order = torch.randperm(len(train), generator=generator)
             losses = []
             for rows in order[: size * config.steps_per_epoch].split(size):
@@ -163,6 +179,7 @@ def _descend(
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
                 optimizer.step()
+                schedule.step()
                 losses.append(float(loss.detach()))
             nll = held_out_nll(head, held_out)
             record = {"epoch": epoch, "train_loss": sum(losses) / len(losses), "held_out_nll": nll}
@@ -183,6 +200,30 @@ def _descend(
     head.load_state_dict(best)
     head.eval()
     return history
+
+
+def _optimizer(
+    head: NeighborHead, config: HeadConfig, n_rows: int
+) -> tuple[torch.optim.Optimizer, LRScheduler]:
+    """AdamW with a rate of its own for the gates, both falling as half a cosine."""
+    assert config.batch_size and config.epochs  # filled in by the caller
+    gates = [head.base_gate, head.space_gate]
+    is_gate = {id(gate) for gate in gates}
+    others = [parameter for parameter in head.parameters() if id(parameter) not in is_gate]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": others, "lr": config.lr, "weight_decay": config.weight_decay},
+            {"params": gates, "lr": config.gate_lr, "weight_decay": 0.0},
+        ],
+        fused=True,
+    )
+    n_steps = config.epochs * min(config.steps_per_epoch, -(-n_rows // config.batch_size))
+
+    def share(step: int) -> float:
+        falling = 0.5 * (1 + math.cos(math.pi * min(step / n_steps, 1.0)))
+        return _LAST_RATE + (1 - _LAST_RATE) * falling
+
+    return optimizer, LambdaLR(optimizer, share)
 
 
 def _snapshot(head: NeighborHead) -> dict[str, Tensor]:

@@ -17,15 +17,13 @@ from nearwise.estimators.explain import Explanation, Parts, explain_rows
 from nearwise.estimators.fitting import fit_state
 from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.pooling import finish
-from nearwise.estimators.problem import Problem, make_folds
+from nearwise.estimators.problem import Problem, auto_members, make_folds
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import Answer, LearnedState
 from nearwise.estimators.table import Encoded, TableEncoder, as_frame, plain
 from nearwise.estimators.updates import append_rows, drop_rows, give_labels
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName, MemoryBank
-
-_N_MEMBERS = {"default": 5, "fast": 3}
 
 
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
@@ -182,8 +180,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         settings = validation.check_settings(self, len(rows), len(classes), seed)
         encoder = TableEncoder()
         encoded = encoder.fit(rows)
-        members = _N_MEMBERS[self.preset] if self.n_members == "auto" else int(self.n_members)
-        folds = make_folds(codes, members, seed)
+        members = self.n_members
+        if members == "auto":
+            members = auto_members(len(rows), rows.shape[1], self.preset)
+        folds = make_folds(codes, int(members), seed)
         problem = Problem(encoder, encoded, codes, weight, len(classes), folds)
         place = validation.check_checkpoint(self, settings, rows, codes, weight)
         with Progress(self.verbose) as progress:

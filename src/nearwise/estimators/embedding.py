@@ -84,19 +84,16 @@ def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, 
         }
     else:
         config = {
-            "epochs": 14 if large else 40,
+            "epochs": 10 if large else 40,
             "batch_size": 512 if large else 128,
             "lr": 2e-3,
             "weight_decay": 1e-2,
-            "n_candidates": 2048,
-            "candidate_keys": "cached",
-            "knn_weight": 0.5,
+            "knn_weight": 0.0,
             "ce_weight": 1.0,
-            "label_smoothing": 0.05,
-            "mixup_alpha": 0.2,
+            "mixup_alpha": 0.4,
+            "mixup_probability": 1.0,
             "patience": 5 if large else 8,
             "monitor": "head",
-            "held_out_candidates": 8192,
         }
     if fast:
         config["epochs"] = max(6, config["epochs"] // 3)

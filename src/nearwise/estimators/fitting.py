@@ -160,9 +160,13 @@ def _fit_base(
     if settings.base is None:
         choice["base"] = None
         return None
-    candidates = _candidates(problem, settings)
     extra = None
-    if embedding is not None and embedding.has_head and settings.base == "auto":
+    if embedding is None or not embedding.has_head or settings.base != "auto":
+        candidates = _candidates(problem, settings)
+    else:
+        # A network with a head of its own is the candidate: on ready embeddings it is ahead of
+        # what else would be tried, in a fraction of the time.
+        candidates = []
         out = np.zeros((len(problem.labels), problem.n_classes))
         for member, (_, held_out) in enumerate(problem.folds):
             rows = problem.rows.take(held_out)

@@ -66,6 +66,12 @@ class Problem:
         return torch.from_numpy(self.labels)
 
 
+def auto_members(n_rows: int, n_columns: int, preset: str) -> int:
+    """Members that `n_members="auto"` takes: fewer where each costs a network on many rows."""
+    many_embeddings = n_rows > 20_000 and n_columns >= 64
+    return 3 if preset == "fast" or many_embeddings else 5
+
+
 def make_folds(
     labels: np.ndarray, n_members: int, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:

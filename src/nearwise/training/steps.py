@@ -83,11 +83,13 @@ def step_losses(
         extra = extra[:0]
     fresh = queries if cache is not None else torch.cat([queries, extra])
     x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
-    keys = network.embedder(x_num, x_cat)
+    mix = _draw_mix(config, n_queries, generator, device)
+    only_mixed = mix is not None and not (config.knn_weight or config.contrastive_weight)
+    # The unmixed keys are candidates or views; where neither is asked for, mixed ones are enough.
+    keys = x_num.new_zeros(n_queries, 0) if only_mixed else network.embedder(x_num, x_cat)
     batch_keys, labels = keys[:n_queries], rows.labels[queries]
     weight = _at(rows.sample_weight, queries)
 
-    mix = _draw_mix(config, n_queries, generator, device)
     query_keys, query_labels, query_ids = batch_keys, labels, rows.row_ids[queries]
     if mix is not None:
         query_keys = network.embedder.key(

@@ -18,12 +18,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from nearwise.estimators.table import Encoded, TableEncoder, category_places
+from nearwise.estimators.table import WIDE, Encoded, TableEncoder, category_places
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 _LARGE = 5_000
-_WIDE = 64
 _MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
 
 
@@ -86,7 +85,7 @@ def auto_candidates(
     weak there. Large tables get smaller forests.
     """
     width = len(encoder.columns)
-    embeddings = width >= _WIDE and n_rows >= _LARGE and not encoder.categorical
+    embeddings = width >= WIDE and n_rows >= _LARGE and not encoder.categorical
     logistic = Candidate("logistic", LogisticRegression(C=0.3, max_iter=300), "dense", [])
     if embeddings:
         return [logistic]

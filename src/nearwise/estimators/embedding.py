@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.estimators.table import Encoded, TableEncoder
+from nearwise.estimators.table import WIDE, Encoded, TableEncoder
 from nearwise.nn import NeighborNetwork, TableEmbedder, TabularMLP
 from nearwise.nn.embedders import NumericEmbedding
 from nearwise.training import (
@@ -28,16 +28,27 @@ HEAD = "embedder-head"
 
 
 def network_inputs(encoder: TableEncoder, rows: Encoded) -> tuple[Tensor, Tensor | None]:
-    """Standardised numbers, gaps filled and marked, and category codes."""
+    """Standardised numbers, gaps filled and marked, and category codes.
+
+    Of ready embeddings (wide, nothing but numbers) only half the spread is taken away: their
+    strong components carry more, and noise should not be raised to the same strength.
+    """
     numbers = np.zeros((len(rows), 0))
     if rows.numbers.shape[1]:
         gaps = np.isnan(rows.numbers)
         filled = np.where(gaps, encoder.median, rows.numbers)
-        scaled = np.clip((filled - encoder.mean) / encoder.scale, -_CLIP, _CLIP)
+        scaled = np.clip((filled - encoder.mean) / _units(encoder), -_CLIP, _CLIP)
         marks = gaps[:, np.asarray(encoder.has_gaps, dtype=bool)]
         numbers = np.concatenate([scaled, marks], axis=1)
     codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
     return torch.from_numpy(numbers.astype(np.float32)), codes
+
+
+def _units(encoder: TableEncoder) -> np.ndarray:
+    scale = np.asarray(encoder.scale, dtype=float)
+    if len(encoder.numeric) < WIDE or encoder.categorical:
+        return scale
+    return np.sqrt(scale * scale.mean())  # the mean variance becomes 1
 
 
 def make_network(
@@ -45,8 +56,9 @@ def make_network(
 ) -> NeighborNetwork:
     """Build an untrained network.
 
-    "table" is the linear core with numeric embeddings; "deep" an MLP with a linear head and
-    unit-length keys, for ready embeddings and large tables; "mlp" the study's tabular MLP.
+    "table" is the linear core with numeric embeddings; "deep" an MLP with a linear head, for ready
+    embeddings; "mlp" the study's tabular MLP. The key of "deep" has no fixed length: at unit
+    length its head starts far too unsure and needs most of the epochs to grow.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -61,12 +73,11 @@ def make_network(
             encoder.cardinalities,
             embedded,
             trunk="mlp",
-            hidden=(512, 256),
+            hidden=(1024, 512),
             dim=128,
-            dropout=0.2,
-            normalize=True,
+            dropout=0.3,
         )
-        return NeighborNetwork(embedder, n_classes, head=True, similarity="cosine")
+        return NeighborNetwork(embedder, n_classes, head=True)
 
 
 def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, Any]:

@@ -26,12 +26,12 @@ from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState, as_float, supervised_keys
+from nearwise.estimators.table import WIDE
 from nearwise.estimators.views import BASE, FOLD, MemoryViews, SpaceSpec
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 
 _SMALL_FOR_EMBEDDER = 400
-_WIDE = 64
 
 
 def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> LearnedState:
@@ -147,7 +147,7 @@ def _embedder_kinds(problem: Problem, settings: FitSettings) -> list[EmbedderNam
         return [settings.embedder]
     if n < _SMALL_FOR_EMBEDDER or (settings.fast and n > 5_000):
         return []
-    return ["deep"] if width >= _WIDE and n > 5_000 else ["table"]
+    return ["deep"] if width >= WIDE and n > 5_000 else ["table"]
 
 
 def _fit_base(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearwise.estimators.embedding import EmbedderName
 from nearwise.estimators.state import as_float
-from nearwise.estimators.table import Encoded, TableEncoder
+from nearwise.estimators.table import WIDE, Encoded, TableEncoder
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.training import HeadConfig
@@ -68,8 +68,9 @@ class Problem:
 
 def auto_members(n_rows: int, n_columns: int, preset: str) -> int:
     """Members that `n_members="auto"` takes: fewer where each costs a network on many rows."""
-    many_embeddings = n_rows > 20_000 and n_columns >= 64
-    return 3 if preset == "fast" or many_embeddings else 5
+    if preset == "fast":
+        return 3
+    return 4 if n_rows > 20_000 and n_columns >= WIDE else 5
 
 
 def make_folds(

@@ -11,6 +11,8 @@ import pandas as pd
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
 
+WIDE = 64  # numeric columns from which a table without categories counts as ready embeddings
+
 
 @dataclass(frozen=True)
 class Encoded:

@@ -54,6 +54,26 @@ def test_is_never_worse_than_distance_weighting_on_the_held_out_rows():
     assert held_out_nll(model, held_out) <= before
 
 
+def test_the_pool_ends_up_hearing_the_better_voice():
+    taught, held_out = rows(600), rows(600, seed=1)
+    noise = torch.randn(600, C, generator=torch.Generator().manual_seed(2)) * 4
+    misled = [
+        HeadRows(r.spaces, torch.log_softmax(noise, dim=1), r.labels, r.weight)
+        for r in (taught, held_out)
+    ]
+    torch.manual_seed(0)
+    model = NeighborHead(1, torch.full((C,), 1 / C), has_base=True)
+    train_head(model, *misled, HeadConfig(), seed=0)
+    output = predict_with_head(model, held_out.spaces, misled[1].base_log_proba)
+    pooled, alone = (
+        float(torch.nn.functional.nll_loss(log_proba, held_out.labels))
+        for log_proba in (output.log_proba, output.neighbor_log_proba)
+    )
+    base_gate, _ = model.gates
+    assert base_gate < 0.2  # it starts at 1
+    assert pooled <= alone + 0.02
+
+
 def test_repeats_bit_for_bit_and_leaves_the_global_random_state_alone():
     results = []
     for _ in range(2):

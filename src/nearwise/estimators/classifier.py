@@ -47,13 +47,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         "fast": 3 members, fewer candidates, no trained space in large tables.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, of the feature space
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
-        How neighbors and base meet; "auto" takes the lower out-of-fold NLL.
+        How neighbors and base meet; "auto" tries both up to 5,000 rows, log-linear above.
     null_neighbor : bool, default=True
         Whether attention may go to no neighbor.
     num_heads : int, default=4
         Attention heads, whose weights are averaged.
     n_members : int or "auto", default="auto"
-        Cross-fitted members of the bag; "auto" is 5, or 3 with preset="fast".
+        Cross-fitted members; "auto" is 5, 3 with preset="fast", 4 for many ready embeddings.
     k_ensemble : sequence of int, optional
         Average the weights of these neighborhood sizes, from one search.
     adaptive_k : {"entropy"}, optional

@@ -105,13 +105,18 @@ def check(reached: Mean | None, wanted: float, *, higher: bool) -> dict[str, Any
 
 
 def ranks(results: Results, methods: list[str]) -> dict[str, Any]:
-    """Mean NLL rank of the methods that finished on every data set."""
-    chosen = [r for r in results.records if r.method in methods]
+    """Mean NLL rank over the data sets on which every method finished, on the seeds all have."""
+    methods = [m for m in methods if any(r.method == m for r in results.records)]
+    common = {
+        d: set.intersection(*(set(results.values(d, m, "nll")) for m in methods))
+        for d in results.datasets
+    }
+    chosen = [r for r in results.records if r.method in methods and r.seed in common[r.dataset]]
     mean_rank = Results(chosen).mean_ranks("nll") if chosen else {}
     return {
         "mean_nll_rank": mean_rank,
-        "datasets": results.datasets,
-        "left_out": [m for m in methods if m not in mean_rank],
+        "datasets": {d: sorted(seeds) for d, seeds in common.items() if seeds},
+        "left_out": [d for d, seeds in common.items() if not seeds],
         "first": next(iter(mean_rank), None),
         "met": next(iter(mean_rank), None) == OURS,
     }

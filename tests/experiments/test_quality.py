@@ -53,12 +53,15 @@ def test_every_peer_must_be_beaten_beyond_chance(quality):
     assert judged["nll_minus_peer"]["mlp"]["verdict"] == "lower"
 
 
-def test_the_rank_counts_methods_that_are_everywhere(quality):
-    results = Results([*rows("attention", 0.3), *rows("mlp", 0.2), *rows("odd", 0.1)])
-    ranks = quality.ranks(results, ["attention", "mlp", "hgb"])
-    assert ranks["first"] == "mlp"
+def test_the_rank_counts_data_sets_and_seeds_that_every_method_has(quality):
+    lonely = [Record("digits", "attention", 0, nll=0.1)]
+    partly = [r for r in rows("hgb", 0.1) if r.seed < 2]
+    results = Results([*rows("attention", 0.3), *rows("mlp", 0.2), *partly, *lonely])
+    ranks = quality.ranks(results, ["attention", "mlp", "hgb", "catboost"])
+    assert ranks["mean_nll_rank"] == {"hgb": 1, "mlp": 2, "attention": 3}
+    assert ranks["datasets"] == {"letter": [0, 1]}
+    assert ranks["left_out"] == ["digits"]
     assert ranks["met"] is False
-    assert ranks["left_out"] == ["hgb"]
 
 
 def test_judging_writes_json_and_page_from_the_records_alone(quality, tmp_path, monkeypatch):
@@ -81,6 +84,28 @@ def test_judging_writes_json_and_page_from_the_records_alone(quality, tmp_path, 
     assert "missed by" in page
     assert "| attention:neighbors-alone |" in page
     assert "a \\| b" in page
+
+
+def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
+    page = sys.modules["results_page"]
+    found = quality.judge(
+        Results([*rows("attention", 0.3), *rows("mlp", 0.2), *rows("hgb", 0.4)]),
+        "letter",
+        quality.BARS["letter"],
+        ["mlp", "hgb"],
+    )
+    summary = {"command": "python it.py", "datasets": {"letter": found}}
+    (tmp_path / "quality.json").write_text(json.dumps(quality.plain(summary)))
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before {page.MARKS[0]} old {page.MARKS[1]} after")
+    page.write_readme(tmp_path, readme)
+    text = readme.read_text()
+    assert text.startswith("before ") and text.endswith(" after") and " old " not in text
+    assert "| letter | 3 | 0.9000" in text and "(mlp)" in text
+    readme.write_text("no marks")
+    with pytest.raises(SystemExit, match="results:start"):
+        page.write_readme(tmp_path, readme)
+    assert readme.read_text() == "no marks"
 
 
 def test_the_command_names_no_folder(quality):

@@ -8,7 +8,7 @@ NLL than every peer, paired by seed; and the first mean NLL rank over all data s
     python benchmarks/quality.py --judge-only          # no fits: judge the rows there are
 
 Rows are kept in runs/quality as they finish (`nearwise compare`); run again, it goes on. Writes
-benchmarks/results/quality.json and benchmarks/RESULTS.md.
+benchmarks/results/quality.json, benchmarks/RESULTS.md and the README's table.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from results_page import write_page
+from results_page import write_page, write_readme
 
 from nearwise.experiments import PEERS, Record, compare, get_method, read_records
 from nearwise.experiments.records import METRICS, plain, write_aside
@@ -106,17 +106,18 @@ def check(reached: Mean | None, wanted: float, *, higher: bool) -> dict[str, Any
 
 def ranks(results: Results, methods: list[str]) -> dict[str, Any]:
     """Mean NLL rank over the data sets on which every method finished, on the seeds all have."""
-    methods = [m for m in methods if any(r.method == m for r in results.records)]
+    there = [m for m in methods if any(r.method == m for r in results.records)]
     common = {
-        d: set.intersection(*(set(results.values(d, m, "nll")) for m in methods))
+        d: set.intersection(*(set(results.values(d, m, "nll")) for m in there)) if there else set()
         for d in results.datasets
     }
-    chosen = [r for r in results.records if r.method in methods and r.seed in common[r.dataset]]
+    chosen = [r for r in results.records if r.method in there and r.seed in common[r.dataset]]
     mean_rank = Results(chosen).mean_ranks("nll") if chosen else {}
     return {
         "mean_nll_rank": mean_rank,
         "datasets": {d: sorted(seeds) for d, seeds in common.items() if seeds},
         "left_out": [d for d, seeds in common.items() if not seeds],
+        "absent": [m for m in methods if m not in there],
         "first": next(iter(mean_rank), None),
         "met": next(iter(mean_rank), None) == OURS,
     }
@@ -220,6 +221,8 @@ def main(arguments: list[str]) -> None:
     text = json.dumps(plain(summary), indent=1, ensure_ascii=False)
     write_aside(options.results / "quality.json", (text + "\n").encode())
     page = write_page(options.results, options.results.parent / "RESULTS.md")
+    if options.results == HERE / "results":
+        write_readme(options.results, HERE.parent / "README.md")
     if not options.quiet:
         print(page.read_text(encoding="utf-8"))
 

@@ -123,6 +123,8 @@ def _ranks(ranks: dict[str, Any]) -> list[str]:
     )
     if ranks["left_out"]:
         note += f" Left out: {', '.join(ranks['left_out'])}."
+    if ranks["absent"]:
+        note += f" Without any row: {', '.join(ranks['absent'])}."
     return ["### Mean NLL rank", "", note, "", *_table(["method", "mean rank"], rows), ""]
 
 
@@ -208,13 +210,18 @@ def readme_part(summary: dict[str, Any]) -> list[str]:
         means = judged["means"]
         if "attention" not in means:
             continue
-        peers = {m: found["nll"] for m, found in means.items() if m not in ours}
+        n_seeds = means["attention"]["nll"]["n"]
+        peers = {
+            m: found["nll"]
+            for m, found in means.items()
+            if m not in ours and found["nll"]["n"] == n_seeds  # others rest on other splits
+        }
         best = min(peers, key=lambda m: peers[m]["mean"]) if peers else None
         whole = [_mean(means["attention"][key], 4) for key in ("accuracy", "nll", "ece")]
         halves = [_mean(means.get(m, {}).get("nll"), 4) for m in ours[1:]]
         peer = f"{_mean(peers[best], 4)} ({best})" if best else ""
         tuned = _mean(peers.get("knn-tuned"), 4)
-        rows.append([name, str(means["attention"]["nll"]["n"]), *whole, *halves, peer, tuned])
+        rows.append([name, str(n_seeds), *whole, *halves, peer, tuned])
     head = ["data set", "seeds", "accuracy", "NLL", "ECE", "NLL, base alone",
             "NLL, neighbors alone", "NLL of the best peer", "NLL of tuned k-NN"]  # fmt: skip
     return [

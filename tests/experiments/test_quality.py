@@ -61,6 +61,8 @@ def test_the_rank_counts_data_sets_and_seeds_that_every_method_has(quality):
     assert ranks["mean_nll_rank"] == {"hgb": 1, "mlp": 2, "attention": 3}
     assert ranks["datasets"] == {"letter": [0, 1]}
     assert ranks["left_out"] == ["digits"]
+    assert ranks["absent"] == ["catboost"]
+    assert quality.ranks(results, ["catboost"])["met"] is False
     assert ranks["met"] is False
 
 

@@ -10,10 +10,27 @@ from nearwise.nn import vote_nll
 from nearwise.training import TrainConfig, TrainingRows, predict_neighbors
 from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
 from nearwise.training.mixup import Mix, draw_mix, mix_ids, mix_labels
-from nearwise.training.sampling import epoch_batches
+from nearwise.training.sampling import Batch, epoch_batches
 from nearwise.training.scale import fit_start_scale
 from nearwise.training.schedule import learning_rate_factor, parameter_groups
-from tests.training.cases import blobs, small_network
+from nearwise.training.steps import step_losses
+from tests.training.cases import blobs, quick, small_network
+
+
+def test_mixed_keys_alone_give_the_loss_that_they_give_beside_unmixed_ones():
+    network, rows = small_network(head=True), blobs(32)
+    batch = Batch(torch.arange(32), torch.arange(0))
+    losses = {}
+    for contrastive_weight in (0.0, 1.0):  # 1: the unmixed keys are wanted too
+        config = quick(
+            knn_weight=0.0, ce_weight=1.0, mixup_alpha=0.4, mixup_probability=1.0,
+            contrastive_weight=contrastive_weight,
+        )  # fmt: skip
+        generator = torch.Generator().manual_seed(3)
+        loss = step_losses(network, rows, batch, config, generator)["ce"]
+        gradient = torch.autograd.grad(loss, network.embedder.trunk[1].weight)[0]
+        losses[contrastive_weight] = (loss, gradient)
+    torch.testing.assert_close(losses[0.0], losses[1.0])
 
 
 def generator(seed=0):

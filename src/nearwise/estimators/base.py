@@ -18,11 +18,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from nearwise.estimators.table import WIDE, Encoded, TableEncoder, category_places
+from nearwise.estimators.table import (
+    LARGE,
+    VERY_LARGE,
+    Encoded,
+    TableEncoder,
+    category_places,
+    ready_embeddings,
+)
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
-_LARGE = 5_000
 _MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
 
 
@@ -53,10 +59,14 @@ class Candidate:
             extra["sample_weight"] = weight[train]
         if self.stops_on_held_out:
             # The stopping score needs classes that the model knows.
-            stop = held_out[np.isin(labels[held_out], labels[train])]
-            extra |= {"X_val": view(rows.take(stop)), "y_val": labels[stop]}
+            useful = np.isin(labels[held_out], labels[train])
             if weight is not None and weighted:
-                extra["sample_weight_val"] = weight[stop]
+                useful &= weight[held_out] > 0
+            stop = held_out[useful]
+            if len(stop):  # otherwise the model sets some of its training rows aside
+                extra |= {"X_val": view(rows.take(stop)), "y_val": labels[stop]}
+                if weight is not None and weighted:
+                    extra["sample_weight_val"] = weight[stop]
         model.fit(view(rows.take(train)), labels[train], **extra)
         self.folds.append(model)
 
@@ -85,11 +95,10 @@ def auto_candidates(
     weak there. Large tables get smaller forests.
     """
     width = len(encoder.columns)
-    embeddings = width >= WIDE and n_rows >= _LARGE and not encoder.categorical
+    large = n_rows > LARGE
     logistic = Candidate("logistic", LogisticRegression(C=0.3, max_iter=300), "dense", [])
-    if embeddings:
+    if large and ready_embeddings(encoder):
         return [logistic]
-    large = n_rows > _LARGE
     leaf, trees = (2, 120) if large else (1, 200)
     forest: dict[str, Any] = {
         "n_estimators": trees,
@@ -98,28 +107,27 @@ def auto_candidates(
         "random_state": seed,
     }
     many = n_classes > _MANY
-    boosted = _boosting(encoder, n_rows, fast=fast, seed=seed)
     extra = Candidate("extra-trees", ExtraTreesClassifier(**forest), "ordinal_filled", [])
     if fast:
-        return [logistic, extra if many or n_rows < _LARGE else boosted]
+        small = many or not large
+        return [logistic, extra if small else _boosting(encoder, large=True, fast=True, seed=seed)]
     kernel = make_pipeline(
         Nystroem(gamma=0.5 / width, n_components=min(400, int(0.6 * n_rows)), random_state=seed),
         LogisticRegression(C=30.0, max_iter=100),
     )
     chosen = [logistic, extra]
-    if n_rows <= 20_000:
+    if n_rows <= VERY_LARGE:
         chosen.append(Candidate("kernel-logistic", kernel, "dense", []))
         chosen.append(
             Candidate("random-forest", RandomForestClassifier(**forest), "ordinal_filled", [])
         )
     if not many:
-        chosen.append(boosted)
+        chosen.append(_boosting(encoder, large=large, fast=False, seed=seed))
     return chosen
 
 
-def _boosting(encoder: TableEncoder, n_rows: int, *, fast: bool, seed: int) -> Candidate:
+def _boosting(encoder: TableEncoder, *, large: bool, fast: bool, seed: int) -> Candidate:
     """Gradient boosting: shallow on small tables, many slow rounds on large ones."""
-    large = n_rows > _LARGE
     if large and fast:
         settings: dict[str, Any] = {"learning_rate": 0.06, "max_iter": 400}
     elif large:

@@ -31,7 +31,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
     one); an attention head weighs them beside a null neighbor; neighbors and base are pooled. All
-    is cross-fitted: what is learned about a row comes from members that never saw its label.
+    is cross-fitted: what is learned about a row comes from members that were not fitted on it.
 
     Parameters
     ----------
@@ -40,14 +40,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     embedder : {"auto", "identity", "table", "deep", "mlp"}, default="auto"
         Where the trained key space comes from. "identity": none, for ready embeddings. "table":
         numeric and categorical embeddings with a linear key. "deep": an MLP with a linear head.
-        "mlp": the original study's. "auto" chooses by held-out NLL, and none in a small table.
+        "mlp": the original study's. "auto": by size and columns, and none in a small table.
     base : "auto", None or classifier, default="auto"
-        "auto" cross-fits a few classifiers and pools them; None: the class shares stand in.
+        "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
     preset : {"default", "fast"}, default="default"
         "fast": 3 members, fewer candidates, no trained space in large tables.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, of the feature space
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
-        How neighbors and base meet; "auto" tries both up to 5,000 rows, log-linear above.
+        How neighbors and base meet; "auto" tries both up to 5,000 rows, else takes log-linear.
     null_neighbor : bool, default=True
         Whether attention may go to no neighbor.
     num_heads : int, default=4
@@ -182,7 +182,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         encoded = encoder.fit(rows)
         members = self.n_members
         if members == "auto":
-            members = auto_members(len(rows), rows.shape[1], self.preset)
+            members = auto_members(encoder, len(rows), self.preset)
         folds = make_folds(codes, int(members), seed)
         problem = Problem(encoder, encoded, codes, weight, len(classes), folds)
         place = validation.check_checkpoint(self, settings, rows, codes, weight)

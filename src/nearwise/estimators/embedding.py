@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.estimators.table import WIDE, Encoded, TableEncoder
+from nearwise.estimators.table import LARGE, VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.nn import NeighborNetwork, TableEmbedder, TabularMLP
 from nearwise.nn.embedders import NumericEmbedding
 from nearwise.training import (
@@ -22,33 +22,36 @@ from nearwise.training import (
 
 EmbedderName = Literal["auto", "identity", "table", "deep", "mlp"]
 _CLIP = 5.0
-_VERY_LARGE = 20_000
+_MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
 _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
 HEAD = "embedder-head"
 
 
-def network_inputs(encoder: TableEncoder, rows: Encoded) -> tuple[Tensor, Tensor | None]:
-    """Standardised numbers, gaps filled and marked, and category codes.
+def network_inputs(
+    kind: EmbedderName, encoder: TableEncoder, rows: Encoded
+) -> tuple[Tensor, Tensor | None]:
+    """Make what a network sees: numbers with gaps filled and marked, and category codes.
 
-    Of ready embeddings (wide, nothing but numbers) only half the spread is taken away: their
-    strong components carry more, and noise should not be raised to the same strength.
+    Numbers are standardised. Of ready embeddings the "deep" network gets half the spread back:
+    their strong components carry more, and noise should not be raised to the same strength.
     """
     numbers = np.zeros((len(rows), 0))
     if rows.numbers.shape[1]:
         gaps = np.isnan(rows.numbers)
         filled = np.where(gaps, encoder.median, rows.numbers)
-        scaled = np.clip((filled - encoder.mean) / _units(encoder), -_CLIP, _CLIP)
+        scaled = np.clip((filled - encoder.mean) / encoder.scale, -_CLIP, _CLIP)
+        if kind == "deep" and ready_embeddings(encoder):
+            scaled *= _half_spread(np.asarray(encoder.scale, dtype=float))
         marks = gaps[:, np.asarray(encoder.has_gaps, dtype=bool)]
         numbers = np.concatenate([scaled, marks], axis=1)
     codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
     return torch.from_numpy(numbers.astype(np.float32)), codes
 
 
-def _units(encoder: TableEncoder) -> np.ndarray:
-    scale = np.asarray(encoder.scale, dtype=float)
-    if len(encoder.numeric) < WIDE or encoder.categorical:
-        return scale
-    return np.sqrt(scale * scale.mean())  # the mean variance becomes 1
+def _half_spread(scale: np.ndarray) -> np.ndarray:
+    """Square root of each component's spread, in units of the middle one and within bounds."""
+    ratio: np.ndarray = np.clip(scale / np.median(scale), 1 / _MOST_UNLIKE, _MOST_UNLIKE)
+    return np.sqrt(ratio)
 
 
 def make_network(
@@ -82,10 +85,10 @@ def make_network(
 
 def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, Any]:
     """Training settings of a network kind for a table of this size."""
-    large = n_rows > 5_000
+    large = n_rows > LARGE
     if kind == "table":
         config: dict[str, Any] = {
-            "epochs": 60 if not large else 30 if n_rows <= _VERY_LARGE else 14,
+            "epochs": 60 if not large else 30 if n_rows <= VERY_LARGE else 14,
             "batch_size": 512 if large else 128,
             "lr": 0.01,
             "weight_decay": 1e-4,
@@ -139,7 +142,7 @@ class Embedding:
         return array
 
     def _rows(self, member: int, encoder: TableEncoder, rows: Encoded) -> TrainingRows:
-        numbers, codes = network_inputs(encoder, rows)
+        numbers, codes = network_inputs(self.kind, encoder, rows)
         device = next(iter(self.networks[member].parameters())).device
         unused = torch.zeros(len(rows), dtype=torch.int64)
         return TrainingRows(numbers, unused, x_cat=codes).to(device)
@@ -161,7 +164,7 @@ def train_member(
     progress: Callable[[dict[str, Any]], None] | None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
     """Train one member on a fold's training rows, stopped early on its held-out rows."""
-    numbers, codes = network_inputs(encoder, rows)
+    numbers, codes = network_inputs(kind, encoder, rows)
     everything = TrainingRows(
         numbers,
         torch.from_numpy(labels),

@@ -26,10 +26,11 @@ from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState, as_float, supervised_keys
-from nearwise.estimators.table import WIDE
+from nearwise.estimators.table import LARGE, ready_embeddings
 from nearwise.estimators.views import BASE, FOLD, MemoryViews, SpaceSpec
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
+from nearwise.training import TrainConfig
 
 _SMALL_FOR_EMBEDDER = 400
 
@@ -37,6 +38,9 @@ _SMALL_FOR_EMBEDDER = 400
 def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> LearnedState:
     """Run all stages and return what predicts."""
     choice: dict[str, Any] = {}
+    kind = _embedder_kind(problem, settings)
+    if kind is not None:
+        _check_training(kind, problem, settings)
     progress.stage("features")
     features, choice["feature_nll"] = choose_feature_space(
         problem.encoder,
@@ -49,7 +53,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Le
     )
     choice["features"] = features.kind
     history: list[dict[str, Any]] = []
-    embedding = _fit_embedding(problem, settings, progress, choice, history)
+    embedding = _fit_embedding(kind, problem, settings, progress, choice, history)
     base = _fit_base(problem, settings, embedding, progress, choice)
     progress.stage("memory")
     views = _build_views(problem, settings, features, embedding, base)
@@ -71,83 +75,75 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Le
 
 
 def _fit_embedding(
+    kind: EmbedderName | None,
     problem: Problem,
     settings: FitSettings,
     progress: Progress,
     choice: dict[str, Any],
     history: list[dict[str, Any]],
 ) -> Embedding | None:
-    kinds = _embedder_kinds(problem, settings)
-    if not kinds:
-        choice["embedder"] = "identity"
+    choice["embedder"] = kind or "identity"
+    if kind is None:
         return None
+    train = default_config(kind, len(problem.labels), fast=settings.fast) | settings.train
+    networks, nlls = [], []
+    for member, fold in enumerate(problem.folds):
 
-    def train(kind: EmbedderName, member: int) -> tuple[Any, Any]:
-        settings_ = default_config(kind, len(problem.labels), fast=settings.fast) | settings.train
+        def note(record: dict[str, Any], member: int = member) -> None:
+            progress.epoch(f"embedder {kind}, member {member + 1}", record, train["epochs"])
 
-        def note(record: dict[str, Any]) -> None:
-            progress.epoch(f"embedder {kind}, member {member + 1}", record, settings_["epochs"])
-
-        place = settings.checkpoint and settings.checkpoint / f"embedder-{kind}-{member}"
         network, result = train_member(
             kind,
             problem.encoder,
             problem.rows,
             problem.labels,
             problem.weight,
-            problem.folds[member],
+            fold,
             problem.n_classes,
-            settings_,
+            train,
             seed=settings.seed + member,
             device=settings.device,
-            checkpoint=place,
+            checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{kind}-{member}",
             progress=note,
         )
+        networks.append(network)
+        nlls.append(result.best_nll)
         history.extend(
             {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
             for record in result.history
         )
-        return network, result
-
-    firsts = {}
-    for kind in kinds:
-        firsts[kind] = train(kind, 0)
-        if firsts[kind][1].interrupted:
-            break
-    best = min(firsts, key=lambda kind: _or_infinity(firsts[kind][1].best_nll))
-    choice["embedder"] = best
-    choice["embedder_nll"] = {kind: result.best_nll for kind, (_, result) in firsts.items()}
-    networks = [firsts[best][0]]
-    interrupted = any(result.interrupted for _, result in firsts.values())
-    for member in range(1, len(problem.folds)):
-        if interrupted:
-            break
-        network, result = train(best, member)
-        networks.append(network)
-        interrupted = result.interrupted
-    if len(networks) < len(problem.folds):
-        progress.say(
-            "Interrupted before every member had an embedder: the trained space is left out and "
-            "the fit goes on with what there is."
-        )
-        choice["embedder"] = "identity (interrupted)"
-        return None
-    return Embedding(best, networks)
+        if result.interrupted and member + 1 < len(problem.folds):
+            progress.say(
+                "Interrupted before every member had an embedder: the trained space is left out "
+                "and the fit goes on with what there is."
+            )
+            choice["embedder"] = "identity (interrupted)"
+            return None
+    choice["embedder_nll"] = nlls
+    return Embedding(kind, networks)
 
 
-def _or_infinity(nll: float | None) -> float:
-    return float("inf") if nll is None else nll  # None: broken off before the first evaluation
-
-
-def _embedder_kinds(problem: Problem, settings: FitSettings) -> list[EmbedderName]:
-    n, width = len(problem.labels), len(problem.encoder.columns)
+def _embedder_kind(problem: Problem, settings: FitSettings) -> EmbedderName | None:
+    n = len(problem.labels)
     if settings.embedder == "identity":
-        return []
+        return None
     if settings.embedder != "auto":
-        return [settings.embedder]
-    if n < _SMALL_FOR_EMBEDDER or (settings.fast and n > 5_000):
-        return []
-    return ["deep"] if width >= WIDE and n > 5_000 else ["table"]
+        return settings.embedder
+    if n < _SMALL_FOR_EMBEDDER or (settings.fast and n > LARGE):
+        return None
+    return "deep" if n > LARGE and ready_embeddings(problem.encoder) else "table"
+
+
+def _check_training(kind: EmbedderName, problem: Problem, settings: FitSettings) -> None:
+    """Refuse settings that do not go with this network's own before anything is fitted."""
+    merged = default_config(kind, len(problem.labels), fast=settings.fast) | settings.train
+    try:
+        TrainConfig(**merged)
+    except ValueError as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in settings.train.items())
+        raise ValueError(
+            f'train_params ({given}) do not fit the "{kind}" network\'s own settings: {error}'
+        ) from error
 
 
 def _fit_base(
@@ -160,13 +156,10 @@ def _fit_base(
     if settings.base is None:
         choice["base"] = None
         return None
-    extra = None
-    if embedding is None or not embedding.has_head or settings.base != "auto":
-        candidates = _candidates(problem, settings)
-    else:
-        # A network with a head of its own is the candidate: on ready embeddings it is ahead of
-        # what else would be tried, in a fraction of the time.
-        candidates = []
+    candidates, extra = _candidates(problem, settings), None
+    if embedding is not None and embedding.has_head and settings.base == "auto":
+        if len(problem.labels) > LARGE and ready_embeddings(problem.encoder):
+            candidates = []  # the network is ahead of a linear model, which would cost more time
         out = np.zeros((len(problem.labels), problem.n_classes))
         for member, (_, held_out) in enumerate(problem.folds):
             rows = problem.rows.take(held_out)

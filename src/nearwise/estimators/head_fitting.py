@@ -9,12 +9,12 @@ from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mea
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState
+from nearwise.estimators.table import LARGE
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_attention import Pooling
 from nearwise.training import HeadRows, predict_with_head, train_head
 
 _TRIED = 2  # members by which the pooling is chosen
-_LARGE = 5_000  # rows above which "auto" pools log-linearly without a trial
 
 
 def fit_heads(
@@ -24,7 +24,7 @@ def fit_heads(
     progress.stage("neighborhoods")
     data = _cross_fitted_rows(state, problem)
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
-    small = len(problem.labels) <= _LARGE and not settings.fast
+    small = len(problem.labels) <= LARGE and not settings.fast
     if settings.pooling == "auto" and state.base is not None and small:
         poolings.append("mixture")
     tried = {
@@ -99,7 +99,7 @@ def _cross_fit_heads(
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
         head = _make_head(state, settings, pooling, len(data.spaces), settings.seed + member)
-        epochs = settings.head.for_rows(len(train)).epochs or 0
+        epochs = settings.head.for_rows(len(train)).epochs
 
         def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
             progress.epoch(f"{pooling} head, member {member + 1}", record, epochs)

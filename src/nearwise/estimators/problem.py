@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearwise.estimators.embedding import EmbedderName
 from nearwise.estimators.state import as_float
-from nearwise.estimators.table import WIDE, Encoded, TableEncoder
+from nearwise.estimators.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.training import HeadConfig
@@ -66,11 +66,11 @@ class Problem:
         return torch.from_numpy(self.labels)
 
 
-def auto_members(n_rows: int, n_columns: int, preset: str) -> int:
-    """Members that `n_members="auto"` takes: fewer where each costs a network on many rows."""
+def auto_members(encoder: TableEncoder, n_rows: int, preset: str) -> int:
+    """Members that `n_members="auto"` takes: fewer where each costs a wide search and network."""
     if preset == "fast":
         return 3
-    return 4 if n_rows > 20_000 and n_columns >= WIDE else 5
+    return 4 if n_rows > VERY_LARGE and ready_embeddings(encoder) else 5
 
 
 def make_folds(

@@ -10,8 +10,8 @@ import pandas as pd
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
-
-WIDE = 64  # numeric columns from which a table without categories counts as ready embeddings
+LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
+_WIDE = 64
 
 
 @dataclass(frozen=True)
@@ -261,3 +261,8 @@ def category_places(encoder: TableEncoder) -> Sequence[int]:
     start = len(encoder.numeric)
     sizes = enumerate(encoder.cardinalities, start=start)
     return [place for place, size in sizes if size <= MAX_SPLIT_BY_VALUE]
+
+
+def ready_embeddings(encoder: TableEncoder) -> bool:
+    """Whether the columns look like a ready embedding: 64 or more numbers and no category."""
+    return len(encoder.numeric) >= _WIDE and not encoder.categorical

@@ -1,12 +1,12 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
 import difflib
-import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
+from nearwise.training.schedule import learning_rate_factor
 
 _CHUNK = 4096
 _SMALL_STEP = 20_000  # neighbors a step
@@ -28,7 +29,7 @@ class HeadConfig(BaseModel):
     Parameters
     ----------
     epochs : int or None, default=None
-        Most passes over the training rows; None takes 30, or 12 above 5,000 rows.
+        Most evaluations; None takes 30, or 12 above 5,000 training rows.
     batch_size : int or None, default=None
         Rows a step; None takes an eighth of the rows, between 64 and 512.
     steps_per_epoch : int, default=40
@@ -40,7 +41,7 @@ class HeadConfig(BaseModel):
         the rate of the rest they would not arrive.
     neighbor_weight : float, default=0.5
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction.
-    patience : int, default=8
+    patience : int, default=10
         Evaluations without a better held-out NLL before stopping.
     """
 
@@ -66,13 +67,19 @@ class HeadConfig(BaseModel):
     neighbor_weight: float = Field(0.5, ge=0)
     patience: int = Field(10, ge=1)
 
-    def for_rows(self, n_rows: int) -> "HeadConfig":
-        """Fill in what depends on the number of training rows."""
-        chosen = {
-            "epochs": self.epochs or (12 if n_rows > _LARGE else 30),
-            "batch_size": self.batch_size or min(512, max(64, n_rows // 8)),
-        }
-        return self.model_copy(update=chosen)
+    def for_rows(self, n_rows: int) -> "HeadSteps":
+        """Epochs and batch size for so many training rows."""
+        return HeadSteps(
+            self.epochs or (12 if n_rows > _LARGE else 30),
+            self.batch_size or min(512, max(64, n_rows // 8)),
+        )
+
+
+class HeadSteps(NamedTuple):
+    """How long a head is trained, and on how many rows at once."""
+
+    epochs: int
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -136,9 +143,8 @@ def train_head(
     history : list of dict
         epoch, train_loss, held_out_nll.
     """
-    config = config.for_rows(len(train))
-    assert config.batch_size and config.epochs  # filled in
-    with _few_threads(config.batch_size * train.spaces[0].labels.shape[1]):
+    size = config.for_rows(len(train)).batch_size
+    with _few_threads(size * train.spaces[0].labels.shape[1]):
         return _descend(head, train, held_out, config, seed, progress)
 
 
@@ -163,9 +169,9 @@ def _descend(
     progress: Callable[[dict[str, Any]], None] | None,
 ) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(seed)
-    optimizer, schedule = _optimizer(head, config, len(train))
-    size, epochs = config.batch_size, config.epochs
-    assert size and epochs  # filled in by the caller
+    epochs, size = config.for_rows(len(train))
+    n_batches = min(config.steps_per_epoch, -(-len(train) // size))
+    optimizer, schedule = _optimizer(head, config, epochs * n_batches)
     best_nll, best_epoch = held_out_nll(head, held_out), 0
     best = _snapshot(head)
     history: list[dict[str, Any]] = [{"epoch": 0, "train_loss": None, "held_out_nll": best_nll}]
@@ -203,10 +209,9 @@ def _descend(
 
 
 def _optimizer(
-    head: NeighborHead, config: HeadConfig, n_rows: int
+    head: NeighborHead, config: HeadConfig, n_steps: int
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
     """AdamW with a rate of its own for the gates, both falling as half a cosine."""
-    assert config.batch_size and config.epochs  # filled in by the caller
     gates = [head.base_gate, head.space_gate]
     is_gate = {id(gate) for gate in gates}
     others = [parameter for parameter in head.parameters() if id(parameter) not in is_gate]
@@ -217,13 +222,8 @@ def _optimizer(
         ],
         fused=True,
     )
-    n_steps = config.epochs * min(config.steps_per_epoch, -(-n_rows // config.batch_size))
-
-    def share(step: int) -> float:
-        falling = 0.5 * (1 + math.cos(math.pi * min(step / n_steps, 1.0)))
-        return _LAST_RATE + (1 - _LAST_RATE) * falling
-
-    return optimizer, LambdaLR(optimizer, share)
+    factor = partial(learning_rate_factor, total_steps=n_steps, warmup_steps=0, floor=_LAST_RATE)
+    return optimizer, LambdaLR(optimizer, factor)
 
 
 def _snapshot(head: NeighborHead) -> dict[str, Tensor]:

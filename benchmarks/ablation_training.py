@@ -63,7 +63,7 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
     encoder = TableEncoder()
     fitted, seen = encoder.fit(table.iloc[train]), encoder.transform(table.iloc[test])
     classes, codes = np.unique(dataset.y, return_inverse=True)
-    numbers, categories = network_inputs("table", encoder, fitted)
+    numbers, categories = network_inputs(encoder, fitted)
     rows = TrainingRows(numbers, torch.from_numpy(codes[train]), x_cat=categories)
     inner, held_out = train_test_split(
         np.arange(len(train)), test_size=0.2, random_state=seed, stratify=codes[train]
@@ -77,7 +77,7 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
         network, taught, rows.take(torch.from_numpy(held_out)), TrainConfig(**settings), seed=seed
     )
     seconds = time.perf_counter() - start
-    numbers, categories = network_inputs("table", encoder, seen)
+    numbers, categories = network_inputs(encoder, seen)
     strangers = torch.full((len(test),), -1)
     queries = TrainingRows(numbers, torch.from_numpy(codes[test]), x_cat=categories, ids=strangers)
     proba = predict_neighbors(network, queries, memory).numpy().astype(float)

@@ -132,7 +132,7 @@ def summarize(folder: Path, datasets: list[str], peers: list[str], command: str)
     records = [r for r in read_records(folder) if r.dataset in datasets]
     if not records:
         raise SystemExit(f"{folder} holds no rows of {', '.join(datasets)} yet.")
-    results = Results(records)
+    results = Results(records, folder)
     return {
         "command": command,
         "versions": _distinct([r.versions for r in records]),

@@ -27,20 +27,18 @@ _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its
 HEAD = "embedder-head"
 
 
-def network_inputs(
-    kind: EmbedderName, encoder: TableEncoder, rows: Encoded
-) -> tuple[Tensor, Tensor | None]:
+def network_inputs(encoder: TableEncoder, rows: Encoded) -> tuple[Tensor, Tensor | None]:
     """Make what a network sees: numbers with gaps filled and marked, and category codes.
 
-    Numbers are standardised. Of ready embeddings the "deep" network gets half the spread back:
-    their strong components carry more, and noise should not be raised to the same strength.
+    Numbers are standardised. Ready embeddings get half their spread back: their strong components
+    carry more, and noise should not be raised to the same strength.
     """
     numbers = np.zeros((len(rows), 0))
     if rows.numbers.shape[1]:
         gaps = np.isnan(rows.numbers)
         filled = np.where(gaps, encoder.median, rows.numbers)
         scaled = np.clip((filled - encoder.mean) / encoder.scale, -_CLIP, _CLIP)
-        if kind == "deep" and ready_embeddings(encoder):
+        if ready_embeddings(encoder):
             scaled *= _half_spread(np.asarray(encoder.scale, dtype=float))
         marks = gaps[:, np.asarray(encoder.has_gaps, dtype=bool)]
         numbers = np.concatenate([scaled, marks], axis=1)
@@ -142,7 +140,7 @@ class Embedding:
         return array
 
     def _rows(self, member: int, encoder: TableEncoder, rows: Encoded) -> TrainingRows:
-        numbers, codes = network_inputs(self.kind, encoder, rows)
+        numbers, codes = network_inputs(encoder, rows)
         device = next(iter(self.networks[member].parameters())).device
         unused = torch.zeros(len(rows), dtype=torch.int64)
         return TrainingRows(numbers, unused, x_cat=codes).to(device)
@@ -164,7 +162,7 @@ def train_member(
     progress: Callable[[dict[str, Any]], None] | None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
     """Train one member on a fold's training rows, stopped early on its held-out rows."""
-    numbers, codes = network_inputs(kind, encoder, rows)
+    numbers, codes = network_inputs(encoder, rows)
     everything = TrainingRows(
         numbers,
         torch.from_numpy(labels),

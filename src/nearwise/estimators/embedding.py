@@ -88,7 +88,7 @@ def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, 
         config: dict[str, Any] = {
             "epochs": 60 if not large else 30 if n_rows <= VERY_LARGE else 14,
             "batch_size": 512 if large else 128,
-            "lr": 0.01,
+            "lr": 0.01 if large else 0.003,
             "weight_decay": 1e-4,
             "n_candidates": 4096,
             "patience": 5 if large else 10,

@@ -60,7 +60,9 @@ BARS = {
 
 
 def judge(results: Results, dataset: str, bar: Bar, peers: list[str]) -> dict[str, Any]:
-    """What was reached on a data set, beside its bar and beside every peer."""
+    """What was reached on a data set, beside its bar and beside every peer on the same seeds."""
+    ours = results.values(dataset, OURS, "nll")
+    results = Results([r for r in results.records if not ours or r.seed in ours], results.folder)
     checks = {
         key: check(results.mean(dataset, OURS, key), wanted, higher=key == "accuracy")
         for key in ("accuracy", "nll", "ece", "fit_seconds")
@@ -80,7 +82,7 @@ def judge(results: Results, dataset: str, bar: Bar, peers: list[str]) -> dict[st
         "checks": checks,
         "nll_minus_peer": paired,
         "means": means,
-        "seeds": sorted(results.values(dataset, OURS, "nll")),
+        "seeds": sorted(ours),
         "n_train": results.sizes(dataset).n_train,
         "n_test": results.sizes(dataset).n_test,
     }

@@ -53,6 +53,15 @@ def test_every_peer_must_be_beaten_beyond_chance(quality):
     assert judged["nll_minus_peer"]["mlp"]["verdict"] == "lower"
 
 
+def test_peers_count_on_our_seeds_only(quality):
+    ours = [r for r in rows("attention", 0.3) if r.seed < 2]
+    judged = quality.judge(
+        Results([*ours, *rows("mlp", 0.2)]), "letter", quality.BARS["letter"], ["mlp"]
+    )
+    assert judged["seeds"] == [0, 1]
+    assert judged["means"]["mlp"]["nll"]["mean"] == pytest.approx(0.205)
+
+
 def test_the_rank_counts_data_sets_and_seeds_that_every_method_has(quality):
     lonely = [Record("digits", "attention", 0, nll=0.1)]
     partly = [r for r in rows("hgb", 0.1) if r.seed < 2]

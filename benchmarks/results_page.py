@@ -225,9 +225,9 @@ def readme_part(summary: dict[str, Any]) -> list[str]:
     head = ["data set", "seeds", "accuracy", "NLL", "ECE", "NLL, base alone",
             "NLL, neighbors alone", "NLL of the best peer", "NLL of tuned k-NN"]  # fmt: skip
     return [
-        "Means over seeds with their 95 % interval. Bars, what is missed, and every method are in",
-        "[benchmarks/RESULTS.md](benchmarks/RESULTS.md). Measured with",
-        f"`{summary['command']}`.",
+        "Means over seeds with their 95 % interval; the best of the peers that ran on all of these",
+        "seeds. Bars, what is missed, and every method are in",
+        f"[benchmarks/RESULTS.md](benchmarks/RESULTS.md). Measured with `{summary['command']}`.",
         "",
         *_table(head, rows),
     ]

@@ -230,7 +230,15 @@ def readme_part(summary: dict[str, Any]) -> list[str]:
         f"[benchmarks/RESULTS.md](benchmarks/RESULTS.md). Measured with `{summary['command']}`.",
         "",
         *_table(head, rows),
+        *_rank_line(summary["ranks"]),
     ]
+
+
+def _rank_line(ranks: dict[str, Any]) -> list[str]:
+    if not ranks["mean_nll_rank"]:
+        return []
+    listed = ", ".join(f"{method} {rank:.2f}" for method, rank in ranks["mean_nll_rank"].items())
+    return ["", f"Mean NLL rank over {len(ranks['datasets'])} of them: {listed}."]
 
 
 if __name__ == "__main__":

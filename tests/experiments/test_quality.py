@@ -105,7 +105,8 @@ def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
         quality.BARS["letter"],
         ["mlp", "hgb"],
     )
-    summary = {"command": "python it.py", "datasets": {"letter": found}}
+    ranks = {"mean_nll_rank": {"mlp": 1.0, "attention": 2.0}, "datasets": {"letter": [0]}}
+    summary = {"command": "python it.py", "datasets": {"letter": found}, "ranks": ranks}
     (tmp_path / "quality.json").write_text(json.dumps(quality.plain(summary)))
     readme = tmp_path / "README.md"
     readme.write_text(f"before {page.MARKS[0]} old {page.MARKS[1]} after")
@@ -113,6 +114,7 @@ def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
     text = readme.read_text()
     assert text.startswith("before ") and text.endswith(" after") and " old " not in text
     assert "| letter | 3 | 0.9000" in text and "(mlp)" in text
+    assert "Mean NLL rank over 1 of them: mlp 1.00, attention 2.00." in text
     readme.write_text("no marks")
     with pytest.raises(SystemExit, match="results:start"):
         page.write_readme(tmp_path, readme)

@@ -9,15 +9,12 @@ Adult (39,000 rows) stays under 60 s with ``preset="fast"`` and under 5 minutes 
 
 import argparse
 import json
-import os
-import platform
 import resource
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from search_speed import paired, processor
+from search_speed import circumstances, paired
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise.data import load_dataset, split_dataset
@@ -74,16 +71,10 @@ def main() -> None:
         "--out", type=Path, default=Path("benchmarks/results/classifier_speed.json")
     )
     arguments = parser.parse_args()
-    packages = ("torch", "numpy", "numba", "scikit-learn")
     record = {
         "command": "python benchmarks/classifier_speed.py --data-root DATA",
         "seed": SEED,
-        "hardware": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "load_before": round(os.getloadavg()[0], 2),
-        },
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        **circumstances(),
         "results": [predictions(arguments.repeats), *adult_fits(arguments.data_root)],
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ one process on the same rows; the ratio of each pair is what counts.
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
+from nearwise.experiments.measure import hardware, versions
 from nearwise.functional import aggregate_labels, distance_weights, topk_neighbors
 
 N_NEIGHBORS, N_CLASSES, SEED = 16, 10, 0
@@ -92,12 +92,12 @@ def predict_against_sklearn(repeats: int) -> dict:
     return {"task": task, "against": against} | result
 
 
-def processor() -> str:
-    """Name of the CPU."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+def circumstances() -> dict:
+    """Hardware with the load before the run, and versions, for a record of times."""
+    return {
+        "hardware": hardware() | {"load_before": round(os.getloadavg()[0], 2)},
+        "versions": versions() | {"numba": version("numba")},
+    }
 
 
 def main() -> None:
@@ -106,18 +106,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/search_speed.json"))
     arguments = parser.parse_args()
-    packages = ("torch", "numpy", "numba", "faiss-cpu", "scikit-learn")
     record = {
         "command": "python benchmarks/search_speed.py",
         "seed": SEED,
         "repeats": arguments.repeats,
-        "hardware": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "load_before": round(os.getloadavg()[0], 2),
-        },
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        **circumstances(),
         "results": [
             search_against_faiss(arguments.repeats),
             predict_against_sklearn(arguments.repeats),

@@ -54,18 +54,19 @@ class Candidate:
         model, view = clone(self.model), getattr(encoder, self.view)
         train, held_out = fold
         extra: dict[str, Any] = {}
-        weighted = weight is not None and has_fit_parameter(model, "sample_weight")
-        if weight is not None and weighted:
+        if not has_fit_parameter(model, "sample_weight"):
+            weight = None
+        if weight is not None:
             extra["sample_weight"] = weight[train]
         if self.stops_on_held_out:
             # The stopping score needs classes that the model knows.
             useful = np.isin(labels[held_out], labels[train])
-            if weight is not None and weighted:
+            if weight is not None:
                 useful &= weight[held_out] > 0
             stop = held_out[useful]
             if len(stop):  # otherwise the model sets some of its training rows aside
                 extra |= {"X_val": view(rows.take(stop)), "y_val": labels[stop]}
-                if weight is not None and weighted:
+                if weight is not None:
                     extra["sample_weight_val"] = weight[stop]
         model.fit(view(rows.take(train)), labels[train], **extra)
         self.folds.append(model)

@@ -39,8 +39,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Le
     """Run all stages and return what predicts."""
     choice: dict[str, Any] = {}
     kind = _embedder_kind(problem, settings)
-    if kind is not None:
-        _check_training(kind, problem, settings)
+    train = {} if kind is None else _training(kind, problem, settings)
     progress.stage("features")
     features, choice["feature_nll"] = choose_feature_space(
         problem.encoder,
@@ -53,7 +52,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Le
     )
     choice["features"] = features.kind
     history: list[dict[str, Any]] = []
-    embedding = _fit_embedding(kind, problem, settings, progress, choice, history)
+    embedding = _fit_embedding(kind, train, problem, settings, progress, choice, history)
     base = _fit_base(problem, settings, embedding, progress, choice)
     progress.stage("memory")
     views = _build_views(problem, settings, features, embedding, base)
@@ -76,6 +75,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Le
 
 def _fit_embedding(
     kind: EmbedderName | None,
+    train: dict[str, Any],
     problem: Problem,
     settings: FitSettings,
     progress: Progress,
@@ -85,7 +85,6 @@ def _fit_embedding(
     choice["embedder"] = kind or "identity"
     if kind is None:
         return None
-    train = default_config(kind, len(problem.labels), fast=settings.fast) | settings.train
     networks, nlls = [], []
     for member, fold in enumerate(problem.folds):
 
@@ -134,8 +133,8 @@ def _embedder_kind(problem: Problem, settings: FitSettings) -> EmbedderName | No
     return "deep" if n > LARGE and ready_embeddings(problem.encoder) else "table"
 
 
-def _check_training(kind: EmbedderName, problem: Problem, settings: FitSettings) -> None:
-    """Refuse settings that do not go with this network's own before anything is fitted."""
+def _training(kind: EmbedderName, problem: Problem, settings: FitSettings) -> dict[str, Any]:
+    """Lay the user's settings over the network's own; refused before anything is fitted."""
     merged = default_config(kind, len(problem.labels), fast=settings.fast) | settings.train
     try:
         TrainConfig(**merged)
@@ -144,6 +143,7 @@ def _check_training(kind: EmbedderName, problem: Problem, settings: FitSettings)
         raise ValueError(
             f'train_params ({given}) do not fit the "{kind}" network\'s own settings: {error}'
         ) from error
+    return merged
 
 
 def _fit_base(

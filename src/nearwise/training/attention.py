@@ -143,9 +143,9 @@ def train_head(
     history : list of dict
         epoch, train_loss, held_out_nll.
     """
-    size = config.for_rows(len(train)).batch_size
-    with _few_threads(size * train.spaces[0].labels.shape[1]):
-        return _descend(head, train, held_out, config, seed, progress)
+    steps = config.for_rows(len(train))
+    with _few_threads(steps.batch_size * train.spaces[0].labels.shape[1]):
+        return _descend(head, train, held_out, config, steps, seed, progress)
 
 
 @contextmanager
@@ -165,11 +165,12 @@ def _descend(
     train: HeadRows,
     held_out: HeadRows,
     config: HeadConfig,
+    steps: HeadSteps,
     seed: int,
     progress: Callable[[dict[str, Any]], None] | None,
 ) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(seed)
-    epochs, size = config.for_rows(len(train))
+    epochs, size = steps
     n_batches = min(config.steps_per_epoch, -(-len(train) // size))
     optimizer, schedule = _optimizer(head, config, epochs * n_batches)
     best_nll, best_epoch = held_out_nll(head, held_out), 0

@@ -122,8 +122,8 @@ def _run_split(
     split = None
     for method in methods:
         bar.show(f"{dataset.name} · {method.name} · seed {seed}")
-        key = (dataset.name, method.name, seed, setting.noise, setting.noise_kind)
-        if key in finished:
+        wanted = Record(dataset.name, method.name, seed, setting.noise, setting.noise_kind)
+        if wanted.key in finished:
             bar.skip()
             continue
         if split is None:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -29,7 +29,7 @@ METRICS = (
 )
 COSTS = ("fit_seconds", "predict_us_per_row", "peak_memory_mib")
 
-Key = tuple[str, str, int, float, str]
+Key = tuple[str, str, int, float, str, str, str, str]
 
 
 class RecordsError(ValueError):
@@ -68,6 +68,11 @@ class Record:
         Wall microseconds a test row of `predict_proba`, after a warm-up on a few rows.
     peak_memory_mib : float, optional
         Growth of resident memory during `fit` at its peak, MiB; see `PeakMemory`.
+    experiment, preset, condition : str
+        Where the row belongs to an experiment: its name ("main", "k-sweep", ...), the preset
+        ("v0.5", "v1", ...) and what was varied ("k=10", "ratio=0.01"). Empty in comparisons.
+    details : dict
+        What an experiment measured beside the metrics (memory purity, recall, a fitted curve).
     choice : dict
         What the method chose on its training part.
     versions, hardware : dict
@@ -105,6 +110,10 @@ class Record:
     fit_seconds: float | None = None
     predict_us_per_row: float | None = None
     peak_memory_mib: float | None = None
+    experiment: str = ""
+    preset: str = ""
+    condition: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
     choice: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
@@ -114,7 +123,13 @@ class Record:
     @property
     def key(self) -> Key:
         """What makes the row unique in its folder."""
-        return (self.dataset, self.method, self.seed, self.noise, self.noise_kind)
+        where = (self.experiment, self.preset, self.condition)
+        return (self.dataset, self.method, self.seed, self.noise, self.noise_kind, *where)
+
+    @property
+    def whole_key(self) -> Key:
+        """Key of the row that this one is a half of; its own where it is whole."""
+        return replace(self, method=self.part_of or self.method).key
 
     def to_json(self) -> str:
         """One line of JSON; a number that is not finite becomes null."""
@@ -200,13 +215,7 @@ def _parse(path: Path) -> tuple[list[Record], int]:
         rows.pop(record.key, None)
         rows[record.key] = record
         position += len(line) + 1
-    wholes = {(r.dataset, r.method, r.seed, r.noise, r.noise_kind) for r in rows.values()}
-    kept = [
-        r
-        for r in rows.values()
-        if r.part_of is None or (r.dataset, r.part_of, r.seed, r.noise, r.noise_kind) in wholes
-    ]
-    return kept, position
+    return [r for r in rows.values() if r.whole_key in rows], position
 
 
 class RunFolder:

@@ -107,7 +107,7 @@ def test_a_table_of_fewer_columns_is_standardised():
 def test_members_by_size(n_rows, n_columns, preset, members):
     encoder = TableEncoder()
     encoder.fit(np.random.default_rng(0).normal(size=(30, n_columns)))
-    assert auto_members(encoder, n_rows, preset) == members
+    assert auto_members(encoder, n_rows, fast=preset == "fast") == members
 
 
 def test_a_network_that_ignores_categories_does_not_become_the_only_base():

@@ -6,27 +6,24 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from nearwise.estimators import validation
-from nearwise.estimators.explain import Explanation, Parts, explain_rows
-from nearwise.estimators.fitting import fit_state
+from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
+from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.persistence import load_model_folder, save_model
-from nearwise.estimators.pooling import finish
-from nearwise.estimators.problem import Problem, auto_members, make_folds
+from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.state import Answer, LearnedState
-from nearwise.estimators.table import Encoded, TableEncoder, as_frame, plain
-from nearwise.estimators.updates import append_rows, drop_rows, give_labels
+from nearwise.estimators.remembering import RemembersRows
+from nearwise.estimators.state import LearnedState
+from nearwise.estimators.table import Encoded, TableEncoder, plain
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
-from nearwise.memory import IndexName, MemoryBank
+from nearwise.memory import IndexName
 
 
-class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
@@ -54,6 +51,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Attention heads, whose weights are averaged.
     n_members : int or "auto", default="auto"
         Cross-fitted members; "auto" is 5, 3 with preset="fast", 4 for many ready embeddings.
+        Where rows are held out once: networks that share the memory; "auto" is 3.
+    validation_fraction : float, "auto" or None, default="auto"
+        Share of the rows held out once, from memory and networks, for heads and calibration. None
+        cross-fits. "auto" is None, and .1 where `fit` is given views.
+    tta_merge : {"auto", "probabilities", "logits", "embeddings"}, default="auto"
+        How views of a query are merged; "auto" takes the first or second by held-out NLL.
     k_ensemble : sequence of int, optional
         Average the weights of these neighborhood sizes, from one search.
     adaptive_k : {"entropy"}, optional
@@ -119,6 +122,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         null_neighbor: bool = True,
         num_heads: int = 4,
         n_members: int | Literal["auto"] = "auto",
+        validation_fraction: float | Literal["auto"] | None = "auto",
+        tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto",
         k_ensemble: Sequence[int] | None = None,
         adaptive_k: Literal["entropy"] | None = None,
         calibration: Literal["auto"] | None = "auto",
@@ -141,6 +146,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self.null_neighbor = null_neighbor
         self.num_heads = num_heads
         self.n_members = n_members
+        self.validation_fraction = validation_fraction
+        self.tta_merge = tta_merge
         self.k_ensemble = k_ensemble
         self.adaptive_k = adaptive_k
         self.calibration = calibration
@@ -154,7 +161,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
         self.checkpoint_dir = checkpoint_dir
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, views: Sequence[Any] | None = None
+    ) -> Self:
         """Learn from training rows.
 
         Parameters
@@ -165,33 +174,38 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             At least 2 classes, each with at least 2 rows.
         sample_weight : array-like of shape (n,), optional
             Non-negative; weighs a row's loss and its vote.
+        views : sequence of arrays like `X`, optional
+            Further views of the same rows, such as the embeddings of the flipped images. Networks
+            are trained on the first as well, keys are averaged over all, and predictions from as
+            many views are calibrated as such.
 
         Returns
         -------
         self : AttnKNNClassifier
         """
         rows = validation.check_rows(self, X, reset=True)
+        others = validation.check_views(self, views, len(rows))
         classes, codes = validation.check_labels(y, len(rows))
         validation.check_class_sizes(classes, codes)
         weight = validation.check_weight(sample_weight, len(rows))
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        settings = validation.check_settings(self, len(rows), len(classes), seed)
+        settings = validation.check_settings(self, len(rows), len(classes), seed, 1 + len(others))
+        place = validation.check_checkpoint(self, settings, [rows, *others], codes, weight)
         encoder = TableEncoder()
         encoded = encoder.fit(rows)
-        members = self.n_members
-        if members == "auto":
-            members = auto_members(encoder, len(rows), self.preset)
-        folds = make_folds(codes, int(members), seed)
-        problem = Problem(encoder, encoded, codes, weight, len(classes), folds)
-        place = validation.check_checkpoint(self, settings, rows, codes, weight)
+        problem = Problem(encoder, encoded, codes, weight, len(classes))
+        problem.views = [encoder.transform(view) for view in others]
         with Progress(self.verbose) as progress:
-            state = fit_state(problem, place, progress)
+            state = fit_problem(problem, self.n_members, place, progress)
         self.classes_ = classes
         self._weight_unit = weight_unit
         self.target_name_ = str(getattr(y, "name", None) or "target")
-        self._rows = rows.reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows.copy()
+        kept = state.views.bank.ids.numpy()
+        self._rows = (
+            rows.iloc[kept].reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows[kept]
+        )
         self._adopt(state)
         return self
 
@@ -203,12 +217,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self.oof_nll_ = state.acceptance.nll
         self.column_types_ = dict(state.encoder.kinds)
 
-    @property
-    def memory_(self) -> MemoryBank:
-        """The remembered rows: keys of every space, labels, ids, sample weights."""
-        check_is_fitted(self)
-        return self._state.views.bank
-
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
 
@@ -218,44 +226,42 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             return None
         return self._state.encoder.transform(validation.check_rows(self, X, reset=False))
 
-    def _answer(self, rows: Encoded | None) -> Answer:
-        n_classes = len(self.classes_)
-        if rows is None:
-            return self._state.predict_left_out(n_classes)
-        return self._state.predict(rows, n_classes)
-
-    def predict_proba(self, X: Any = None) -> np.ndarray:
+    def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
         """Class probabilities.
 
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
             None means the training rows, each without itself, from the members that left it out.
+        views : sequence of arrays like `X`, optional
+            Further views of the rows, as many as `fit` was given, to be merged with the first.
 
         Returns
         -------
         proba : ndarray of shape (n, n_classes)
             In the order of `classes_`; rows sum to 1.
         """
-        return finish(self._answer(self._encode(X)).log_proba, self.temperature_)
+        return self.predict_parts(X, views).proba
 
-    def predict(self, X: Any = None) -> Any:
-        """Most probable classes, ndarray of shape (n,); `X` as in `predict_proba`."""
-        best = self.predict_proba(X).argmax(axis=1)
+    def predict(self, X: Any = None, views: Sequence[Any] | None = None) -> Any:
+        """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
+        best = self.predict_proba(X, views).argmax(axis=1)
         return self.classes_[best]
 
-    def predict_parts(self, X: Any = None) -> Parts:
-        """Probabilities beside their two halves, base and neighbors; `X` as in `predict_proba`."""
-        return self._parts(self._answer(self._encode(X)))
+    def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
+        """Probabilities beside their two halves, base and neighbors, and how far views disagree.
 
-    def _parts(self, answer: Answer) -> Parts:
-        base, neighbors = self._state.part_temperatures
-        return Parts(
-            finish(answer.log_proba, self.temperature_),
-            finish(answer.base_log_proba, base),
-            finish(answer.neighbor_log_proba, neighbors),
-            answer.null_mass.numpy().astype(np.float64),
-        )
+        Arguments as in `predict_proba`.
+        """
+        rows = self._encode(X)
+        n_classes = len(self.classes_)
+        if rows is None:
+            merged = self._state.predict_left_out(n_classes)
+            return make_parts(merged, [merged], self._state.calibration())
+        others = validation.check_views(self, views, len(rows))
+        calibration = self._state.calibration(1 + len(others))
+        everyone = [rows, *map(self._state.encoder.transform, others)]
+        return make_parts(*self._state.predict_views(everyone, n_classes), calibration)
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
@@ -309,7 +315,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         explanations : list of Explanation
         """
         encoded = self._encode(X)
-        parts = self._parts(self._answer(encoded))
+        parts = self.predict_parts(X)
         return explain_rows(
             self._state, encoded, parts, self.classes_, self._remembered, n_neighbors
         )
@@ -320,60 +326,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             row = self._rows.iloc[position]
             return {str(name): plain(value) for name, value in row.items()}
         return dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
-
-    def add(self, X: Any, y: Any, sample_weight: Any = None) -> Tensor:
-        """Remember new rows, of new classes too, without training again.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As in `fit`; a class may have a single row here.
-
-        Returns
-        -------
-        ids : int64 Tensor of shape (n_added,)
-        """
-        check_is_fitted(self)
-        rows = validation.check_rows(self, X, reset=False)
-        encoded = self._state.encoder.transform(rows)
-        classes, codes = validation.check_labels(y, len(rows))
-        places, fresh = validation.positions_among(self.classes_, classes)
-        labels = torch.from_numpy(places[codes])
-        weight = validation.check_weight(sample_weight, len(rows))
-        weight = None if weight is None else weight / self._weight_unit
-        n_classes = len(self.classes_) + len(fresh)
-        ids = append_rows(self._state, encoded, labels, weight, n_classes)
-        if fresh:
-            extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
-            self.classes_ = np.concatenate([self.classes_, extra])
-        if isinstance(self._rows, pd.DataFrame):
-            frame = as_frame(rows)
-            frame.columns = self._rows.columns
-            self._rows = pd.concat([self._rows, frame], ignore_index=True)
-        else:
-            self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
-        return ids
-
-    def remove(self, ids: Any) -> None:
-        """Forget remembered rows by id; the head is not trained again."""
-        check_is_fitted(self)
-        keep = drop_rows(self._state, ids)
-        if isinstance(self._rows, pd.DataFrame):
-            self._rows = self._rows.iloc[keep].reset_index(drop=True)
-        else:
-            self._rows = self._rows[keep]
-
-    def relabel(self, ids: Any, y: Any) -> None:
-        """Give remembered rows other labels among `classes_`; the head is not trained again."""
-        check_is_fitted(self)
-        wanted = np.asarray(y).ravel()
-        places, strange = validation.positions_among(self.classes_, wanted)
-        if strange:
-            raise ValueError(
-                f"Labels {strange[:5]} are not among the classes {self.classes_.tolist()[:10]}. "
-                "Rows of new classes come in through add()."
-            )
-        give_labels(self._state, ids, torch.from_numpy(places))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete."""

@@ -133,11 +133,14 @@ class Embedding:
         """Keys of rows in one member's space, float32 (n, dim), on the CPU."""
         return encode(self.networks[member], self._rows(member, encoder, rows)).cpu()
 
-    def head_log_proba(self, member: int, encoder: TableEncoder, rows: Encoded) -> np.ndarray:
-        """Log-probabilities (n, C) of one member's linear head."""
-        log_proba = predict_head(self.networks[member], self._rows(member, encoder, rows))
-        array: np.ndarray = log_proba.cpu().numpy().astype(np.float64)
-        return array
+    def head_log_proba(
+        self, member: int, encoder: TableEncoder, rows: Encoded, *, keys: Tensor | None = None
+    ) -> Tensor:
+        """Log-probabilities (n, C) of one member's linear head, on the CPU; `keys` where known."""
+        network = self.networks[member]
+        if keys is not None:
+            keys = keys.to(next(network.parameters()).device)
+        return predict_head(network, self._rows(member, encoder, rows), keys=keys).cpu()
 
     def _rows(self, member: int, encoder: TableEncoder, rows: Encoded) -> TrainingRows:
         numbers, codes = network_inputs(encoder, rows)
@@ -160,14 +163,19 @@ def train_member(
     device: str,
     checkpoint: Path | None,
     progress: Callable[[dict[str, Any]], None] | None,
+    second: Encoded | None = None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
-    """Train one member on a fold's training rows, stopped early on its held-out rows."""
+    """Train one member on a fold's training rows, stopped early on its held-out rows.
+
+    `second` is another view of the same rows, taken half the time.
+    """
     numbers, codes = network_inputs(encoder, rows)
     everything = TrainingRows(
         numbers,
         torch.from_numpy(labels),
         x_cat=codes,
         sample_weight=None if weight is None else torch.from_numpy(weight).float(),
+        second_x_num=None if second is None else network_inputs(encoder, second)[0],
     )
     network = make_network(kind, encoder, numbers.shape[1], n_classes, seed)
     result = train_embedder(

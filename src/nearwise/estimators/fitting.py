@@ -22,12 +22,18 @@ from nearwise.estimators.embedding import (
 )
 from nearwise.estimators.feature_space import FeatureSpace, choose_feature_space
 from nearwise.estimators.head_fitting import fit_heads
-from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.state import LearnedState, as_float, supervised_keys
-from nearwise.estimators.table import LARGE, ready_embeddings
-from nearwise.estimators.views import BASE, FOLD, MemoryViews, SpaceSpec
+from nearwise.estimators.state import CrossFittedState, as_float, supervised_keys
+from nearwise.estimators.table import LARGE, Encoded, ready_embeddings
+from nearwise.estimators.views import (
+    BASE,
+    FOLD,
+    MemoryViews,
+    SpaceSpec,
+    measured,
+    note_reliability,
+)
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 from nearwise.training import TrainConfig
@@ -35,11 +41,11 @@ from nearwise.training import TrainConfig
 _SMALL_FOR_EMBEDDER = 400
 
 
-def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> LearnedState:
+def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> CrossFittedState:
     """Run all stages and return what predicts."""
     choice: dict[str, Any] = {}
-    kind = _embedder_kind(problem, settings)
-    train = {} if kind is None else _training(kind, problem, settings)
+    kind = embedder_kind(problem, settings)
+    train = {} if kind is None else training_settings(kind, problem, settings)
     progress.stage("features")
     features, choice["feature_nll"] = choose_feature_space(
         problem.encoder,
@@ -52,28 +58,25 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Le
     )
     choice["features"] = features.kind
     history: list[dict[str, Any]] = []
-    embedding = _fit_embedding(kind, train, problem, settings, progress, choice, history)
+    embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
     base = _fit_base(problem, settings, embedding, progress, choice)
     progress.stage("memory")
     views = _build_views(problem, settings, features, embedding, base)
-    prior = torch.from_numpy(np.bincount(problem.labels, minlength=problem.n_classes)).float() + 0.5
-    state = LearnedState(
-        problem.encoder,
-        features,
-        embedding,
-        base,
-        [],
-        views,
-        Acceptance(1.0, 1.0, "none", float("nan")),
-        prior / prior.sum(),
+    state = CrossFittedState(
+        encoder=problem.encoder,
+        views=views,
+        prior=problem.prior,
         choice=choice,
         history=history,
+        features=features,
+        embedding=embedding,
+        base=base,
     )
     fit_heads(state, problem, settings, progress)
     return state
 
 
-def _fit_embedding(
+def fit_embedding(
     kind: EmbedderName | None,
     train: dict[str, Any],
     problem: Problem,
@@ -81,7 +84,9 @@ def _fit_embedding(
     progress: Progress,
     choice: dict[str, Any],
     history: list[dict[str, Any]],
+    second: Encoded | None = None,
 ) -> Embedding | None:
+    """Train one network a fold; `second` is another view of the rows, seen half the time."""
     choice["embedder"] = kind or "identity"
     if kind is None:
         return None
@@ -104,6 +109,7 @@ def _fit_embedding(
             device=settings.device,
             checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{kind}-{member}",
             progress=note,
+            second=second,
         )
         networks.append(network)
         nlls.append(result.best_nll)
@@ -122,7 +128,8 @@ def _fit_embedding(
     return Embedding(kind, networks)
 
 
-def _embedder_kind(problem: Problem, settings: FitSettings) -> EmbedderName | None:
+def embedder_kind(problem: Problem, settings: FitSettings) -> EmbedderName | None:
+    """Decide what "auto" means for this table; None for no network."""
     n = len(problem.labels)
     if settings.embedder == "identity":
         return None
@@ -133,7 +140,9 @@ def _embedder_kind(problem: Problem, settings: FitSettings) -> EmbedderName | No
     return "deep" if n > LARGE and ready_embeddings(problem.encoder) else "table"
 
 
-def _training(kind: EmbedderName, problem: Problem, settings: FitSettings) -> dict[str, Any]:
+def training_settings(
+    kind: EmbedderName, problem: Problem, settings: FitSettings
+) -> dict[str, Any]:
     """Lay the user's settings over the network's own; refused before anything is fitted."""
     merged = default_config(kind, len(problem.labels), fast=settings.fast) | settings.train
     try:
@@ -163,7 +172,7 @@ def _fit_base(
         out = np.zeros((len(problem.labels), problem.n_classes))
         for member, (_, held_out) in enumerate(problem.folds):
             rows = problem.rows.take(held_out)
-            out[held_out] = embedding.head_log_proba(member, problem.encoder, rows)
+            out[held_out] = embedding.head_log_proba(member, problem.encoder, rows).numpy()
         extra = {HEAD: out}
     base = cross_fit(
         candidates,
@@ -226,33 +235,10 @@ def _build_views(
     views = MemoryViews(bank, [], settings.index, settings.memory_budget)
     for name, scope, per_member, metric, k in plan:
         spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
-        views.specs.append(_measured(views, spec))
+        views.specs.append(measured(views, spec))
     for spec in views.specs:
-        _note_reliability(views, spec, len(problem.folds))
+        note_reliability(views, spec, len(problem.folds))
     return views
-
-
-def _measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:
-    """Set the unit of a space to its median neighbor distance, over at most 1,000 rows."""
-    rows = views.rows(spec, 0)
-    some = rows[:: max(1, len(rows) // 1000)]
-    keys = views.bank.keys[spec.key(0)][some]
-    found = views.search(spec, 0, keys, spec.n_neighbors, views.bank.ids[some])
-    positive = found.distances[found.distances > 0]
-    unit = float(positive.median()) if len(positive) else 1.0
-    return SpaceSpec(**(spec.to_json() | {"unit": unit}))
-
-
-def _note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> None:
-    """Store each row's reliability as a column of the bank."""
-    bank = views.bank
-    for member in range(n_members):
-        if spec.scope == "fold":
-            own = bank.keys[FOLD][:, :1] == member
-            before = bank.keys.get(spec.side, torch.full((len(bank), 1), 0.5))
-            bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
-        elif member == 0 and not spec.per_member:
-            bank.keys[spec.side] = views.reliability(spec, member)
 
 
 def _plain_record(record: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.state import LearnedState
+from nearwise.estimators.state import CrossFittedState, LearnedState
 from nearwise.estimators.table import LARGE
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_attention import Pooling
@@ -17,15 +17,39 @@ from nearwise.training import HeadRows, predict_with_head, train_head
 _TRIED = 2  # members by which the pooling is chosen
 
 
+class CrossFit(NamedTuple):
+    """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
+
+    heads: list[NeighborHead]
+    log_proba: Tensor
+    alone: Tensor
+
+    def take(self, rows: Tensor) -> "CrossFit":
+        """Return the predictions of some rows, with the same heads."""
+        return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
+
+
 def fit_heads(
-    state: LearnedState, problem: Problem, settings: FitSettings, progress: Progress
+    state: CrossFittedState, problem: Problem, settings: FitSettings, progress: Progress
 ) -> None:
     """Cross-fit the heads of a state in place, choose the pooling, accept and calibrate."""
     progress.stage("neighborhoods")
     data = _cross_fitted_rows(state, problem)
+    fit = choose_heads(state, problem, settings, data, progress)
+    accept_heads(state, fit, data, settings)
+
+
+def choose_heads(
+    state: LearnedState,
+    problem: Problem,
+    settings: FitSettings,
+    data: HeadRows,
+    progress: Progress,
+) -> CrossFit:
+    """Fit a head a fold to rows whose neighborhoods are known, by the better pooling of two."""
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
     small = len(problem.labels) <= LARGE and not settings.fast
-    if settings.pooling == "auto" and state.base is not None and small:
+    if settings.pooling == "auto" and state.has_base and small:
         poolings.append("mixture")
     tried = {
         pooling: _cross_fit_heads(state, problem, settings, data, pooling, _TRIED, progress)
@@ -41,27 +65,35 @@ def fit_heads(
         state, problem, settings, data, best, len(problem.folds), progress, tried[best]
     )
     state.heads = fit.heads
-    oof_nll = mean_nll(fit.log_proba, problem.truth, problem.row_weight)
-    base = data.base_log_proba if state.base is not None else None
-    state.part_temperatures = tuple(
-        fit_temperature(part, problem.truth, problem.row_weight)[0]
-        for part in (data.base_log_proba, fit.alone)
-    )
-    state.acceptance = (
-        accept(fit.log_proba, base, problem.truth, problem.row_weight)
-        if settings.calibrate
-        else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
-    )
     state.choice |= {
         "pooling": best,
         "pooling_nll": tried_nll,
-        "head_nll": oof_nll,
-        "head_share": state.acceptance.share,
         "spaces": [spec.name for spec in state.views.specs],
     }
+    return fit
 
 
-def _cross_fitted_rows(state: LearnedState, problem: Problem) -> HeadRows:
+def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: FitSettings) -> None:
+    """Decide by out-of-fold predictions on the head's share and on the temperatures."""
+    oof_nll = mean_nll(fit.log_proba, data.labels, data.weight)
+    state.part_temperatures = tuple(
+        fit_temperature(part, data.labels, data.weight)[0]
+        for part in (data.base_log_proba, fit.alone)
+    )
+    state.acceptance = (
+        accept(
+            fit.log_proba,
+            data.base_log_proba if state.has_base else None,
+            data.labels,
+            data.weight,
+        )
+        if settings.calibrate
+        else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
+    )
+    state.choice |= {"head_nll": oof_nll, "head_share": state.acceptance.share}
+
+
+def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
     """Every training row as its own member sees it: as a new row, itself left out."""
     order = [torch.from_numpy(held_out) for _, held_out in problem.folds]
     views = [state.look_again(member, positions) for member, positions in enumerate(order)]
@@ -74,14 +106,6 @@ def _cross_fitted_rows(state: LearnedState, problem: Problem) -> HeadRows:
     return HeadRows(spaces, base, problem.truth, problem.row_weight)
 
 
-class _CrossFit(NamedTuple):
-    """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
-
-    heads: list[NeighborHead]
-    log_proba: Tensor
-    alone: Tensor
-
-
 def _cross_fit_heads(
     state: LearnedState,
     problem: Problem,
@@ -90,11 +114,11 @@ def _cross_fit_heads(
     pooling: Pooling,
     n_members: int,
     progress: Progress,
-    begun: _CrossFit | None = None,
-) -> _CrossFit:
+    begun: CrossFit | None = None,
+) -> CrossFit:
     """Fit the first `n_members` heads, each stopped on its fold; go on from those begun."""
     empty = torch.zeros(len(problem.labels), problem.n_classes)
-    fit = begun or _CrossFit([], empty, empty.clone())
+    fit = begun or CrossFit([], empty, empty.clone())
     for member in range(len(fit.heads), min(n_members, len(problem.folds))):
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
@@ -130,7 +154,7 @@ def _make_head(
         return NeighborHead(
             n_spaces,
             state.prior,
-            has_base=state.base is not None,
+            has_base=state.has_base,
             pooling=pooling,
             num_heads=settings.num_heads,
             null=settings.null,

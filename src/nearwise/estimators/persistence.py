@@ -20,7 +20,9 @@ from nearwise.estimators.base import Base, Candidate
 from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.pooling import Acceptance
-from nearwise.estimators.state import LearnedState
+from nearwise.estimators.shared import SharedState
+from nearwise.estimators.sight import TableSight
+from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.views import MemoryViews, SpaceSpec
 from nearwise.memory import Folder, MemoryBank, read_folder, write_folder
@@ -90,13 +92,10 @@ def pack_state(
     bank_tensors, bank_meta = state.views.bank.state()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
     tensors["prior"] = state.prior
-    feature_meta, arrays = state.features.to_state()
-    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
     for member, head in enumerate(state.heads):
         tensors |= {f"head/{member}/{k}": v for k, v in head.state_dict().items()}
     meta: dict[str, Any] = {
         "bank": bank_meta,
-        "features": feature_meta,
         "encoder": state.encoder.to_json(),
         "specs": [spec.to_json() for spec in state.views.specs],
         "index": state.views.index,
@@ -109,30 +108,57 @@ def pack_state(
         "n_members": state.n_members,
     }
     blobs: dict[str, bytes] = {}
-    if state.embedding is not None:
-        meta["embedding"] = {
-            "kind": state.embedding.kind,
-            "networks": [network_config(network) for network in state.embedding.networks],
+    if isinstance(state, SharedState):
+        meta["shared"] = {
+            "merge": state.merge,
+            "of_views": list(state.of_views),
+            "n_views": state.n_views,
         }
-        for member, network in enumerate(state.embedding.networks):
-            tensors |= {f"network/{member}/{k}": v for k, v in network.state_dict().items()}
-    if state.base is not None:
-        meta["base"] = {
-            "gates": state.base.gates,
-            "n_classes": state.base.n_classes,
-            "nll": state.base.nll,
-            "candidates": [(c.name, c.view) for c in state.base.candidates],
-        }
-        for candidate in state.base.candidates:
-            for fold, model in enumerate(candidate.folds):
-                blobs[f"base/{candidate.name}/{fold}"] = dump_model(model)
+        assert isinstance(state.sight, TableSight)
+        _pack_spaces(state.sight.features, state.sight.embedding, tensors, meta)
+    else:
+        assert isinstance(state, CrossFittedState)  # there is no third kind
+        _pack_spaces(state.features, state.embedding, tensors, meta)
+        if state.base is not None:
+            _pack_base(state.base, meta, blobs)
     return tensors, meta, blobs
+
+
+def _pack_spaces(
+    features: FeatureSpace,
+    embedding: Embedding | None,
+    tensors: dict[str, Tensor],
+    meta: dict[str, Any],
+) -> None:
+    meta["features"], arrays = features.to_state()
+    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    if embedding is None:
+        return
+    meta["embedding"] = {
+        "kind": embedding.kind,
+        "networks": [network_config(network) for network in embedding.networks],
+    }
+    for member, network in enumerate(embedding.networks):
+        tensors |= {f"network/{member}/{k}": v for k, v in network.state_dict().items()}
+
+
+def _pack_base(base: Base, meta: dict[str, Any], blobs: dict[str, bytes]) -> None:
+    meta["base"] = {
+        "gates": base.gates,
+        "n_classes": base.n_classes,
+        "nll": base.nll,
+        "candidates": [(c.name, c.view) for c in base.candidates],
+    }
+    for candidate in base.candidates:
+        for fold, model in enumerate(candidate.folds):
+            blobs[f"base/{candidate.name}/{fold}"] = dump_model(model)
 
 
 def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
     """Rebuild a state from what `pack_state` returned."""
     meta, tensors = folder.meta, folder.tensors
     arrays = {name: tensor.numpy() for name, tensor in _under(tensors, "features/").items()}
+    features = FeatureSpace.from_state(meta["features"], arrays)
     prior = tensors["prior"]
     heads = []
     for member in range(meta["n_members"]):
@@ -141,19 +167,26 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
         heads.append(head.eval())
     specs = [SpaceSpec(**spec) for spec in meta["specs"]]
     bank = MemoryBank.from_state(_under(tensors, "bank/"), meta["bank"])
-    return LearnedState(
-        TableEncoder.from_json(meta["encoder"]),
-        FeatureSpace.from_state(meta["features"], arrays),
-        _unpack_embedding(folder),
-        _unpack_base(folder, trusted),
-        heads,
-        MemoryViews(bank, specs, meta["index"], meta["memory_budget"]),
-        Acceptance(**meta["acceptance"]),
-        prior,
-        tuple(meta["part_temperatures"]),
-        meta["choice"],
-        meta["history"],
-    )
+    encoder = TableEncoder.from_json(meta["encoder"])
+    common: dict[str, Any] = {
+        "encoder": encoder,
+        "views": MemoryViews(bank, specs, meta["index"], meta["memory_budget"]),
+        "prior": prior,
+        "heads": heads,
+        "acceptance": Acceptance(**meta["acceptance"]),
+        "part_temperatures": tuple(meta["part_temperatures"]),
+        "choice": meta["choice"],
+        "history": meta["history"],
+    }
+    embedding = _unpack_embedding(folder)
+    if "shared" in meta:
+        shared = dict(meta["shared"])
+        shared["of_views"] = Calibration(*shared["of_views"])
+        return SharedState(
+            **common, **shared, sight=TableSight(encoder, features, embedding, prior)
+        )
+    base = _unpack_base(folder, trusted)
+    return CrossFittedState(**common, features=features, embedding=embedding, base=base)
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:

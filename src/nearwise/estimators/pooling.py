@@ -32,6 +32,9 @@ class Acceptance:
     nll: float
 
 
+NOT_YET = Acceptance(1.0, 1.0, "none", float("nan"))
+
+
 def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
     """Log-linear shrinkage of the head (B, C) towards the base (B, C0), new classes untouched."""
     if share == 1.0:

@@ -1,7 +1,7 @@
 """What a fit works on: checked settings, the encoded training rows and their folds."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,20 +40,23 @@ class FitSettings:
     head: HeadConfig
     seed: int
     device: str
+    validation_fraction: float | None
+    tta_merge: Literal["auto", "probabilities", "logits", "embeddings"]
     n_jobs: int | None
     checkpoint: Path | None
 
 
 @dataclass
 class Problem:
-    """The training rows of one fit."""
+    """The training rows of one fit; `views` are further views of the same rows."""
 
     encoder: TableEncoder
     rows: Encoded
     labels: np.ndarray
     weight: np.ndarray | None
     n_classes: int
-    folds: list[tuple[np.ndarray, np.ndarray]]
+    folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    views: list[Encoded] = field(default_factory=list)
 
     @property
     def row_weight(self) -> Tensor:
@@ -65,10 +68,16 @@ class Problem:
         """Class positions, int64 (n,)."""
         return torch.from_numpy(self.labels)
 
+    @property
+    def prior(self) -> Tensor:
+        """Class shares, each class counted half a row more; float32 (C,)."""
+        counts = torch.from_numpy(np.bincount(self.labels, minlength=self.n_classes)).float() + 0.5
+        return counts / counts.sum()
 
-def auto_members(encoder: TableEncoder, n_rows: int, preset: str) -> int:
+
+def auto_members(encoder: TableEncoder, n_rows: int, *, fast: bool, shared: bool = False) -> int:
     """Members that `n_members="auto"` takes: fewer where each costs a wide search and network."""
-    if preset == "fast":
+    if fast or shared:
         return 3
     return 4 if n_rows > VERY_LARGE and ready_embeddings(encoder) else 5
 

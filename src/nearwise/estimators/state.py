@@ -1,5 +1,6 @@
 """LearnedState: everything a fitted classifier predicts with, and how it predicts."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from nearwise.estimators.base import Base
 from nearwise.estimators.embedding import HEAD, Embedding
 from nearwise.estimators.feature_space import FeatureSpace
-from nearwise.estimators.pooling import Acceptance, shrink
+from nearwise.estimators.pooling import NOT_YET, Acceptance, shrink
 from nearwise.estimators.table import Encoded, TableEncoder
 from nearwise.estimators.views import BASE, FOLD, MemoryViews
 from nearwise.functional import Neighbors
@@ -35,15 +36,25 @@ class Answer(NamedTuple):
     null_mass: Tensor
 
 
-@dataclass
-class LearnedState:
-    """The fitted parts.
+class Calibration(NamedTuple):
+    """Temperatures of the whole, of the base alone and of the neighbors alone."""
+
+    whole: float
+    base: float
+    neighbors: float
+
+
+NO_CALIBRATION = Calibration(1.0, 1.0, 1.0)
+
+
+@dataclass(kw_only=True)
+class LearnedState(ABC):
+    """The fitted parts that every kind of fit leaves behind.
 
     Attributes
     ----------
-    encoder, features, embedding, base
-        The table's columns, the label-free key space, the trained spaces and the base; the last
-        two may be None.
+    encoder : TableEncoder
+        The table's columns.
     heads : list of NeighborHead
         One a member.
     views : MemoryViews
@@ -51,20 +62,18 @@ class LearnedState:
     acceptance : Acceptance
     prior : Tensor of shape (C,)
     part_temperatures : (float, float)
-        Out-of-fold temperatures of the base alone and of the neighbors alone.
+        Out-of-fold temperatures of the base alone and of the neighbors alone; that of the whole
+        is part of the acceptance.
     choice : dict
         What was chosen, with the out-of-fold NLL it was chosen by.
     history : list of dict
     """
 
     encoder: TableEncoder
-    features: FeatureSpace
-    embedding: Embedding | None
-    base: Base | None
-    heads: list[NeighborHead]
     views: MemoryViews
-    acceptance: Acceptance
     prior: Tensor
+    heads: list[NeighborHead] = field(default_factory=list)
+    acceptance: Acceptance = NOT_YET
     part_temperatures: tuple[float, ...] = (1.0, 1.0)
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -74,13 +83,87 @@ class LearnedState:
         """Number of members."""
         return len(self.heads)
 
+    @property
+    @abstractmethod
+    def has_base(self) -> bool:
+        """Whether a base takes part; without, the class shares stand in for it."""
+
+    @abstractmethod
+    def feature_keys(self, rows: Encoded) -> Tensor:
+        """Keys of new rows in the space that all members share."""
+
+    @abstractmethod
+    def keys_of_new(self, rows: Encoded) -> dict[str, Tensor]:
+        """Keys of rows that are to be remembered, in every space of the bank but FOLD."""
+
+    @abstractmethod
+    def predict_views(self, views: list[Encoded], n_classes: int) -> tuple[Answer, list[Answer]]:
+        """Predict from one or more views of the same rows: merged, and each view for itself."""
+
+    @abstractmethod
+    def look(
+        self, member: int, rows: Encoded, features: Tensor, shared: dict[str, Any]
+    ) -> MemberView:
+        """Search all spaces for new rows; `shared` keeps what every member finds alike."""
+
+    @abstractmethod
+    def look_again(self, member: int, positions: Tensor) -> MemberView:
+        """Search all spaces for remembered rows, each left out of its own neighbors by id."""
+
+    @abstractmethod
+    def predict_left_out(self, n_classes: int) -> Answer:
+        """Leave-one-out predictions of the remembered rows, in the bank's order."""
+
+    def calibration(self, n_views: int = 1) -> Calibration:
+        """Temperatures that predictions from so many views are finished with."""
+        if n_views > 1:
+            raise ValueError(
+                f"{n_views} views were given, but the classifier was fitted without. Give views "
+                "to fit as well, or leave them out."
+            )
+        return Calibration(self.acceptance.temperature, *self.part_temperatures)
+
+    def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
+        """Predict with one member."""
+        output = predict_with_head(self.heads[member], view.spaces, view.base_log_proba)
+        pooled = output.log_proba
+        if self.has_base:
+            pooled = shrink(pooled, view.base_log_proba, self.acceptance.share)
+        return Answer(
+            widen(pooled, n_classes),
+            widen(torch.log_softmax(view.base_log_proba, 1), n_classes),
+            widen(output.neighbor_log_proba, n_classes),
+            output.null_mass,
+        )
+
+
+@dataclass(kw_only=True)
+class CrossFittedState(LearnedState):
+    """What predicts after a cross-fit: every member has models of its own, fitted without a fold.
+
+    Attributes
+    ----------
+    features, embedding, base
+        The label-free key space, the trained spaces and the base; the last two may be None.
+    """
+
+    features: FeatureSpace
+    embedding: Embedding | None
+    base: Base | None
+
+    @property
+    def has_base(self) -> bool:
+        """Whether a base takes part; without, the class shares stand in for it."""
+        return self.base is not None
+
     def base_log_proba(self, member: int, rows: Encoded) -> Tensor:
         """Give one member's base (or prior) log-probabilities of new rows, (n, C)."""
         if self.base is None:
             return torch.log(self.prior).expand(len(rows), -1)
         extra = {}
         if self.embedding is not None and HEAD in self.base.gates:
-            extra[HEAD] = self.embedding.head_log_proba(member, self.encoder, rows)
+            opinion = self.embedding.head_log_proba(member, self.encoder, rows)
+            extra[HEAD] = opinion.double().numpy()
         log_proba = self.base.log_proba(self.encoder, rows, member, extra)
         return torch.from_numpy(log_proba).float()
 
@@ -136,6 +219,26 @@ class LearnedState:
             return torch.log(self.prior).expand(len(positions), -1)
         return self.views.bank.keys[BASE][positions]
 
+    def keys_of_new(self, rows: Encoded) -> dict[str, Tensor]:
+        """Keys of rows that are to be remembered, in every space of the bank but FOLD.
+
+        Their base opinion is the mean of the fold models', which have not seen them.
+        """
+        features = self.feature_keys(rows)
+        members = range(self.n_members)
+        opinions = torch.stack([self.base_log_proba(member, rows) for member in members])
+        base = torch.log_softmax(opinions.mean(0), dim=1)
+        keys: dict[str, Tensor] = {}
+        if BASE in self.views.bank.keys:
+            keys[BASE] = base
+            keys["supervised"] = self.member_keys("supervised", 0, rows, features, base)
+        for spec in self.views.specs:
+            for member in members:
+                name = spec.key(member)
+                if name not in keys:
+                    keys[name] = self.member_keys(spec.name, member, rows, features, base)
+        return keys
+
     def members_of(self, positions: Tensor) -> list[tuple[int, Tensor]]:
         """For each member the places in `positions` it speaks for: its fold, and added rows."""
         folds = self.views.bank.keys[FOLD][positions, 0]
@@ -144,28 +247,17 @@ class LearnedState:
             for member in range(self.n_members)
         ]
 
-    def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
-        """Predict with one member."""
-        output = predict_with_head(self.heads[member], view.spaces, view.base_log_proba)
-        pooled = output.log_proba
-        if self.base is not None:
-            pooled = shrink(pooled, view.base_log_proba, self.acceptance.share)
-        return Answer(
-            widen(pooled, n_classes),
-            widen(torch.log_softmax(view.base_log_proba, 1), n_classes),
-            widen(output.neighbor_log_proba, n_classes),
-            output.null_mass,
-        )
-
-    def predict(self, rows: Encoded, n_classes: int) -> Answer:
-        """Pool all members' predictions for new rows in the log domain."""
+    def predict_views(self, views: list[Encoded], n_classes: int) -> tuple[Answer, list[Answer]]:
+        """Pool all members' predictions for new rows, in one view, in the log domain."""
+        (rows,) = views
         features = self.feature_keys(rows)
         shared: dict[str, Neighbors] = {}
         answers = [
             self.answer(member, self.look(member, rows, features, shared), n_classes)
             for member in range(self.n_members)
         ]
-        return pool(answers)
+        pooled = pool(answers)
+        return pooled, [pooled]
 
     def predict_left_out(self, n_classes: int) -> Answer:
         """Leave-one-out predictions of the remembered rows, in the bank's order."""

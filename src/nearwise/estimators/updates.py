@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearwise.estimators.state import LearnedState, as_float
 from nearwise.estimators.table import Encoded
-from nearwise.estimators.views import BASE, FOLD
+from nearwise.estimators.views import FOLD
 
 
 def append_rows(
@@ -20,34 +20,22 @@ def append_rows(
 ) -> Tensor:
     """Remember new rows; every member may find them.
 
-    Their base opinion is the mean of the fold models', which have not seen them. They get a
-    reliability of their own; the rows remembered before keep theirs.
+    They get a reliability of their own; the rows remembered before keep theirs.
 
     Returns
     -------
     ids : int64 Tensor of shape (n_added,)
     """
     bank, specs = state.views.bank, state.views.specs
-    features = state.feature_keys(rows)
-    members = range(state.n_members)
-    opinions = torch.stack([state.base_log_proba(member, rows) for member in members])
-    base = torch.log_softmax(opinions.mean(0), dim=1)
-    keys: dict[str, Tensor] = {FOLD: torch.full((len(rows), 1), -1.0)}
-    if BASE in bank.keys:
-        keys[BASE] = base
-        keys["supervised"] = state.member_keys("supervised", 0, rows, features, base)
+    keys = state.keys_of_new(rows) | {FOLD: torch.full((len(rows), 1), -1.0)}
     for spec in specs:
-        for member in members:
-            name = spec.key(member)
-            if name not in keys:
-                keys[name] = state.member_keys(spec.name, member, rows, features, base)
         keys.setdefault(spec.side, torch.zeros(len(rows), 1))
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
     state.views.forget()
     positions = bank.positions(ids)
     for spec in specs:
-        if not spec.per_member:
+        if spec.judged_in == spec.name:
             column = bank.keys[spec.side].clone()
             column[positions, 0] = float("nan")
             bank.keys[spec.side] = column.nan_to_num(float(column.nanmean()))

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from nearwise.estimators.base import given_candidate
 from nearwise.estimators.problem import FitSettings
+from nearwise.estimators.table import LARGE
 from nearwise.functional import METRICS
 from nearwise.memory import INDEX_NAMES
 from nearwise.training import HeadConfig, TrainConfig
+
+VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "preset": ("default", "fast"),
@@ -26,6 +29,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "pooling": ("auto", "log-linear", "mixture"),
     "adaptive_k": (None, "entropy"),
     "calibration": ("auto", None),
+    "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
     "index": INDEX_NAMES,
     "null_neighbor": (True, False),
 }
@@ -57,6 +61,24 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndar
     )
     _refuse_not_finite(array)
     return array
+
+
+def check_views(
+    estimator: Any, views: Sequence[Any] | None, n_rows: int
+) -> list[pd.DataFrame | np.ndarray]:
+    """Check further views of rows that are checked themselves; the same rows, the same columns."""
+    if views is None:
+        return []
+    if isinstance(views, np.ndarray | pd.DataFrame | torch.Tensor | str):
+        raise ValueError("views must be a list of arrays like X. For one view write views=[view].")
+    checked = [check_rows(estimator, view, reset=False) for view in views]
+    for place, view in enumerate(checked):
+        if len(view) != n_rows:
+            raise ValueError(
+                f"View {place + 1} has {len(view)} rows but X has {n_rows}. Every view must hold "
+                "the same rows, in the same order."
+            )
+    return checked
 
 
 def _refuse_not_finite(array: np.ndarray) -> None:
@@ -196,7 +218,9 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     return weight
 
 
-def check_settings(estimator: Any, n_rows: int, n_classes: int, seed: int) -> FitSettings:
+def check_settings(
+    estimator: Any, n_rows: int, n_classes: int, seed: int, n_views: int = 1
+) -> FitSettings:
     """Check every parameter against the training rows and decide what "auto" means."""
     for name, allowed in _CHOICES.items():
         value = getattr(estimator, name)
@@ -209,10 +233,12 @@ def check_settings(estimator: Any, n_rows: int, n_classes: int, seed: int) -> Fi
     if base is not None and not isinstance(base, str):
         given_candidate(base)
     ks = _check_sizes(estimator.k_ensemble)
-    k = _check_neighbors(estimator.n_neighbors, n_rows, ks)
+    fraction = _check_fraction(estimator, n_views)
+    usual = 64 if fraction is not None and n_rows > LARGE else 32
+    k = _check_neighbors(estimator.n_neighbors, n_rows, ks, usual)
     _count("num_heads", estimator.num_heads, 1)
     if estimator.n_members != "auto":
-        _count("n_members", estimator.n_members, 2)
+        _count("n_members", estimator.n_members, 1)
     train = dict(estimator.train_params or {})
     TrainConfig(**train)
     device = _check_device(estimator.device)
@@ -235,6 +261,8 @@ def check_settings(estimator: Any, n_rows: int, n_classes: int, seed: int) -> Fi
         head=HeadConfig(**(estimator.head_params or {})),
         seed=seed,
         device=device,
+        validation_fraction=fraction,
+        tta_merge=estimator.tta_merge,
         n_jobs=estimator.n_jobs if estimator.n_jobs is not None else os.cpu_count(),
         checkpoint=None,
     )
@@ -251,9 +279,40 @@ def _check_device(device: Any) -> str:
         ) from None
 
 
-def _check_neighbors(k: Any, n_rows: int, ks: tuple[int, ...] | None) -> int:
+def _check_fraction(estimator: Any, n_views: int) -> float | None:
+    """Share of rows held out once; None cross-fits."""
+    fraction = estimator.validation_fraction
+    if isinstance(fraction, str) and fraction == "auto":
+        fraction = VALIDATION_FRACTION if n_views > 1 else None
+    if fraction is None:
+        if n_views > 1:
+            raise ValueError(
+                "Views need rows that are held out once, but validation_fraction=None cross-fits. "
+                'Leave it at "auto", or give a share such as 0.1.'
+            )
+        if estimator.n_members == 1:
+            raise ValueError(
+                "n_members=1 leaves nothing to cross-fit with. Give at least 2, or hold rows out "
+                "once: validation_fraction=0.1."
+            )
+        return None
+    number = isinstance(fraction, float) and 0 < fraction < 1
+    if not number:
+        raise ValueError(
+            f'validation_fraction={fraction!r} must be "auto", None or a share between 0 and 1.'
+        )
+    if estimator.base is not None and not isinstance(estimator.base, str):
+        raise ValueError(
+            "With validation_fraction the base is the network's own head; a classifier as base "
+            'would know the memory\'s labels. Use base="auto" or None, or cross-fit '
+            "(validation_fraction=None)."
+        )
+    return float(fraction)
+
+
+def _check_neighbors(k: Any, n_rows: int, ks: tuple[int, ...] | None, usual: int) -> int:
     if k == "auto":
-        wanted = max(32, *(ks or (32,)))
+        wanted = max(usual, *(ks or (usual,)))
         return min(wanted, n_rows - 2) if ks is None else min(wanted, n_rows - 1)
     _count("n_neighbors", k, 1)
     if k > n_rows - 1:
@@ -293,7 +352,7 @@ def _count(name: str, value: Any, least: int) -> None:
 def check_checkpoint(
     estimator: Any,
     settings: FitSettings,
-    rows: pd.DataFrame | np.ndarray,
+    views: list[pd.DataFrame | np.ndarray],
     codes: np.ndarray,
     weight: np.ndarray | None,
 ) -> FitSettings:
@@ -309,10 +368,11 @@ def check_checkpoint(
             "none could go on from its checkpoints. Give random_state=0, say."
         )
     digest = hashlib.sha256()
-    if isinstance(rows, pd.DataFrame):
-        digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-    else:
-        digest.update(np.ascontiguousarray(rows).tobytes())
+    for rows in views:
+        if isinstance(rows, pd.DataFrame):
+            digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        else:
+            digest.update(np.ascontiguousarray(rows).tobytes())
     digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
     digest.update(repr(settings).encode())
     folder = Path(estimator.checkpoint_dir) / f"fit-{digest.hexdigest()[:16]}"

@@ -54,7 +54,7 @@ class SpaceSpec:
         A trained space gathers its training rows around their labels, right or wrong, so there
         the features' neighbors are asked, once for all members.
         """
-        return "features" if self.per_member else self.name
+        return "features" if self.name == "trained" else self.name
 
     @property
     def side(self) -> str:
@@ -212,6 +212,29 @@ class MemoryViews:
             own_opinion,
             torch.log(weight),
         )
+
+
+def measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:
+    """Set the unit of a space to its median neighbor distance, over at most 1,000 rows."""
+    rows = views.rows(spec, 0)
+    some = rows[:: max(1, len(rows) // 1000)]
+    keys = views.bank.keys[spec.key(0)][some]
+    found = views.search(spec, 0, keys, spec.n_neighbors, views.bank.ids[some])
+    positive = found.distances[found.distances > 0]
+    unit = float(positive.median()) if len(positive) else 1.0
+    return SpaceSpec(**(spec.to_json() | {"unit": unit}))
+
+
+def note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> None:
+    """Store each row's reliability as a column of the bank."""
+    bank = views.bank
+    for member in range(n_members):
+        if spec.scope == "fold":
+            own = bank.keys[FOLD][:, :1] == member
+            before = bank.keys.get(spec.side, torch.full((len(bank), 1), 0.5))
+            bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
+        elif member == 0 and not spec.per_member:
+            bank.keys[spec.side] = views.reliability(spec, member)
 
 
 def _for_metric(index: IndexName, metric: Metric) -> IndexName:

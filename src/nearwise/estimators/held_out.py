@@ -1,0 +1,222 @@
+"""A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+from nearwise.estimators.feature_space import choose_feature_space
+from nearwise.estimators.fitting import embedder_kind, fit_embedding, fit_state, training_settings
+from nearwise.estimators.head_fitting import accept_heads, choose_heads
+from nearwise.estimators.pooling import fit_temperature
+from nearwise.estimators.problem import FitSettings, Problem, auto_members, make_folds
+from nearwise.estimators.progress import Progress
+from nearwise.estimators.shared import Merge, SharedState, merge_answers
+from nearwise.estimators.sight import Seen, TableSight, average_views
+from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, as_float
+from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
+from nearwise.functional import Metric
+from nearwise.memory import MemoryBank
+from nearwise.nn import Neighborhood
+from nearwise.training import HeadRows
+
+N_HEADS = 5
+_FEWEST = 20
+_EPOCHS_OF_VIEWS = 12
+
+
+def hold_out(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows for the memory and of the rows held out from it, stratified.
+
+    Raises
+    ------
+    ValueError
+        If fewer than 20 rows, or fewer than there are classes, would be held out.
+    """
+    n = round(fraction * len(labels))
+    least = max(_FEWEST, int(labels.max()) + 1)
+    if n < least:
+        raise ValueError(
+            f"validation_fraction={fraction} of {len(labels)} rows holds out {n}; at least {least} "
+            "are needed. Raise it, or fit with validation_fraction=None, which cross-fits."
+        )
+    everyone = np.arange(len(labels))
+    memory, held_out = train_test_split(everyone, test_size=n, stratify=labels, random_state=seed)
+    return np.sort(memory), np.sort(held_out)
+
+
+def fit_problem(
+    problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
+) -> LearnedState:
+    """Cross-fit, or hold rows out once where the settings say so."""
+    shared = settings.validation_fraction is not None
+    if n_members == "auto":
+        n_members = auto_members(
+            problem.encoder, len(problem.labels), fast=settings.fast, shared=shared
+        )
+    n = int(n_members)
+    if settings.validation_fraction is None:
+        problem.folds = make_folds(problem.labels, n, settings.seed)
+        return fit_state(problem, settings, progress)
+    problem.folds = [hold_out(problem.labels, settings.validation_fraction, settings.seed)] * n
+    return fit_shared(problem, settings, progress)
+
+
+def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> SharedState:
+    """Train on most rows, remember them, and fit heads and temperatures to the others.
+
+    `problem.folds` holds, once for each network, the positions of the rows for the memory and of
+    the rows held out.
+    """
+    memory, held_out = problem.folds[0]
+    choice: dict[str, Any] = {"held_out": len(held_out), "networks": len(problem.folds)}
+    history: list[dict[str, Any]] = []
+    sight = table_sight(problem, settings, progress, choice, history)
+    progress.stage("memory")
+    views = [problem.rows, *problem.views]
+    remembered = average_views([sight(view.take(memory)) for view in views])
+    state = SharedState(
+        encoder=problem.encoder,
+        views=_remember(remembered, problem, memory, settings),
+        prior=problem.prior,
+        choice=choice,
+        history=history,
+        sight=sight,
+        n_views=len(views),
+    )
+    progress.stage("neighborhoods")
+    seen = [sight(view.take(held_out)) for view in views]
+    looks = [state.look_at(one) for one in seen]
+    truth = problem.truth[torch.from_numpy(held_out)]
+    weight = problem.row_weight[torch.from_numpy(held_out)]
+    folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
+    data = _head_rows(looks, truth, weight)
+    repeated = replace(
+        problem,
+        labels=data.labels.numpy(),
+        weight=data.weight.numpy(),
+        folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
+    )
+    fit = choose_heads(state, repeated, settings, data, progress)
+    first = torch.arange(len(truth))
+    accept_heads(state, fit.take(first), data.take(first), settings)
+    if len(views) > 1:
+        progress.stage("views")
+        _calibrate_views(state, seen, looks, folds, data.take(first), settings)
+    return state
+
+
+def table_sight(
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+    choice: dict[str, Any],
+    history: list[dict[str, Any]],
+) -> TableSight:
+    """Choose the feature space and train the networks of a table or of ready embeddings."""
+    memory, _ = problem.folds[0]
+    kind = embedder_kind(problem, settings)
+    kind = "deep" if settings.embedder == "auto" else kind
+    train = {} if kind is None else training_settings(kind, problem, settings)
+    if problem.views and "epochs" not in settings.train:
+        train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
+    progress.stage("features")
+    features, choice["feature_nll"] = choose_feature_space(
+        problem.encoder,
+        problem.rows.take(memory),
+        problem.labels[memory],
+        settings.n_neighbors,
+        metric=settings.metric,
+        seed=settings.seed,
+        memory_budget=settings.memory_budget,
+    )
+    choice["features"] = features.kind
+    second = problem.views[0] if problem.views else None
+    embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
+    return TableSight(problem.encoder, features, embedding, problem.prior)
+
+
+def _remember(
+    seen: Seen, problem: Problem, memory: np.ndarray, settings: FitSettings
+) -> MemoryViews:
+    """Fill the memory; ids are the rows' places among the training rows."""
+    rows = torch.from_numpy(memory)
+    weight = None if problem.weight is None else as_float(problem.weight[memory])
+    bank = MemoryBank(
+        seen.keys | {FOLD: torch.full((len(rows), 1), -1.0)},
+        problem.truth[rows],
+        ids=rows,
+        sample_weight=weight,
+        n_classes=problem.n_classes,
+    )
+    views = MemoryViews(bank, [], settings.index, settings.memory_budget)
+    k = min(settings.n_neighbors, len(rows) - 1)
+    for name in seen.keys:
+        metric: Metric = settings.metric if name == "features" else "euclidean"
+        views.specs.append(measured(views, SpaceSpec(name, "all", False, metric, 1.0, k)))
+    for spec in views.specs:
+        note_reliability(views, spec, 1)
+    return views
+
+
+def _head_rows(looks: list[MemberView], truth: Tensor, weight: Tensor) -> HeadRows:
+    """All views of the held-out rows, one after the other."""
+    spaces = [
+        Neighborhood(*(torch.cat(parts) for parts in zip(*space, strict=True)))
+        for space in zip(*(look.spaces for look in looks), strict=True)
+    ]
+    base = torch.cat([look.base_log_proba for look in looks])
+    return HeadRows(spaces, base, truth.repeat(len(looks)), weight.repeat(len(looks)))
+
+
+def _of_all_views(
+    fold: tuple[np.ndarray, np.ndarray], n_rows: int, n_views: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of a fold's rows in all views: a row's views stay on one side of the split."""
+    starts = n_rows * np.arange(n_views)[:, None]
+    train, held_out = ((starts + part).ravel() for part in fold)
+    return train, held_out
+
+
+def _calibrate_views(
+    state: SharedState,
+    seen: list[Seen],
+    looks: list[MemberView],
+    folds: list[tuple[np.ndarray, np.ndarray]],
+    data: HeadRows,
+    settings: FitSettings,
+) -> None:
+    """Choose how views are merged and fit the temperatures to the merged predictions."""
+    each = [_out_of_fold(state, look, folds) for look in looks]
+    wanted = settings.tta_merge
+    merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
+    nlls: dict[str, float] = {}
+    for merge in merges:
+        if merge == "embeddings":
+            merged = _out_of_fold(state, state.look_at(average_views(seen)), folds)
+        else:
+            merged = merge_answers(each, merge)
+        parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
+        fits = [fit_temperature(part, data.labels, data.weight) for part in parts]
+        nlls[merge] = fits[0][1]
+        if min(nlls, key=nlls.__getitem__) == merge:
+            whole = fits[0][0] if settings.calibrate else 1.0
+            state.merge, state.of_views = merge, Calibration(whole, fits[1][0], fits[2][0])
+    state.choice |= {"merge": state.merge, "merge_nll": nlls}
+
+
+def _out_of_fold(
+    state: SharedState, look: MemberView, folds: list[tuple[np.ndarray, np.ndarray]]
+) -> Answer:
+    """Answers to one view of the held-out rows, each from the head that was not fitted on it."""
+    order = [torch.from_numpy(held_out) for _, held_out in folds]
+    answers = []
+    for member, rows in enumerate(order):
+        spaces = [seen.take(rows) for seen in look.spaces]
+        view = MemberView(look.base_log_proba[rows], [], spaces)
+        answers.append(state.answer(member, view, len(state.prior)))
+    back = torch.argsort(torch.cat(order))
+    return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))

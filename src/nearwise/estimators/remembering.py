@@ -1,0 +1,84 @@
+"""What a fitted classifier remembers can change: rows come, go or get another label."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from nearwise.estimators import validation
+from nearwise.estimators.state import LearnedState
+from nearwise.estimators.table import as_frame
+from nearwise.estimators.updates import append_rows, drop_rows, give_labels
+from nearwise.memory import MemoryBank
+
+
+class RemembersRows:
+    """`add`, `remove` and `relabel` of a classifier with a memory; nothing is trained again."""
+
+    classes_: np.ndarray
+    _state: LearnedState
+    _rows: Any
+    _weight_unit: float
+
+    @property
+    def memory_(self) -> MemoryBank:
+        """The remembered rows: keys of every space, labels, ids, sample weights."""
+        check_is_fitted(self)
+        return self._state.views.bank
+
+    def add(self, X: Any, y: Any, sample_weight: Any = None) -> Tensor:
+        """Remember new rows, of new classes too, without training again.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `fit`; a class may have a single row here.
+
+        Returns
+        -------
+        ids : int64 Tensor of shape (n_added,)
+        """
+        check_is_fitted(self)
+        rows = validation.check_rows(self, X, reset=False)
+        encoded = self._state.encoder.transform(rows)
+        classes, codes = validation.check_labels(y, len(rows))
+        places, fresh = validation.positions_among(self.classes_, classes)
+        labels = torch.from_numpy(places[codes])
+        weight = validation.check_weight(sample_weight, len(rows))
+        weight = None if weight is None else weight / self._weight_unit
+        n_classes = len(self.classes_) + len(fresh)
+        ids = append_rows(self._state, encoded, labels, weight, n_classes)
+        if fresh:
+            extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
+            self.classes_ = np.concatenate([self.classes_, extra])
+        if isinstance(self._rows, pd.DataFrame):
+            frame = as_frame(rows)
+            frame.columns = self._rows.columns
+            self._rows = pd.concat([self._rows, frame], ignore_index=True)
+        else:
+            self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
+        return ids
+
+    def remove(self, ids: Any) -> None:
+        """Forget remembered rows by id; the head is not trained again."""
+        check_is_fitted(self)
+        keep = drop_rows(self._state, ids)
+        if isinstance(self._rows, pd.DataFrame):
+            self._rows = self._rows.iloc[keep].reset_index(drop=True)
+        else:
+            self._rows = self._rows[keep]
+
+    def relabel(self, ids: Any, y: Any) -> None:
+        """Give remembered rows other labels among `classes_`; the head is not trained again."""
+        check_is_fitted(self)
+        wanted = np.asarray(y).ravel()
+        places, strange = validation.positions_among(self.classes_, wanted)
+        if strange:
+            raise ValueError(
+                f"Labels {strange[:5]} are not among the classes {self.classes_.tolist()[:10]}. "
+                "Rows of new classes come in through add()."
+            )
+        give_labels(self._state, ids, torch.from_numpy(places))

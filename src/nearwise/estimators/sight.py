@@ -1,0 +1,100 @@
+"""How rows are seen when all members share one set of networks: keys of every space, and a base."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearwise.estimators.embedding import Embedding
+from nearwise.estimators.feature_space import FeatureSpace
+from nearwise.estimators.table import Encoded, TableEncoder
+
+
+class Seen(NamedTuple):
+    """What is known of some rows.
+
+    Attributes
+    ----------
+    keys : dict of str to Tensor of shape (n, width)
+        Keys of every space; "features" is among them.
+    base_log_proba : Tensor of shape (n, C)
+        Normalised log-probabilities of the networks' heads, or of the class shares.
+    """
+
+    keys: dict[str, Tensor]
+    base_log_proba: Tensor
+
+
+class Sight(Protocol):
+    """Turns encoded rows into keys; fitted on the memory's rows, then fixed."""
+
+    @property
+    def has_base(self) -> bool:
+        """Whether network heads take part; without, the class shares stand in for them."""
+        ...
+
+    def __call__(self, rows: Any) -> Seen:
+        """See rows, encoded by the encoder this sight was fitted with."""
+        ...
+
+
+@dataclass
+class TableSight:
+    """The label-free feature space of a table or of ready embeddings, and networks over it.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+    features : FeatureSpace
+    embedding : Embedding or None
+        Networks that all members share. Their keys, side by side, are the space "trained"; the
+        mean of their heads' log-probabilities is the base.
+    prior : Tensor of shape (C,)
+        Class shares.
+    """
+
+    encoder: TableEncoder
+    features: FeatureSpace
+    embedding: Embedding | None
+    prior: Tensor
+
+    @property
+    def has_base(self) -> bool:
+        """Whether network heads take part."""
+        return self.embedding is not None and self.embedding.has_head
+
+    def __call__(self, rows: Encoded) -> Seen:
+        """See rows: the spaces "features" and, with networks, "trained"."""
+        keys = {"features": self.features(self.encoder, rows)}
+        opinions = [torch.log(self.prior).expand(len(rows), -1)]
+        if self.embedding is not None:
+            members = range(len(self.embedding.networks))
+            own = [self.embedding.keys(member, self.encoder, rows) for member in members]
+            keys["trained"] = side_by_side(own)
+            if self.has_base:
+                opinions = [
+                    self.embedding.head_log_proba(member, self.encoder, rows, keys=key)
+                    for member, key in enumerate(own)
+                ]
+        return Seen(keys, torch.log_softmax(torch.stack(opinions).mean(0), dim=1))
+
+
+def side_by_side(keys: list[Tensor]) -> Tensor:
+    """Join the keys (n, width) of several networks, each at unit length: all count alike."""
+    joined = torch.cat([F.normalize(key, dim=1) for key in keys], dim=1)
+    return joined / len(keys) ** 0.5
+
+
+def average_views(views: list[Seen]) -> Seen:
+    """Mean of several views of the same rows; keys of unit length are brought back to it."""
+    if len(views) == 1:
+        return views[0]
+    keys = {}
+    for name, first in views[0].keys.items():
+        mean = torch.stack([view.keys[name] for view in views]).mean(0)
+        length = first.norm(dim=1)
+        keys[name] = F.normalize(mean, dim=1) if bool((length - 1).abs().max() < 1e-3) else mean
+    base = torch.stack([view.base_log_proba for view in views]).mean(0)
+    return Seen(keys, torch.log_softmax(base, dim=1))

@@ -1,0 +1,173 @@
+"""Rows held out once: a memory without them, heads fitted to them, and several views of a row."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.held_out import hold_out
+from nearwise.estimators.shared import merge_answers
+from nearwise.estimators.state import Answer
+from tests.estimators.cases import blobs
+
+QUICK = {
+    "validation_fraction": 0.25,
+    "n_members": 2,
+    "head_params": {"epochs": 3},
+    "train_params": {"epochs": 3},
+    "random_state": 0,
+}
+
+
+def embeddings(n=200, seed=0):
+    """Overlapping classes in 6 columns, and a second, noisier look at the same rows."""
+    X, y = blobs(n, 3, 6, seed, spread=2.0)
+    return X, y, X + 0.3 * np.random.default_rng(seed + 1).normal(size=X.shape)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return embeddings()
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    X, y, view = data
+    return AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+
+
+def test_the_memory_holds_the_rows_that_were_not_held_out_under_their_own_numbers(data, fitted):
+    X, y, _ = data
+    assert len(fitted.memory_) == 150
+    ids = fitted.memory_.ids.numpy()
+    np.testing.assert_array_equal(fitted.classes_[fitted.memory_.labels.numpy()], y[ids])
+    neighbor = fitted.explain(X[:1])[0].neighbors[0]
+    np.testing.assert_allclose(list(neighbor.row.values()), X[neighbor.id])
+
+
+def test_every_class_is_held_out_in_its_share():
+    labels = np.repeat([0, 1, 2], [400, 80, 20])
+    memory, held_out = hold_out(labels, 0.1, seed=3)
+    np.testing.assert_array_equal(np.bincount(labels[held_out]), [40, 8, 2])
+    np.testing.assert_array_equal(np.sort(np.concatenate([memory, held_out])), np.arange(500))
+
+
+@pytest.mark.parametrize("merge", ["auto", "probabilities", "logits", "embeddings"])
+def test_probabilities_sum_to_one_for_one_view_and_for_two(data, merge):
+    X, y, view = data
+    model = AttnKNNClassifier(**QUICK, tta_merge=merge).fit(X, y, views=[view])
+    for views in (None, [view[:9]]):
+        proba = model.predict_proba(X[:9], views)
+        assert proba.shape == (9, 3)
+        np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-12)
+
+
+def test_two_equal_views_say_what_one_says_and_do_not_disagree(data, fitted):
+    X = data[0][:30]
+    one, two = fitted.predict_parts(X), fitted.predict_parts(X, [X])
+    whole = fitted._state.of_views.whole
+    sharper = one.proba ** (fitted.temperature_ / whole)
+    expected = sharper / sharper.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(two.proba, expected, atol=1e-4)
+    assert two.disagreement.max() < 1e-6
+
+
+def test_views_that_differ_disagree_within_bounds(data, fitted):
+    X, _, view = data
+    disagreement = fitted.predict_parts(X, [view]).disagreement
+    assert 0 < disagreement.mean() < disagreement.max() <= 1
+    assert not fitted.predict_parts(X).disagreement.any()
+
+
+def test_merging_is_the_mean_of_probabilities_or_of_logits():
+    generator = torch.Generator().manual_seed(0)
+    logs = [torch.randn(4, 3, generator=generator).log_softmax(1) for _ in range(2)]
+    views = [Answer(log, log, log, torch.zeros(4)) for log in logs]
+    mean = (logs[0].exp() + logs[1].exp()) / 2
+    torch.testing.assert_close(merge_answers(views, "probabilities").log_proba.exp(), mean)
+    product = (logs[0].exp() * logs[1].exp()).sqrt()
+    torch.testing.assert_close(
+        merge_answers(views, "logits").log_proba.exp(), product / product.sum(1, keepdim=True)
+    )
+
+
+def test_labels_that_mean_nothing_leave_no_confidence(data):
+    X, y, view = data
+    labels = np.random.default_rng(0).permutation(y)
+    model = AttnKNNClassifier(**QUICK).fit(X, labels, views=[view])
+    remembered = model.memory_.ids.numpy()
+    proba = model.predict_proba(X[remembered], [view[remembered]])
+    # the networks and the neighbors know these labels; the held-out rows said what that is worth
+    assert proba.max(axis=1).mean() < 0.5
+
+
+def test_remembered_rows_cannot_be_predicted_as_if_unseen(fitted):
+    for method in (fitted.predict_proba, fitted.predict, fitted.explain):
+        with pytest.raises(ValueError, match="trained on the labels of all remembered rows"):
+            method(None)
+
+
+def test_a_saved_classifier_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
+    X, _, view = data
+    fitted.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    for views in (None, [view]):
+        for before, after in zip(
+            fitted.predict_parts(X, views), again.predict_parts(X, views), strict=True
+        ):
+            np.testing.assert_array_equal(before, after)
+
+
+def test_the_memory_learns_forgets_and_changes_its_mind(data):
+    X, y, view = data
+    model = AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+    far = np.full((8, 6), 30.0) + np.arange(8)[:, None]
+    before = model.predict_proba(far[:1])
+    ids = model.add(far, np.full(8, 7))
+    assert model.classes_.tolist() == [0, 1, 2, 7]
+    assert model.predict_proba(far[:1])[0, 3] > 0.3
+    model.relabel(ids, np.zeros(8, dtype=int))
+    assert model.predict_proba(far[:1])[0, 0] >= before[0, 0] - 0.05
+    model.remove(ids)
+    assert len(model.memory_) == 150
+
+
+def test_a_fit_repeats_for_the_same_seed(data):
+    X, y, view = data
+    first, second = (AttnKNNClassifier(**QUICK).fit(X, y, views=[view]) for _ in range(2))
+    np.testing.assert_array_equal(first.predict_proba(X, [view]), second.predict_proba(X, [view]))
+
+
+def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
+    X, y, view = data
+    model = AttnKNNClassifier(**QUICK, embedder="identity").fit(X, y, views=[view])
+    base = model.predict_parts(X[:5]).base_proba
+    np.testing.assert_allclose(base, base[:1].repeat(5, axis=0))
+    assert model.choice_["spaces"] == ["features"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "views", "message"),
+    [
+        ({}, "wrong rows", "View 1 has 7 rows but X has 200"),
+        ({}, "an array", r"write views=\[view\]"),
+        ({"validation_fraction": None}, "right", "Views need rows that are held out once"),
+        ({"validation_fraction": 0.05}, "right", "holds out 10; at least 20 are needed"),
+        ({"validation_fraction": 1.5}, None, "a share between 0 and 1"),
+        ({"base": "logistic"}, None, "Use \"auto\", None or a classifier"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_to_do(data, settings, views, message):
+    X, y, view = data
+    given = {"wrong rows": [view[:7]], "an array": view, "right": [view], None: None}[views]
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**{**QUICK, **settings}).fit(X, y, views=given)
+
+
+def test_predictions_take_as_many_views_as_the_fit(data, fitted):
+    X, _, view = data
+    with pytest.raises(ValueError, match="3 views were given, the classifier was fitted with 2"):
+        fitted.predict_proba(X[:4], [view[:4], view[:4]])
+    plain = AttnKNNClassifier(**QUICK).fit(X, data[1])
+    with pytest.raises(ValueError, match="2 views were given, the classifier was fitted with"):
+        plain.predict_proba(X[:4], [view[:4]])

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.held_out import hold_out
 from nearwise.estimators.shared import merge_answers
 from nearwise.estimators.state import Answer
 from tests.estimators.cases import blobs
@@ -43,13 +42,6 @@ def test_the_memory_holds_the_rows_that_were_not_held_out_under_their_own_number
     np.testing.assert_array_equal(fitted.classes_[fitted.memory_.labels.numpy()], y[ids])
     neighbor = fitted.explain(X[:1])[0].neighbors[0]
     np.testing.assert_allclose(list(neighbor.row.values()), X[neighbor.id])
-
-
-def test_every_class_is_held_out_in_its_share():
-    labels = np.repeat([0, 1, 2], [400, 80, 20])
-    memory, held_out = hold_out(labels, 0.1, seed=3)
-    np.testing.assert_array_equal(np.bincount(labels[held_out]), [40, 8, 2])
-    np.testing.assert_array_equal(np.sort(np.concatenate([memory, held_out])), np.arange(500))
 
 
 @pytest.mark.parametrize("merge", ["auto", "probabilities", "logits", "embeddings"])
@@ -154,7 +146,7 @@ def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
         ({"validation_fraction": None}, "right", "Views need rows that are held out once"),
         ({"validation_fraction": 0.05}, "right", "holds out 10; at least 20 are needed"),
         ({"validation_fraction": 1.5}, None, "a share between 0 and 1"),
-        ({"base": "logistic"}, None, "Use \"auto\", None or a classifier"),
+        ({"base": "logistic"}, None, 'Use "auto", None or a classifier'),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_do(data, settings, views, message):

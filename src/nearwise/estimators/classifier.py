@@ -10,15 +10,17 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nearwise.estimators import validation
+from nearwise.estimators import labels, validation
+from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
 from nearwise.estimators.held_out import fit_problem
+from nearwise.estimators.images import ImageEncoder, TTAView, encode_views, from_source, is_images
 from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.remembering import RemembersRows
 from nearwise.estimators.state import LearnedState
-from nearwise.estimators.table import Encoded, TableEncoder, plain
+from nearwise.estimators.table import TableEncoder, plain
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName
 
@@ -34,10 +36,14 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     ----------
     n_neighbors : int or "auto", default="auto"
         Neighbors asked in each key space; "auto" is 32, fewer in a small table.
-    embedder : {"auto", "identity", "table", "deep", "mlp"}, default="auto"
-        Where the trained key space comes from. "identity": none, for ready embeddings. "table":
-        numeric and categorical embeddings with a linear key. "deep": an MLP with a linear head.
-        "mlp": the original study's. "auto": by size and columns, and none in a small table.
+    embedder : str, default="auto"
+        Where the trained key space comes from. Tables: "identity": none, for ready embeddings.
+        "table": numeric and categorical embeddings with a linear key. "deep": an MLP with a linear
+        head. "mlp": the original study's. "auto": by size and columns, and none in a small table.
+        Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
+        "hf:NAME" or the path of its folder. "auto": a ResNet by the images' size.
+    embedder_params : dict, optional
+        Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
     base : "auto", None or classifier, default="auto"
         "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
     preset : {"default", "fast"}, default="default"
@@ -51,10 +57,13 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         Attention heads, whose weights are averaged.
     n_members : int or "auto", default="auto"
         Cross-fitted members; "auto" is 5, 3 with preset="fast", 4 for many ready embeddings.
-        Where rows are held out once: networks that share the memory; "auto" is 3.
+        Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
     validation_fraction : float, "auto" or None, default="auto"
         Share of the rows held out once, from memory and networks, for heads and calibration. None
-        cross-fits. "auto" is None, and .1 where `fit` is given views.
+        cross-fits. "auto" is None, and .1 for images and where `fit` is given views.
+    tta : sequence of {"flip", "shift"}, optional
+        Further views of every image: mirrored; four shifted crops. They are part of the memory's
+        keys, of the heads' training and of predictions, which are calibrated after merging.
     tta_merge : {"auto", "probabilities", "logits", "embeddings"}, default="auto"
         How views of a query are merged; "auto" takes the first or second by held-out NLL.
     k_ensemble : sequence of int, optional
@@ -114,7 +123,8 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         self,
         n_neighbors: int | Literal["auto"] = "auto",
         *,
-        embedder: Literal["auto", "identity", "table", "deep", "mlp"] = "auto",
+        embedder: str = "auto",
+        embedder_params: dict[str, Any] | None = None,
         base: Any = "auto",
         preset: Literal["default", "fast"] = "default",
         metric: Metric = "euclidean",
@@ -123,6 +133,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         num_heads: int = 4,
         n_members: int | Literal["auto"] = "auto",
         validation_fraction: float | Literal["auto"] | None = "auto",
+        tta: Sequence[TTAView] | None = None,
         tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto",
         k_ensemble: Sequence[int] | None = None,
         adaptive_k: Literal["entropy"] | None = None,
@@ -139,6 +150,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     ) -> None:
         self.n_neighbors = n_neighbors
         self.embedder = embedder
+        self.embedder_params = embedder_params
         self.base = base
         self.preset = preset
         self.metric = metric
@@ -147,6 +159,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         self.num_heads = num_heads
         self.n_members = n_members
         self.validation_fraction = validation_fraction
+        self.tta = tta
         self.tta_merge = tta_merge
         self.k_ensemble = k_ensemble
         self.adaptive_k = adaptive_k
@@ -162,14 +175,21 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         self.checkpoint_dir = checkpoint_dir
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, *, views: Sequence[Any] | None = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
     ) -> Self:
         """Learn from training rows.
 
         Parameters
         ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features)
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
             A DataFrame may hold text, categories and missing values; arrays must be finite.
+            Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels; or the
+            path of a folder of class folders, or a `datasets` data set, which bring their labels.
         y : array-like of shape (n,)
             At least 2 classes, each with at least 2 rows.
         sample_weight : array-like of shape (n,), optional
@@ -177,26 +197,34 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         views : sequence of arrays like `X`, optional
             Further views of the same rows, such as the embeddings of the flipped images. Networks
             are trained on the first as well, keys are averaged over all, and predictions from as
-            many views are calibrated as such.
+            many views are calibrated as such. Images have theirs by `tta`.
 
         Returns
         -------
         self : AttnKNNClassifier
         """
+        X, y = from_source(X, y)
         rows = validation.check_rows(self, X, reset=True)
         others = validation.check_views(self, views, len(rows))
-        classes, codes = validation.check_labels(y, len(rows))
-        validation.check_class_sizes(classes, codes)
+        classes, codes = labels.check_labels(y, len(rows))
+        labels.check_class_sizes(classes, codes)
         weight = validation.check_weight(sample_weight, len(rows))
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        settings = validation.check_settings(self, len(rows), len(classes), seed, 1 + len(others))
+        encoder: Any = ImageEncoder() if is_images(rows) else TableEncoder()
+        settings = validation.check_settings(
+            self,
+            len(rows),
+            len(classes),
+            seed,
+            n_views=1 + len(others),
+            images=isinstance(encoder, ImageEncoder),
+        )
         place = validation.check_checkpoint(self, settings, [rows, *others], codes, weight)
-        encoder = TableEncoder()
         encoded = encoder.fit(rows)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
-        problem.views = [encoder.transform(view) for view in others]
+        problem.views = encode_views(encoder, encoded, others, self.tta)
         with Progress(self.verbose) as progress:
             state = fit_problem(problem, self.n_members, place, progress)
         self.classes_ = classes
@@ -220,10 +248,11 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
 
-    def _encode(self, X: Any) -> Encoded | None:
+    def _encode(self, X: Any) -> AnyRows | None:
         check_is_fitted(self)
         if X is None:
             return None
+        X, _ = from_source(X, None)
         return self._state.encoder.transform(validation.check_rows(self, X, reset=False))
 
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
@@ -235,6 +264,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
             None means the training rows, each without itself, from the members that left it out.
         views : sequence of arrays like `X`, optional
             Further views of the rows, as many as `fit` was given, to be merged with the first.
+            Images have theirs by `tta`; an empty list asks for the prediction from one view.
 
         Returns
         -------
@@ -258,9 +288,10 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         if rows is None:
             merged = self._state.predict_left_out(n_classes)
             return make_parts(merged, [merged], self._state.calibration())
-        others = validation.check_views(self, views, len(rows))
-        calibration = self._state.calibration(1 + len(others))
-        everyone = [rows, *map(self._state.encoder.transform, others)]
+        given = validation.check_views(self, views, len(rows))
+        tta = self.tta if views is None else None
+        everyone = [rows, *encode_views(self._state.encoder, rows, given, tta)]
+        calibration = self._state.calibration(len(everyone))
         return make_parts(*self._state.predict_views(everyone, n_classes), calibration)
 
     def kneighbors(
@@ -301,7 +332,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
 
     def explain(self, X: Any = None, n_neighbors: int | None = 10) -> list[Explanation]:
-        """Show the neighbors behind each prediction.
+        """Show the neighbors behind each prediction (from one view of a row).
 
         Parameters
         ----------
@@ -315,13 +346,15 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         explanations : list of Explanation
         """
         encoded = self._encode(X)
-        parts = self.predict_parts(X)
+        parts = self.predict_parts(X, [])
         return explain_rows(
             self._state, encoded, parts, self.classes_, self._remembered, n_neighbors
         )
 
     def _remembered(self, position: int) -> dict[str, Any]:
         """Give the training row at a bank position, column name to value."""
+        if isinstance(self._state.encoder, ImageEncoder):
+            return {"image": self._rows[position]}
         if isinstance(self._rows, pd.DataFrame):
             row = self._rows.iloc[position]
             return {str(name): plain(value) for name, value in row.items()}

@@ -2,37 +2,49 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.estimators.images import EncodedImages, ImageEncoder
 from nearwise.estimators.table import LARGE, VERY_LARGE, Encoded, TableEncoder, ready_embeddings
-from nearwise.nn import NeighborNetwork, TableEmbedder, TabularMLP
+from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
 from nearwise.nn.embedders import NumericEmbedding
+from nearwise.nn.network import Similarity
 from nearwise.training import (
     TrainConfig,
     TrainingResult,
     TrainingRows,
     encode,
+    encode_stages,
     predict_head,
     train_embedder,
 )
 
-EmbedderName = Literal["auto", "identity", "table", "deep", "mlp"]
+TABLE_EMBEDDERS = ("auto", "identity", "table", "deep", "mlp")
 _CLIP = 5.0
 _MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
 _MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
 HEAD = "embedder-head"
 
 
-def network_inputs(encoder: TableEncoder, rows: Encoded) -> tuple[Tensor, Tensor | None]:
+AnyEncoder = TableEncoder | ImageEncoder
+AnyRows = Encoded | EncodedImages
+
+
+def network_inputs(encoder: AnyEncoder, rows: AnyRows) -> tuple[Tensor, Tensor | None]:
     """Make what a network sees: numbers with gaps filled and marked, and category codes.
+
+    Images are handed on as they are, uint8 (n, c, h, w).
 
     Numbers are standardised. Ready embeddings get half their spread back: their strong components
     carry more, and noise should not be raised to the same strength.
     """
+    if isinstance(rows, EncodedImages):
+        return torch.from_numpy(rows.pixels), None
+    assert isinstance(encoder, TableEncoder)  # rows come from their own encoder
     numbers = np.zeros((len(rows), 0))
     if rows.numbers.shape[1]:
         gaps = np.isnan(rows.numbers)
@@ -53,9 +65,14 @@ def _half_spread(scale: np.ndarray) -> np.ndarray:
 
 
 def make_network(
-    kind: EmbedderName, encoder: TableEncoder, n_numeric: int, n_classes: int, seed: int
+    kind: str,
+    encoder: AnyEncoder,
+    n_numeric: int,
+    n_classes: int,
+    seed: int,
+    options: dict[str, Any] | None = None,
 ) -> NeighborNetwork:
-    """Build an untrained network.
+    """Build an untrained network; for images `kind` names the backbone.
 
     "table" is the linear core with numeric embeddings; "deep" an MLP with a linear head, for ready
     embeddings; "mlp" the study's tabular MLP. The key of "deep" has no fixed length: at unit
@@ -63,6 +80,8 @@ def make_network(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if isinstance(encoder, ImageEncoder):
+            return _image_network(kind, encoder, n_classes, options or {})
         if kind == "mlp":
             return NeighborNetwork(TabularMLP(n_numeric), n_classes, head=True, similarity="cosine")
         embedded: NumericEmbedding | None = "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
@@ -81,7 +100,18 @@ def make_network(
         return NeighborNetwork(embedder, n_classes, head=True)
 
 
-def default_config(kind: EmbedderName, n_rows: int, *, fast: bool) -> dict[str, Any]:
+def _image_network(
+    backbone: str, encoder: ImageEncoder, n_classes: int, options: dict[str, Any]
+) -> NeighborNetwork:
+    settings: dict[str, Any] = {"channels": encoder.channels}
+    if backbone.startswith("resnet"):  # pretrained models bring the size they were trained at
+        settings["image_size"] = (encoder.height, encoder.width)
+    embedder = ImageEmbedder(backbone, **(settings | options))
+    similarity: Similarity = "cosine" if embedder.normalize else "euclidean"
+    return NeighborNetwork(embedder, n_classes, head=True, similarity=similarity)
+
+
+def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
     """Training settings of a network kind for a table of this size."""
     large = n_rows > LARGE
     if kind == "table":
@@ -121,7 +151,7 @@ class Embedding:
     networks : list of NeighborNetwork
     """
 
-    def __init__(self, kind: EmbedderName, networks: list[NeighborNetwork]) -> None:
+    def __init__(self, kind: str, networks: list[NeighborNetwork]) -> None:
         self.kind, self.networks = kind, networks
 
     @property
@@ -129,12 +159,12 @@ class Embedding:
         """Whether the networks make parametric predictions of their own."""
         return self.networks[0].head is not None
 
-    def keys(self, member: int, encoder: TableEncoder, rows: Encoded) -> Tensor:
+    def keys(self, member: int, encoder: AnyEncoder, rows: AnyRows) -> Tensor:
         """Keys of rows in one member's space, float32 (n, dim), on the CPU."""
         return encode(self.networks[member], self._rows(member, encoder, rows)).cpu()
 
     def head_log_proba(
-        self, member: int, encoder: TableEncoder, rows: Encoded, *, keys: Tensor | None = None
+        self, member: int, encoder: AnyEncoder, rows: AnyRows, *, keys: Tensor | None = None
     ) -> Tensor:
         """Log-probabilities (n, C) of one member's linear head, on the CPU; `keys` where known."""
         network = self.networks[member]
@@ -142,7 +172,12 @@ class Embedding:
             keys = keys.to(next(network.parameters()).device)
         return predict_head(network, self._rows(member, encoder, rows), keys=keys).cpu()
 
-    def _rows(self, member: int, encoder: TableEncoder, rows: Encoded) -> TrainingRows:
+    def stages(self, member: int, encoder: ImageEncoder, rows: EncodedImages) -> dict[str, Tensor]:
+        """Features of images at each depth of one member's backbone, on the CPU."""
+        features = encode_stages(self.networks[member], self._rows(member, encoder, rows))
+        return {name: feature.cpu() for name, feature in features.items()}
+
+    def _rows(self, member: int, encoder: AnyEncoder, rows: AnyRows) -> TrainingRows:
         numbers, codes = network_inputs(encoder, rows)
         device = next(iter(self.networks[member].parameters())).device
         unused = torch.zeros(len(rows), dtype=torch.int64)
@@ -150,9 +185,9 @@ class Embedding:
 
 
 def train_member(
-    kind: EmbedderName,
-    encoder: TableEncoder,
-    rows: Encoded,
+    kind: str,
+    encoder: AnyEncoder,
+    rows: AnyRows,
     labels: np.ndarray,
     weight: np.ndarray | None,
     fold: tuple[np.ndarray, np.ndarray],
@@ -163,11 +198,13 @@ def train_member(
     device: str,
     checkpoint: Path | None,
     progress: Callable[[dict[str, Any]], None] | None,
-    second: Encoded | None = None,
+    second: AnyRows | None = None,
+    options: dict[str, Any] | None = None,
 ) -> tuple[NeighborNetwork, TrainingResult]:
     """Train one member on a fold's training rows, stopped early on its held-out rows.
 
-    `second` is another view of the same rows, taken half the time.
+    `second` is another view of the same rows, taken half the time; `options` are further arguments
+    of an `ImageEmbedder`.
     """
     numbers, codes = network_inputs(encoder, rows)
     everything = TrainingRows(
@@ -177,7 +214,7 @@ def train_member(
         sample_weight=None if weight is None else torch.from_numpy(weight).float(),
         second_x_num=None if second is None else network_inputs(encoder, second)[0],
     )
-    network = make_network(kind, encoder, numbers.shape[1], n_classes, seed)
+    network = make_network(kind, encoder, numbers.shape[1], n_classes, seed, options)
     result = train_embedder(
         network,
         everything.take(torch.from_numpy(fold[0])),

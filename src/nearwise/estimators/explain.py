@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, pool
-from nearwise.estimators.table import Encoded
 from nearwise.estimators.views import FOLD
 from nearwise.functional import Neighbors, paired_distances
 
@@ -175,7 +175,7 @@ def feature_distances(state: LearnedState, query: Tensor, positions: Tensor) -> 
 
 def explain_rows(
     state: LearnedState,
-    encoded: Encoded | None,
+    encoded: AnyRows | None,
     parts: Parts,
     classes: np.ndarray,
     remembered: Callable[[int], dict[str, Any]],
@@ -186,7 +186,7 @@ def explain_rows(
     Parameters
     ----------
     state : LearnedState
-    encoded : Encoded or None
+    encoded : Encoded, EncodedImages or None
     parts : Parts
         Predictions of the same rows.
     classes : ndarray of shape (n_classes,)
@@ -224,7 +224,7 @@ def explain_rows(
 
 
 def _looks(
-    state: LearnedState, encoded: Encoded | None
+    state: LearnedState, encoded: AnyRows | None
 ) -> Iterator[tuple[Tensor, Tensor, list[tuple[int, MemberView]]]]:
     """Yield (places, feature keys, [(member, view)]) of groups of queries."""
     if encoded is None:

@@ -1,5 +1,6 @@
 """The stages of a fit: features, embedder, base, memory, heads, acceptance."""
 
+import re
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from nearwise.estimators.base import (
 )
 from nearwise.estimators.embedding import (
     HEAD,
-    EmbedderName,
+    AnyRows,
     Embedding,
     default_config,
     train_member,
@@ -25,7 +26,7 @@ from nearwise.estimators.head_fitting import fit_heads
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import CrossFittedState, as_float, supervised_keys
-from nearwise.estimators.table import LARGE, Encoded, ready_embeddings
+from nearwise.estimators.table import LARGE, ready_embeddings
 from nearwise.estimators.views import (
     BASE,
     FOLD,
@@ -48,8 +49,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
     train = {} if kind is None else training_settings(kind, problem, settings)
     progress.stage("features")
     features, choice["feature_nll"] = choose_feature_space(
-        problem.encoder,
-        problem.rows,
+        *problem.table,
         problem.labels,
         settings.n_neighbors,
         metric=settings.metric,
@@ -63,7 +63,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
     progress.stage("memory")
     views = _build_views(problem, settings, features, embedding, base)
     state = CrossFittedState(
-        encoder=problem.encoder,
+        encoder=problem.table[0],
         views=views,
         prior=problem.prior,
         choice=choice,
@@ -77,20 +77,21 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
 
 
 def fit_embedding(
-    kind: EmbedderName | None,
+    kind: str | None,
     train: dict[str, Any],
     problem: Problem,
     settings: FitSettings,
     progress: Progress,
     choice: dict[str, Any],
     history: list[dict[str, Any]],
-    second: Encoded | None = None,
+    second: AnyRows | None = None,
 ) -> Embedding | None:
     """Train one network a fold; `second` is another view of the rows, seen half the time."""
     choice["embedder"] = kind or "identity"
     if kind is None:
         return None
     networks, nlls = [], []
+    name = re.sub(r"[^\w.-]+", "-", kind)
     for member, fold in enumerate(problem.folds):
 
         def note(record: dict[str, Any], member: int = member) -> None:
@@ -107,9 +108,10 @@ def fit_embedding(
             train,
             seed=settings.seed + member,
             device=settings.device,
-            checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{kind}-{member}",
+            checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{name}-{member}",
             progress=note,
             second=second,
+            options=settings.embedder_options,
         )
         networks.append(network)
         nlls.append(result.best_nll)
@@ -117,6 +119,8 @@ def fit_embedding(
             {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
             for record in result.history
         )
+        if result.interrupted and settings.validation_fraction is not None:
+            break  # the networks so far share the memory as well as all of them would
         if result.interrupted and member + 1 < len(problem.folds):
             progress.say(
                 "Interrupted before every member had an embedder: the trained space is left out "
@@ -128,7 +132,7 @@ def fit_embedding(
     return Embedding(kind, networks)
 
 
-def embedder_kind(problem: Problem, settings: FitSettings) -> EmbedderName | None:
+def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
     """Decide what "auto" means for this table; None for no network."""
     n = len(problem.labels)
     if settings.embedder == "identity":
@@ -137,14 +141,18 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> EmbedderName | Non
         return settings.embedder
     if n < _SMALL_FOR_EMBEDDER or (settings.fast and n > LARGE):
         return None
-    return "deep" if n > LARGE and ready_embeddings(problem.encoder) else "table"
+    return "deep" if n > LARGE and ready_embeddings(problem.table[0]) else "table"
 
 
-def training_settings(
-    kind: EmbedderName, problem: Problem, settings: FitSettings
-) -> dict[str, Any]:
-    """Lay the user's settings over the network's own; refused before anything is fitted."""
-    merged = default_config(kind, len(problem.labels), fast=settings.fast) | settings.train
+def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:
+    """Give the network's own training settings, with the user's laid over them."""
+    own = default_config(kind, len(problem.labels), fast=settings.fast)
+    return laid_over(own, settings, kind)
+
+
+def laid_over(own: dict[str, Any], settings: FitSettings, kind: str) -> dict[str, Any]:
+    """Lay the user's settings over a network's own; refused before anything is fitted."""
+    merged = own | settings.train
     try:
         TrainConfig(**merged)
     except ValueError as error:
@@ -167,7 +175,7 @@ def _fit_base(
         return None
     candidates, extra = _candidates(problem, settings), None
     if embedding is not None and embedding.has_head and settings.base == "auto":
-        if len(problem.labels) > LARGE and ready_embeddings(problem.encoder):
+        if len(problem.labels) > LARGE and ready_embeddings(problem.table[0]):
             candidates = []  # the network is ahead of a linear model, which would cost more time
         out = np.zeros((len(problem.labels), problem.n_classes))
         for member, (_, held_out) in enumerate(problem.folds):
@@ -176,8 +184,7 @@ def _fit_base(
         extra = {HEAD: out}
     base = cross_fit(
         candidates,
-        problem.encoder,
-        problem.rows,
+        *problem.table,
         problem.labels,
         problem.weight,
         problem.folds,
@@ -194,7 +201,7 @@ def _candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
     if not isinstance(settings.base, str):
         return [given_candidate(settings.base)]
     return auto_candidates(
-        problem.encoder,
+        problem.table[0],
         len(problem.labels),
         problem.n_classes,
         fast=settings.fast,
@@ -210,7 +217,7 @@ def _build_views(
     embedding: Embedding | None,
     base: Base | None,
 ) -> MemoryViews:
-    keys: dict[str, Tensor] = {"features": features(problem.encoder, problem.rows)}
+    keys: dict[str, Tensor] = {"features": features(*problem.table)}
     folds = torch.zeros(len(problem.labels), 1)
     for member, (_, held_out) in enumerate(problem.folds):
         folds[held_out] = member

@@ -5,17 +5,18 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from nearwise.estimators.feature_space import choose_feature_space
-from nearwise.estimators.fitting import embedder_kind, fit_embedding, fit_state, training_settings
+from nearwise.data import hold_out
+from nearwise.estimators.fitting import fit_state
 from nearwise.estimators.head_fitting import accept_heads, choose_heads
+from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.shared import Merge, SharedState, merge_answers
-from nearwise.estimators.sight import Seen, TableSight, average_views
+from nearwise.estimators.sight import Seen, Sight, average_views
+from nearwise.estimators.sight_fitting import image_sight, table_sight
 from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, as_float
 from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
 from nearwise.functional import Metric
@@ -25,27 +26,7 @@ from nearwise.training import HeadRows
 
 N_HEADS = 5
 _FEWEST = 20
-_EPOCHS_OF_VIEWS = 12
-
-
-def hold_out(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the rows for the memory and of the rows held out from it, stratified.
-
-    Raises
-    ------
-    ValueError
-        If fewer than 20 rows, or fewer than there are classes, would be held out.
-    """
-    n = round(fraction * len(labels))
-    least = max(_FEWEST, int(labels.max()) + 1)
-    if n < least:
-        raise ValueError(
-            f"validation_fraction={fraction} of {len(labels)} rows holds out {n}; at least {least} "
-            "are needed. Raise it, or fit with validation_fraction=None, which cross-fits."
-        )
-    everyone = np.arange(len(labels))
-    memory, held_out = train_test_split(everyone, test_size=n, stratify=labels, random_state=seed)
-    return np.sort(memory), np.sort(held_out)
+_RIDGE = 2.0  # pull of the temperatures of merged views towards 1, in rows
 
 
 def fit_problem(
@@ -61,7 +42,15 @@ def fit_problem(
     if settings.validation_fraction is None:
         problem.folds = make_folds(problem.labels, n, settings.seed)
         return fit_state(problem, settings, progress)
-    problem.folds = [hold_out(problem.labels, settings.validation_fraction, settings.seed)] * n
+    fraction, n_rows = settings.validation_fraction, len(problem.labels)
+    least = max(_FEWEST, problem.n_classes)
+    if round(fraction * n_rows) < least:
+        raise ValueError(
+            f"validation_fraction={fraction} of {n_rows} rows holds out {round(fraction * n_rows)};"
+            f" at least {least} are needed. Raise it, give more rows, or (tables) cross-fit with "
+            "validation_fraction=None."
+        )
+    problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
     return fit_shared(problem, settings, progress)
 
 
@@ -74,7 +63,8 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     memory, held_out = problem.folds[0]
     choice: dict[str, Any] = {"held_out": len(held_out), "networks": len(problem.folds)}
     history: list[dict[str, Any]] = []
-    sight = table_sight(problem, settings, progress, choice, history)
+    make_sight = image_sight if isinstance(problem.encoder, ImageEncoder) else table_sight
+    sight: Sight = make_sight(problem, settings, progress, choice, history)
     progress.stage("memory")
     views = [problem.rows, *problem.views]
     remembered = average_views([sight(view.take(memory)) for view in views])
@@ -107,36 +97,6 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         progress.stage("views")
         _calibrate_views(state, seen, looks, folds, data.take(first), settings)
     return state
-
-
-def table_sight(
-    problem: Problem,
-    settings: FitSettings,
-    progress: Progress,
-    choice: dict[str, Any],
-    history: list[dict[str, Any]],
-) -> TableSight:
-    """Choose the feature space and train the networks of a table or of ready embeddings."""
-    memory, _ = problem.folds[0]
-    kind = embedder_kind(problem, settings)
-    kind = "deep" if settings.embedder == "auto" else kind
-    train = {} if kind is None else training_settings(kind, problem, settings)
-    if problem.views and "epochs" not in settings.train:
-        train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
-    progress.stage("features")
-    features, choice["feature_nll"] = choose_feature_space(
-        problem.encoder,
-        problem.rows.take(memory),
-        problem.labels[memory],
-        settings.n_neighbors,
-        metric=settings.metric,
-        seed=settings.seed,
-        memory_budget=settings.memory_budget,
-    )
-    choice["features"] = features.kind
-    second = problem.views[0] if problem.views else None
-    embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
-    return TableSight(problem.encoder, features, embedding, problem.prior)
 
 
 def _remember(
@@ -200,7 +160,8 @@ def _calibrate_views(
         else:
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
-        fits = [fit_temperature(part, data.labels, data.weight) for part in parts]
+        ridge = _RIDGE / len(data)
+        fits = [fit_temperature(part, data.labels, data.weight, ridge=ridge) for part in parts]
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0

@@ -19,9 +19,10 @@ from torch import Tensor
 from nearwise.estimators.base import Base, Candidate
 from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
+from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.shared import SharedState
-from nearwise.estimators.sight import TableSight
+from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.views import MemoryViews, SpaceSpec
@@ -114,8 +115,12 @@ def pack_state(
             "of_views": list(state.of_views),
             "n_views": state.n_views,
         }
-        assert isinstance(state.sight, TableSight)
-        _pack_spaces(state.sight.features, state.sight.embedding, tensors, meta)
+        if isinstance(state.sight, ImageSight):
+            _pack_embedding(state.sight.embedding, tensors, meta)
+            _pack_stages(state.sight, tensors, meta)
+        else:
+            assert isinstance(state.sight, TableSight)
+            _pack_spaces(state.sight.features, state.sight.embedding, tensors, meta)
     else:
         assert isinstance(state, CrossFittedState)  # there is no third kind
         _pack_spaces(state.features, state.embedding, tensors, meta)
@@ -132,14 +137,42 @@ def _pack_spaces(
 ) -> None:
     meta["features"], arrays = features.to_state()
     tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
-    if embedding is None:
-        return
+    if embedding is not None:
+        _pack_embedding(embedding, tensors, meta)
+
+
+def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     meta["embedding"] = {
         "kind": embedding.kind,
         "networks": [network_config(network) for network in embedding.networks],
     }
     for member, network in enumerate(embedding.networks):
         tensors |= {f"network/{member}/{k}": v for k, v in network.state_dict().items()}
+
+
+def _pack_stages(sight: ImageSight, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    meta["stages"] = []
+    for member, spaces in enumerate(sight.stages):
+        described = {}
+        for name, space in spaces.items():
+            kind, arrays = space.features.to_state()
+            described[name] = {"encoder": space.encoder.to_json(), "features": kind}
+            prefix = f"stage/{member}/{name}/"
+            tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
+        meta["stages"].append(described)
+
+
+def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
+    members = []
+    for member, described in enumerate(folder.meta["stages"]):
+        spaces = {}
+        for name, parts in described.items():
+            found = _under(folder.tensors, f"stage/{member}/{name}/")
+            arrays = {part: tensor.numpy() for part, tensor in found.items()}
+            features = FeatureSpace.from_state(parts["features"], arrays)
+            spaces[name] = StageSpace(TableEncoder.from_json(parts["encoder"]), features)
+        members.append(spaces)
+    return members
 
 
 def _pack_base(base: Base, meta: dict[str, Any], blobs: dict[str, bytes]) -> None:
@@ -157,8 +190,6 @@ def _pack_base(base: Base, meta: dict[str, Any], blobs: dict[str, bytes]) -> Non
 def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
     """Rebuild a state from what `pack_state` returned."""
     meta, tensors = folder.meta, folder.tensors
-    arrays = {name: tensor.numpy() for name, tensor in _under(tensors, "features/").items()}
-    features = FeatureSpace.from_state(meta["features"], arrays)
     prior = tensors["prior"]
     heads = []
     for member in range(meta["n_members"]):
@@ -167,7 +198,8 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
         heads.append(head.eval())
     specs = [SpaceSpec(**spec) for spec in meta["specs"]]
     bank = MemoryBank.from_state(_under(tensors, "bank/"), meta["bank"])
-    encoder = TableEncoder.from_json(meta["encoder"])
+    images = "stages" in meta
+    encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
     common: dict[str, Any] = {
         "encoder": encoder,
         "views": MemoryViews(bank, specs, meta["index"], meta["memory_budget"]),
@@ -179,14 +211,22 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
         "history": meta["history"],
     }
     embedding = _unpack_embedding(folder)
+    if images:
+        assert isinstance(encoder, ImageEncoder) and embedding is not None  # written together
+        sight: Sight = ImageSight(encoder, embedding, _unpack_stages(folder))
+        return SharedState(**common, **_unpack_shared(meta), sight=sight)
+    assert isinstance(encoder, TableEncoder)
+    arrays = {name: tensor.numpy() for name, tensor in _under(tensors, "features/").items()}
+    features = FeatureSpace.from_state(meta["features"], arrays)
     if "shared" in meta:
-        shared = dict(meta["shared"])
-        shared["of_views"] = Calibration(*shared["of_views"])
-        return SharedState(
-            **common, **shared, sight=TableSight(encoder, features, embedding, prior)
-        )
+        sight = TableSight(encoder, features, embedding, prior)
+        return SharedState(**common, **_unpack_shared(meta), sight=sight)
     base = _unpack_base(folder, trusted)
     return CrossFittedState(**common, features=features, embedding=embedding, base=base)
+
+
+def _unpack_shared(meta: dict[str, Any]) -> dict[str, Any]:
+    return meta["shared"] | {"of_views": Calibration(*meta["shared"]["of_views"])}
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:

@@ -75,14 +75,22 @@ def accept(head: Tensor, base: Tensor | None, labels: Tensor, weight: Tensor) ->
     return Acceptance(share, 1.0, "out-of-fold head (a temperature lowers no NLL)", nll)
 
 
-def fit_temperature(log_proba: Tensor, labels: Tensor, weight: Tensor) -> tuple[float, float]:
-    """Temperature with the lowest NLL, searched as its logarithm in [-3, 3], and that NLL."""
+def fit_temperature(
+    log_proba: Tensor, labels: Tensor, weight: Tensor, *, ridge: float = 0.0
+) -> tuple[float, float]:
+    """Temperature with the lowest NLL, searched as its logarithm in [-3, 3], and that NLL.
 
-    def objective(log_t: float) -> float:
+    `ridge` times the square of the logarithm is added to what is minimised: where all of few rows
+    are right, the NLL alone has no minimum.
+    """
+
+    def nll_at(log_t: float) -> float:
         return mean_nll(torch.log_softmax(log_proba / float(np.exp(log_t)), dim=1), labels, weight)
 
-    found = minimize_scalar(objective, bounds=(-3.0, 3.0), method="bounded")
-    return float(np.exp(found.x)), float(found.fun)
+    found = minimize_scalar(
+        lambda log_t: nll_at(log_t) + ridge * log_t**2, bounds=(-3.0, 3.0), method="bounded"
+    )
+    return float(np.exp(found.x)), nll_at(float(found.x))
 
 
 def mean_nll(log_proba: Tensor, labels: Tensor, weight: Tensor) -> float:

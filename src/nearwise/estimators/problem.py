@@ -10,7 +10,8 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from nearwise.estimators.embedding import EmbedderName
+from nearwise.estimators.embedding import AnyEncoder, AnyRows
+from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.state import as_float
 from nearwise.estimators.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.functional import Metric
@@ -24,7 +25,8 @@ class FitSettings:
 
     n_neighbors: int
     fold_neighbors: int
-    embedder: EmbedderName
+    embedder: str
+    embedder_options: dict[str, Any]
     base: Any
     fast: bool
     metric: Metric
@@ -50,13 +52,19 @@ class FitSettings:
 class Problem:
     """The training rows of one fit; `views` are further views of the same rows."""
 
-    encoder: TableEncoder
-    rows: Encoded
+    encoder: AnyEncoder
+    rows: AnyRows
     labels: np.ndarray
     weight: np.ndarray | None
     n_classes: int
     folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    views: list[Encoded] = field(default_factory=list)
+    views: list[AnyRows] = field(default_factory=list)
+
+    @property
+    def table(self) -> tuple[TableEncoder, Encoded]:
+        """Encoder and rows, where they are a table's; images never come here."""
+        assert isinstance(self.encoder, TableEncoder) and isinstance(self.rows, Encoded)
+        return self.encoder, self.rows
 
     @property
     def row_weight(self) -> Tensor:
@@ -75,8 +83,10 @@ class Problem:
         return counts / counts.sum()
 
 
-def auto_members(encoder: TableEncoder, n_rows: int, *, fast: bool, shared: bool = False) -> int:
+def auto_members(encoder: AnyEncoder, n_rows: int, *, fast: bool, shared: bool = False) -> int:
     """Members that `n_members="auto"` takes: fewer where each costs a wide search and network."""
+    if isinstance(encoder, ImageEncoder):
+        return 1
     if fast or shared:
         return 3
     return 4 if n_rows > VERY_LARGE and ready_embeddings(encoder) else 5

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.estimators import validation
+from nearwise.estimators.labels import check_labels, positions_among
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import as_frame
 from nearwise.estimators.updates import append_rows, drop_rows, give_labels
@@ -44,8 +45,8 @@ class RemembersRows:
         check_is_fitted(self)
         rows = validation.check_rows(self, X, reset=False)
         encoded = self._state.encoder.transform(rows)
-        classes, codes = validation.check_labels(y, len(rows))
-        places, fresh = validation.positions_among(self.classes_, classes)
+        classes, codes = check_labels(y, len(rows))
+        places, fresh = positions_among(self.classes_, classes)
         labels = torch.from_numpy(places[codes])
         weight = validation.check_weight(sample_weight, len(rows))
         weight = None if weight is None else weight / self._weight_unit
@@ -75,7 +76,7 @@ class RemembersRows:
         """Give remembered rows other labels among `classes_`; the head is not trained again."""
         check_is_fitted(self)
         wanted = np.asarray(y).ravel()
-        places, strange = validation.positions_among(self.classes_, wanted)
+        places, strange = positions_among(self.classes_, wanted)
         if strange:
             raise ValueError(
                 f"Labels {strange[:5]} are not among the classes {self.classes_.tolist()[:10]}. "

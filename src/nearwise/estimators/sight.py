@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
+from nearwise.estimators.images import EncodedImages, ImageEncoder
 from nearwise.estimators.table import Encoded, TableEncoder
 
 
@@ -79,6 +80,81 @@ class TableSight:
                     for member, key in enumerate(own)
                 ]
         return Seen(keys, torch.log_softmax(torch.stack(opinions).mean(0), dim=1))
+
+
+@dataclass
+class StageSpace:
+    """A label-free map of the features at one depth of a backbone, fitted on the memory's rows.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+        Means and deviations of the features.
+    features : FeatureSpace
+        "whitened": keys of unit length.
+    """
+
+    encoder: TableEncoder
+    features: FeatureSpace
+
+    @classmethod
+    def fit(cls, values: Tensor) -> "StageSpace":
+        """Fit to features (n, width)."""
+        encoder = TableEncoder()
+        rows = encoder.fit(values.double().numpy())
+        return cls(encoder, FeatureSpace("whitened").fit(encoder, rows))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Keys (n, at most width) of features (n, width)."""
+        return self.features(self.encoder, self.encoder.transform(values.double().numpy()))
+
+
+@dataclass
+class ImageSight:
+    """Networks over images: their keys, and the features at several depths of their backbones.
+
+    Attributes
+    ----------
+    encoder : ImageEncoder
+    embedding : Embedding
+        Networks that all members share. Their keys, side by side, are the space "trained"; the
+        mean of their heads' log-probabilities is the base.
+    stages : list of dict of str to StageSpace
+        For each network the depths that neighbors are sought at; the deepest is "features". The
+        trained space is collapsed onto the head's opinion, earlier ones are not.
+    """
+
+    encoder: ImageEncoder
+    embedding: Embedding
+    stages: list[dict[str, StageSpace]]
+
+    @property
+    def has_base(self) -> bool:
+        """Whether network heads take part: always."""
+        return True
+
+    def __call__(self, rows: EncodedImages) -> Seen:
+        """See images: the spaces of the depths, and "trained"."""
+        members = range(len(self.embedding.networks))
+        seen = [self._depths(member, rows) for member in members]
+        keys = {
+            name: side_by_side(
+                [spaces[name](each[name]) for spaces, each in zip(self.stages, seen, strict=True)]
+            )
+            for name in self.stages[0]
+        }
+        own = [self.embedding.keys(member, self.encoder, rows) for member in members]
+        keys["trained"] = side_by_side(own)
+        opinions = [
+            self.embedding.head_log_proba(member, self.encoder, rows, keys=key)
+            for member, key in enumerate(own)
+        ]
+        return Seen(keys, torch.log_softmax(torch.stack(opinions).mean(0), dim=1))
+
+    def _depths(self, member: int, rows: EncodedImages) -> dict[str, Tensor]:
+        """Features by the name of their space: the deepest is "features"."""
+        found = self.embedding.stages(member, self.encoder, rows)
+        return {"features": list(found.values())[-1]} | found
 
 
 def side_by_side(keys: list[Tensor]) -> Tensor:

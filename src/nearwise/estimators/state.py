@@ -11,6 +11,7 @@ from torch import Tensor
 from nearwise.estimators.base import Base
 from nearwise.estimators.embedding import HEAD, Embedding
 from nearwise.estimators.feature_space import FeatureSpace
+from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import NOT_YET, Acceptance, shrink
 from nearwise.estimators.table import Encoded, TableEncoder
 from nearwise.estimators.views import BASE, FOLD, MemoryViews
@@ -53,8 +54,8 @@ class LearnedState(ABC):
 
     Attributes
     ----------
-    encoder : TableEncoder
-        The table's columns.
+    encoder : TableEncoder or ImageEncoder
+        What is remembered of the table's columns, or of the images.
     heads : list of NeighborHead
         One a member.
     views : MemoryViews
@@ -69,7 +70,7 @@ class LearnedState(ABC):
     history : list of dict
     """
 
-    encoder: TableEncoder
+    encoder: TableEncoder | ImageEncoder
     views: MemoryViews
     prior: Tensor
     heads: list[NeighborHead] = field(default_factory=list)
@@ -89,21 +90,19 @@ class LearnedState(ABC):
         """Whether a base takes part; without, the class shares stand in for it."""
 
     @abstractmethod
-    def feature_keys(self, rows: Encoded) -> Tensor:
+    def feature_keys(self, rows: Any) -> Tensor:
         """Keys of new rows in the space that all members share."""
 
     @abstractmethod
-    def keys_of_new(self, rows: Encoded) -> dict[str, Tensor]:
+    def keys_of_new(self, rows: Any) -> dict[str, Tensor]:
         """Keys of rows that are to be remembered, in every space of the bank but FOLD."""
 
     @abstractmethod
-    def predict_views(self, views: list[Encoded], n_classes: int) -> tuple[Answer, list[Answer]]:
+    def predict_views(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
         """Predict from one or more views of the same rows: merged, and each view for itself."""
 
     @abstractmethod
-    def look(
-        self, member: int, rows: Encoded, features: Tensor, shared: dict[str, Any]
-    ) -> MemberView:
+    def look(self, member: int, rows: Any, features: Tensor, shared: dict[str, Any]) -> MemberView:
         """Search all spaces for new rows; `shared` keeps what every member finds alike."""
 
     @abstractmethod
@@ -147,6 +146,7 @@ class CrossFittedState(LearnedState):
         The label-free key space, the trained spaces and the base; the last two may be None.
     """
 
+    encoder: TableEncoder
     features: FeatureSpace
     embedding: Embedding | None
     base: Base | None

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.state import LearnedState, as_float
-from nearwise.estimators.table import Encoded
 from nearwise.estimators.views import FOLD
 
 
 def append_rows(
     state: LearnedState,
-    rows: Encoded,
+    rows: AnyRows,
     labels: Tensor,
     weight: np.ndarray | None,
     n_classes: int,

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import validate_data
 
 from nearwise.estimators.base import given_candidate
+from nearwise.estimators.embedding import TABLE_EMBEDDERS
+from nearwise.estimators.images import check_images, check_tta, is_images
 from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.table import LARGE
 from nearwise.functional import METRICS
@@ -24,7 +25,6 @@ VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "preset": ("default", "fast"),
-    "embedder": ("auto", "identity", "table", "deep", "mlp"),
     "metric": METRICS,
     "pooling": ("auto", "log-linear", "mixture"),
     "adaptive_k": (None, "entropy"),
@@ -40,6 +40,8 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndar
 
     DataFrames keep text and missing values; arrays and tensors must be finite numbers.
     """
+    if is_images(X):
+        return _check_image_rows(estimator, X, reset)
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu()
         X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
@@ -61,6 +63,14 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndar
     )
     _refuse_not_finite(array)
     return array
+
+
+def _check_image_rows(estimator: Any, X: Any, reset: bool) -> np.ndarray:
+    images = check_images(X)
+    if reset:
+        estimator.n_features_in_ = int(np.prod(images.shape[1:]))
+        estimator.__dict__.pop("feature_names_in_", None)
+    return images
 
 
 def check_views(
@@ -115,89 +125,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted classes and each row's class position, int64 (n,)."""
-    if y is None:
-        raise ValueError(
-            "This AttnKNNClassifier estimator requires y to be passed, but the target y is None."
-        )
-    if isinstance(y, torch.Tensor):
-        y = y.detach().cpu().numpy()
-    values = column_or_1d(y, warn=True)
-    if len(values) != n_rows:
-        raise ValueError(
-            f"X has {n_rows} rows but y has {len(values)} labels. Give one label a row."
-        )
-    missing = pd.isna(values)
-    if missing.any():
-        raise ValueError(
-            f"y holds NaN or missing labels in {int(missing.sum())} of {n_rows} rows. Drop them."
-        )
-    check_classification_targets(values)
-    classes, codes = np.unique(values, return_inverse=True)
-    return classes, codes.astype(np.int64)
-
-
-def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-    """Positions of labels among known classes, new ones after them; and the new classes.
-
-    Raises
-    ------
-    ValueError
-        If text meets numbers: "1" and 1 would become two classes.
-    """
-    is_text = [values.dtype.kind in "OUST" for values in (known, labels)]
-    if is_text[0] != is_text[1]:
-        kinds = ["text" if text else "numbers" for text in is_text]
-        raise ValueError(
-            f"The labels are {kinds[1]} ({labels.tolist()[0]!r}) but the classes are {kinds[0]} "
-            f"({known.tolist()[0]!r}). Give labels of the kind the model was fitted with."
-        )
-    places = {label: place for place, label in enumerate(known.tolist())}
-    fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in places]
-    places |= {label: len(places) + i for i, label in enumerate(fresh)}
-    return np.array([places[label] for label in labels.tolist()], dtype=np.int64), fresh
-
-
-def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
-    """Refuse a single class, and classes with one row, which nothing can be left out of."""
-    counts = np.bincount(codes)
-    if len(classes) < 2:
-        raise ValueError(
-            f"All {len(codes)} rows belong to one class, {classes.tolist()[0]!r}. A classifier "
-            "needs at least 2 classes: add rows of another one."
-        )
-    single = [str(c) for c, count in zip(classes, counts, strict=True) if count == 1]
-    if single:
-        named = ", ".join(single[:5]) + (" ..." if len(single) > 5 else "")
-        raise ValueError(
-            f"{len(single)} classes have a single row ({named}); leaving it out leaves nothing to "
-            "learn from. Fit without them and hand these rows to add() afterwards, which learns "
-            "new classes, or give at least 2 rows of each class."
-        )
-
-
-def check_new_classes(classes: np.ndarray, fresh: list[Any]) -> None:
-    """Refuse new labels of another kind: text beside numbers would turn all classes into text."""
-    known, new = _label_kind(classes), _label_kind(np.asarray(fresh))
-    if fresh and known != new:
-        raise ValueError(
-            f"The new labels {fresh[:3]} are {new} and the classes {classes.tolist()[:3]} are "
-            f"{known}. Give labels of the same kind."
-        )
-
-
-def _label_kind(labels: np.ndarray) -> str:
-    kinds = {str: "text", bool: "true or false"}
-    return next(
-        (name for kind, name in kinds.items() if isinstance(_first(labels), kind)), "numbers"
-    )
-
-
-def _first(labels: np.ndarray) -> Any:
-    return labels.tolist()[0] if len(labels) else None
-
-
 def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     """Return sample weights as float64 (n,), or None."""
     if sample_weight is None:
@@ -219,9 +146,16 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
 
 
 def check_settings(
-    estimator: Any, n_rows: int, n_classes: int, seed: int, n_views: int = 1
+    estimator: Any,
+    n_rows: int,
+    n_classes: int,
+    seed: int,
+    *,
+    n_views: int = 1,
+    images: bool = False,
 ) -> FitSettings:
     """Check every parameter against the training rows and decide what "auto" means."""
+    _check_embedder(estimator, images)
     for name, allowed in _CHOICES.items():
         value = getattr(estimator, name)
         if not any(isinstance(value, type(option)) and value == option for option in allowed):
@@ -233,7 +167,7 @@ def check_settings(
     if base is not None and not isinstance(base, str):
         given_candidate(base)
     ks = _check_sizes(estimator.k_ensemble)
-    fraction = _check_fraction(estimator, n_views)
+    fraction = _check_fraction(estimator, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     k = _check_neighbors(estimator.n_neighbors, n_rows, ks, usual)
     _count("num_heads", estimator.num_heads, 1)
@@ -246,6 +180,7 @@ def check_settings(
         n_neighbors=k,
         fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
         embedder=estimator.embedder,
+        embedder_options=dict(estimator.embedder_params or {}),
         base=base,
         fast=estimator.preset == "fast",
         metric=estimator.metric,
@@ -279,12 +214,41 @@ def _check_device(device: Any) -> str:
         ) from None
 
 
-def _check_fraction(estimator: Any, n_views: int) -> float | None:
+def _check_embedder(estimator: Any, images: bool) -> None:
+    """Refuse an embedder for other rows than those given."""
+    name = estimator.embedder
+    if not isinstance(name, str):
+        raise ValueError(f'embedder={name!r} must be a name, such as "auto".')
+    if images and name in TABLE_EMBEDDERS[1:]:
+        raise ValueError(
+            f"embedder={name!r} is for tables and ready embeddings, but X holds images. Use "
+            '"auto", "resnet18", "resnet50", "resnet-small", "hf:NAME" or the folder of a model.'
+        )
+    if not images and name not in TABLE_EMBEDDERS:
+        options = ", ".join(map(repr, TABLE_EMBEDDERS))
+        raise ValueError(
+            f"embedder={name!r} is not known. Use one of {options}; image embedders take X as "
+            "uint8 of shape (n, height, width, channels)."
+        )
+    if not images and (estimator.tta or estimator.embedder_params):
+        raise ValueError(
+            "tta and embedder_params are for images. Leave them out, and give further views of "
+            "ready embeddings to fit as views=[...]."
+        )
+    check_tta(estimator.tta)
+
+
+def _check_fraction(estimator: Any, n_views: int, images: bool) -> float | None:
     """Share of rows held out once; None cross-fits."""
     fraction = estimator.validation_fraction
     if isinstance(fraction, str) and fraction == "auto":
-        fraction = VALIDATION_FRACTION if n_views > 1 else None
+        fraction = VALIDATION_FRACTION if n_views > 1 or images else None
     if fraction is None:
+        if images:
+            raise ValueError(
+                "Images are not cross-fitted, which would train a network a fold. Leave "
+                'validation_fraction at "auto", or give a share such as 0.1.'
+            )
         if n_views > 1:
             raise ValueError(
                 "Views need rows that are held out once, but validation_fraction=None cross-fits. "

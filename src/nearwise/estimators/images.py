@@ -1,0 +1,243 @@
+"""Images as rows of a classifier: checked, encoded, and seen in several views."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+TTAView = Literal["flip", "shift"]
+TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
+_TINY = 16  # pixels up to which a small network is enough
+_SHIFT = 16  # a shifted crop moves by this part of the side
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Images as networks take them.
+
+    Attributes
+    ----------
+    pixels : uint8 array of shape (n, c, h, w)
+    """
+
+    pixels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def take(self, rows: np.ndarray) -> "EncodedImages":
+        """Return some of the images."""
+        return EncodedImages(self.pixels[rows])
+
+
+@dataclass
+class ImageEncoder:
+    """What is remembered of the training images: their size.
+
+    Attributes
+    ----------
+    height, width, channels : int
+    """
+
+    height: int = 0
+    width: int = 0
+    channels: int = 0
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """One column, the image, with its size."""
+        return {"image": f"{self.height} x {self.width} x {self.channels} uint8"}
+
+    @property
+    def columns(self) -> list[str]:
+        """Name of the one column."""
+        return ["image"]
+
+    def fit(self, images: Any) -> EncodedImages:
+        """Remember the size of training images (n, h, w, c) and return them encoded."""
+        _, self.height, self.width, self.channels = images.shape
+        return self.transform(images)
+
+    def transform(self, images: Any) -> EncodedImages:
+        """Encode images (n, h, w, c) of the size of the training images."""
+        size = (self.height, self.width, self.channels)
+        if images.shape[1:] != size:
+            raise ValueError(
+                f"The images are {_by(images.shape[1:])}, the classifier was fitted on "
+                f"{_by(size)} (height, width, channels). Resize or convert them."
+            )
+        return EncodedImages(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "ImageEncoder":
+        """Rebuild an encoder from what `to_json` returned."""
+        return cls(**state)
+
+
+def is_images(X: Any) -> bool:
+    """Whether rows are images: a 4-dimensional array or tensor, or a 3-dimensional one of uint8."""
+    if not isinstance(X, np.ndarray | torch.Tensor):
+        return False
+    return X.ndim == 4 or (X.ndim == 3 and X.dtype in (np.uint8, torch.uint8))
+
+
+def check_images(X: Any) -> np.ndarray:
+    """Bring images to a uint8 array (n, h, w, c) with c of 1 or 3.
+
+    Raises
+    ------
+    ValueError
+        If there are none, they are not uint8, or the last axis holds no channels.
+    """
+    if isinstance(X, torch.Tensor):
+        X = X.detach().cpu().numpy()
+    images: np.ndarray = X[..., None] if X.ndim == 3 else X
+    if not len(images):
+        raise ValueError("Found array with 0 sample(s): there are no images. Give some.")
+    if images.dtype != np.uint8:
+        raise ValueError(
+            f"Images are expected as uint8 from 0 to 255, got {images.dtype} from "
+            f"{images.min()} to {images.max()}. Convert them: (255 * X).astype(np.uint8) if they "
+            "are in [0, 1]."
+        )
+    if images.shape[3] not in (1, 3):
+        raise ValueError(
+            f"Images are expected as (n, height, width, channels) with 1 or 3 channels, got shape "
+            f"{images.shape}. Move the channels last, or drop an alpha channel."
+        )
+    return images
+
+
+def from_source(X: Any, y: Any) -> tuple[Any, Any]:
+    """Read a folder of class folders, or a `datasets` data set, into images and labels.
+
+    Anything else is handed back as it is.
+    """
+    from nearwise.data import image_dataset, load_dataset
+
+    if isinstance(X, str | Path):
+        dataset = load_dataset(X)
+        if dataset.kind != "images":
+            raise ValueError(
+                f"{X} holds a {dataset.kind} data set. Read it with nearwise.data.load_dataset "
+                "and give its X and y."
+            )
+    elif hasattr(X, "features") and hasattr(X, "column_names"):
+        dataset = image_dataset(X)
+    else:
+        return X, y
+    if y is not None:
+        raise ValueError("A folder or a data set brings its own labels. Leave y out.")
+    return dataset.X, dataset.y
+
+
+def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[EncodedImages]:
+    """Further views of images for test-time augmentation.
+
+    "flip" mirrors left and right; "shift" gives four crops, moved by a sixteenth of the side (at
+    least one pixel) along both diagonals, with the edge repeated.
+    """
+    views = []
+    for name in tta or ():
+        if name == "flip":
+            views.append(EncodedImages(np.ascontiguousarray(images.pixels[..., ::-1])))
+        else:
+            views += [EncodedImages(_shifted(images.pixels, *way)) for way in _DIAGONALS]
+    return views
+
+
+def encode_views(
+    encoder: Any, rows: Any, given: Sequence[Any], tta: str | Sequence[TTAView] | None
+) -> list[Any]:
+    """Further views of encoded rows: those given, or for images those that `tta` names."""
+    if isinstance(rows, EncodedImages) and not given:
+        return list(image_views(rows, check_tta(tta)))
+    return [encoder.transform(view) for view in given]
+
+
+_DIAGONALS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def _shifted(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
+    height, width = pixels.shape[2:]
+    by = (max(1, height // _SHIFT), max(1, width // _SHIFT))
+    padded = np.pad(pixels, ((0, 0), (0, 0), (by[0], by[0]), (by[1], by[1])), mode="edge")
+    top, left = by[0] * (1 + down), by[1] * (1 + right)
+    return np.ascontiguousarray(padded[:, :, top : top + height, left : left + width])
+
+
+def check_tta(tta: Any) -> tuple[TTAView, ...]:
+    """Return the names of the views, checked."""
+    names = (tta,) if isinstance(tta, str) else tuple(tta or ())
+    for name in names:
+        if name not in TTA_VIEWS:
+            known = ", ".join(map(repr, TTA_VIEWS))
+            raise ValueError(f"tta={tta!r} names an unknown view. Use None, or some of {known}.")
+    return names
+
+
+def _by(size: Sequence[int]) -> str:
+    return " x ".join(map(str, size))
+
+
+def image_backbone(encoder: ImageEncoder, embedder: str) -> str:
+    """Decide what "auto" means for images of this size."""
+    if embedder != "auto":
+        return embedder
+    return "resnet-small" if max(encoder.height, encoder.width) <= _TINY else "resnet18"
+
+
+def image_augmentation(encoder: ImageEncoder) -> dict[str, Any]:
+    """Random changes of training images that suit their size and colour.
+
+    Mirrored digits are other digits, so only colour images are flipped.
+    """
+    side = min(encoder.height, encoder.width)
+    changes: dict[str, Any] = {"crop_padding": max(1, side // 8)}
+    if encoder.channels == 3:
+        changes |= {"flip": True, "cutout": side // 4}
+    return changes
+
+
+def image_config(
+    encoder: ImageEncoder, backbone: str, n_rows: int, *, device: str, fast: bool
+) -> dict[str, Any]:
+    """Training settings of an image network for so many images.
+
+    Cross-entropy beside the leave-one-out neighbor loss over the whole memory, whose keys are
+    refreshed in place; MixUp in half of the batches. A pretrained backbone learns at a tenth of
+    the projection's rate.
+    """
+    on_gpu = device.startswith("cuda")
+    config: dict[str, Any] = {
+        "epochs": 40,
+        "batch_size": int(min(512, max(32, n_rows // 32))),
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "weight_decay": 5e-4,
+        "warmup_epochs": 2.0,
+        "ce_weight": 1.0,
+        "knn_weight": 0.5,
+        "n_candidates": None,
+        "candidate_keys": "cached",
+        "cache_momentum": 0.5,
+        "mixup_alpha": 0.2,
+        "augment": image_augmentation(encoder),
+        "monitor": "head",
+        "patience": None,
+        "precision": "bfloat16" if on_gpu else "float32",
+        "channels_last": on_gpu,
+    }
+    if not backbone.startswith("resnet"):
+        config |= {"epochs": 10, "optimizer": "adamw", "lr": 1e-3, "backbone_lr": 0.1}
+        config |= {"weight_decay": 1e-2, "warmup_epochs": 1.0}
+    if fast:
+        config["epochs"] = max(6, config["epochs"] // 4)
+    return config

@@ -1,0 +1,81 @@
+"""How a sight is fitted: the feature space of a table, the networks, the depths of a backbone."""
+
+from typing import Any
+
+from nearwise.estimators.embedding import Embedding
+from nearwise.estimators.feature_space import choose_feature_space
+from nearwise.estimators.fitting import embedder_kind, fit_embedding, laid_over, training_settings
+from nearwise.estimators.images import EncodedImages, ImageEncoder, image_backbone, image_config
+from nearwise.estimators.problem import FitSettings, Problem
+from nearwise.estimators.progress import Progress
+from nearwise.estimators.sight import ImageSight, StageSpace, TableSight
+
+_EPOCHS_OF_VIEWS = 12
+_DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
+
+
+def table_sight(
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+    choice: dict[str, Any],
+    history: list[dict[str, Any]],
+) -> TableSight:
+    """Choose the feature space and train the networks of a table or of ready embeddings."""
+    memory, _ = problem.folds[0]
+    encoder, rows = problem.table
+    kind = embedder_kind(problem, settings)
+    kind = "deep" if settings.embedder == "auto" else kind
+    train = {} if kind is None else training_settings(kind, problem, settings)
+    if problem.views and "epochs" not in settings.train:
+        train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
+    progress.stage("features")
+    features, choice["feature_nll"] = choose_feature_space(
+        encoder,
+        rows.take(memory),
+        problem.labels[memory],
+        settings.n_neighbors,
+        metric=settings.metric,
+        seed=settings.seed,
+        memory_budget=settings.memory_budget,
+    )
+    choice["features"] = features.kind
+    second = problem.views[0] if problem.views else None
+    embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
+    return TableSight(encoder, features, embedding, problem.prior)
+
+
+def image_sight(
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+    choice: dict[str, Any],
+    history: list[dict[str, Any]],
+) -> ImageSight:
+    """Train the networks of images, and map the depths of their backbones."""
+    encoder, rows = problem.encoder, problem.rows
+    assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
+    memory, _ = problem.folds[0]
+    kind = image_backbone(encoder, settings.embedder)
+    train = image_config(encoder, kind, len(memory), device=settings.device, fast=settings.fast)
+    train = laid_over(train, settings, kind)
+    embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
+    assert embedding is not None  # images always have a network
+    progress.stage("depths of the backbone")
+    remembered = rows.take(memory)
+    stages = [
+        _stage_spaces(embedding, member, encoder, remembered)
+        for member in range(len(embedding.networks))
+    ]
+    return ImageSight(encoder, embedding, stages)
+
+
+def _stage_spaces(
+    embedding: Embedding, member: int, encoder: ImageEncoder, rows: EncodedImages
+) -> dict[str, StageSpace]:
+    """Map the deepest stages, deepest first; that one is called "features"."""
+    depths = list(embedding.stages(member, encoder, rows).items())[::-1][:_DEPTHS]
+    return {
+        name if place else "features": StageSpace.fit(values)
+        for place, (name, values) in enumerate(depths)
+    }

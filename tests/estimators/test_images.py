@@ -1,0 +1,173 @@
+"""Images as rows: what is taken, views, several depths, and the way through the classifier."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.images import (
+    EncodedImages,
+    ImageEncoder,
+    check_images,
+    image_augmentation,
+    image_views,
+    is_images,
+)
+
+QUICK = {
+    "embedder": "resnet-small",
+    "validation_fraction": 0.25,
+    "head_params": {"epochs": 3},
+    "train_params": {"epochs": 4, "batch_size": 32},
+    "embedder_params": {"dim": 16},
+    "random_state": 0,
+}
+
+
+def patches(n=120, side=8, channels=1, seed=0):
+    """Noise with a bright upper or lower half: two classes that a look tells apart."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    images = rng.integers(0, 120, (n, side, side, channels), dtype=np.uint8)
+    for row, label in enumerate(y):
+        images[row, label * side // 2 : (label + 1) * side // 2] += 100
+    return images, np.array(["up", "down"])[y]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return patches()
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return AttnKNNClassifier(**QUICK, tta=("shift",)).fit(*data)
+
+
+def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, fitted):
+    images, labels = patches(seed=1)
+    assert fitted.score(images, labels) > 0.9
+    explanation = fitted.explain(images[:1], 2)[0]
+    neighbor = explanation.neighbors[0]
+    np.testing.assert_array_equal(neighbor.row["image"], data[0][neighbor.id])
+    assert set(fitted.choice_["spaces"]) >= {"features", "trained", "stage1"}
+    assert fitted.column_types_ == {"image": "8 x 8 x 1 uint8"}
+
+
+def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
+    for views in (None, []):
+        np.testing.assert_allclose(fitted.predict_proba(data[0], views).sum(axis=1), 1)
+    assert fitted.predict_parts(data[0]).disagreement.mean() > 0
+    assert not fitted.predict_parts(data[0], []).disagreement.any()
+
+
+def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    for views in (None, []):
+        np.testing.assert_array_equal(
+            again.predict_proba(data[0], views), fitted.predict_proba(data[0], views)
+        )
+
+
+def test_the_memory_takes_new_images_of_a_new_class(data):
+    model = AttnKNNClassifier(**QUICK).fit(*data)
+    strangers = np.full((12, 8, 8, 1), 250, dtype=np.uint8)
+    strangers[:, ::2, ::2] = 0
+    before = len(model.memory_)
+    model.add(strangers, np.full(12, "grid"))
+    assert len(model.memory_) == before + 12
+    assert model.predict_proba(strangers)[:, model.classes_ == "grid"].mean() > 0.3
+
+
+def test_colour_images_and_tensors_and_grey_without_a_channel_axis_are_taken():
+    images, labels = patches(80, channels=3)
+    model = AttnKNNClassifier(**QUICK, tta=["flip"]).fit(images, labels)
+    assert model.score(torch.from_numpy(images), labels) > 0.9
+    grey = np.zeros((3, 5, 6), dtype=np.uint8)
+    assert check_images(grey).shape == (3, 5, 6, 1)
+
+
+def test_a_folder_of_class_folders_is_read_with_its_labels(tmp_path, data):
+    for number, (image, label) in enumerate(zip(*data, strict=True)):
+        (tmp_path / label).mkdir(exist_ok=True)
+        Image.fromarray(image[..., 0]).save(tmp_path / label / f"{number:03}.png")
+    model = AttnKNNClassifier(**QUICK).fit(tmp_path)
+    assert model.classes_.tolist() == ["down", "up"]
+    assert (model.predict(tmp_path)[:60] == "down").mean() > 0.9
+    with pytest.raises(ValueError, match="brings its own labels"):
+        model.fit(tmp_path, data[1])
+
+
+def test_a_hub_data_set_is_read_with_its_labels(data):
+    datasets = pytest.importorskip("datasets")
+    hub = datasets.Dataset.from_dict(
+        {"picture": [Image.fromarray(image[..., 0]) for image in data[0]], "kind": data[1]},
+        features=datasets.Features(
+            {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["up", "down"])}
+        ),
+    )
+    assert AttnKNNClassifier(**QUICK).fit(hub).score(*data) > 0.9
+
+
+def test_flipping_twice_gives_the_image_back_and_shifts_move_by_a_sixteenth():
+    pixels = np.random.default_rng(0).integers(0, 255, (2, 3, 32, 32), dtype=np.uint8)
+    (once,) = image_views(EncodedImages(pixels), ("flip",))
+    (twice,) = image_views(once, ("flip",))
+    np.testing.assert_array_equal(twice.pixels, pixels)
+    assert not np.array_equal(once.pixels, pixels)
+    shifted = image_views(EncodedImages(pixels), ("shift",))
+    assert len(shifted) == 4
+    np.testing.assert_array_equal(shifted[0].pixels[..., 2:, 2:], pixels[..., :-2, :-2])
+    np.testing.assert_array_equal(shifted[3].pixels[..., :-2, :-2], pixels[..., 2:, 2:])
+
+
+def test_grey_images_are_never_mirrored_in_training():
+    assert "flip" not in image_augmentation(ImageEncoder(28, 28, 1))
+    assert image_augmentation(ImageEncoder(32, 32, 3))["flip"]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros((4, 8, 8, 3)), "expected as uint8 from 0 to 255, got float64"),
+        (np.zeros((4, 8, 8, 4), dtype=np.uint8), "with 1 or 3 channels, got shape"),
+        (np.zeros((0, 8, 8, 3), dtype=np.uint8), "there are no images"),
+    ],
+)
+def test_what_is_no_image_is_refused(X, message):
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier().fit(X, np.zeros(len(X)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"embedder": "table"}, "is for tables and ready embeddings, but X holds images"),
+        ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'"),
+        ({"tta": ("rotate",)}, "names an unknown view"),
+        ({"validation_fraction": None}, "Images are not cross-fitted"),
+    ],
+)
+def test_settings_that_do_not_fit_images_are_refused(data, settings, message):
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**{**QUICK, **settings}).fit(*data)
+
+
+def test_settings_of_images_are_refused_for_tables():
+    X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    with pytest.raises(ValueError, match="tta and embedder_params are for images"):
+        AttnKNNClassifier(tta=("flip",)).fit(X, y)
+    with pytest.raises(ValueError, match="image embedders take X as uint8"):
+        AttnKNNClassifier(embedder="resnet18").fit(X, y)
+
+
+def test_images_of_another_size_are_refused(data, fitted):
+    with pytest.raises(ValueError, match="9 x 8 x 1, the classifier was fitted on 8 x 8 x 1"):
+        fitted.predict_proba(np.zeros((2, 9, 8, 1), dtype=np.uint8))
+
+
+def test_only_arrays_of_four_axes_or_three_of_bytes_are_images():
+    assert is_images(np.zeros((2, 3, 4, 1))) and is_images(np.zeros((2, 3, 4), dtype=np.uint8))
+    assert not is_images(np.zeros((2, 3, 4))) and not is_images([[1, 2]])

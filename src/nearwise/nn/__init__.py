@@ -41,6 +41,7 @@ from nearwise.nn.network import (
     network_config,
 )
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
+from nearwise.nn.vision import ImageEmbedder
 
 __all__ = [
     "CategoricalEmbedding",
@@ -48,6 +49,7 @@ __all__ = [
     "Embedder",
     "HeadOutput",
     "IdentityEmbedder",
+    "ImageEmbedder",
     "LearnedDistanceAttention",
     "MultiHeadNeighborAttention",
     "NeighborAttention",

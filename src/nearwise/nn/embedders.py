@@ -6,7 +6,7 @@ one flat vector) and `trunk` (that vector to the key), so that MixUp can mix bet
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,11 @@ class Embedder(nn.Module):
         Whether keys are scaled to unit L2 length.
     config : dict
         JSON-ready arguments that build this embedder again, its kind included.
+    takes_images : bool
+        Whether rows are uint8 images (B, c, h, w) instead of columns.
     """
+
+    takes_images: ClassVar[bool] = False
 
     def __init__(self, dim: int, normalize: bool, config: dict[str, Any]) -> None:
         super().__init__()

@@ -15,6 +15,8 @@ from nearwise.nn.losses import VOTE_FLOOR, soft_targets
 
 # 2**18 float32 scores are 1 MiB: a few such blocks stay in the cache.
 _BLOCK = 2**18
+# On an accelerator few large products are faster: 2**25 scores are 128 MiB.
+_DEVICE_BLOCK = 2**25
 # Smaller weights are taken as 0; denormal numbers are a hundred times slower in a product.
 _NO_WEIGHT = 1e-30
 # Under the root of a distance, so that its gradient is finite at 0.
@@ -23,8 +25,9 @@ DISTANCE_EPS = 1e-6
 
 class _Memory(NamedTuple):
     keys: Tensor  # (N, D), minus the origin
-    origin: Tensor  # (D,), the mean key: distances do not change, rounding is smaller
-    key_square: Tensor  # (N,), squared lengths
+    # (D,), the mean key: distances do not change, rounding is smaller; None for similarities
+    origin: Tensor | None
+    key_square: Tensor | None  # (N,), squared lengths; None for similarities
     votes: Tensor  # (N, C)
     log_weight: Tensor | None  # (N,)
     cosine: bool
@@ -49,6 +52,7 @@ def fused_leave_one_out_nll(
     smoothing: float = 0.0,
     sample_weight: Tensor | None = None,
     candidate_weight: Tensor | None = None,
+    n_learned: int | None = None,
 ) -> Tensor:
     """Leave-one-out neighbor NLL, as `leave_one_out_nll` of the network's scores.
 
@@ -63,6 +67,8 @@ def fused_leave_one_out_nll(
     query_labels, candidate_labels, query_ids, candidate_ids, n_classes, smoothing, \
 sample_weight, candidate_weight
         As in `leave_one_out_nll`.
+    n_learned : int, optional
+        Only the first keys get a gradient, which saves that of the rest; default all.
 
     Returns
     -------
@@ -77,7 +83,8 @@ sample_weight, candidate_weight
     row_weight = _normalized(sample_weight, query)
     memory = _memory(keys, candidate_labels, n_classes, candidate_weight, similarity)
     own = _own_rows(query_ids, candidate_ids)
-    loss: Tensor = _FusedNLL.apply(query, keys, scale, targets, row_weight, memory, own)
+    learned = keys if n_learned is None else keys[:n_learned]
+    loss: Tensor = _FusedNLL.apply(query, learned, scale, targets, row_weight, memory, own)
     return loss
 
 
@@ -116,9 +123,9 @@ def neighbor_vote(
     """
     memory = _memory(keys, labels, n_classes, candidate_weight, similarity)
     own = _own_rows(query_ids, key_ids)
-    query = query - memory.origin
+    query = _centered(query, memory)
     proba = query.new_empty(len(query), n_classes)
-    for start, stop in _blocks(len(query), len(keys)):
+    for start, stop in _blocks(query, memory):
         weights, _ = _block_weights(query, scale, memory, own, start, stop)
         torch.mm(weights, memory.votes, out=proba[start:stop])
     return proba / proba.sum(dim=1, keepdim=True)
@@ -131,7 +138,7 @@ class _FusedNLL(torch.autograd.Function):
     def forward(
         ctx: Any,
         query: Tensor,
-        keys: Tensor,
+        learned: Tensor,
         scale: Tensor,
         targets: Tensor,
         row_weight: Tensor,
@@ -140,10 +147,10 @@ class _FusedNLL(torch.autograd.Function):
     ) -> Tensor:
         loss = query.new_zeros(())
         with_grad = any(ctx.needs_input_grad)
-        grad_query, grad_keys = torch.zeros_like(query), torch.zeros_like(keys)
+        grad_query, grad_keys = torch.zeros_like(query), torch.zeros_like(learned)
         grad_scale = torch.zeros_like(scale)
-        query = query - memory.origin
-        for start, stop in _blocks(len(query), len(keys)):
+        query = _centered(query, memory)
+        for start, stop in _blocks(query, memory):
             weights, measured = _block_weights(query, scale, memory, own, start, stop)
             proba = weights @ memory.votes
             floored = proba + VOTE_FLOOR
@@ -184,19 +191,23 @@ def _backward_block(
     grad_keys: Tensor,
 ) -> Tensor:
     """Carry `grad` of a block's scores on to queries and keys in place; return that of scale."""
+    n_learned = len(grad_keys)
     grad_scale = torch.dot(grad.flatten(), measured.flatten())
     if memory.cosine:
         grad *= scale
         torch.mm(grad, memory.keys, out=grad_query)
-        grad_keys.addmm_(grad.T, block)
+        if n_learned:
+            grad_keys.addmm_(grad[:, :n_learned].T, block)
         return grad_scale
     # d distance / d q = (q - k) / distance
     grad *= -scale
     grad /= measured
     torch.mm(grad, memory.keys, out=grad_query).neg_()
     grad_query.addcmul_(grad.sum(dim=1, keepdim=True), block)
-    grad_keys.addmm_(grad.T, block, alpha=-1)
-    grad_keys.addcmul_(grad.sum(dim=0).unsqueeze(1), memory.keys)
+    if n_learned:
+        grad = grad[:, :n_learned]
+        grad_keys.addmm_(grad.T, block, alpha=-1)
+        grad_keys.addcmul_(grad.sum(dim=0).unsqueeze(1), memory.keys[:n_learned])
     return -grad_scale
 
 
@@ -209,6 +220,7 @@ def _block_weights(
         measured = block @ memory.keys.T
         scores = measured * scale
     else:
+        assert memory.key_square is not None  # set for distances
         measured = torch.addmm(memory.key_square, block, memory.keys.T, alpha=-2)
         measured += block.square().sum(dim=1, keepdim=True) + DISTANCE_EPS
         measured.clamp_min_(DISTANCE_EPS).sqrt_()
@@ -228,18 +240,18 @@ def _memory(
     candidate_weight: Tensor | None,
     similarity: Literal["euclidean", "cosine"],
 ) -> _Memory:
-    cosine = similarity == "cosine"
     keys = keys.detach()
-    origin = keys.new_zeros(keys.shape[1]) if cosine else keys.mean(dim=0)
+    votes = soft_targets(labels, n_classes).to(keys.dtype)
+    log_weight = None if candidate_weight is None else candidate_weight.to(keys.dtype).log()
+    if similarity == "cosine":
+        return _Memory(keys, None, None, votes, log_weight, True)
+    origin = keys.mean(dim=0)
     keys = keys - origin
-    return _Memory(
-        keys,
-        origin,
-        keys.square().sum(dim=1),
-        soft_targets(labels, n_classes).to(keys.dtype),
-        None if candidate_weight is None else candidate_weight.to(keys.dtype).log(),
-        cosine,
-    )
+    return _Memory(keys, origin, keys.square().sum(dim=1), votes, log_weight, False)
+
+
+def _centered(query: Tensor, memory: _Memory) -> Tensor:
+    return query if memory.origin is None else query - memory.origin
 
 
 def _own_rows(query_ids: Tensor, candidate_ids: Tensor) -> _OwnRows:
@@ -269,6 +281,8 @@ def _normalized(sample_weight: Tensor | None, query: Tensor) -> Tensor:
     return weight / weight.sum().clamp_min(torch.finfo(query.dtype).tiny)
 
 
-def _blocks(n_queries: int, n_keys: int) -> list[tuple[int, int]]:
-    size = max(16, _BLOCK // max(1, n_keys))
+def _blocks(query: Tensor, memory: _Memory) -> list[tuple[int, int]]:
+    n_queries = len(query)
+    block = _BLOCK if query.device.type == "cpu" else _DEVICE_BLOCK
+    size = max(16, block // max(1, len(memory.keys)))
     return [(start, min(start + size, n_queries)) for start in range(0, n_queries, size)]

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 
 from nearwise.nn.embedders import Embedder, IdentityEmbedder, TableEmbedder, TabularMLP
 from nearwise.nn.fused import DISTANCE_EPS
+from nearwise.nn.vision import ImageEmbedder
 
 Similarity = Literal["euclidean", "cosine"]
 
 _EMBEDDERS: dict[str, type[Embedder]] = {
     "identity": IdentityEmbedder,
+    "image": ImageEmbedder,
     "mlp": TabularMLP,
     "table": TableEmbedder,
 }

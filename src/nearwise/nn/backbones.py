@@ -1,0 +1,382 @@
+"""Image backbones from transformers: named residual networks and pretrained vision models."""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from inspect import signature
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+Stem = Literal["auto", "cifar", "strided", "imagenet"]
+
+_NAMED: dict[str, dict[str, Any]] = {
+    "resnet18": {
+        "layer_type": "basic",
+        "depths": (2, 2, 2, 2),
+        "hidden_sizes": (64, 128, 256, 512),
+    },
+    "resnet50": {
+        "layer_type": "bottleneck",
+        "depths": (3, 4, 6, 3),
+        "hidden_sizes": (256, 512, 1024, 2048),
+    },
+    "resnet-small": {
+        "layer_type": "basic",
+        "depths": (1, 1, 1),
+        "hidden_sizes": (32, 64, 128),
+        "embedding_size": 32,
+    },
+}
+_HUB = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/resnet-50"}
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_RESAMPLE = {2: "bilinear", 3: "bicubic"}
+
+
+@dataclass(frozen=True)
+class BackboneSpec:
+    """All that rebuilds a backbone without its weights, in plain numbers and strings.
+
+    Attributes
+    ----------
+    model : dict
+        The configuration of the transformers model.
+    image_size : (int, int)
+        Height and width that the backbone sees.
+    channels : int
+        Channels that it takes.
+    stem : {"cifar", "strided", "imagenet"}
+        The first layers of a residual network; "imagenet" for every other model.
+    mean, std : tuple of float or None
+        Of each channel, for pixels in [0, 1]; None where they are fitted on training images.
+    resample : {"bilinear", "bicubic"}
+        How images of another size are resized.
+    """
+
+    model: dict[str, Any]
+    image_size: tuple[int, int]
+    channels: int
+    stem: Literal["cifar", "strided", "imagenet"] = "imagenet"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    resample: str = "bilinear"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, JSON-ready; `from_dict` reads them again."""
+        ready: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return ready
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "BackboneSpec":
+        """Return the backbone that `to_dict` described."""
+        ready: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in fields.items()
+        }
+        return cls(**ready)
+
+
+class Backbone(nn.Module):
+    """A vision model that turns pixels into one vector an image.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Of transformers.
+    image_size : (int, int)
+        Height and width of the pixels to come.
+
+    Attributes
+    ----------
+    width : int
+        Length of the vector.
+    """
+
+    def __init__(self, model: nn.Module, image_size: tuple[int, int]) -> None:
+        super().__init__()
+        self.model = model
+        self.width, self._options = _width(model), {}
+        own = _own_size(model.config)
+        accepted = signature(model.forward).parameters
+        if own not in (None, image_size) and "interpolate_pos_encoding" in accepted:
+            self._options["interpolate_pos_encoding"] = True
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Features (B, width) of normalised pixels (B, c, h, w)."""
+        output = self.model(pixel_values=pixels, **self._options)
+        if output.last_hidden_state.ndim == 4:
+            return _pool(output.last_hidden_state)
+        pooled: Tensor | None = getattr(output, "pooler_output", None)
+        return output.last_hidden_state[:, 0] if pooled is None else pooled
+
+    def stages(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Features averaged over the image, at each depth, first to last.
+
+        A residual network gives "stem" and one entry a stage; a transformer its layers at each
+        quarter of the depth, averaged over tokens, and its "output".
+        """
+        output = self.model(pixel_values=pixels, output_hidden_states=True, **self._options)
+        hidden = output.hidden_states
+        if hidden[0].ndim == 4:
+            names = ["stem", *(f"stage{depth}" for depth in range(1, len(hidden)))]
+            return {name: _pool(h) for name, h in zip(names, hidden, strict=True)}
+        last = len(hidden) - 1
+        depths = sorted({max(1, round(last * quarter / 4)) for quarter in (1, 2, 3, 4)})
+        layers = {f"layer{depth}": hidden[depth].mean(dim=1) for depth in depths}
+        return {**layers, "output": output.last_hidden_state[:, 0]}
+
+
+def named_backbone(
+    name: str, image_size: tuple[int, int], channels: int, stem: Stem, pretrained: bool
+) -> tuple[Backbone, BackboneSpec]:
+    """Build "resnet18", "resnet50" or "resnet-small", with ImageNet weights where asked for.
+
+    Parameters
+    ----------
+    name : str
+    image_size : (int, int)
+    channels : int
+        1 or 3; with ImageNet weights the network takes 3 in any case.
+    stem : {"auto", "cifar", "strided", "imagenet"}
+        "auto" fits it to the larger side: "imagenet" above 64 pixels, else "cifar"; for
+        "resnet-small" "strided" above 16 pixels, else "cifar".
+    pretrained : bool
+
+    Warns
+    -----
+    UserWarning
+        If the ImageNet weights cannot be had: the network then starts from scratch.
+    """
+    resolved = _resolve_stem(stem, name, max(image_size))
+    if pretrained:
+        model = _imagenet_model(name)
+        if model is not None:
+            spec = BackboneSpec(_config_dict(model.config), image_size, 3, resolved, *_IMAGENET)
+            _replace_stem(model, spec)
+            return Backbone(model, image_size), spec
+    config = _transformers().ResNetConfig(num_channels=channels, **_NAMED[name])
+    spec = BackboneSpec(_config_dict(config), image_size, channels, resolved)
+    return build_backbone(spec), spec
+
+
+def pretrained_backbone(
+    source: str, image_size: tuple[int, int] | None
+) -> tuple[Backbone, BackboneSpec]:
+    """Load a transformers vision model from the hub or a local folder, with its pixel statistics.
+
+    Parameters
+    ----------
+    source : str
+        A name on the hub, or the path of a folder.
+    image_size : (int, int) or None
+        None takes the model's own.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be found or read, or is no vision model.
+    """
+    transformers = _transformers()
+    try:
+        with _quiet():
+            config = transformers.AutoConfig.from_pretrained(source)
+            config = getattr(config, "vision_config", config)  # CLIP: the tower that sees
+            model = _load(transformers.AutoModel, source, config=config)
+            pixels = _preprocessor(source)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ValueError(
+            f"No vision model could be loaded from {source!r}: {_first_line(error)} Give a local "
+            "folder with config.json and weights, or the name of a model on the hub."
+        ) from error
+    if model.main_input_name != "pixel_values":
+        raise ValueError(
+            f"The model {source!r} takes {model.main_input_name!r}, not images. Give a vision "
+            "model, such as a ResNet, ViT, DINOv2, DINOv3 or CLIP."
+        )
+    _drop_untrained_pooler(model)
+    own = pixels.pop("image_size") or _own_size(config) or (224, 224)
+    size = image_size or own
+    channels = int(getattr(config, "num_channels", 3))
+    spec = BackboneSpec(_config_dict(model.config), size, channels, **pixels)
+    return Backbone(model, size), spec
+
+
+def build_backbone(spec: BackboneSpec) -> Backbone:
+    """Build the backbone of `spec` with random weights; nothing is loaded."""
+    transformers = _transformers()
+    fields = dict(spec.model)
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = transformers.AutoModel.from_config(config)
+    _drop_untrained_pooler(model)
+    _replace_stem(model, spec)
+    return Backbone(model, spec.image_size)
+
+
+def is_named(backbone: str) -> bool:
+    """Whether `backbone` is one of the networks known by name."""
+    return backbone in _NAMED
+
+
+def known_backbones() -> list[str]:
+    """Names of the networks known by name."""
+    return list(_NAMED)
+
+
+def _imagenet_model(name: str) -> nn.Module | None:
+    if name not in _HUB:
+        raise ValueError(
+            f"There are no ImageNet weights for {name!r}. Pass pretrained=False, or take "
+            f"{' or '.join(map(repr, _HUB))}."
+        )
+    try:
+        with _quiet():
+            return _load(_transformers().ResNetModel, _HUB[name])
+    except ImportError:
+        raise
+    except Exception as error:  # the hub client has many ways to say that there is no network
+        warnings.warn(
+            f"ImageNet weights for {name!r} ({_HUB[name]!r}) could not be had: "
+            f"{_first_line(error)} The backbone starts from scratch.",
+            UserWarning,
+            stacklevel=5,
+        )
+        return None
+
+
+def _load(loader: Any, source: str, **options: Any) -> nn.Module:
+    # float32 whatever the file holds: half precision is a matter of autocast.
+    model: nn.Module
+    model, found = loader.from_pretrained(
+        source, dtype=torch.float32, output_loading_info=True, **options
+    )
+    missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler"))
+    if missing:
+        raise ValueError(f"its file lacks the weights {', '.join(missing[:3])}.")
+    return model
+
+
+def _replace_stem(model: Any, spec: BackboneSpec) -> None:
+    if spec.stem == "imagenet":
+        return
+    first = model.embedder.embedder
+    old = first.convolution
+    first.convolution = nn.Conv2d(
+        old.in_channels,
+        old.out_channels,
+        kernel_size=3,
+        stride=2 if spec.stem == "strided" else 1,
+        padding=1,
+        bias=False,
+    )
+    nn.init.kaiming_normal_(first.convolution.weight, mode="fan_out", nonlinearity="relu")
+    model.embedder.pooler = nn.Identity()
+
+
+def _resolve_stem(stem: Stem, name: str, side: int) -> Literal["cifar", "strided", "imagenet"]:
+    if stem != "auto":
+        return stem
+    if name == "resnet-small":
+        return "strided" if side > 16 else "cifar"
+    return "imagenet" if side > 64 else "cifar"
+
+
+def _drop_untrained_pooler(model: Any) -> None:
+    """Take the token itself where the pooler is a layer that pretraining has not seen."""
+    if model.config.model_type in ("vit", "deit", "beit", "data2vec-vision"):
+        model.pooler = None
+
+
+def _width(model: Any) -> int:
+    config = model.config
+    sizes = getattr(config, "hidden_sizes", None)
+    return int(sizes[-1] if sizes else config.hidden_size)
+
+
+def _own_size(config: Any) -> tuple[int, int] | None:
+    size = getattr(config, "image_size", None)
+    return None if size is None else _pair(size)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return int(height), int(width)
+
+
+def _preprocessor(source: str) -> dict[str, Any]:
+    """Pixel statistics from preprocessor_config.json, read as it is: no image library is needed."""
+    from transformers.utils import cached_file
+
+    found = cached_file(
+        source,
+        "preprocessor_config.json",
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    fields = {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
+    normalizes = fields.get("do_normalize", True)
+    mean = fields.get("image_mean", _IMAGENET[0]) if normalizes else (0.0, 0.0, 0.0)
+    std = fields.get("image_std", _IMAGENET[1]) if normalizes else (1.0, 1.0, 1.0)
+    return {
+        "image_size": _processed_size(fields),
+        "mean": tuple(float(value) for value in mean),
+        "std": tuple(float(value) for value in std),
+        "resample": _RESAMPLE.get(fields.get("resample", 2), "bilinear"),
+    }
+
+
+def _processed_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
+    size = fields.get("crop_size") if fields.get("do_center_crop") else None
+    size = size or fields.get("size")
+    if isinstance(size, Mapping):
+        edge = size.get("shortest_edge")
+        return _pair((size["height"], size["width"]) if "height" in size else edge)
+    return None if size is None else _pair(size)
+
+
+def _config_dict(config: Any) -> dict[str, Any]:
+    # What differs from the defaults of the class is enough, and free of library versions.
+    left_out = ("transformers_version", "dtype", "architectures")
+    fields = {k: v for k, v in config.to_diff_dict().items() if k not in left_out}
+    return {**fields, "model_type": config.model_type}
+
+
+def _pool(features: Tensor) -> Tensor:
+    return features.mean(dim=(2, 3))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else type(error).__name__
+    return text if text.endswith(".") else f"{text}."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and load reports of transformers inside."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _transformers() -> ModuleType:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            'image embedders need the extra "vision": pip install nearwise[vision]'
+        ) from error
+    return transformers

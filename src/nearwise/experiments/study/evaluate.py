@@ -77,7 +77,9 @@ def evaluate_run(
     prediction : Prediction
     """
     wanted = neighbor_methods(run) if methods is None else methods
-    memory = run.memory if labels is None else Memory(run.memory.keys, labels.to(run.memory.keys.device))
+    memory = (
+        run.memory if labels is None else Memory(run.memory.keys, labels.to(run.memory.keys.device))
+    )
     preset = run.preset
     k = min(preset.n_neighbors, len(memory.keys))
     k_max = max(k, *preset.ensemble_k, preset.adaptive_k_max)
@@ -159,7 +161,7 @@ def _augmented(run: TrainedRun, original: Found, memory: Memory) -> Tensor:
 
 
 def _adaptive(run: TrainedRun, found: Found, memory: Memory) -> tuple[Tensor, int]:
-    """The entropy rule: weights over k_max decide how many of the nearest are asked again."""
+    """Apply the entropy rule: weights over k_max decide how many of the nearest are asked."""
     wide = found.nearest(run.preset.adaptive_k_max)
     k_max = wide.indices.shape[1]
     sizes = entropy_adaptive_k(attention_weights(run.model, wide, memory))

@@ -72,9 +72,7 @@ class StudyModel(nn.Module):
         ]
 
 
-def make_embedder(
-    preset: StudyPreset, inputs: StudyInputs, *, normalize: bool = True
-) -> Embedder:
+def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool = True) -> Embedder:
     """Build the untrained embedder that the preset names.
 
     Raises
@@ -121,9 +119,7 @@ def encode(embedder: nn.Module, rows: Tensor, device: torch.device, precision: s
     embedder.eval()
     try:
         with torch.no_grad(), autocast(device, precision):
-            parts = [
-                embedder(part.to(device)).float() for part in rows.split(_CHUNK[rows.ndim])
-            ]
+            parts = [embedder(part.to(device)).float() for part in rows.split(_CHUNK[rows.ndim])]
     finally:
         embedder.train(was_training)
     return torch.cat(parts)

@@ -61,9 +61,7 @@ def training_neighbors(keys: Tensor, k: int, *, leave_self_out: bool) -> Found:
     return Found(keys, found.distances, found.indices)
 
 
-def look_up(
-    model: StudyModel, rows: Tensor, memory: Memory, k_max: int, precision: str
-) -> Found:
+def look_up(model: StudyModel, rows: Tensor, memory: Memory, k_max: int, precision: str) -> Found:
     """Encode rows and seek their nearest `k_max` (or all) remembered rows, timed."""
     start = time.perf_counter()
     query = encode(model.embedder, rows, memory.keys.device, precision)

@@ -10,6 +10,8 @@ from nearwise.experiments.study.settings import first_message, refuse_unknown
 
 CORRECTED = "v1"
 
+NoiseKind = Literal["symmetric", "asymmetric"]
+
 Defect = Literal[
     "misaligned", "leak", "collapse", "nothing-held-out", "noise-in-memory-only", "mixup-neighbors",
     "test-chosen",
@@ -201,6 +203,12 @@ class StudyPreset(BaseModel):
         return self
 
     @property
+    def noise_grid(self) -> list[tuple[float, NoiseKind]]:
+        """Rates and kinds of label noise, each once; no noise is of no kind."""
+        symmetric: list[tuple[float, NoiseKind]] = [(r, "symmetric") for r in self.noise_rates]
+        return symmetric + [(r, "asymmetric") for r in self.noise_rates if r]
+
+    @property
     def defects(self) -> dict[Defect, str]:
         """Named defects of this version as it is set here, with what each does."""
         found: list[Defect] = ["misaligned"] if self.objective == "classifier" else []
@@ -274,7 +282,7 @@ def resolve_preset(
     small: bool = False,
     overrides: Mapping[str, Any] | None = None,
 ) -> StudyPreset:
-    """Settings for one data set: the version's, the data set's, the small size's, the user's.
+    """Lay settings over each other: the version's, the data set's, the small size's, the user's.
 
     Parameters
     ----------

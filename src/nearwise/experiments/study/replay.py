@@ -304,9 +304,7 @@ class _Loop:
         if self.checkpoint is None:
             return
         model: Any = self.model
-        found = load_checkpoint(
-            self.checkpoint, self.digest, model, self.optimizer, self.generator
-        )
+        found = load_checkpoint(self.checkpoint, self.digest, model, self.optimizer, self.generator)
         if found is None:
             return
         self.state, extra = found

@@ -1,5 +1,6 @@
 """One data set, preset and seed: what is trained when first asked for, and read back later."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from nearwise.experiments.study.inputs import StudyInputs, make_inputs
 from nearwise.experiments.study.presets import StudyPreset
 from nearwise.experiments.study.replay import TrainedRun, run_digest, train_replay
 from nearwise.experiments.study.upper_bound import UpperBound, train_upper_bound
-from nearwise.experiments.study.views import augmentation_of, augment_with
+from nearwise.experiments.study.views import augment_with, augmentation_of
 
 CHECKPOINTS = "checkpoints"
 
@@ -35,6 +36,8 @@ class Session:
         versions, hardware and command of every record.
     say : callable
         Shows a line of progress.
+    data_root : path, optional
+        Where human labels are looked for.
     """
 
     dataset: Dataset
@@ -44,6 +47,7 @@ class Session:
     device: torch.device
     facts: dict[str, Any] = field(default_factory=dict)
     say: Callable[[str], None] = lambda text: None
+    data_root: Any = None
     _inputs: StudyInputs | None = None
     _clean: TrainedRun | None = None
 
@@ -93,8 +97,8 @@ class Session:
 
     def upper_bound(self, inputs: StudyInputs) -> UpperBound:
         """Train (or read back) the parametric upper bound on these rows."""
-        cnn = {k: v for k, v in self.preset.model_dump().items() if k.startswith("cnn_")}
-        digest = run_digest(inputs, self.preset) + "".join(f"{k}{v}" for k, v in cnn.items())
+        settings = self.preset.model_dump_json(exclude={"name"})
+        digest = f"{settings}{inputs.seed}{inputs.digest}"
         is_images = inputs.is_images
         return train_upper_bound(
             inputs,
@@ -106,10 +110,14 @@ class Session:
         )
 
     def _place(self, what: str, digest: str) -> Path:
-        return self.out / CHECKPOINTS / _safe(self.dataset.name) / f"{what}-{short_hash(digest)}"
+        return self.out / CHECKPOINTS / _safe(self.dataset.name) / f"{what}-{_short(digest)}"
 
     def _teller(self, what: str, epochs: int) -> Callable[[dict[str, Any]], None]:
         def tell(record: dict[str, Any]) -> None:
             self.say(f"{what} epoch {record['epoch']}/{epochs}")
 
         return tell
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 
 def first_message(error: ValidationError) -> str:
-    """What the first fault of a pydantic error is, in one line."""
+    """Tell the first fault of a pydantic error in one line."""
     fault = error.errors()[0]
     field = ".".join(map(str, fault["loc"]))
     text = fault["msg"].removeprefix("Value error, ")

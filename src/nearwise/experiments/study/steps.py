@@ -72,7 +72,9 @@ def step_losses(
     keys = keys.float()
     if model.classifier is not None:
         logits = model.classifier(keys)
-        return Step({"ce": soft_cross_entropy(logits, targets, smoothing=preset.label_smoothing)}, None)
+        return Step(
+            {"ce": soft_cross_entropy(logits, targets, smoothing=preset.label_smoothing)}, None
+        )
 
     parts: dict[str, Tensor] = {}
     # A mixed query keeps the neighbors, and their distances, of the unmixed row.

@@ -42,3 +42,11 @@ def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Ten
 
 def _padding(images: Tensor) -> int:
     return max(1, round(_PADDING * images.shape[2] / _SIDE))
+
+
+def augmentation_of(dataset: str, inputs: object) -> None:
+    """Stand-in."""
+
+
+def augment_with(augmentation: object) -> None:
+    """Stand-in."""

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.data.cases import pixels, write_mnist, write_shard
+
 ADULT_ROWS = (
     "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, "
     "Male, 2174, 0, 40, United-States, <=50K\n"
@@ -70,4 +72,9 @@ def data_root(tmp_path):
         test_label=np.array([2, 0, 1]),
         **arrays,
     )
+    for name, label in (("cifar10", "label"), ("cifar100", "fine_label")):
+        for part, n in (("train", 12), ("test", 5)):
+            path = root / name / f"{part}-00000-of-00001.parquet"
+            write_shard(path, pixels(n, seed=n), range(n % 10), label=label)
+    write_mnist(root / "mnist", n_train=6, n_test=4)
     return root

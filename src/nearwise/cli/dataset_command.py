@@ -11,12 +11,17 @@ from nearwise.cli.options import DataRootOption
 if TYPE_CHECKING:
     from nearwise.data import DatasetSummary
 
+_ABSENT = "not here"
+
 
 @reported
 def datasets(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="One data set, or a file; tells more about it."),
+        typer.Argument(
+            metavar="[NAME]",
+            help="One data set, a file, or a folder of images; tells more about it.",
+        ),
     ] = None,
     data_root: DataRootOption = None,
 ) -> None:
@@ -29,24 +34,27 @@ def datasets(
       nearwise datasets
       nearwise datasets wine-red --data-root ~/data
       nearwise datasets my_table.csv:label
+      nearwise datasets my_images/
     """
     from nearwise.data import DatasetSummary, dataset_names, describe_dataset, load_dataset
 
     if name is not None:
         show(str(describe_dataset(load_dataset(name, data_root=data_root))))
         return
-    known: dict[str, DatasetSummary | None] = {}
+    known: dict[str, DatasetSummary | str] = {}
     for one in progress(dataset_names(), "looking"):
         try:
             known[one] = describe_dataset(load_dataset(one, data_root=data_root, download=False))
         except FileNotFoundError:
-            known[one] = None
+            known[one] = _ABSENT
+        except ImportError:
+            known[one] = 'needs the extra "vision"'
     show(_listing(known))
-    if not all(known.values()):
+    if _ABSENT in known.values():
         show("not here: 'nearwise datasets NAME' tells where it was sought, and downloads it.")
 
 
-def _listing(known: "dict[str, DatasetSummary | None]") -> Any:
+def _listing(known: "dict[str, DatasetSummary | str]") -> Any:
     from rich.table import Table
 
     table = Table()
@@ -54,10 +62,16 @@ def _listing(known: "dict[str, DatasetSummary | None]") -> Any:
         right = title not in ("name", "target")
         table.add_column(title, justify="right" if right else "left")
     for name, summary in known.items():
-        if summary is None:
-            table.add_row(name, "not here")
+        if isinstance(summary, str):
+            table.add_row(name, summary)
             continue
-        counts = (summary.n_rows, summary.n_columns, len(summary.classes))
-        missing = sum(summary.missing.values())
-        table.add_row(name, *(f"{n:,}" for n in counts), f"{missing:,}", summary.target_name)
+        shape = summary.image_shape
+        table.add_row(
+            name,
+            f"{summary.n_rows:,}",
+            f"{summary.n_columns:,}" if shape is None else " x ".join(map(str, shape)),
+            f"{len(summary.classes):,}",
+            f"{sum(summary.missing.values()):,}",
+            summary.target_name,
+        )
     return table

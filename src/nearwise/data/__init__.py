@@ -1,10 +1,13 @@
-"""Data sets: one registry, tables in and out, splits, label noise and long tails."""
+"""Data sets: one registry, tables in and out, images, splits, label noise and long tails."""
 
 from nearwise.data.corrupt import label_noise, long_tail
 from nearwise.data.dataset import Dataset
 from nearwise.data.describe import DatasetSummary, describe_dataset
+from nearwise.data.images.hub import image_dataset
+from nearwise.data.images.human import load_human_labels
+from nearwise.data.images.load import load_images
 from nearwise.data.registry import dataset_names, load_dataset
-from nearwise.data.split import split_dataset
+from nearwise.data.split import hold_out, split_dataset
 from nearwise.data.tables import read_table, write_table
 
 __all__ = [
@@ -12,8 +15,12 @@ __all__ = [
     "DatasetSummary",
     "dataset_names",
     "describe_dataset",
+    "hold_out",
+    "image_dataset",
     "label_noise",
     "load_dataset",
+    "load_human_labels",
+    "load_images",
     "long_tail",
     "read_table",
     "split_dataset",

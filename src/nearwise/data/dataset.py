@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-Kind = Literal["table", "embeddings"]
-Features = pd.DataFrame | NDArray[np.float32]
+Kind = Literal["table", "embeddings", "images"]
+Features = pd.DataFrame | NDArray[np.float32] | NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,14 +20,16 @@ class Dataset:
     ----------
     name : str
         Registry name, or the stem of the file it was read from.
-    X : DataFrame of shape (n_rows, n_columns) or float32 ndarray of that shape
-        A table (numbers, categories, missing values) or ready embeddings.
+    X : DataFrame or float32 ndarray of shape (n_rows, n_columns), or uint8 ndarray of shape \
+            (n_rows, height, width, channels)
+        A table (numbers, categories, missing values), ready embeddings, or images of one size:
+        1 channel for grey, 3 for red, green, blue; 0 to 255.
     y : ndarray of shape (n_rows,)
         Labels: integers, text or booleans; never missing.
     target_name : str
         What the labels are called in the files.
-    kind : {"table", "embeddings"}
-        "table" goes with a DataFrame, "embeddings" with an array.
+    kind : {"table", "embeddings", "images"}
+        "table" goes with a DataFrame, the others with an array.
     source : str
         Where the rows come from, in words.
     test_index : int64 ndarray, optional
@@ -44,7 +46,7 @@ class Dataset:
     ------
     ValueError
         If rows of `X`, `y` or a view disagree, `y` is not one-dimensional or misses
-        labels, or there are no rows.
+        labels, there are no rows, or images are not of the type and shape above.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Check that features, labels and views describe the same rows."""
+        if self.kind == "images":
+            _check_images(self.name, self.X)
         if self.y.ndim != 1:
             raise ValueError(
                 f"Data set {self.name!r}: labels have shape {self.y.shape}; "
@@ -97,7 +101,7 @@ class Dataset:
 
         Returns
         -------
-        X : DataFrame or ndarray of shape (n_selected, n_columns)
+        X : DataFrame or ndarray of shape (n_selected, ...)
             Features, of the type of `self.X`.
         y : ndarray of shape (n_selected,)
             Their labels.
@@ -109,9 +113,34 @@ class Dataset:
         """Return one table with the features and, last, the labels under `target_name`.
 
         Columns of embeddings are called f0, f1, ...
+
+        Raises
+        ------
+        ValueError
+            If the features are images, which are no columns.
         """
+        if self.kind == "images":
+            raise ValueError(
+                f"Data set {self.name!r} holds images of shape {self.X.shape[1:]}, which are no "
+                "table. Use X and y, or flatten: X.reshape(len(X), -1)."
+            )
         if isinstance(self.X, pd.DataFrame):
             frame = self.X.reset_index(drop=True)
         else:
             frame = pd.DataFrame(self.X, columns=[f"f{i}" for i in range(self.X.shape[1])])
         return frame.assign(**{self.target_name: self.y})
+
+
+def _check_images(name: str, X: Features) -> None:
+    is_bytes = isinstance(X, np.ndarray) and X.dtype == np.uint8
+    if is_bytes and X.ndim == 4 and X.shape[3] in (1, 3) and 0 not in X.shape[1:]:
+        return
+    seen = (
+        f"type {X.dtype} and shape {X.shape}"
+        if isinstance(X, np.ndarray)
+        else f"the class {type(X).__name__}"
+    )
+    raise ValueError(
+        f"Data set {name!r}: images have {seen}; pass a uint8 array of shape "
+        "(n_rows, height, width, channels), 1 channel for grey or 3 for color, 0 to 255."
+    )

@@ -1,5 +1,6 @@
 """What is in a data set: sizes, classes, missing values, categories, duplicates."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ class DatasetSummary:
     name, kind, target_name, source : str
         As in `Dataset`.
     n_rows, n_columns : int
-        Shape of the features.
+        Shape of the features; the columns of images are their pixels times channels.
     n_test : int
         Rows of the official test part; 0 where there is none.
     classes : dict of str to int
@@ -28,6 +29,8 @@ class DatasetSummary:
         Columns with missing values, and how many rows miss them.
     n_duplicates : int
         Rows whose features equal those of an earlier row.
+    image_shape : (int, int, int), optional
+        Height, width and channels of images; None for other kinds.
     """
 
     name: str
@@ -41,6 +44,7 @@ class DatasetSummary:
     categoricals: dict[str, int]
     missing: dict[str, int]
     n_duplicates: int
+    image_shape: tuple[int, int, int] | None = None
 
     def __str__(self) -> str:
         """Return the summary as lines of text."""
@@ -49,13 +53,22 @@ class DatasetSummary:
             f"{self.name} ({self.kind}, {self.source})",
             f"rows: {self.n_rows:,}{test}; with the features of an earlier row: "
             f"{self.n_duplicates:,}",
-            f"columns: {self.n_columns}, of them categorical: {len(self.categoricals)}"
-            f"{_listed(self.categoricals, 'levels')}",
-            f"missing values: {sum(self.missing.values()):,}{_listed(self.missing, 'rows')}",
+            *self._features(),
             f"target {self.target_name}: {len(self.classes)} classes"
             f"{_listed(self.classes, 'rows')}",
         ]
         return "\n".join(lines)
+
+    def _features(self) -> list[str]:
+        if self.image_shape is not None:
+            height, width, channels = self.image_shape
+            color = "1 channel (grey)" if channels == 1 else "3 channels (color)"
+            return [f"images: {height} x {width} pixels, {color}"]
+        return [
+            f"columns: {self.n_columns}, of them categorical: {len(self.categoricals)}"
+            f"{_listed(self.categoricals, 'levels')}",
+            f"missing values: {sum(self.missing.values()):,}{_listed(self.missing, 'rows')}",
+        ]
 
 
 def describe_dataset(dataset: Dataset) -> DatasetSummary:
@@ -73,17 +86,32 @@ def describe_dataset(dataset: Dataset) -> DatasetSummary:
     """
     labels, counts = np.unique(dataset.y, return_counts=True)
     X = dataset.X
+    n_test = 0 if dataset.test_index is None else len(dataset.test_index)
+    classes = {str(label): int(n) for label, n in zip(labels, counts, strict=True)}
+    about = (dataset.name, dataset.kind, dataset.target_name, dataset.source)
+    if dataset.kind == "images":
+        height, width, channels = X.shape[1:]
+        rows = (np.ascontiguousarray(X[i]).reshape(-1) for i in range(len(X)))
+        distinct = {hashlib.blake2b(row.data, digest_size=16).digest() for row in rows}
+        return DatasetSummary(
+            *about,
+            n_rows=len(X),
+            n_columns=height * width * channels,
+            n_test=n_test,
+            classes=classes,
+            categoricals={},
+            missing={},
+            n_duplicates=len(X) - len(distinct),
+            image_shape=(height, width, channels),
+        )
     frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).add_prefix("f")
     missing = frame.isna().sum()
     return DatasetSummary(
-        name=dataset.name,
-        kind=dataset.kind,
-        target_name=dataset.target_name,
-        source=dataset.source,
+        *about,
         n_rows=len(frame),
         n_columns=frame.shape[1],
-        n_test=0 if dataset.test_index is None else len(dataset.test_index),
-        classes={str(label): int(n) for label, n in zip(labels, counts, strict=True)},
+        n_test=n_test,
+        classes=classes,
         categoricals={
             str(name): int(frame[name].nunique())
             for name in frame.columns

@@ -29,9 +29,10 @@ class DataFile:
     path : str
         Place below the data root and below the cache, with forward slashes.
     remote : str or None
-        Path below `UCI_BASE`; None for a file that cannot be downloaded.
+        Path below `UCI_BASE`, or a whole address; None for a file that cannot be downloaded.
     sha256 : tuple of str
-        Accepted digests of a download, lower-case hexadecimal.
+        Accepted digests of a download, lower-case hexadecimal; empty where the reader of the
+        file checks what it holds.
     how_to_get : str
         What to do where the file cannot be downloaded.
     """
@@ -44,7 +45,9 @@ class DataFile:
     @property
     def url(self) -> str | None:
         """The official address, or None where there is none."""
-        return None if self.remote is None else f"{UCI_BASE}/{self.remote}"
+        if self.remote is None or "://" in self.remote:
+            return self.remote
+        return f"{UCI_BASE}/{self.remote}"
 
 
 def cache_dir() -> Path:
@@ -94,7 +97,7 @@ def locate(
         If the download differs from the published file.
     """
     tried = []
-    root, where = _root(data_root)
+    root, where = find_root(data_root)
     for base, label in ((root, where), (cache_dir(), "cache")):
         if base is None:
             tried.append(f"{label}: not set")
@@ -120,7 +123,14 @@ def locate(
     )
 
 
-def _root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
+def find_root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
+    """Return the data root (None where none is set) and what to call it.
+
+    Raises
+    ------
+    NotADirectoryError
+        If `data_root` is given and is no folder.
+    """
     if data_root is not None:
         root = Path(data_root).expanduser()
         if not root.is_dir():
@@ -154,7 +164,7 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
     target : Path
         Where the file shall lie; missing folders are made.
     sha256 : tuple of str
-        Accepted digests, lower-case hexadecimal; at least one.
+        Accepted digests, lower-case hexadecimal; empty accepts any whole file.
 
     Returns
     -------
@@ -166,7 +176,7 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
     ChecksumError
         If the digest of the bytes received is not among `sha256`.
     OSError
-        If the address cannot be read or the file cannot be written; names which.
+        If the address cannot be read, ends early, or the file cannot be written; names which.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +186,7 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
     _log.info("downloading %s to %s", url, target)
     try:
         digest = _stream(url, aside)
-        if digest not in sha256:
+        if sha256 and digest not in sha256:
             raise ChecksumError(
                 f"{url} has sha256 {digest}, expected {' or '.join(sha256)}. The file was changed "
                 "at its source or on the way; nothing was kept. Try again, or put a copy you "
@@ -196,6 +206,10 @@ def _stream(url: str, path: Path) -> str:
             while chunk := reply.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 out.write(chunk)
+            # http.client ends a cut connection like a finished one
+            announced = reply.headers.get("Content-Length")
+            if announced is not None and out.tell() != int(announced):
+                raise OSError(f"the connection ended after {out.tell():,} of {announced} bytes")
     except (OSError, HTTPException) as error:
         raise OSError(f"cannot copy {url} to {path.parent}: {error}") from error
     return digest.hexdigest()

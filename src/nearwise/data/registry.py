@@ -1,8 +1,7 @@
-"""One registry of data sets: by name, or from a file of one's own."""
+"""One registry of data sets: by name, or from a file or folder of one's own."""
 
 import difflib
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,10 @@ from sklearn import datasets as bundled
 from nearwise.data import uci
 from nearwise.data.dataset import Dataset
 from nearwise.data.files import DataFile, locate
+from nearwise.data.images.decode import Color, Size
+from nearwise.data.images.load import IMAGE_NAMES, load_images
 from nearwise.data.npz import LABEL_NAMES, pick_embeddings, read_arrays
+from nearwise.data.official import warn_if_other_size
 from nearwise.data.tables import read_table, table_format
 
 _UCI_SOURCE = "UCI Machine Learning Repository (CC BY 4.0)"
@@ -113,7 +115,7 @@ _EMBEDDINGS = "cifar10-features"
 
 def dataset_names() -> tuple[str, ...]:
     """Return the names that `load_dataset` knows, besides paths."""
-    return (*_BUNDLED, *_UCI_SETS, _EMBEDDINGS)
+    return (*_BUNDLED, *_UCI_SETS, _EMBEDDINGS, *IMAGE_NAMES)
 
 
 def load_dataset(
@@ -123,18 +125,23 @@ def load_dataset(
     data_root: str | os.PathLike[str] | None = None,
     download: bool = True,
     views: bool = False,
+    image_size: Size | None = None,
+    color: Color | None = None,
 ) -> Dataset:
-    """Load a data set by its registered name or from a file.
+    """Load a data set by its registered name, from a file, or from a folder of images.
 
     Registered files are sought under `data_root` (or the folder named by the environment
     variable NEARWISE_DATA), then in the user's cache, then downloaded into that cache and
-    checked against their sha256. The sets of scikit-learn need no file.
+    checked against their sha256. The sets of scikit-learn need no file. `load_images` loads parts
+    of an image set.
 
     Parameters
     ----------
     name : str or path
         One of `dataset_names()`; or a CSV, TSV, Parquet or npz file; "-" reads a table from
-        standard input. "FILE:COLUMN" is short for ``load_dataset(FILE, target=COLUMN)``.
+        standard input. "FILE:COLUMN" is short for ``load_dataset(FILE, target=COLUMN)``. Or a
+        folder with a folder of images for each class, these perhaps in folders "train" and
+        "test" ("val", "valid", "validation").
     target : str, optional
         Column or array with the labels; only for files. Default: the only one called
         target, targets, label, labels, class, y or Y; a y beside an x is a coordinate and
@@ -145,25 +152,33 @@ def load_dataset(
         Whether files found nowhere may be downloaded.
     views : bool, default=False
         Whether to load other views of the rows as well: cifar10-features has "flip".
+    image_size : int or (int, int), optional
+        For folders of images: height and width to bring each to, without keeping the aspect; one
+        number means a square. Default: all must have one size.
+    color : {"rgb", "grey"}, optional
+        For folders of images: what to turn each into. Default: all must be of one kind.
 
     Returns
     -------
     dataset : Dataset
         Rows in the order of the files. `test_index` is set where there is an official test part
-        (cifar10-features; npz files with one). adult is adult.data followed by adult.test, as
-        one table without an official test part.
+        (cifar10, cifar100, mnist, cifar10-features; folders and npz files with one). adult is
+        adult.data followed by adult.test, as one table without an official test part.
 
     Raises
     ------
     ValueError
-        If the name is unknown, the target is missing, or a file cannot be read.
+        If the name is unknown, the target is missing, a file cannot be read, or images differ in
+        size or kind.
     FileNotFoundError
         If the files are in none of the three places.
+    ImportError
+        If images must be decoded and the extra "vision" is missing.
 
     Warns
     -----
     UserWarning
-        If a registered file gives another number of rows than the official one.
+        If a registered file gives another number of rows than the official one, or other images.
 
     Examples
     --------
@@ -172,6 +187,15 @@ def load_dataset(
     (150, 4)
     """
     key = os.fspath(name)
+    is_folder = key not in dataset_names() and Path(key).is_dir()
+    if not is_folder and (image_size is not None or color is not None):
+        raise ValueError(f"image_size and color are for folders of images, not for {key!r}.")
+    if is_folder:
+        if target not in (None, "class"):
+            raise ValueError(
+                f"{key} is a folder of images with the target 'class'. Leave out target={target!r}."
+            )
+        return load_images(key, image_size=image_size, color=color)
     if key in dataset_names():
         dataset = _load_registered(key, data_root, download, views)
         if target not in (None, dataset.target_name):
@@ -191,12 +215,14 @@ def _load_registered(
 ) -> Dataset:
     if name in _BUNDLED:
         return _load_bundled(name)
+    if name in IMAGE_NAMES:
+        return load_images(name, data_root=data_root, download=download)
     if name == _EMBEDDINGS:
         return _load_cifar10_features(data_root, download, views)
     entry = _UCI_SETS[name]
     paths = tuple(locate(f, data_root=data_root, download=download) for f in entry.files)
     X, y, target_name = entry.read(paths)
-    _warn_if_other_size(name, len(y), entry.n_rows, paths)
+    warn_if_other_size(name, len(y), entry.n_rows, paths)
     return Dataset(name, X, y, target_name, "table", _UCI_SOURCE, files=paths)
 
 
@@ -217,21 +243,12 @@ def _load_cifar10_features(
 ) -> Dataset:
     path = locate(_CIFAR10_FEATURES, data_root=data_root, download=download)
     part = pick_embeddings(read_arrays(path), where=str(path), views=views)
-    _warn_if_other_size(_EMBEDDINGS, len(part.y), 60000, (path,))
+    warn_if_other_size(_EMBEDDINGS, len(part.y), 60000, (path,))
     return Dataset(
         _EMBEDDINGS, part.X, part.y, part.target_name, "embeddings",
         "CIFAR-10 (Krizhevsky 2009) through an ImageNet SqueezeNet, 192 principal components",
         test_index=part.test_index, files=(path,), views=part.views,
     )  # fmt: skip
-
-
-def _warn_if_other_size(name: str, seen: int, official: int, paths: Sequence[Path]) -> None:
-    if seen != official:
-        warnings.warn(
-            f"Data set {name!r} has {seen:,} rows, the official files give {official:,}: "
-            f"{', '.join(map(str, paths))}. Its results are not comparable with published ones.",
-            stacklevel=4,
-        )
 
 
 def _as_file(key: str, target: str | None) -> tuple[str | None, str | None]:
@@ -250,7 +267,7 @@ def _unknown(key: str) -> str:
     hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
     return (
         f"Unknown data set {key!r}.{hint} Known: {', '.join(dataset_names())}; "
-        "or pass the path of a CSV, TSV, Parquet or npz file."
+        "or pass the path of a CSV, TSV, Parquet or npz file, or of a folder of class folders."
     )
 
 

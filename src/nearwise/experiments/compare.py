@@ -137,11 +137,14 @@ def fingerprint(dataset: Dataset) -> dict[str, Any]:
         digest.update("\x1f".join(map(str, dataset.X.columns)).encode())
         digest.update(pd.util.hash_pandas_object(dataset.X, index=False).to_numpy().tobytes())
     else:
-        digest.update(np.ascontiguousarray(dataset.X).tobytes())
+        values = np.ascontiguousarray(dataset.X)
+        if values.ndim > 2:  # images of other shapes may have the same bytes
+            digest.update(repr(values.shape).encode())
+        digest.update(values.reshape(-1).view(np.uint8).data)
     digest.update("\x1f".join(map(str, dataset.y.tolist())).encode())
     return {
         "n_rows": len(dataset),
-        "n_columns": int(dataset.X.shape[1]),
+        "n_columns": int(np.prod(dataset.X.shape[1:])),
         "n_classes": len(dataset.classes),
         "sha256": digest.hexdigest()[:16],
     }

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 
+from nearwise.data.dataset import Kind
 from nearwise.experiments.boosting import StoppedBoosting
 from nearwise.experiments.linear import TunedLogistic
 from nearwise.experiments.neighbors import PlainKNN, TunedKNN
@@ -18,7 +19,6 @@ from nearwise.experiments.network import BaggedMLP
 from nearwise.experiments.preprocess import FeatureEncoder
 
 Family = Literal["neighbors", "linear", "trees", "boosting", "network", "attention"]
-Kind = Literal["table", "embeddings"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class MethodContext:
         Seed of everything random in the method.
     n_train, n_classes : int
         Size of the training part and number of classes.
-    kind : {"table", "embeddings"}
+    kind : {"table", "embeddings", "images"}
         Embeddings share one unit: they are scaled by one number, not column by column.
     n_threads : int
         Threads the method may use.

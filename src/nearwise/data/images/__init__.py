@@ -1,0 +1,1 @@
+"""Image data sets: the registered ones, folders of class folders, and data sets of the hub."""

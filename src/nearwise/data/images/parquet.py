@@ -1,0 +1,164 @@
+"""Image sets as Parquet shards in the layout of `datasets`: encoded images and class numbers."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from nearwise.data.images.decode import Encoded, Images, decode_images
+
+Rows = tuple[Images, NDArray[np.int64]]
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet$")
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class ParquetShards:
+    """Files train*.parquet and test*.parquet with a column of images and one of class numbers.
+
+    Parameters
+    ----------
+    image_column, label_column : str
+        What the columns are called; images are structs with the file's bytes in "bytes".
+    folder : str
+        Sub-folder that the files may lie in, as they do on the hub.
+    """
+
+    image_column: str
+    label_column: str
+    folder: str
+
+    def find(self, folder: Path, part: str) -> tuple[Path, ...]:
+        """Return the shards of a part in order; empty where there are none.
+
+        Raises
+        ------
+        FileNotFoundError
+            If a shard of a numbered row of shards is missing.
+        """
+        places = (folder, folder / self.folder)
+        paths = next((p for p in (_matching(place, part) for place in places) if p), ())
+        if not paths:
+            return ()
+        folder = paths[0].parent
+        numbers = [match for path in paths if (match := _SHARD.search(path.name))]
+        if not numbers:
+            return paths
+        total = numbers[0][2]
+        stem = numbers[0].string[: numbers[0].start()]
+        whole = [f"{stem}-{i:05d}-of-{total}.parquet" for i in range(int(total))]
+        names = {path.name for path in paths}
+        if missing := [name for name in whole if name not in names]:
+            raise FileNotFoundError(
+                f"{folder} lacks {', '.join(missing)}, of {len(whole)} shards. Add what is "
+                "missing, or remove the others."
+            )
+        if strange := sorted(names - set(whole)):
+            raise ValueError(
+                f"{folder} holds {', '.join(strange)} beside the {len(whole)} shards "
+                f"{whole[0]} ...: which are the {part} part? Keep one of the two."
+            )
+        return paths
+
+    def read(self, paths: tuple[Path, ...], part: str, limit: int | None) -> Rows:
+        """Decode at most `limit` rows.
+
+        Returns
+        -------
+        X : uint8 ndarray of shape (n_rows, height, width, channels)
+            Images.
+        codes : int64 ndarray of shape (n_rows,)
+            Class numbers.
+
+        Raises
+        ------
+        ValueError
+            If a file is damaged, lacks a column or an image; names it.
+        """
+        total = sum(self._n_rows(path) for path in paths)
+        n = total if limit is None else min(limit, total)
+        codes = np.empty(n, dtype=np.int64)
+        X = decode_images(self._images(paths, n, codes), n)
+        return X, codes
+
+    def _n_rows(self, path: Path) -> int:
+        with _reading(path) as file:
+            names = file.schema_arrow.names
+            if missing := [c for c in (self.image_column, self.label_column) if c not in names]:
+                raise ValueError(f"{path} lacks the columns {missing}; it has {names}.")
+            if not file.metadata.num_rows:
+                raise ValueError(f"{path} has no rows. Replace it.")
+            return int(file.metadata.num_rows)
+
+    def _images(
+        self, paths: tuple[Path, ...], n: int, codes: NDArray[np.int64]
+    ) -> Iterator[Encoded]:
+        """Give the images one by one and write their class numbers into `codes`."""
+        done = 0
+        for path in paths:
+            for start, contents, labels in self._batches(path):
+                keep = min(len(labels), n - done)
+                codes[done : done + keep] = labels[:keep]
+                for i, content in enumerate(contents[:keep]):
+                    yield Encoded(f"{path}, row {start + i}", content)
+                done += keep
+                if done == n:
+                    return
+
+    def _batches(self, path: Path) -> Iterator[tuple[int, list[bytes], NDArray[np.int64]]]:
+        start = 0
+        with _reading(path) as file:
+            columns = [self.image_column, self.label_column]
+            batches = file.iter_batches(_BATCH, columns=columns)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (OSError, ValueError) as error:  # pyarrow's errors derive from these two
+                    raise _damaged(path, error) from error
+                if batch is None:
+                    return
+                yield start, *self._columns(batch, path, start)
+                start += len(batch)
+
+    def _columns(self, batch: Any, path: Path, start: int) -> tuple[list[bytes], NDArray[np.int64]]:
+        images, labels = batch.column(self.image_column), batch.column(self.label_column)
+        if not pa.types.is_struct(images.type) or images.type.get_field_index("bytes") < 0:
+            raise ValueError(
+                f"{path}: column {self.image_column!r} has the type {images.type}; expected a "
+                "struct with the bytes of an image file in its field 'bytes'."
+            )
+        if not pa.types.is_integer(labels.type) or labels.null_count:
+            raise ValueError(
+                f"{path}: column {self.label_column!r} has the type {labels.type} and "
+                f"{labels.null_count} missing values; expected a class number for each row."
+            )
+        contents = images.field("bytes").to_pylist()
+        if None in contents:
+            raise ValueError(
+                f"{path}, row {start + contents.index(None)} holds no image bytes. Replace the "
+                "file by one with the images inside."
+            )
+        return contents, labels.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _matching(folder: Path, part: str) -> tuple[Path, ...]:
+    return tuple(sorted(folder.glob(f"{part}*.parquet")))
+
+
+def _reading(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path} cannot be read as Parquet: {error}. It is damaged or cut short: replace it."
+    )

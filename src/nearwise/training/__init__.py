@@ -7,18 +7,25 @@ from nearwise.training.attention import (
     predict_with_head,
     train_head,
 )
+from nearwise.training.augment import Augmentation, augment
 from nearwise.training.config import TrainConfig
-from nearwise.training.encode import encode, predict_head, predict_neighbors
+from nearwise.training.embedding_cache import cached_encode, cached_stages
+from nearwise.training.encode import encode, encode_stages, predict_head, predict_neighbors
 from nearwise.training.loop import TrainingResult, train_embedder
 from nearwise.training.rows import TrainingRows
 
 __all__ = [
+    "Augmentation",
     "HeadConfig",
     "HeadRows",
     "TrainConfig",
     "TrainingResult",
     "TrainingRows",
+    "augment",
+    "cached_encode",
+    "cached_stages",
     "encode",
+    "encode_stages",
     "held_out_nll",
     "predict_head",
     "predict_neighbors",

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from nearwise.nn import NeighborNetwork
+from nearwise.training.augment import Augmentation
 from nearwise.training.config import TrainConfig
 from nearwise.training.rows import TrainingRows
 
@@ -28,6 +29,9 @@ def check_training(
     for name, rows in (("train", train), ("held_out", held_out)):
         if rows is not None:
             _check_labels(name, rows.labels, network.n_classes)
+            _check_kind(name, rows, network)
+    if config.augment is not None:
+        _check_augmentation(train, config.augment)
     if held_out is None:
         return
     if len(held_out) == 0:
@@ -49,3 +53,25 @@ def _check_labels(name: str, labels: Tensor, n_classes: int) -> None:
             f"(n,), or probabilities of shape (n, {n_classes}); got {labels.dtype} of shape "
             f"{tuple(labels.shape)}."
         )
+
+
+def _check_kind(name: str, rows: TrainingRows, network: NeighborNetwork) -> None:
+    if rows.are_images == network.embedder.takes_images:
+        return
+    seen, wanted = ("images", "columns") if rows.are_images else ("columns", "images")
+    raise ValueError(
+        f"The {name} rows are {seen}, but {type(network.embedder).__name__} takes {wanted}. Build "
+        "the network with another embedder."
+    )
+
+
+def _check_augmentation(rows: TrainingRows, augment: Augmentation) -> None:
+    if not rows.are_images:
+        raise ValueError("augment changes images, and the training rows are columns. Leave it out.")
+    side = min(rows.x_num.shape[2:])
+    for name in ("crop_padding", "cutout"):
+        if getattr(augment, name) >= side:
+            raise ValueError(
+                f"augment has {name}={getattr(augment, name)}, but images have a side of {side} "
+                "pixels. Choose a smaller one."
+            )

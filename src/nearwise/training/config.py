@@ -1,9 +1,11 @@
 """Settings of a training run."""
 
-import difflib
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nearwise.training.augment import Augmentation
+from nearwise.training.settings import refuse_unknown
 
 
 class TrainConfig(BaseModel):
@@ -22,12 +24,18 @@ class TrainConfig(BaseModel):
     candidate_keys : {"fresh", "cached"}, default="fresh"
         "fresh" computes the candidates' keys in every step, with gradient; "cached" takes keys
         outside the batch from a cache, refreshed for seen rows and fully every `refresh_every`.
+        With images and `n_candidates=None` this is the loss over the whole memory: a MixUp batch
+        then takes all candidates from the cache, so that its images are encoded once.
     refresh_every : int, default=5
         Epochs between full refreshes of the cache.
     cache_momentum : float, default=0.0
         Share of the old key that stays when a seen row is refreshed, in [0, 1).
+    optimizer : {"adamw", "sgd"}, default="adamw"
+        "sgd" has Nesterov momentum 0.9 and wants a larger `lr`, such as 0.1.
     lr, weight_decay : float
-        Of AdamW; biases, scales and normalisation layers are not decayed.
+        Of the optimizer; biases, scales and normalisation layers are not decayed.
+    backbone_lr : float, default=1.0
+        Factor on `lr` for the backbone of an image embedder, in (0, 1].
     warmup_epochs : float, default=1.0
         Epochs (or a part of one) of linear warm-up.
     schedule : {"cosine", "constant"}, default="cosine"
@@ -65,6 +73,14 @@ class TrainConfig(BaseModel):
         Training rows that held-out rows are scored against; None takes all.
     checkpoint_every : int, default=1
         Epochs between checkpoints, where a checkpoint folder is given.
+    augment : Augmentation or dict, optional
+        Random changes of the queries' images; never of held-out rows or of cached keys.
+    precision : {"float32", "bfloat16"}, default="float32"
+        Of the embedder, through autocast; keys and losses are float32 in any case.
+    channels_last : bool, default=False
+        Keep images and convolutions in this memory format, which is often faster.
+    compile : bool, default=False
+        Compile the embedder with `torch.compile`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,7 +92,9 @@ class TrainConfig(BaseModel):
     refresh_every: int = Field(5, ge=1)
     cache_momentum: float = Field(0.0, ge=0, lt=1)
 
+    optimizer: Literal["adamw", "sgd"] = "adamw"
     lr: float = Field(3e-3, gt=0)
+    backbone_lr: float = Field(1.0, gt=0, le=1)
     weight_decay: float = Field(1e-4, ge=0)
     warmup_epochs: float = Field(1.0, ge=0)
     schedule: Literal["cosine", "constant"] = "cosine"
@@ -106,14 +124,15 @@ class TrainConfig(BaseModel):
     held_out_candidates: int | None = Field(None, ge=1)
     checkpoint_every: int = Field(1, ge=1)
 
+    augment: Augmentation | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    channels_last: bool = False
+    compile: bool = False
+
     @model_validator(mode="before")
     @classmethod
     def _hint_at_unknown(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for name in values:
-                if name not in cls.model_fields:
-                    raise ValueError(_unknown_setting(str(name), list(cls.model_fields)))
-        return values
+        return refuse_unknown(values, cls, "training")
 
     @model_validator(mode="after")
     def _check_terms(self) -> "TrainConfig":
@@ -134,9 +153,3 @@ class TrainConfig(BaseModel):
         if self.monitor != "auto":
             return self.monitor
         return "head" if self.knn_weight == 0 and self.ce_weight > 0 else "neighbors"
-
-
-def _unknown_setting(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"Known settings: {', '.join(known)}."
-    return f"Unknown training setting {name!r}. {hint}"

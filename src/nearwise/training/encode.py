@@ -1,15 +1,24 @@
 """Keys, head predictions and neighbor votes of many rows, in chunks and without gradient."""
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from nearwise.nn import NeighborNetwork, neighbor_vote
+from nearwise.nn import Embedder, ImageEmbedder, NeighborNetwork, neighbor_vote
+from nearwise.training.oom import is_out_of_memory, release_memory
 from nearwise.training.rows import TrainingRows
 
+Precision = Literal["float32", "bfloat16"]
+T = TypeVar("T")
+
 _CHUNK = 8192
+# Few images at a time stay in a processor's cache; an accelerator wants many.
+_CPU_PIXELS = 2**18
+_DEVICE_PIXELS = 2**22
 
 
 @contextmanager
@@ -24,14 +33,20 @@ def evaluating(network: NeighborNetwork) -> Iterator[None]:
         network.train(was_training)
 
 
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """Context in which the embedder computes in `precision`."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
 def encode(
     network: NeighborNetwork,
     rows: TrainingRows,
     *,
     average_views: bool = False,
-    chunk_size: int = _CHUNK,
+    chunk_size: int | None = None,
+    precision: Precision = "float32",
 ) -> Tensor:
-    """Keys of rows, shape (n, dim), in eval mode.
+    """Keys of rows, float32 of shape (n, dim), in eval mode.
 
     Parameters
     ----------
@@ -41,34 +56,130 @@ def encode(
     average_views : bool, default=False
         Average the keys of both views (and scale them to unit length again, where the embedder
         does), for rows that have two.
-    chunk_size : int, default=8192
-        Rows at a time.
+    chunk_size : int, optional
+        Rows at a time; default 8192, or as many images as 2**18 pixels on a CPU and 2**22 on an
+        accelerator hold. Where memory is short, chunks are halved and a warning says so.
+    precision : {"float32", "bfloat16"}, default="float32"
+        Of the embedder, through autocast.
     """
     embedder = network.embedder
-    with evaluating(network):
-        keys = _chunked(embedder, rows.x_num, rows.x_cat, chunk_size)
+    with evaluating(network), autocast(rows.x_num.device, precision):
+        keys = encode_in_pieces(embedder, rows, chunk_size)
         if average_views and rows.second_x_num is not None:
-            second = _chunked(embedder, rows.second_x_num, rows.x_cat, chunk_size)
+            second = encode_in_pieces(embedder, rows, chunk_size, second_view=True)
             keys = (keys + second) / 2
             keys = torch.nn.functional.normalize(keys, dim=1) if embedder.normalize else keys
     return keys
 
 
-def _chunked(
-    embedder: torch.nn.Module, x_num: Tensor, x_cat: Tensor | None, chunk_size: int
-) -> Tensor:
-    parts = [
-        embedder(
-            x_num[start : start + chunk_size],
-            None if x_cat is None else x_cat[start : start + chunk_size],
+def encode_stages(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    *,
+    chunk_size: int | None = None,
+    precision: Precision = "float32",
+) -> dict[str, Tensor]:
+    """Features of images at each depth of the backbone, averaged over the image, in eval mode.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+        With an `ImageEmbedder`; ValueError otherwise.
+    rows : TrainingRows
+        Images, on the network's device.
+    chunk_size, precision
+        As for `encode`.
+
+    Returns
+    -------
+    features : dict of str to float32 Tensor of shape (n, width of that depth)
+        First depth to last; names as in `ImageEmbedder.stages`.
+    """
+    embedder = network.embedder
+    if not isinstance(embedder, ImageEmbedder):
+        raise ValueError(
+            f"Only an ImageEmbedder has stages; this network has a {type(embedder).__name__}."
         )
-        for start in range(0, max(len(x_num), 1), chunk_size)
-    ]
-    return torch.cat(parts)
+    size = chunk_size or rows_at_once(embedder, rows)
+    with evaluating(network), autocast(rows.x_num.device, precision):
+        parts = in_chunks(
+            lambda start, stop: embedder.stages(rows.x_num[start:stop]), len(rows), size
+        )
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def rows_at_once(embedder: Embedder, rows: TrainingRows) -> int:
+    """Rows that are encoded together, unless the caller says."""
+    if not isinstance(embedder, ImageEmbedder):
+        return _CHUNK
+    height, width = embedder.image_size
+    pixels = _CPU_PIXELS if rows.x_num.device.type == "cpu" else _DEVICE_PIXELS
+    return max(1, pixels // (height * width))
+
+
+def in_chunks(encoder: Callable[[int, int], T], n_rows: int, size: int) -> list[T]:
+    """Results of ``encoder(start, stop)`` for pieces of `n_rows` rows, halved if memory is short.
+
+    Parameters
+    ----------
+    encoder : callable
+    n_rows : int
+        No rows are one piece of none.
+    size : int
+        Rows in a piece.
+
+    Warns
+    -----
+    UserWarning
+        If the pieces had to be made smaller.
+    """
+    results: list[T] = []
+    start, first_size = 0, size
+    while start < n_rows or not results:
+        try:
+            results.append(encoder(start, min(start + size, n_rows)))
+        except (RuntimeError, MemoryError) as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+            size = max(1, min(size, n_rows) // 2)
+            release_memory()
+            continue
+        start += size
+    if size != first_size:
+        warnings.warn(
+            f"Out of memory while encoding {first_size} rows at a time; went on with {size}.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return results
+
+
+def encode_in_pieces(
+    embedder: Embedder,
+    rows: TrainingRows,
+    chunk_size: int | None = None,
+    *,
+    second_view: bool = False,
+) -> Tensor:
+    """Keys of rows in whatever mode and precision hold here, float32 of shape (n, dim)."""
+    x_num = rows.second_x_num if second_view else rows.x_num
+    assert x_num is not None  # callers see to it
+
+    def encode_piece(start: int, stop: int) -> Tensor:
+        x_cat = None if rows.x_cat is None else rows.x_cat[start:stop]
+        keys: Tensor = embedder(x_num[start:stop], x_cat)
+        return keys.float()
+
+    size = chunk_size or rows_at_once(embedder, rows)
+    return torch.cat(in_chunks(encode_piece, len(rows), size))
 
 
 def predict_head(
-    network: NeighborNetwork, rows: TrainingRows, *, keys: Tensor | None = None
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    *,
+    keys: Tensor | None = None,
+    precision: Precision = "float32",
 ) -> Tensor:
     """Log-probabilities of the linear head, shape (n, n_classes), in eval mode.
 
@@ -79,10 +190,12 @@ def predict_head(
     rows : TrainingRows
     keys : Tensor of shape (n, dim), optional
         Ready keys of the rows, to save computing them.
+    precision : {"float32", "bfloat16"}, default="float32"
+        As for `encode`.
     """
     if network.head is None:
         raise ValueError("This network has no linear head. Build it with head=True.")
-    keys = encode(network, rows) if keys is None else keys
+    keys = encode(network, rows, precision=precision) if keys is None else keys
     with evaluating(network):
         return torch.log_softmax(network.head(keys), dim=1)
 
@@ -94,6 +207,7 @@ def predict_neighbors(
     *,
     query_keys: Tensor | None = None,
     memory_keys: Tensor | None = None,
+    precision: Precision = "float32",
 ) -> Tensor:
     """Vote of all memory rows by the softmax of their scores, own row left out by id.
 
@@ -104,13 +218,17 @@ def predict_neighbors(
         A query never counts the memory row that has its id.
     query_keys, memory_keys : Tensor, optional
         Ready keys, to save computing them.
+    precision : {"float32", "bfloat16"}, default="float32"
+        As for `encode`.
 
     Returns
     -------
     proba : Tensor of shape (n_queries, n_classes), rows sum to 1.
     """
-    query_keys = encode(network, queries) if query_keys is None else query_keys
-    memory_keys = encode(network, memory) if memory_keys is None else memory_keys
+    if query_keys is None:
+        query_keys = encode(network, queries, precision=precision)
+    if memory_keys is None:
+        memory_keys = encode(network, memory, precision=precision)
     return neighbor_vote(
         query_keys,
         memory_keys,

@@ -3,7 +3,8 @@
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,15 @@ from nearwise.training.checkpoint import (
 )
 from nearwise.training.checks import check_training
 from nearwise.training.config import TrainConfig
-from nearwise.training.encode import encode, predict_head, predict_neighbors
+from nearwise.training.encode import predict_head, predict_neighbors
+from nearwise.training.gradients import BatchGradients
 from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
+from nearwise.training.key_cache import KeyCache, encode_shared
+from nearwise.training.processes import Processes, join_processes
 from nearwise.training.rows import TrainingRows
 from nearwise.training.sampling import count_batches, epoch_batches
 from nearwise.training.scale import fit_start_scale
-from nearwise.training.schedule import learning_rate_factor, parameter_groups
-from nearwise.training.steps import KeyCache, step_losses
+from nearwise.training.schedule import make_optimizer, set_learning_rate
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -71,6 +74,10 @@ def train_embedder(
     `held_out` rows the best epoch is the one with the lowest NLL on them, scored against the
     training rows, the untrained network being epoch 0; without, the last.
 
+    Under `torchrun`, or where torch.distributed is initialised, each process takes its share of
+    every batch and all end with the same weights; each needs the same rows, settings and seed, and
+    the first one writes checkpoints.
+
     Parameters
     ----------
     network : NeighborNetwork
@@ -101,15 +108,18 @@ def train_embedder(
     Warns
     -----
     UserWarning
-        If the run is interrupted: the best weights so far are kept.
+        If the run is interrupted: the best weights so far are kept. If a step ran out of memory:
+        batches go on in smaller pieces.
     """
     check_training(network, train, held_out, config)
-    device = torch.device(device)
+    processes, device = join_processes(torch.device(device))
     network.to(device)
-    network.embedder.fit_inputs(train.x_num.to(device))
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        _prepared(network, config),
+    ):
         torch.manual_seed(seed)
-        run = _Run(network, train, held_out, config, seed, device, checkpoint)
+        run = _Run(network, train, held_out, config, seed, device, checkpoint, processes)
         interrupted = False
         try:
             run.train(progress)
@@ -127,6 +137,23 @@ def train_embedder(
     return TrainingResult(run.state.history, run.best_epoch, run.state.best_nll, interrupted)
 
 
+@contextmanager
+def _prepared(network: NeighborNetwork, config: TrainConfig) -> Iterator[None]:
+    """Compile the embedder and change the memory format inside, where asked for."""
+    trunk = network.embedder.trunk
+    if config.channels_last:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if config.compile:
+        trunk.compile()
+    try:
+        yield
+    finally:
+        if config.compile:
+            trunk._compiled_call_impl = None
+        if config.channels_last:
+            network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
 class _Run:
     """The moving parts of one run."""
 
@@ -139,17 +166,19 @@ class _Run:
         seed: int,
         device: torch.device,
         checkpoint: str | Path | None,
+        processes: Processes,
     ) -> None:
         self.network = network
+        self.processes = processes
+        self.seed = seed
         self.rows = train.to(device)
+        network.embedder.fit_inputs(self.rows.x_num)
         self.held_out = None if held_out is None else held_out.to(device)
         self.config = config
         self.checkpoint = checkpoint
         self.generator = torch.Generator().manual_seed(seed)
         self.scored_against = self._scored_against(seed)
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(network, config.weight_decay), lr=config.lr
-        )
+        self.optimizer = make_optimizer(network, config)
         self.state = TrainingState()
         self.row_weights: Tensor | None = None
         self.cache: KeyCache | None = None
@@ -159,9 +188,21 @@ class _Run:
             self.fingerprint = run_fingerprint(network, train, held_out, config, seed)
         found = self._resume()
         if config.candidate_keys == "cached" and config.knn_weight:
-            self.cache = KeyCache(network, self.rows, config.cache_momentum)
+            self.cache = KeyCache(
+                network,
+                self.rows,
+                config.cache_momentum,
+                precision=config.precision,
+                processes=processes,
+            )
             if "cache" in found:
                 self.cache.keys = found["cache"]
+        self.gradients = BatchGradients(
+            network, self.rows, config, self.generator, self.cache, processes
+        )
+        if "n_pieces" in found:
+            self.gradients.n_pieces = int(found["n_pieces"])
+        processes.wait()  # none may write a checkpoint before all have looked for one
 
     @property
     def best_epoch(self) -> int:
@@ -188,8 +229,10 @@ class _Run:
     def _start(self) -> None:
         """Fit the starting scale, note how good the untrained network is, and save that."""
         network = self.network
+        for tensor in network.state_dict().values():
+            self.processes.from_first(tensor)
         if self.config.fit_scale and self.config.knn_weight and network.log_scale.requires_grad:
-            fit_start_scale(network, self.rows, self.generator)
+            fit_start_scale(network, self.rows, self.generator, precision=self.config.precision)
         if self.held_out is not None:
             self._note_best(0, self._held_out_nll())
         if self.cache is not None:
@@ -203,6 +246,9 @@ class _Run:
         if self.cache is not None and epoch % config.refresh_every == 0:
             self.cache.refresh_all()
         self.network.train()
+        if self.processes.several:  # dropout: of its own in each, and the same after resuming
+            here = epoch * self.processes.size + self.processes.rank
+            torch.manual_seed(self.seed * 1_000_003 + here)
         totals: dict[str, Tensor] = {}
         steps = 0
         n_batches = count_batches(len(self.rows), config.batch_size)
@@ -214,16 +260,13 @@ class _Run:
             self.row_weights,
         )
         for batch in batches:
-            lr = self._set_lr(epoch * n_batches + steps, n_batches)
-            parts = step_losses(self.network, self.rows, batch, config, self.generator, self.cache)
-            loss = torch.stack(
-                [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
-            ).sum()
-            self._descend(loss)
-            for name, value in {"loss": loss, **parts}.items():
-                totals[name] = totals.get(name, 0.0) + value.detach()
+            lr = set_learning_rate(self.optimizer, config, epoch * n_batches + steps, n_batches)
+            for name, value in self.gradients.take(batch).items():
+                totals[name] = totals.get(name, 0.0) + value
+            self._descend()
             steps += 1
-        means = {name: float(total) / steps for name, total in totals.items()}
+        self.processes.average_buffers(self.network)
+        means = {name: float(self.processes.sum(total)) / steps for name, total in totals.items()}
         if not all(map(math.isfinite, means.values())):
             raise ValueError(
                 f"The training loss is no longer finite in epoch {epoch + 1} ({means}). Lower lr, "
@@ -237,25 +280,10 @@ class _Run:
             "scale": float(self.network.scale.detach()),
         }
 
-    def _descend(self, loss: Tensor) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+    def _descend(self) -> None:
         if self.config.gradient_clip is not None:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.gradient_clip)
         self.optimizer.step()
-
-    def _set_lr(self, step: int, n_batches: int) -> float:
-        config = self.config
-        lr = config.lr * learning_rate_factor(
-            step,
-            config.epochs * n_batches,
-            round(config.warmup_epochs * n_batches),
-            schedule=config.schedule,
-            floor=config.min_lr_ratio,
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        return lr
 
     def _select_hard_rows(self) -> None:
         config, epoch = self.config, self.state.epoch
@@ -264,7 +292,7 @@ class _Run:
         if self.row_weights is not None and epoch % config.hard_negative_every:
             return
         disagreement = neighbor_disagreement(
-            encode(self.network, self.rows),
+            self._keys(self.rows),
             self.rows.labels,
             self.rows.row_ids,
             self.network.n_classes,
@@ -275,6 +303,9 @@ class _Run:
             fraction=config.hard_negative_fraction,
             weight=config.hard_negative_weight,
         )
+
+    def _keys(self, rows: TrainingRows) -> Tensor:
+        return encode_shared(self.network, rows, self.config.precision, self.processes)
 
     def _scored_against(self, seed: int) -> TrainingRows:
         """Training rows that held-out rows are scored against, the same in every epoch."""
@@ -292,13 +323,19 @@ class _Run:
 
     def _held_out_nll(self) -> float:
         assert self.held_out is not None  # callers see to it
+        keys = self._keys(self.held_out)
         if self.config.monitored == "head":
-            proba = predict_head(self.network, self.held_out).exp()
+            proba = predict_head(self.network, self.held_out, keys=keys).exp()
         else:
-            proba = predict_neighbors(self.network, self.held_out, self.scored_against)
-        return float(
-            vote_nll(proba, self.held_out.labels, sample_weight=self.held_out.sample_weight)
-        )
+            proba = predict_neighbors(
+                self.network,
+                self.held_out,
+                self.scored_against,
+                query_keys=keys,
+                memory_keys=self._keys(self.scored_against),
+            )
+        nll = vote_nll(proba, self.held_out.labels, sample_weight=self.held_out.sample_weight)
+        return float(self.processes.from_first(nll))
 
     def _note_best(self, epoch: int, nll: float | None) -> None:
         state = self.state
@@ -320,13 +357,15 @@ class _Run:
 
     def _save(self) -> None:
         due = self.state.epoch % self.config.checkpoint_every == 0 or self.state.finished
-        if self.checkpoint is None or not due:
+        if self.checkpoint is None or not due or not self.processes.first:
             return
         extra = {}
         if self.row_weights is not None:
             extra["row_weights"] = self.row_weights
         if self.cache is not None:
             extra["cache"] = self.cache.keys
+        if self.gradients.n_pieces > 1:
+            extra["n_pieces"] = torch.tensor(self.gradients.n_pieces)
         save_checkpoint(
             self.checkpoint,
             self.fingerprint,

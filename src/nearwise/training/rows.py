@@ -14,8 +14,9 @@ class TrainingRows:
 
     Parameters
     ----------
-    x_num : Tensor of shape (n, F)
-        Numeric columns or ready embeddings, finite; kept as float32. F may be 0.
+    x_num : Tensor of shape (n, F), or uint8 Tensor of shape (n, c, h, w)
+        Numeric columns or ready embeddings, finite; kept as float32. F may be 0. Or images with
+        c of 1 or 3 channels; kept as uint8.
     labels : int64 Tensor of shape (n,) or float Tensor of shape (n, n_classes)
         Class positions from 0, or class probabilities.
     x_cat : int64 Tensor of shape (n, G), optional
@@ -25,7 +26,7 @@ class TrainingRows:
         are not among the training rows need ids of their own, or none (`ids` of -1 never match).
     sample_weight : Tensor of shape (n,), optional
         Non-negative; weighs a row's loss and its vote.
-    second_x_num : Tensor of shape (n, F), optional
+    second_x_num : Tensor of the shape of `x_num`, optional
         A second view of each row (such as the flipped image's embedding), drawn half the time.
     """
 
@@ -37,9 +38,7 @@ class TrainingRows:
     second_x_num: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.x_num.ndim != 2:
-            raise ValueError(f"x_num must have shape (n, F), got {tuple(self.x_num.shape)}.")
-        object.__setattr__(self, "x_num", self.x_num.to(torch.float32))
+        object.__setattr__(self, "x_num", _columns_or_images("x_num", self.x_num))
         n = len(self.x_num)
         if self.ids is None:
             object.__setattr__(self, "ids", torch.arange(n, device=self.x_num.device))
@@ -50,10 +49,18 @@ class TrainingRows:
                 )
         for name in ("x_num", "second_x_num", "sample_weight"):
             tensor = getattr(self, name)
-            if tensor is not None and not torch.isfinite(tensor).all():
+            if tensor is None or not tensor.is_floating_point():
+                continue
+            if not torch.isfinite(tensor).all():
                 raise ValueError(f"{name} holds NaN or infinity. Impute or drop those rows first.")
         if self.second_x_num is not None:
-            object.__setattr__(self, "second_x_num", self.second_x_num.to(torch.float32))
+            second = _columns_or_images("second_x_num", self.second_x_num)
+            if second.shape != self.x_num.shape:
+                raise ValueError(
+                    f"second_x_num has shape {tuple(second.shape)} but x_num has "
+                    f"{tuple(self.x_num.shape)}. Both views must have the same."
+                )
+            object.__setattr__(self, "second_x_num", second)
         if self.sample_weight is not None:
             object.__setattr__(self, "sample_weight", self.sample_weight.to(torch.float32))
         if self.labels.is_floating_point():
@@ -67,6 +74,11 @@ class TrainingRows:
         """Ids of the rows, int64 of shape (n,)."""
         assert self.ids is not None  # set in __post_init__
         return self.ids
+
+    @property
+    def are_images(self) -> bool:
+        """Whether the rows are images."""
+        return self.x_num.ndim == 4
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for field in fields(self):
@@ -85,3 +97,14 @@ class TrainingRows:
     def take(self, positions: Tensor) -> "TrainingRows":
         """Return the rows at `positions` (int64), in that order."""
         return self.map(lambda tensor: tensor[positions.to(tensor.device)])
+
+
+def _columns_or_images(name: str, tensor: Tensor) -> Tensor:
+    if tensor.ndim == 2:
+        return tensor.to(torch.float32)
+    if tensor.ndim == 4 and tensor.dtype == torch.uint8 and tensor.shape[1] in (1, 3):
+        return tensor
+    raise ValueError(
+        f"{name} must have shape (n, F), or be uint8 images of shape (n, c, h, w) with 1 or 3 "
+        f"channels; got {tensor.dtype} of shape {tuple(tensor.shape)}."
+    )

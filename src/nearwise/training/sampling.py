@@ -63,3 +63,21 @@ def epoch_batches(
 def count_batches(n_rows: int, batch_size: int) -> int:
     """Batches an epoch is split into."""
     return max(1, -(-n_rows // batch_size))
+
+
+def split_batch(batch: Batch, n_pieces: int) -> list[Batch]:
+    """Split the queries of a batch; those of the other pieces become candidates of each.
+
+    Parameters
+    ----------
+    batch : Batch
+    n_pieces : int
+        Pieces of nearly equal size; 1 gives the batch itself.
+    """
+    if n_pieces == 1:
+        return [batch]
+    parts = batch.queries.tensor_split(n_pieces)
+    return [
+        Batch(part, torch.cat([*parts[:i], *parts[i + 1 :], batch.extra]))
+        for i, part in enumerate(parts)
+    ]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.nn import NeighborNetwork, euclidean, neighbor_vote, vote_nll
+from nearwise.training.encode import Precision, autocast, encode_in_pieces
 from nearwise.training.rows import TrainingRows
 
 # Factors on the reciprocal of the mean distance: from nearly uniform to nearly the nearest alone.
@@ -18,6 +19,7 @@ def fit_start_scale(
     *,
     n_queries: int = 512,
     n_candidates: int = 4096,
+    precision: Precision = "float32",
 ) -> float:
     """Set the scale to the one with the lowest leave-one-out NLL on training rows.
 
@@ -34,6 +36,8 @@ def fit_start_scale(
         On the CPU; decides which rows are looked at.
     n_queries, n_candidates : int
         Rows looked at, and rows they are compared with, at most.
+    precision : {"float32", "bfloat16"}, default="float32"
+        Of the embedder.
 
     Returns
     -------
@@ -41,7 +45,7 @@ def fit_start_scale(
         Leave-one-out NLL at the chosen scale.
     """
     chosen = rows.take(torch.randperm(len(rows), generator=generator)[:n_candidates])
-    keys = _keys_without_dropout(network, chosen)
+    keys = _keys_without_dropout(network, chosen, precision)
     queries = keys[:n_queries]
     cosine = network.similarity == "cosine"
     distances = 1 - queries @ keys.T if cosine else euclidean(queries, keys)
@@ -68,13 +72,16 @@ def fit_start_scale(
     return best_nll
 
 
-def _keys_without_dropout(network: NeighborNetwork, rows: TrainingRows) -> Tensor:
+def _keys_without_dropout(
+    network: NeighborNetwork, rows: TrainingRows, precision: Precision
+) -> Tensor:
     """Keys with batch statistics, those of training, as the running ones are still empty."""
     was_training = network.training
     network.train()
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.eval()
-    keys: Tensor = network.embedder(rows.x_num, rows.x_cat)
+    with autocast(rows.x_num.device, precision):
+        keys = encode_in_pieces(network.embedder, rows)
     network.train(was_training)
     return keys

@@ -3,7 +3,12 @@
 import math
 from typing import Any, Literal
 
+import torch
 from torch import nn
+
+from nearwise.training.config import TrainConfig
+
+_MOMENTUM = 0.9
 
 
 def learning_rate_factor(
@@ -37,21 +42,52 @@ def learning_rate_factor(
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def make_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW, or SGD with Nesterov momentum, over the groups of `parameter_groups`."""
+    groups = parameter_groups(network, config.weight_decay, config.backbone_lr)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=_MOMENTUM, nesterov=True)
+    return torch.optim.AdamW(groups, lr=config.lr)
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, step: int, steps_per_epoch: int
+) -> float:
+    """Set the rate of every group for `step` (from 0), and return that of the full-rate groups."""
+    lr = config.lr * learning_rate_factor(
+        step,
+        config.epochs * steps_per_epoch,
+        round(config.warmup_epochs * steps_per_epoch),
+        schedule=config.schedule,
+        floor=config.min_lr_ratio,
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_factor"]
+    return lr
+
+
+def parameter_groups(
+    network: nn.Module, weight_decay: float, backbone_lr: float = 1.0
+) -> list[dict[str, Any]]:
     """Trainable parameters in two groups: matrices decay; biases, scales and norms do not.
 
     Frequencies and phases of periodic embeddings do not decay either: zero is no neutral value
-    for them.
+    for them. Where `backbone_lr` is not 1, the backbone of an image embedder makes two groups of
+    its own, with that factor on the learning rate.
     """
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
+    found: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
         if not parameter.requires_grad:
             continue
         periodic = name.rsplit(".", 1)[-1] in ("frequencies", "phase", "bias")
-        (free if parameter.ndim < 2 or periodic else decayed).append(parameter)
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": free, "weight_decay": 0.0},
+        free = parameter.ndim < 2 or periodic
+        slower = backbone_lr != 1 and name.startswith("embedder.trunk.backbone.")
+        found.setdefault((slower, free), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": 0.0 if free else weight_decay,
+            "lr_factor": backbone_lr if slower else 1.0,
+        }
+        for (slower, free), parameters in sorted(found.items(), key=lambda group: group[0])
     ]
-    return [group for group in groups if group["params"]]

@@ -1,5 +1,7 @@
 """One training step: keys of queries and candidates, and the terms of the loss."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -11,40 +13,13 @@ from nearwise.nn import (
     soft_cross_entropy,
     weight_entropy,
 )
+from nearwise.training.augment import augment
 from nearwise.training.config import TrainConfig
-from nearwise.training.encode import encode
+from nearwise.training.encode import autocast
+from nearwise.training.key_cache import KeyCache
 from nearwise.training.mixup import Mix, draw_mix, mix_ids, mix_labels
 from nearwise.training.rows import TrainingRows
 from nearwise.training.sampling import Batch
-
-
-class KeyCache:
-    """Keys of all training rows, for candidates outside the batch.
-
-    Parameters
-    ----------
-    network : NeighborNetwork
-    rows : TrainingRows
-    momentum : float, default=0.0
-        Share of the old key that stays when a seen row is refreshed.
-    """
-
-    def __init__(self, network: NeighborNetwork, rows: TrainingRows, momentum: float = 0.0) -> None:
-        self._network = network
-        self._rows = rows
-        self.momentum = momentum
-        self.keys = encode(network, rows)
-
-    def refresh_all(self) -> None:
-        """Compute every key anew."""
-        self.keys = encode(self._network, self._rows)
-
-    def refresh(self, positions: Tensor, keys: Tensor) -> None:
-        """Move the keys of seen rows to `keys`, at unit length where the embedder has it."""
-        mixed = self.momentum * self.keys[positions] + (1 - self.momentum) * keys.detach()
-        if self._network.embedder.normalize:
-            mixed = torch.nn.functional.normalize(mixed, dim=1)
-        self.keys[positions] = mixed
 
 
 def step_losses(
@@ -78,59 +53,90 @@ def step_losses(
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
-    n_queries = len(queries)
     if not config.knn_weight:
         extra = extra[:0]
-    fresh = queries if cache is not None else torch.cat([queries, extra])
-    x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
-    mix = _draw_mix(config, n_queries, generator, device)
-    only_mixed = mix is not None and not (config.knn_weight or config.contrastive_weight)
-    # The unmixed keys are candidates or views; where neither is asked for, mixed ones are enough.
-    keys = x_num.new_zeros(n_queries, 0) if only_mixed else network.embedder(x_num, x_cat)
-    batch_keys, labels = keys[:n_queries], rows.labels[queries]
+    asked = _ask(network, rows, queries, extra, config, generator, cache)
     weight = _at(rows.sample_weight, queries)
-
-    query_keys, query_labels, query_ids = batch_keys, labels, rows.row_ids[queries]
-    if mix is not None:
-        query_keys = network.embedder.key(
-            network.embedder.embed_mixed(x_num[:n_queries], _first(x_cat, n_queries), *mix)
-        )
-        query_labels = mix_labels(labels, mix, network.n_classes)
-        query_ids = mix_ids(query_ids, mix)
-
     parts: dict[str, Tensor] = {}
     if config.knn_weight:
-        memory_keys = keys if cache is None else torch.cat([keys, cache.keys[extra]])
         candidates = torch.cat([queries, extra])
         ids = rows.row_ids[candidates]
+        memory_keys = asked.keys
+        if cache is not None:
+            memory_keys = torch.cat([asked.keys, cache.keys[candidates[len(asked.keys) :]]])
         parts["knn"] = fused_leave_one_out_nll(
-            query_keys,
+            asked.query_keys,
             memory_keys,
             network.scale,
-            query_labels,
+            asked.labels,
             rows.labels[candidates],
-            query_ids,
+            asked.ids,
             ids,
             network.n_classes,
             similarity=network.similarity,
             smoothing=config.label_smoothing,
             sample_weight=weight,
             candidate_weight=_at(rows.sample_weight, candidates),
+            n_learned=len(asked.keys),
         )
         if config.entropy_weight:
-            scores = network.scores(query_keys, memory_keys)
-            parts["entropy"] = -weight_entropy(leave_self_out(scores, query_ids, ids))
+            scores = network.scores(asked.query_keys, memory_keys)
+            parts["entropy"] = -weight_entropy(leave_self_out(scores, asked.ids, ids))
     if config.ce_weight:
-        logits = network.output(query_keys).logits
+        logits = network.output(asked.query_keys).logits
         assert logits is not None  # checked before the first step
         parts["ce"] = soft_cross_entropy(
-            logits, query_labels, smoothing=config.label_smoothing, sample_weight=weight
+            logits, asked.labels, smoothing=config.label_smoothing, sample_weight=weight
         )
     if config.contrastive_weight:
-        parts["contrastive"] = _contrast_views(network, rows, queries, batch_keys, labels, config)
+        parts["contrastive"] = _contrast_views(
+            network, rows, queries, asked.unmixed, config, generator
+        )
     if cache is not None:
-        cache.refresh(queries, batch_keys)
+        cache.refresh(queries[: len(asked.unmixed)], asked.unmixed)
     return parts
+
+
+class _Asked(NamedTuple):
+    query_keys: Tensor  # (B, dim), of mixed rows where there is MixUp
+    labels: Tensor  # theirs
+    ids: Tensor  # (B,) or (B, 2), of the rows they come from
+    unmixed: Tensor  # (B, dim), of the rows as they are; (0, dim) where none asks for them
+    keys: Tensor  # the same, and (M, dim) of further candidates where they are fresh
+
+
+def _ask(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    queries: Tensor,
+    extra: Tensor,
+    config: TrainConfig,
+    generator: torch.Generator,
+    cache: KeyCache | None,
+) -> _Asked:
+    """Compute the keys of a step that have a gradient."""
+    embedder, labels, ids = network.embedder, rows.labels[queries], rows.row_ids[queries]
+    fresh = queries if cache is not None else torch.cat([queries, extra])
+    x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
+    first = _augmented(x_num[: len(queries)], config, generator)
+    x_num = first if len(fresh) == len(queries) else torch.cat([first, x_num[len(queries) :]])
+    mix = _draw_mix(config, len(queries), generator, x_num.device)
+    if mix is None:
+        with autocast(x_num.device, config.precision):
+            keys = embedder(x_num, x_cat).float()
+        unmixed = keys[: len(queries)]
+        return _Asked(unmixed, labels, ids, unmixed, keys)
+    # The unmixed keys are candidates or views; where neither is asked for, mixed ones are enough,
+    # and images, dear to encode, take their candidates from the cache.
+    from_cache = cache is not None and rows.are_images
+    only_mixed = not config.contrastive_weight and (not config.knn_weight or from_cache)
+    with autocast(x_num.device, config.precision):
+        keys = None if only_mixed else embedder(x_num, x_cat).float()
+        mixed = embedder.key(embedder.embed_mixed(first, _first(x_cat, len(queries)), *mix))
+    mixed = mixed.float()
+    labels, ids = mix_labels(labels, mix, network.n_classes), mix_ids(ids, mix)
+    keys = mixed[:0] if keys is None else keys
+    return _Asked(mixed, labels, ids, keys[: len(queries)], keys)
 
 
 def _contrast_views(
@@ -138,12 +144,15 @@ def _contrast_views(
     rows: TrainingRows,
     queries: Tensor,
     keys: Tensor,
-    labels: Tensor,
     config: TrainConfig,
+    generator: torch.Generator,
 ) -> Tensor:
     """Contrastive term of the unmixed batch; a second view joins as more positives."""
+    labels = rows.labels[queries]
     if rows.second_x_num is not None:
-        second = network.embedder(rows.second_x_num[queries], _at(rows.x_cat, queries))
+        view = _augmented(rows.second_x_num[queries], config, generator)
+        with autocast(view.device, config.precision):
+            second = network.embedder(view, _at(rows.x_cat, queries)).float()
         keys, labels = torch.cat([keys, second]), torch.cat([labels, labels])
     return contrastive(
         config.contrastive_kind,
@@ -155,11 +164,16 @@ def _contrast_views(
     )
 
 
+def _augmented(x_num: Tensor, config: TrainConfig, generator: torch.Generator) -> Tensor:
+    return x_num if config.augment is None else augment(x_num, config.augment, generator)
+
+
 def _draw_view(rows: TrainingRows, positions: Tensor, generator: torch.Generator) -> Tensor:
     first = rows.x_num[positions]
     if rows.second_x_num is None:
         return first
     use_first = torch.rand(len(positions), 1, generator=generator).to(first.device) < 0.5
+    use_first = use_first.reshape(-1, *(1,) * (first.ndim - 1))
     return torch.where(use_first, first, rows.second_x_num[positions])
 
 

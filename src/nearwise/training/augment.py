@@ -1,0 +1,171 @@
+"""Random changes of training images, on their device, all images of a batch at once.
+
+Plain tensor operations, not kornia: a whole batch goes through one gather instead of one call an
+image, images stay uint8 between the steps, one generator on the CPU decides everything, so that a
+run repeats on any device, and there is no further package to install.
+"""
+
+import math
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from nearwise.training.settings import refuse_unknown
+
+# Weights of red, green and blue in the luminance of ITU-R BT.601.
+_LUMINANCE = (0.299, 0.587, 0.114)
+_DRAWS = ("up", "left", "flip", "brightness", "contrast", "saturation", "angle", "row", "column")
+
+
+class Augmentation(BaseModel):
+    """Random changes of an image, all off by default; in the order rotation to cutout below.
+
+    Parameters
+    ----------
+    rotation : float, default=0.0
+        Largest angle in degrees, either way; bilinear, black outside.
+    crop_padding : int, default=0
+        Black pixels put around the image before a crop of the former size is taken from it.
+    flip : bool, default=False
+        Mirror left and right, half the time.
+    color_jitter : float, default=0.0
+        Brightness, contrast and saturation are each multiplied by a factor from 1 - this to
+        1 + this.
+    cutout : int, default=0
+        Side of a square, at a random centre, filled with the image's mean colour.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rotation: float = Field(0.0, ge=0, le=180)
+    crop_padding: int = Field(0, ge=0)
+    flip: bool = False
+    color_jitter: float = Field(0.0, ge=0, le=1)
+    cutout: int = Field(0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hint_at_unknown(cls, values: Any) -> Any:
+        return refuse_unknown(values, cls, "augmentation")
+
+
+def augment(images: Tensor, settings: Augmentation, generator: torch.Generator) -> Tensor:
+    """Change each image at random.
+
+    Parameters
+    ----------
+    images : uint8 Tensor of shape (B, c, h, w)
+    settings : Augmentation
+    generator : torch.Generator
+        On the CPU; as many numbers are drawn whatever is switched on.
+
+    Returns
+    -------
+    images : uint8 Tensor of shape (B, c, h, w), on the same device.
+    """
+    drawn = torch.rand(len(images), len(_DRAWS), generator=generator).to(images.device)
+    draw = dict(zip(_DRAWS, drawn.unbind(dim=1), strict=True))
+    if settings.rotation:
+        images = rotate(images, settings.rotation * (2 * draw["angle"] - 1))
+    if settings.crop_padding or settings.flip:
+        steps = 2 * settings.crop_padding + 1
+        top, left = ((draw[name] * steps).long().clamp_max(steps - 1) for name in ("up", "left"))
+        flipped = draw["flip"] < 0.5 if settings.flip else torch.zeros_like(top, dtype=torch.bool)
+        images = crop_and_flip(images, settings.crop_padding, top, left, flipped)
+    if settings.color_jitter:
+        factors = [
+            1 + settings.color_jitter * (2 * draw[name] - 1)
+            for name in ("brightness", "contrast", "saturation")
+        ]
+        images = jitter_colors(images, *factors)
+    if settings.cutout:
+        row = (draw["row"] * images.shape[2]).long()
+        column = (draw["column"] * images.shape[3]).long()
+        images = cut_out(images, settings.cutout, row, column)
+    return images
+
+
+def crop_and_flip(
+    images: Tensor, padding: int, top: Tensor, left: Tensor, flipped: Tensor
+) -> Tensor:
+    """Crop each padded image at its own place, and mirror it where `flipped`.
+
+    Parameters
+    ----------
+    images : Tensor of shape (B, c, h, w)
+    padding : int
+        Zeros on each side.
+    top, left : int64 Tensor of shape (B,)
+        First row and column of the crop in the padded image, in [0, 2 * padding].
+    flipped : bool Tensor of shape (B,)
+    """
+    n, channels, height, width = images.shape
+    padded = F.pad(images, (padding,) * 4)
+    rows = top[:, None] + torch.arange(height, device=images.device)
+    steps = torch.arange(width, device=images.device)
+    columns = left[:, None] + torch.where(flipped[:, None], width - 1 - steps, steps)
+    image = torch.arange(n, device=images.device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
+    return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def jitter_colors(
+    images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor
+) -> Tensor:
+    """Multiply brightness, contrast and saturation, in this order, by factors (B,) of each image.
+
+    Contrast is the distance from the image's mean luminance, saturation that from each pixel's;
+    images of one channel have none.
+    """
+    pixels = (images.float() * _each(brightness)).clamp_(0, 255)
+    mean = _luminance(pixels).mean(dim=(1, 2, 3), keepdim=True)
+    pixels = torch.lerp(mean, pixels, _each(contrast)).clamp_(0, 255)
+    if images.shape[1] == 3:
+        pixels = torch.lerp(_luminance(pixels), pixels, _each(saturation)).clamp_(0, 255)
+    return pixels.round_().to(images.dtype)
+
+
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Turn each image about its middle by its own angle (B,), counter-clockwise as it is seen."""
+    angle = degrees.float() * (math.pi / 180)
+    cosine, sine, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    ratio = images.shape[2] / images.shape[3]
+    first = torch.stack([cosine, -sine * ratio, zero], dim=1)
+    second = torch.stack([sine / ratio, cosine, zero], dim=1)
+    grid = F.affine_grid(
+        torch.stack([first, second], dim=1), list(images.shape), align_corners=False
+    )
+    turned = F.grid_sample(images.float(), grid, mode="bilinear", align_corners=False)
+    return turned.round_().clamp_(0, 255).to(images.dtype)
+
+
+def cut_out(images: Tensor, side: int, row: Tensor, column: Tensor) -> Tensor:
+    """Fill a square of `side` around (row, column) of each image with the image's mean colour.
+
+    Parts outside the image are cut off. A square of even side lies one pixel more to the left
+    and top.
+    """
+    mean = images.float().mean(dim=(2, 3), keepdim=True).round_().to(images.dtype)
+    inside = _within(images.shape[2], side, row)[:, None, :, None]
+    inside = inside & _within(images.shape[3], side, column)[:, None, None, :]
+    return torch.where(inside, mean, images)
+
+
+def _within(length: int, side: int, center: Tensor) -> Tensor:
+    start = (center - side // 2)[:, None]
+    position = torch.arange(length, device=center.device)
+    return (position >= start) & (position < start + side)
+
+
+def _luminance(pixels: Tensor) -> Tensor:
+    if pixels.shape[1] == 1:
+        return pixels
+    weights = pixels.new_tensor(_LUMINANCE).view(1, 3, 1, 1)
+    return (pixels * weights).sum(dim=1, keepdim=True)
+
+
+def _each(factor: Tensor) -> Tensor:
+    return factor.view(-1, 1, 1, 1)

@@ -1,0 +1,115 @@
+"""Keys on disk, found again by the content that they were computed from."""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nearwise.memory.store import StoreError, read_folder, write_folder
+from nearwise.nn import NeighborNetwork
+from nearwise.training.encode import Precision, encode, encode_stages
+from nearwise.training.rows import TrainingRows
+
+KIND = "nearwise-embeddings"
+FORMAT_VERSION = 1
+_KEYS = "keys"
+
+
+def cached_encode(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = "float32",
+) -> Tensor:
+    """Keys of rows, from `folder` where they are there already.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+    rows : TrainingRows
+        On the network's device; labels and ids do not matter.
+    folder : path
+        Each combination of weights, rows and settings has a folder of its own in it, named by
+        their hash, so keys of other weights are never taken.
+    precision : {"float32", "bfloat16"}, default="float32"
+        As for `encode`.
+
+    Returns
+    -------
+    keys : float32 Tensor of shape (n, dim), on the device of the rows.
+
+    Warns
+    -----
+    UserWarning
+        If a stored entry is damaged: it is computed and written again. If it cannot be written:
+        the keys are computed and returned all the same.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        return {_KEYS: encode(network, rows, precision=precision)}
+
+    name = _content_hash(network, rows, {"what": _KEYS, "precision": precision})
+    return _stored(Path(folder) / name, compute, rows.x_num.device)[_KEYS]
+
+
+def cached_stages(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = "float32",
+) -> dict[str, Tensor]:
+    """Features of images at each depth, as `encode_stages`, from `folder` as `cached_encode`."""
+
+    def compute() -> dict[str, Tensor]:
+        return encode_stages(network, rows, precision=precision)
+
+    name = _content_hash(network, rows, {"what": "stages", "precision": precision})
+    return _stored(Path(folder) / name, compute, rows.x_num.device)
+
+
+def _stored(
+    path: Path, compute: Callable[[], dict[str, Tensor]], device: torch.device
+) -> dict[str, Tensor]:
+    try:
+        found = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
+        return {name: found.tensors[name].to(device) for name in found.meta["names"]}
+    except StoreError as error:
+        if error.reason != "missing":
+            warnings.warn(
+                f"Stored embeddings cannot be used and are computed again: {error}",
+                UserWarning,
+                stacklevel=3,
+            )
+            shutil.rmtree(path, ignore_errors=True)  # named by a hash of ours: nobody else's
+    tensors = compute()
+    try:
+        write_folder(
+            path,
+            kind=KIND,
+            format_version=FORMAT_VERSION,
+            tensors=tensors,
+            meta={"names": list(tensors)},
+        )
+    except OSError as error:
+        warnings.warn(f"Embeddings are not kept: {error}", UserWarning, stacklevel=3)
+    return tensors
+
+
+def _content_hash(network: NeighborNetwork, rows: TrainingRows, settings: dict[str, str]) -> str:
+    embedder = network.embedder
+    digest = hashlib.sha256(json.dumps([embedder.config, settings], sort_keys=True).encode())
+    named = {**embedder.state_dict(), "rows/x_num": rows.x_num, "rows/x_cat": rows.x_cat}
+    for name, tensor in named.items():
+        digest.update(name.encode())
+        if tensor is not None:
+            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:32]

@@ -1,0 +1,27 @@
+"""Settings that refuse what they do not know, with a hint."""
+
+import difflib
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
+    """Return `values`, or raise ValueError naming the setting of `model` nearest to a strange one.
+
+    Parameters
+    ----------
+    values : dict or other
+        Only a dict is looked at.
+    model : pydantic model
+    what : str
+        Kind of the settings, for the message.
+    """
+    known = list(model.model_fields)
+    for name in values if isinstance(values, dict) else ():
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            listed = f"Known settings: {', '.join(known)}."
+            hint = f"Did you mean {close[0]!r}?" if close else listed
+            raise ValueError(f"Unknown {what} setting {str(name)!r}. {hint}")
+    return values

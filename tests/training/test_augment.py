@@ -1,0 +1,139 @@
+"""Augmentation: each change as its slow version, repeatable, and on the queries alone."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from nearwise.training import Augmentation, TrainConfig, augment, train_embedder
+from nearwise.training.augment import crop_and_flip, cut_out, jitter_colors, rotate
+from tests.reference.augmentation import (
+    slow_crop_and_flip,
+    slow_cut_out,
+    slow_jitter_colors,
+    slow_rotate,
+)
+from tests.training.cases import blobs, quick, small_network
+
+EVERYTHING = Augmentation(rotation=20, crop_padding=2, flip=True, color_jitter=0.3, cutout=3)
+
+
+def images(n=7, channels=3, height=6, width=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(
+        0, 256, (n, channels, height, width), generator=generator, dtype=torch.uint8
+    )
+
+
+def compare(fast, slow, atol=0):
+    assert fast.dtype == torch.uint8
+    expected = torch.tensor(slow, dtype=torch.float64)
+    torch.testing.assert_close(fast.double(), expected, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("padding", [0, 2, 4])
+def test_crops_and_flips_are_those_of_the_slow_version(channels, padding):
+    given = images(channels=channels)
+    top, left = torch.randint(2 * padding + 1, (2, 7))
+    flipped = torch.rand(7) < 0.5
+    slow = [
+        slow_crop_and_flip(image.tolist(), padding, int(t), int(at), bool(f))
+        for image, t, at, f in zip(given, top, left, flipped, strict=True)
+    ]
+    compare(crop_and_flip(given, padding, top, left, flipped), slow)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colors_are_those_of_the_slow_version(channels):
+    given = images(channels=channels)
+    factors = 0.5 + torch.rand(3, 7)
+    factors[:, 0] = 1.0
+    factors[:, 1] = 0.0
+    slow = [
+        slow_jitter_colors(image.tolist(), *map(float, own))
+        for image, own in zip(given, factors.T, strict=True)
+    ]
+    fast = jitter_colors(given, *factors)
+    compare(fast, slow, atol=0.51)
+    assert torch.equal(fast[0], given[0])
+    assert not fast[1].any()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_rotations_are_those_of_the_slow_version(channels):
+    given = images(channels=channels)
+    degrees = torch.tensor([0.0, 10.0, -10.0, 33.0, 90.0, 180.0, -75.0])
+    slow = [
+        slow_rotate(image.tolist(), float(a)) for image, a in zip(given, degrees, strict=True)
+    ]
+    fast = rotate(given, degrees)
+    compare(fast, slow, atol=0.52)
+    assert torch.equal(fast[0], given[0])
+
+
+def test_quarter_turn_goes_counter_clockwise():
+    given = images(height=5)
+    turned = rotate(given, torch.full((7,), 90.0))
+    assert torch.equal(turned, torch.rot90(given, 1, dims=(2, 3)))
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4])
+def test_cutouts_are_those_of_the_slow_version(side):
+    given = images()
+    row, column = torch.randint(6, (7,)), torch.randint(5, (7,))
+    slow = [
+        slow_cut_out(image.tolist(), side, int(r), int(c))
+        for image, r, c in zip(given, row, column, strict=True)
+    ]
+    compare(cut_out(given, side, row, column), slow, atol=0.51)
+
+
+def test_draw_is_decided_by_the_generator_alone():
+    given = images(64)
+    drawn = [augment(given, EVERYTHING, torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+    assert drawn[0].dtype == torch.uint8
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_images_of_a_batch_are_changed_each_on_its_own():
+    same = images(1).expand(64, -1, -1, -1)
+    for settings in (
+        Augmentation(crop_padding=2),
+        Augmentation(rotation=20),
+        Augmentation(color_jitter=0.3),
+        Augmentation(cutout=3),
+    ):
+        changed = augment(same, settings, torch.Generator().manual_seed(0))
+        assert len(changed.unique(dim=0)) > 10
+    flipped = augment(same, Augmentation(flip=True), torch.Generator().manual_seed(0))
+    assert len(flipped.unique(dim=0)) == 2
+
+
+def test_as_many_numbers_are_drawn_whatever_is_on():
+    states = []
+    for settings in (Augmentation(), EVERYTHING):
+        generator = torch.Generator().manual_seed(0)
+        augment(images(), settings, generator)
+        states.append(generator.get_state())
+    assert torch.equal(*states)
+    assert torch.equal(augment(images(), Augmentation(), generator), images())
+
+
+def test_crops_reach_every_place_equally():
+    marked = torch.zeros(9000, 1, 3, 3, dtype=torch.uint8)
+    marked[:, :, 1, 1] = 1
+    moved = augment(marked, Augmentation(crop_padding=1), torch.Generator().manual_seed(0))
+    share = moved.float().mean(dim=0)[0]
+    torch.testing.assert_close(share, torch.full((3, 3), 1 / 9), atol=0.015, rtol=0)
+
+
+def test_unknown_or_impossible_settings_are_named():
+    with pytest.raises(ValidationError, match="Did you mean 'crop_padding'"):
+        Augmentation(crop_paddin=4)
+    with pytest.raises(ValidationError, match="Did you mean 'cutout'"):
+        TrainConfig(augment={"cutot": 4})
+    with pytest.raises(ValidationError):
+        Augmentation(rotation=-1)
+    with pytest.raises(ValueError, match="training rows are columns"):
+        train_embedder(small_network(), blobs(), None, quick(augment={"flip": True}), seed=0)

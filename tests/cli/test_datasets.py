@@ -20,3 +20,27 @@ def test_a_wrong_name_gives_the_nearest(nearwise):
     result = nearwise("datasets", "iriss")
     assert result.exit_code == 2
     assert "'iris'" in result.err
+
+
+def test_images_show_their_shape(nearwise, tmp_path):
+    result = nearwise("datasets", "--data-root", tmp_path)
+    assert "8 x 8 x 1" in result.out
+    result = nearwise("datasets", "digits-images")
+    assert "images: 8 x 8 pixels, 1 channel (grey)" in result.out
+
+
+def test_a_folder_that_is_no_image_set_is_explained(nearwise, tmp_path):
+    result = nearwise("datasets", tmp_path)
+    assert result.exit_code == 2
+    assert "no class folders" in result.err
+
+
+def test_one_damaged_set_does_not_hide_the_others(nearwise, tmp_path):
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "test.parquet").write_text("damaged")
+    result = nearwise("datasets", "--data-root", tmp_path)
+    assert result.exit_code == 0
+    assert "cannot be read: 'nearwise datasets NAME' tells why" in result.out
+    result = nearwise("datasets", "cifar10", "--data-root", tmp_path)
+    assert result.exit_code == 2
+    assert "test.parquet cannot be read as Parquet" in result.err

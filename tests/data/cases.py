@@ -25,15 +25,22 @@ def encode(image: np.ndarray, form: str = "PNG", **options) -> bytes:
     return stream.getvalue()
 
 
+def scratched(image: np.ndarray) -> bytes:
+    """Encode an image as PNG and change some bytes of its pixels."""
+    content = encode(image)
+    return content[:60] + bytes(40) + content[100:]
+
+
 def write_shard(
     path: Path, images, labels, *, image: str = "img", label: str = "label", form: str = "PNG"
 ) -> None:
-    """Write Parquet as `datasets` does; labels are repeated to the number of images."""
+    """Write Parquet as `datasets` does, from arrays or bytes; labels are repeated as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"lossless": True} if form == "WEBP" else {}
+    contents = [one if isinstance(one, bytes) else encode(one, form, **options) for one in images]
     table = pa.table(
         {
-            image: [{"bytes": encode(one, form, **options), "path": None} for one in images],
+            image: [{"bytes": content, "path": None} for content in contents],
             label: np.resize(list(labels), len(images)),
         }
     )

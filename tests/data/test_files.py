@@ -64,6 +64,28 @@ def test_a_broken_connection_leaves_nothing(server, tmp_path):
     assert list(target.parent.iterdir()) == []
 
 
+def test_a_connection_that_ends_early_leaves_nothing(tmp_path):
+    class Half(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(CONTENT)))
+            self.end_headers()
+            self.wfile.write(CONTENT[:1000])
+
+        def log_message(self, *args):
+            """Say nothing."""
+
+    target = tmp_path / "cache-copy" / "a.data"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Half) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+        thread.start()
+        with pytest.raises(OSError, match=r"ended after 1,000 of 6000 bytes|IncompleteRead"):
+            fetch(f"http://127.0.0.1:{httpd.server_port}/a.data", target, ())
+        httpd.shutdown()
+        thread.join()
+    assert list(target.parent.iterdir()) == []
+
+
 def test_the_places_are_tried_in_order(server, tmp_path, monkeypatch):
     address, folder = server
     monkeypatch.setattr(files, "UCI_BASE", address)

@@ -6,7 +6,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
-from nearwise.data import Dataset, load_dataset, split_dataset
+from nearwise.data import Dataset, hold_out, load_dataset, split_dataset
 
 
 def labelled(y) -> Dataset:
@@ -71,3 +71,54 @@ def test_bundled_sets_are_split_by_scikit_learns_own_class_numbers():
     train, test = split_dataset(load_dataset("breast_cancer"), 3)
     assert train.tolist() == expected[0].tolist()
     assert test.tolist() == expected[1].tolist()
+
+
+@pytest.mark.parametrize("size", [5, 0.05])
+def test_held_out_rows_keep_the_classes_in_proportion(size):
+    labels = np.array(["a"] * 60 + ["b"] * 40)
+    memory, held_out = hold_out(labels, size, seed=1)
+    assert sorted([*memory, *held_out]) == list(range(100))
+    assert np.unique(labels[held_out], return_counts=True)[1].tolist() == [3, 2]
+    assert (np.diff(memory) > 0).all() and (np.diff(held_out) > 0).all()
+    assert hold_out(labels, size, seed=1)[1].tolist() == held_out.tolist()
+    assert hold_out(labels, size, seed=2)[1].tolist() != held_out.tolist()
+
+
+@pytest.mark.parametrize("size", [0, 4, -1, 0.0, 1.0, 1.5, True])
+def test_a_size_that_leaves_nothing_is_refused(size):
+    with pytest.raises(ValueError, match="nor a share"):
+        hold_out([0, 0, 1, 1], size, seed=0)
+
+
+def test_too_few_held_out_rows_for_the_classes_are_explained():
+    with pytest.raises(ValueError, match=r"\(6 rows, 3 classes\) cannot be split with size=2"):
+        hold_out([0, 0, 1, 1, 2, 2], 2, seed=0)
+    with pytest.raises(ValueError, match="The training part: each class needs two rows"):
+        hold_out([0, 0, 1], 1, seed=0)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.zeros((2, 4, 4, 3)),
+        np.zeros((2, 4, 4), dtype=np.uint8),
+        np.zeros((2, 4, 4, 4), dtype=np.uint8),
+        np.zeros((2, 3, 4, 4), dtype=np.uint8),
+        np.zeros((2, 0, 4, 1), dtype=np.uint8),
+        pd.DataFrame({"a": [1, 2]}),
+    ],
+    ids=["float", "no channels", "four channels", "channels first", "no pixels", "table"],
+)
+def test_images_are_bytes_with_one_or_three_channels_last(X):
+    with pytest.raises(ValueError, match=r"images have .*; pass a uint8 array of shape"):
+        Dataset("mine", X, np.array([0, 1]), "y", "images", "here")
+
+
+def test_images_split_like_any_rows_and_are_no_table():
+    X = np.arange(20, dtype=np.uint8).reshape(20, 1, 1, 1)
+    dataset = Dataset("mine", X, np.arange(20) % 2, "y", "images", "here")
+    train, test = split_dataset(dataset, 0)
+    assert (len(train), len(test), len(dataset)) == (16, 4, 20)
+    np.testing.assert_array_equal(dataset.rows(test)[0], X[test])
+    with pytest.raises(ValueError, match=r"images of shape \(1, 1, 1\), which are no table"):
+        dataset.to_frame()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fakes import attention, bayes, blobs, broken
 
-from nearwise.data import split_dataset
+from nearwise.data import Dataset, split_dataset
 from nearwise.experiments import Method, RecordsError, compare, read_records
 from nearwise.experiments.artifacts import artifact_path, load_json, load_predictions
 from nearwise.experiments.compare import fingerprint
@@ -131,6 +131,18 @@ def test_fingerprints_tell_labels_and_features_apart():
     one = blobs()
     assert fingerprint(one) == fingerprint(blobs())
     assert fingerprint(one) != fingerprint(blobs(spread=1.1))
+
+
+def test_fingerprints_tell_images_of_other_shapes_apart():
+    pixels = np.arange(48, dtype=np.uint8)
+    y = np.array([0, 1])
+    shapes = [(2, 4, 6, 1), (2, 6, 4, 1), (2, 2, 4, 3)]
+    prints = [
+        fingerprint(Dataset("one", pixels.reshape(shape), y, "y", "images", "here"))
+        for shape in shapes
+    ]
+    assert len({one["sha256"] for one in prints}) == 3
+    assert [one["n_columns"] for one in prints] == [24, 24, 24]
 
 
 def test_attention_rows_bring_their_halves_and_the_null_mass(tmp_path):

@@ -13,7 +13,7 @@ from nearwise.data.files import ChecksumError, cache_dir
 from nearwise.data.images import load, sets
 from nearwise.data.images.cache import cached_path
 from nearwise.data.images.load import content_digest
-from tests.data.cases import encode, idx_bytes, pixels, write_mnist, write_shard
+from tests.data.cases import idx_bytes, pixels, scratched, write_mnist, write_shard
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data set .* the official")
 REAL_ROOT = os.environ.get("NEARWISE_DATA")
@@ -144,14 +144,8 @@ def test_a_test_part_alone_loads_for_questions_about_other_classes(root):
 def test_a_slice_decodes_no_more_than_it_needs(root):
     folder = root / "cifar10"
     write_shard(folder / "train-00000-of-00002.parquet", pixels(6), range(6))
-    images = [*pixels(2)]
-    write_shard(folder / "train-00001-of-00002.parquet", images, [0])
+    write_shard(folder / "train-00001-of-00002.parquet", [scratched(pixels(1)[0])], [0])
     write_shard(folder / "test.parquet", pixels(9), range(9))
-    content = (folder / "train-00001-of-00002.parquet").read_bytes()
-    start = content.index(encode(images[0])) + 60
-    (folder / "train-00001-of-00002.parquet").write_bytes(
-        content[:start] + bytes(40) + content[start + 40 :]
-    )
     dataset = load_images("cifar10", limit=(5, 2), data_root=root)
     np.testing.assert_array_equal(dataset.X[:5], pixels(6)[:5])
     assert dataset.test_index.tolist() == [5, 6]
@@ -203,19 +197,14 @@ def test_without_a_writable_cache_images_load_all_the_same(root, tmp_path, monke
     assert len(load_images("cifar10", split="test", data_root=root)) == 2
 
 
-def flip(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes(60) + content[middle + 60 :]
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (lambda content: content[:-20], r"test\.parquet cannot be read as Parquet"),
         (lambda content: b"", r"test\.parquet cannot be read as Parquet"),
-        (flip, r"test\.parquet.* cannot be read as"),
+        (lambda content: content[:500] + bytes(2000) + content[2500:], r"test\.parquet"),
     ],
-    ids=["truncated", "empty", "flipped"],
+    ids=["truncated", "empty", "overwritten"],
 )
 def test_a_damaged_shard_is_refused_with_its_name(root, damage, message):
     path = root / "cifar10" / "test.parquet"

@@ -90,5 +90,5 @@ def load_human_labels(
             f"{len(CIFAR10_CLASSES) - 1}. Replace the file."
         )
     if hashlib.sha256(codes.astype(np.uint8).data).hexdigest() != sha256:
-        warn_of_other_content("CIFAR-10N", f"the {kind} labels", (path,))
+        warn_of_other_content("CIFAR-10N", f"{kind} labels", (path,))
     return np.array(CIFAR10_CLASSES)[codes.astype(np.int64)]

@@ -1,0 +1,137 @@
+"""Promises of folders of images: classes by folder, parts by folder, every oddity named."""
+
+import numpy as np
+import pytest
+
+from nearwise.data import describe_dataset, load_dataset, load_images, split_dataset
+from tests.data.cases import encode, pixels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes, three forms, and things that are skipped."""
+    root = tmp_path / "pets"
+    put(root / "dog" / "b.PNG", 0)
+    put(root / "dog" / "a.bmp", 1, form="BMP")
+    put(root / "cat" / "z.webp", 2, form="WEBP", lossless=True)
+    (root / "cat" / ".DS_Store").write_text("hidden")
+    (root / ".git").mkdir()
+    (root / "README.txt").write_text("about")
+    return root
+
+
+def put(path, seed, shape=(4, 5, 3), form="PNG", **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode(pixels(1, shape, seed)[0], form, **options))
+
+
+def test_classes_and_files_come_in_the_order_of_their_names(folder):
+    dataset = load_dataset(folder)
+    assert (dataset.name, dataset.kind, dataset.target_name) == ("pets", "images", "class")
+    assert dataset.y.tolist() == ["cat", "dog", "dog"]
+    assert [path.name for path in dataset.files] == ["z.webp", "a.bmp", "b.PNG"]
+    expected = [pixels(1, (4, 5, 3), seed)[0] for seed in (2, 1, 0)]
+    np.testing.assert_array_equal(dataset.X, expected)
+    assert dataset.test_index is None
+
+
+@pytest.mark.parametrize("test", ["test", "val", "Validation"])
+def test_train_and_test_folders_give_the_test_part(tmp_path, test):
+    for i, name in enumerate(
+        ("train/b/1.png", "train/a/1.png", "train/a/2.png", f"{test}/b/0.png")
+    ):
+        put(tmp_path / "set" / name, i)
+    dataset = load_dataset(str(tmp_path / "set"))
+    assert dataset.y.tolist() == ["a", "a", "b", "b"]
+    assert dataset.test_index.tolist() == [3]
+    assert [part.tolist() for part in split_dataset(dataset, 0)] == [[0, 1, 2], [3]]
+    part = load_images(tmp_path / "set", split="test")
+    assert part.y.tolist() == ["b"]
+    assert part.test_index is None
+    assert len(load_images(tmp_path / "set", split="train")) == 3
+
+
+def test_a_train_folder_alone_is_looked_into_and_a_class_of_trains_is_a_class(tmp_path):
+    put(tmp_path / "one" / "train" / "cat" / "1.png", 0)
+    assert load_dataset(tmp_path / "one").y.tolist() == ["cat"]
+    put(tmp_path / "two" / "train" / "1.png", 0)
+    put(tmp_path / "two" / "test" / "1.png", 0)
+    assert load_dataset(tmp_path / "two").y.tolist() == ["test", "train"]
+
+
+def test_mixed_sizes_and_colors_name_the_files_and_the_arguments(folder):
+    put(folder / "dog" / "c.png", 3, shape=(6, 5, 3))
+    with pytest.raises(ValueError, match=r"z\.webp is 4 x 5, .*c\.png is 6 x 5\. Pass image_size"):
+        load_dataset(folder)
+    assert load_dataset(folder, image_size=8).X.shape == (4, 8, 8, 3)
+    put(folder / "dog" / "c.png", 3, shape=(4, 5))
+    with pytest.raises(ValueError, match=r'z\.webp is rgb, .*c\.png is grey\. Pass color="rgb"'):
+        load_dataset(folder)
+    assert load_dataset(folder, color="grey").X.shape == (4, 4, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda f: (f / "eel").mkdir(), r"The class folder .*eel holds no image\. Add some, or"),
+        (
+            lambda f: (f / "dog" / "n.txt").write_text("x"),
+            r"n\.txt is no image .*Remove it, or hide",
+        ),
+        (lambda f: (f / "dog" / "n.png").write_text("x"), r"n\.png cannot be read as an image"),
+        (lambda f: put(f / "dog" / "in" / "n.png", 0), r"in is a folder within a class folder"),
+        (lambda f: put(f / "n.png", 0), r"n\.png lies beside the class folders \(1 such"),
+    ],
+    ids=["empty class", "text file", "text as png", "nested", "loose"],
+)
+def test_what_does_not_belong_is_named(folder, build, message):
+    build(folder)
+    with pytest.raises(ValueError, match=message):
+        load_dataset(folder)
+
+
+def test_a_folder_without_class_folders_is_explained(tmp_path):
+    with pytest.raises(ValueError, match="has no class folders: it holds no folders"):
+        load_dataset(tmp_path)
+    put(tmp_path / "1.png", 0)
+    with pytest.raises(ValueError, match=r"it holds 1 images\. Put the images of each class in a"):
+        load_dataset(tmp_path)
+
+
+def test_test_classes_must_be_known_and_the_test_part_one(tmp_path):
+    for name in ("train/a/1.png", "train/b/1.png", "test/c/1.png"):
+        put(tmp_path / name, 0)
+    with pytest.raises(ValueError, match=r"test has the class folders c, which .*train lacks"):
+        load_dataset(tmp_path)
+    put(tmp_path / "val" / "a" / "1.png", 0)
+    with pytest.raises(ValueError, match="holds test, val: which is the test part"):
+        load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 3}, "limit=3 is not for folders"),
+        ({"split": "test"}, "no folders train and test"),
+    ],
+)
+def test_options_that_do_not_fit_a_folder_are_explained(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_images(folder, **options)
+
+
+def test_load_dataset_keeps_its_options_apart(folder):
+    with pytest.raises(ValueError, match="image_size and color are for folders of images, not"):
+        load_dataset("iris", image_size=8)
+    with pytest.raises(ValueError, match="with the target 'class'"):
+        load_dataset(folder, target="label")
+
+
+def test_a_summary_speaks_of_images(folder):
+    put(folder / "dog" / "c.png", 0)
+    summary = describe_dataset(load_dataset(folder))
+    assert (summary.n_rows, summary.n_columns, summary.image_shape) == (4, 60, (4, 5, 3))
+    assert summary.n_duplicates == 1
+    assert summary.classes == {"cat": 1, "dog": 3}
+    assert "images: 4 x 5 pixels, 3 channels (color)" in str(summary)
+    assert "missing" not in str(summary)

@@ -1,5 +1,6 @@
 """The corrected method ("v1"): AttnKNNClassifier beside plain neighbors and its upper bound."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,6 @@ from nearwise.data import Dataset
 from nearwise.experiments.records import Record
 from nearwise.experiments.study.jobs import Job
 from nearwise.experiments.study.presets import CORRECTED, StudyPreset
-from nearwise.experiments.study.settings import refuse_unknown
 
 # Fields of StudyPreset that mean something here: rows, grids of the experiments, the upper bound.
 STUDY_FIELDS = (
@@ -103,6 +103,14 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     from nearwise.estimators import AttnKNNClassifier
 
     known = AttnKNNClassifier._get_param_names()
-    refuse_unknown(settings, [*STUDY_FIELDS, *known], 'setting of "v1"')
+    _refuse_unknown(settings, [*STUDY_FIELDS, *known])
     study = {k: v for k, v in settings.items() if k in STUDY_FIELDS}
     return study, {k: v for k, v in settings.items() if k not in STUDY_FIELDS}
+
+
+def _refuse_unknown(settings: Mapping[str, Any], known: list[str]) -> None:
+    for name in settings:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+            raise ValueError(f'Unknown setting {name!r} of "v1". {hint}')

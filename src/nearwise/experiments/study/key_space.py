@@ -20,6 +20,7 @@ from nearwise.functional import (
     topk_neighbors,
     uniform_weights,
 )
+from nearwise.training.encode import Precision
 
 N_NEIGHBORS = 16
 
@@ -81,7 +82,7 @@ class KeySpace:
         return to_numpy(aggregate_labels(weights, labels, self.n_classes, eps=smoothing))
 
 
-def cnn_keys(bound: UpperBound, device: torch.device, precision: str) -> KeySpace:
+def cnn_keys(bound: UpperBound, device: torch.device, precision: Precision) -> KeySpace:
     """Keys of the upper bound's rows: those it was trained on, held-out ones, test rows."""
     inputs, embedder = bound.inputs, bound.network.embedder
     keys = unit(encode(embedder, inputs.x_train, device, precision))

@@ -8,14 +8,17 @@ from torch.nn import functional as F
 
 from nearwise.experiments.study.inputs import StudyInputs
 from nearwise.experiments.study.presets import StudyPreset
-from nearwise.nn import Embedder, MultiHeadNeighborAttention, TabularMLP
+from nearwise.nn import Embedder, ImageEmbedder, MultiHeadNeighborAttention, TabularMLP
+from nearwise.training import TrainingRows
+from nearwise.training.encode import Precision, autocast, encode_in_pieces
 
 VOTE_EPS = 1e-8  # added to every class before the vote is normalised again, as there
-_CHUNK = {2: 8192, 4: 1000}
 
 
 class PixelMLP(TabularMLP):
     """The tabular embedder on the pixels of an image, scaled to [-1, 1]."""
+
+    takes_images = True
 
     def embed(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
         """Flat pixels (B, c * h * w) of uint8 or float images (B, c, h, w) in 0..255."""
@@ -91,8 +94,6 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
             f"backbone={preset.backbone!r} takes images and {inputs.dataset.name} has columns. "
             'Use backbone="mlp".'
         )
-    from nearwise.nn import ImageEmbedder  # type: ignore[attr-defined]
-
     embedder: Embedder = ImageEmbedder(
         preset.backbone,
         preset.dim,
@@ -113,21 +114,16 @@ def make_model(preset: StudyPreset, inputs: StudyInputs, seed: int) -> StudyMode
     return model
 
 
-def encode(embedder: nn.Module, rows: Tensor, device: torch.device, precision: str) -> Tensor:
+def encode(embedder: Embedder, rows: Tensor, device: torch.device, precision: Precision) -> Tensor:
     """Keys (n, dim) float32 of all rows on `device`: eval mode, no gradient, no augmentation."""
+    placed = TrainingRows(rows.to(device), torch.zeros(len(rows), dtype=torch.int64, device=device))
     was_training = embedder.training
     embedder.eval()
     try:
         with torch.no_grad(), autocast(device, precision):
-            parts = [embedder(part.to(device)).float() for part in rows.split(_CHUNK[rows.ndim])]
+            return encode_in_pieces(embedder, placed).float()
     finally:
         embedder.train(was_training)
-    return torch.cat(parts)
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Context in which matrix products run in bfloat16, where the preset asks for it."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def vote(weights: Tensor, labels: Tensor, n_classes: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nearwise.experiments.study.model import StudyModel, encode, vote
 from nearwise.functional import topk_neighbors
+from nearwise.training.encode import Precision
 
 _CHUNK = 1000
 
@@ -61,7 +62,9 @@ def training_neighbors(keys: Tensor, k: int, *, leave_self_out: bool) -> Found:
     return Found(keys, found.distances, found.indices)
 
 
-def look_up(model: StudyModel, rows: Tensor, memory: Memory, k_max: int, precision: str) -> Found:
+def look_up(
+    model: StudyModel, rows: Tensor, memory: Memory, k_max: int, precision: Precision
+) -> Found:
     """Encode rows and seek their nearest `k_max` (or all) remembered rows, timed."""
     start = time.perf_counter()
     query = encode(model.embedder, rows, memory.keys.device, precision)

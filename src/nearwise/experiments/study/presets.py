@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from nearwise.experiments.study.settings import first_message, refuse_unknown
+from nearwise.experiments.study.settings import first_message
+from nearwise.training.settings import refuse_unknown
 
 CORRECTED = "v1"
 
@@ -178,7 +179,7 @@ class StudyPreset(BaseModel):
     @classmethod
     def _hint_at_unknown(cls, values: Any) -> Any:
         if isinstance(values, dict):
-            refuse_unknown(values, list(cls.model_fields), "setting of the study")
+            values = refuse_unknown(values, cls, "study")
         return values
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearwise.experiments.study.inputs import StudyInputs
-from nearwise.experiments.study.model import StudyModel, autocast, encode, make_model
+from nearwise.experiments.study.model import StudyModel, encode, make_model
 from nearwise.experiments.study.neighbors import (
     Found,
     Memory,
@@ -21,8 +21,10 @@ from nearwise.experiments.study.neighbors import (
     training_neighbors,
 )
 from nearwise.experiments.study.presets import StudyPreset
-from nearwise.experiments.study.steps import Augment, step_losses, total_loss
+from nearwise.experiments.study.steps import step_losses, total_loss
+from nearwise.experiments.study.views import study_augmentation
 from nearwise.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from nearwise.training.encode import autocast
 from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
 from nearwise.training.sampling import count_batches, epoch_batches
 from nearwise.training.schedule import learning_rate_factor
@@ -82,7 +84,6 @@ def train_replay(
     *,
     device: torch.device | str = "cpu",
     checkpoint: str | Path | None = None,
-    augment: Augment | None = None,
     progress: Progress | None = None,
 ) -> TrainedRun:
     """Train embedder and attention as the study did.
@@ -100,8 +101,6 @@ def train_replay(
     checkpoint : path of a folder, optional
         Written at the end of every epoch; where it exists the run goes on from it, to the same
         result as an unbroken one. A finished run is read back.
-    augment : callable, optional
-        Makes a random view of a batch of images.
     progress : callable, optional
         Called with each epoch's record.
 
@@ -118,7 +117,7 @@ def train_replay(
     seed = inputs.seed + preset.seed_offset
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        loop = _Loop(inputs, preset, seed, device, checkpoint, augment)
+        loop = _Loop(inputs, preset, seed, device, checkpoint)
         loop.train(progress)
     return loop.result()
 
@@ -133,10 +132,9 @@ class _Loop:
         seed: int,
         device: torch.device,
         checkpoint: str | Path | None,
-        augment: Augment | None,
     ) -> None:
         self.inputs, self.preset, self.device = inputs, preset, device
-        self.augment = augment if preset.augment and inputs.is_images else None
+        self.augmentation = study_augmentation(inputs) if preset.augment else None
         self.checkpoint = checkpoint
         self.rows, self.labels = inputs.x_train.to(device), inputs.y_train.to(device)
         self.model = make_model(preset, inputs, seed).to(device)
@@ -219,7 +217,7 @@ class _Loop:
             with autocast(self.device, preset.precision):
                 step = step_losses(
                     self.model, self.rows, positions, self.labels, self.neighbors, self.memory,
-                    preset, self.generator, self.augment,
+                    preset, self.generator, self.augmentation,
                 )  # fmt: skip
                 loss = total_loss(step.parts, preset)
             self._descend(loss)

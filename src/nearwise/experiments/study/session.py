@@ -15,7 +15,6 @@ from nearwise.experiments.study.inputs import StudyInputs, make_inputs
 from nearwise.experiments.study.presets import StudyPreset
 from nearwise.experiments.study.replay import TrainedRun, run_digest, train_replay
 from nearwise.experiments.study.upper_bound import UpperBound, train_upper_bound
-from nearwise.experiments.study.views import augment_with, augmentation_of
 
 CHECKPOINTS = "checkpoints"
 
@@ -85,13 +84,11 @@ class Session:
         digest = run_digest(inputs, preset)
         if self._clean is not None and digest == run_digest(self._clean.inputs, self._clean.preset):
             return self._clean
-        augmentation = augmentation_of(self.dataset.name, inputs) if preset.augment else None
         return train_replay(
             inputs,
             preset,
             device=self.device,
             checkpoint=self._place("replay", digest),
-            augment=None if augmentation is None else augment_with(augmentation),
             progress=self._teller("replay", preset.epochs),
         )
 
@@ -99,13 +96,11 @@ class Session:
         """Train (or read back) the parametric upper bound on these rows."""
         settings = self.preset.model_dump_json(exclude={"name"})
         digest = f"{settings}{inputs.seed}{inputs.digest}"
-        is_images = inputs.is_images
         return train_upper_bound(
             inputs,
             self.preset,
             device=self.device,
             checkpoint=self._place("upper-bound", digest),
-            augmentation=augmentation_of(self.dataset.name, inputs) if is_images else None,
             progress=self._teller("upper bound", self.preset.cnn_epochs),
         )
 

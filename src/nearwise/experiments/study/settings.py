@@ -1,7 +1,5 @@
 """Settings from a YAML file, and what is said about those that do not fit."""
 
-import difflib
-from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -39,12 +37,3 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
             f"{path} holds {type(found).__name__}, not settings. Write lines such as 'epochs: 5'."
         )
     return {str(key): value for key, value in found.items()}
-
-
-def refuse_unknown(values: Mapping[str, Any], known: list[str], what: str) -> None:
-    """Raise ValueError at the first name that is not known, with the nearest one."""
-    for name in values:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
-            raise ValueError(f"Unknown {what} {name!r}. {hint}")

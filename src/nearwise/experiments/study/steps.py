@@ -1,6 +1,5 @@
 """One training step of the study: the terms of its loss, as they were."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -10,9 +9,8 @@ from nearwise.experiments.study.model import StudyModel, vote
 from nearwise.experiments.study.neighbors import Found, Memory
 from nearwise.experiments.study.presets import StudyPreset
 from nearwise.nn import soft_cross_entropy, soft_targets, supervised_contrastive
+from nearwise.training.augment import Augmentation, augment
 from nearwise.training.mixup import Mix, draw_mix, mix_labels
-
-Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Step(NamedTuple):
@@ -35,7 +33,7 @@ def step_losses(
     memory: Memory,
     preset: StudyPreset,
     generator: torch.Generator,
-    augment: Augment | None = None,
+    augmentation: Augmentation | None = None,
 ) -> Step:
     """Compute the terms of one batch.
 
@@ -56,12 +54,12 @@ def step_losses(
     preset : StudyPreset
     generator : torch.Generator
         On the CPU; decides views and MixUp.
-    augment : callable, optional
-        Makes a random view of a batch.
+    augmentation : Augmentation, optional
+        Random changes of the batch's images.
     """
     x, own = rows[positions], labels[positions]
-    if augment is not None:
-        x = augment(x, generator)
+    if augmentation is not None:
+        x = augment(x, augmentation, generator)
     mix = _draw_mix(preset, len(x), generator, x.device)
     targets = soft_targets(own, model.n_classes)
     if mix is None:

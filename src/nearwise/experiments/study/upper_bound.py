@@ -14,8 +14,10 @@ from nearwise.experiments.study.evaluate import Prediction, to_numpy
 from nearwise.experiments.study.inputs import StudyInputs
 from nearwise.experiments.study.model import encode, make_embedder
 from nearwise.experiments.study.presets import StudyPreset
+from nearwise.experiments.study.views import study_augmentation
 from nearwise.nn import NeighborNetwork
-from nearwise.training import TrainConfig, TrainingRows, train_embedder
+from nearwise.training import Augmentation, TrainConfig, TrainingRows, train_embedder
+from nearwise.training.encode import Precision
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -71,7 +73,6 @@ def train_upper_bound(
     *,
     device: torch.device | str = "cpu",
     checkpoint: str | Path | None = None,
-    augmentation: Any = None,
     progress: Progress | None = None,
 ) -> UpperBound:
     """Train backbone and linear head on the rows that are not held out.
@@ -87,8 +88,6 @@ def train_upper_bound(
     device : torch.device or str, default="cpu"
     checkpoint : path of a folder, optional
         A killed run goes on from it.
-    augmentation : Augmentation, optional
-        Views of images in training.
     progress : callable, optional
         Called with each epoch's record.
     """
@@ -100,7 +99,7 @@ def train_upper_bound(
         network = NeighborNetwork(embedder, inputs.n_classes, head=True, learn_scale=False)
     train = ~inputs.held_out
     rows = TrainingRows(inputs.x_train[train], inputs.y_train[train])
-    config = upper_bound_config(preset, augmentation)
+    config = upper_bound_config(preset, study_augmentation(inputs))
     result = train_embedder(
         network, rows, None, config,
         seed=seed, device=device, checkpoint=checkpoint, progress=progress,
@@ -113,30 +112,32 @@ def train_upper_bound(
     return UpperBound(network, inputs, result.history, temperature, proba)
 
 
-def upper_bound_config(preset: StudyPreset, augmentation: Any = None) -> TrainConfig:
+def upper_bound_config(
+    preset: StudyPreset, augmentation: Augmentation | None = None
+) -> TrainConfig:
     """Give the settings of the training loop that make it the study's CNN."""
-    extra: dict[str, Any] = {} if augmentation is None else {"augment": augmentation}
-    if preset.precision != "float32":
-        extra["precision"] = preset.precision
-    return TrainConfig(
-        epochs=preset.cnn_epochs,
-        batch_size=preset.cnn_batch_size,
-        lr=preset.cnn_lr,
-        weight_decay=preset.cnn_weight_decay,
-        label_smoothing=preset.cnn_label_smoothing,
-        warmup_epochs=0.0,
-        gradient_clip=None,
-        knn_weight=0.0,
-        ce_weight=1.0,
-        fit_scale=False,
-        patience=None,
-        **extra,
+    return TrainConfig.model_validate(
+        {
+            "epochs": preset.cnn_epochs,
+            "batch_size": preset.cnn_batch_size,
+            "lr": preset.cnn_lr,
+            "weight_decay": preset.cnn_weight_decay,
+            "label_smoothing": preset.cnn_label_smoothing,
+            "warmup_epochs": 0.0,
+            "gradient_clip": None,
+            "knn_weight": 0.0,
+            "ce_weight": 1.0,
+            "fit_scale": False,
+            "patience": None,
+            "augment": augmentation,
+            "precision": preset.precision,
+        }
     )
 
 
 @torch.no_grad()
 def predict(
-    network: NeighborNetwork, rows: Tensor, device: torch.device, precision: str
+    network: NeighborNetwork, rows: Tensor, device: torch.device, precision: Precision
 ) -> np.ndarray:
     """Class probabilities (n, n_classes) float64 of the linear head."""
     assert network.head is not None  # built with one

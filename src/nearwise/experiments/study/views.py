@@ -1,11 +1,27 @@
-"""The study's five views of a test image: itself, its mirror image and three random crops."""
+"""Views of images: what training changes at random, and the five views of a test image."""
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from nearwise.experiments.study.inputs import StudyInputs
+from nearwise.training import Augmentation
+from nearwise.training.augment import crop_and_flip
 
 N_CROPS = 3
 _PADDING, _SIDE = 4, 32  # 4 pixels of 32; smaller images are moved by as much of their side
+
+
+def study_augmentation(inputs: StudyInputs) -> Augmentation | None:
+    """Tell what the study changed in training: digits are turned, others cropped, mirrored, recolored.
+
+    None for columns.
+    """
+    if not inputs.is_images:
+        return None
+    if inputs.dataset.name in ("mnist", "digits-images"):
+        return Augmentation.model_validate({"rotation": 10})
+    padding = _padding(inputs.x_train)
+    return Augmentation.model_validate({"crop_padding": padding, "flip": True, "color_jitter": 0.2})
 
 
 def study_views(images: Tensor, seed: int) -> list[Tensor]:
@@ -22,31 +38,14 @@ def study_views(images: Tensor, seed: int) -> list[Tensor]:
     views : list of 4 uint8 Tensors of the shape of `images`
     """
     generator = torch.Generator().manual_seed(seed)
-    crops = [random_crop(images, _padding(images), generator) for _ in range(N_CROPS)]
-    return [images.flip(3), *crops]
-
-
-def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Pad with black and cut out the former size at a random place, each image at its own."""
-    n, _, height, width = images.shape
-    padded = F.pad(images, (padding,) * 4)
-    span = 2 * padding + 1
-    top = torch.randint(span, (n, 1), generator=generator)
-    left = torch.randint(span, (n, 1), generator=generator)
-    rows = (top + torch.arange(height)).to(images.device)
-    columns = (left + torch.arange(width)).to(images.device)
-    which = torch.arange(n, device=images.device)
-    cut = padded.permute(0, 2, 3, 1)[which[:, None, None], rows[:, :, None], columns[:, None, :]]
-    return cut.permute(0, 3, 1, 2).contiguous()
+    padding, n = _padding(images), len(images)
+    as_they_are = torch.zeros(n, dtype=torch.bool)
+    views = [images.flip(3)]
+    for _ in range(N_CROPS):
+        top, left = torch.randint(2 * padding + 1, (2, n), generator=generator)
+        views.append(crop_and_flip(images, padding, top, left, as_they_are))
+    return views
 
 
 def _padding(images: Tensor) -> int:
     return max(1, round(_PADDING * images.shape[2] / _SIDE))
-
-
-def augmentation_of(dataset: str, inputs: object) -> None:
-    """Stand-in."""
-
-
-def augment_with(augmentation: object) -> None:
-    """Stand-in."""

@@ -3,11 +3,14 @@
 import html
 import io
 import re
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.colors import to_rgba, to_rgba_array
 from matplotlib.figure import Figure
 
 # Stand-ins drawn by matplotlib and replaced by what the page's style sheet says.
@@ -21,6 +24,8 @@ _PAGE_COLORS = {
 # Colorblind-safe, readable on light and dark (Okabe and Ito, slightly lightened).
 LINE_COLORS = ("#0f86c9", "#009e73", "#cc79a7", "#b58900", "#7a6fd0", "#5b8a8a", "#a0522d")
 POINTS_TO_PIXELS = 1.5  # 9 pt text is 13.5 px at full width, close to the text of the page
+# The light page of style.css, for what cannot follow the reader's system.
+PRINT_COLORS = {INK: "#1d2126", FAINT: "#b9bfc7", ACCENT: "#b8430f", SOFT: "#9db0c3"}
 _STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -49,15 +54,25 @@ class Picture:
         Element to place in the page; its `aria-label` says what is to be seen.
     caption : str
         How to read it.
+    figure : Figure, optional
+        What was drawn, for other forms than the page; see `recolor`.
     """
 
     svg: str
     caption: str
+    figure: Figure | None = None
 
 
 def page_style() -> AbstractContextManager[None]:
     """Draw in the style of the page while the context lasts."""
     return matplotlib.rc_context(_STYLE)
+
+
+def picture(figure: Figure, name: str, alt: str, caption: str) -> Picture:
+    """Make a picture of a figure; see `to_svg`. Its layout is final afterwards."""
+    svg = to_svg(figure, name, alt)
+    figure.set_layout_engine("none")
+    return Picture(svg, caption, figure)
 
 
 def to_svg(figure: Figure, name: str, alt: str) -> str:
@@ -96,6 +111,26 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
         f'<svg role="img" aria-label="{html.escape(alt)}" style="max-width: {width}px" ',
         1,
     )
+
+
+def recolor(figure: Figure, colors: Mapping[str, str] = PRINT_COLORS) -> None:
+    """Replace the stand-in colors of this module in a drawn figure."""
+    wanted = {to_rgba(drawn)[:3]: to_rgba(color)[:3] for drawn, color in colors.items()}
+
+    def change(value: Any) -> Any:
+        rows = np.atleast_2d(to_rgba_array(value)) if not isinstance(value, str) else None
+        if rows is None:
+            red, green, blue, alpha = to_rgba(value)
+            return (*wanted.get((red, green, blue), (red, green, blue)), alpha)
+        return np.array([(*wanted.get(tuple(row[:3]), row[:3]), row[3]) for row in rows])
+
+    for artist in figure.findobj():
+        for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, put = getattr(artist, f"get_{part}", None), getattr(artist, f"set_{part}", None)
+            if get is None or put is None:
+                continue
+            value = get()
+            put(change(value))
 
 
 def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Any:

@@ -18,8 +18,8 @@ from nearwise.report.drawing import (
     Picture,
     canvas,
     page_style,
+    picture,
     slug,
-    to_svg,
 )
 from nearwise.report.summary import MEASURES, Results
 
@@ -27,11 +27,18 @@ N_BINS = 10
 MAX_DIAGRAMS = 8
 
 
-def comparison_bars(results: Results, dataset: str, reference: str) -> Picture:
-    """Error rate, NLL, ECE and AURC of every method, with intervals, lower is better."""
+def comparison_bars(
+    results: Results, dataset: str, reference: str, heading: str = "", name: str = ""
+) -> Picture:
+    """Error rate, NLL, ECE and AURC of every method, with intervals, lower is better.
+
+    Here and below, `heading` stands over the figure and `name` makes its ids unique in a page
+    that shows a data set more than once.
+    """
     order = results.ranked_methods(dataset)[::-1]
     with page_style():
         figure, axes = canvas(9.4, 0.9 + 0.26 * len(order), 1, 4, sharey=True)
+        head(figure, heading)
         for axis, (key, title) in zip(
             axes[0],
             [
@@ -51,7 +58,12 @@ def comparison_bars(results: Results, dataset: str, reference: str) -> Picture:
         "Lower is better in every panel. Bars are means over seeds, lines 95 % t-intervals; "
         f"{reference} is highlighted. The lines are not paired: see the differences below."
     )
-    return Picture(to_svg(figure, f"bars-{slug(dataset)}", alt), caption)
+    return picture(figure, f"bars-{slug(name or dataset)}", alt, caption)
+
+
+def head(figure: Figure, heading: str) -> None:
+    if heading:
+        figure.suptitle(heading, x=0.01, ha="left", fontsize=10, fontweight="bold")
 
 
 def _bars(
@@ -73,16 +85,26 @@ def _bars(
     axis.locator_params(axis="x", nbins=4)
 
 
-def reliability_diagrams(dataset: str, pooled: dict[str, Predictions], reference: str) -> Picture:
+def reliability_diagrams(
+    dataset: str,
+    pooled: dict[str, Predictions],
+    reference: str,
+    heading: str = "",
+    name: str = "",
+) -> Picture:
     """Accuracy against confidence in ten bins, with counts, a diagram a method."""
     methods = list(pooled)[:MAX_DIAGRAMS]
     columns = min(4, len(methods))
     rows = -(-len(methods) // columns)
     with page_style():
-        figure = Figure(figsize=(2.35 * columns, 2.9 * rows))
+        room = 0.3 if heading else 0.0  # inches
+        height = 2.9 * rows + room
+        figure = Figure(figsize=(2.35 * columns, height))
+        if heading:
+            figure.text(0.01, 1 - 0.06 / height, heading, va="top", size=10, weight="bold")
         for place, method in enumerate(methods):
             row, column = divmod(place, columns)
-            top, bottom = _diagram_axes(figure, row, column, rows, columns)
+            top, bottom = _diagram_axes(figure, row, column, (rows, columns), 1 - room / height)
             color = ACCENT if method == reference else SOFT
             _reliability(top, bottom, pooled[method], color)
             top.set_title(method)
@@ -95,17 +117,21 @@ def reliability_diagrams(dataset: str, pooled: dict[str, Predictions], reference
         "probabilities mean what they say. Lines are 95 % Wilson intervals, the strip below "
         "counts rows (log scale). Rows of all seeds are pooled."
     )
-    return Picture(to_svg(figure, f"reliability-{slug(dataset)}", alt), caption)
+    return picture(figure, f"reliability-{slug(name or dataset)}", alt, caption)
 
 
 def _diagram_axes(
-    figure: Figure, row: int, column: int, rows: int, columns: int
+    figure: Figure, row: int, column: int, shape: tuple[int, int], share: float
 ) -> tuple[Axes, Axes]:
-    """Two axes on one x at fixed places: automatic layout is slow for this many."""
+    """Two axes on one x at fixed places, in the lower `share` of the figure's height.
+
+    Automatic layout is slow for this many.
+    """
+    rows, columns = shape
     left, width = (column + 0.23) / columns, 0.72 / columns
-    base = (rows - 1 - row) / rows
-    top = figure.add_axes((left, base + 0.36 / rows, width, 0.53 / rows))
-    bottom = figure.add_axes((left, base + 0.15 / rows, width, 0.15 / rows))
+    base, unit = share * (rows - 1 - row) / rows, share / rows
+    top = figure.add_axes((left, base + 0.36 * unit, width, 0.53 * unit))
+    bottom = figure.add_axes((left, base + 0.15 * unit, width, 0.15 * unit))
     return top, bottom
 
 
@@ -138,10 +164,17 @@ def _short_count(n: int) -> str:
     return f"{n / 1000:.1f}k" if n < 10_000 else f"{n / 1000:.0f}k"
 
 
-def risk_coverage(dataset: str, pooled: dict[str, Predictions], reference: str) -> Picture:
+def risk_coverage(
+    dataset: str,
+    pooled: dict[str, Predictions],
+    reference: str,
+    heading: str = "",
+    name: str = "",
+) -> Picture:
     """Error rate among the surest share of the test rows, a line a method."""
     with page_style():
-        figure, axes = canvas(6.2, 3.3)
+        figure, axes = canvas(6.2, 3.0 if heading else 3.3)
+        head(figure, heading)
         axis = axes[0][0]
         others = [m for m in pooled if m != reference][: len(LINE_COLORS)]
         for method, color in zip(others, LINE_COLORS, strict=False):
@@ -158,7 +191,7 @@ def risk_coverage(dataset: str, pooled: dict[str, Predictions], reference: str) 
         "What the error would be if only the surest rows were answered and the rest passed on; "
         "the area under a line is its AURC. Rows of all seeds are pooled."
     )
-    return Picture(to_svg(figure, f"risk-{slug(dataset)}", alt), caption)
+    return picture(figure, f"risk-{slug(name or dataset)}", alt, caption)
 
 
 def _risk_line(axis: Axes, predictions: Predictions, color: str, label: str, width: float) -> None:
@@ -167,7 +200,13 @@ def _risk_line(axis: Axes, predictions: Predictions, color: str, label: str, wid
     axis.plot(curve.coverage[keep], curve.risk[keep], color=color, label=label, lw=width)
 
 
-def training_curves(dataset: str, method: str, history: Sequence[dict[str, Any]]) -> Picture | None:
+def training_curves(
+    dataset: str,
+    method: str,
+    history: Sequence[dict[str, Any]],
+    heading: str = "",
+    name: str = "",
+) -> Picture | None:
     """Training loss and held-out NLL against the epoch, a panel a stage; None without epochs."""
     rows = [r for r in history if r.get("epoch") is not None]
     stages = list(dict.fromkeys(str(r.get("stage", "training")) for r in rows))[:4]
@@ -175,6 +214,7 @@ def training_curves(dataset: str, method: str, history: Sequence[dict[str, Any]]
         return None
     with page_style():
         figure, axes = canvas(max(4.2, 2.4 * len(stages)), 2.5, 1, len(stages))
+        head(figure, heading)
         for axis, stage in zip(axes[0], stages, strict=True):
             _curve_panel(axis, [r for r in rows if str(r.get("stage", "training")) == stage])
             axis.set_title(stage.replace("_", " "))
@@ -188,7 +228,7 @@ def training_curves(dataset: str, method: str, history: Sequence[dict[str, Any]]
         f"{f', a line each of {members} members' if members > 1 else ''}. "
         "The test part plays no role here."
     )
-    return Picture(to_svg(figure, f"curves-{slug(dataset)}-{slug(method)}", alt), caption)
+    return picture(figure, f"curves-{slug(name or dataset)}-{slug(method)}", alt, caption)
 
 
 def _curve_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.image import imsave
+from matplotlib.image import imread, imsave
 
 MAX_COLUMNS = 8
-PIXEL = 8  # screen pixels a stored pixel in the PNG: crisp in every viewer
+SIDE = 64  # screen pixels of a small image in the PNG: whole pixels, crisp in every viewer
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,18 @@ def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, An
     Gallery
         Images as PNG; tables cut to the columns in which the shown rows differ most.
     """
-    shape = stored.get("image_shape")
     rows = stored["rows"]
+    shape = stored.get("image_shape")
+    if not shape and stored.get("kind") == "images" and rows:
+        shape = np.shape(rows[0]["row"])
     names = stored.get("columns") or [f"f{i}" for i in range(len(rows[0]["row"]) if rows else 0)]
     # Single numbers of an image or an embedding tell a reader nothing.
     bare = bool(shape) or stored.get("kind") == "embeddings"
     kept = [] if bare else _telling_columns(rows, len(names))
-    show = _ImageShower(shape, rows) if shape else _TableShower(kept)
+    show: _ImageShower | _PhotoShower | _TableShower = _TableShower(kept)
+    if shape:
+        photos = stored.get("kind") == "images"
+        show = _PhotoShower(shape) if photos else _ImageShower(shape, rows)
     examples = [_example(row, stored["classes"], show) for row in rows]
     return Gallery(
         dataset,
@@ -139,6 +144,21 @@ class _ImageShower:
         return Shown(png_uri(pixels, self.low, self.high), [])
 
 
+class _PhotoShower:
+    """Draw rows of uint8 pixels as they are: (h, w), (h, w, 1) or (h, w, 3), 0 is black."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+
+    def __call__(self, row: Any) -> Shown:
+        if row is None:
+            return Shown(None, [])
+        pixels = np.asarray(row, dtype=np.float64).reshape(self.shape)
+        if pixels.ndim == 3 and pixels.shape[2] == 1:
+            pixels = pixels[:, :, 0]
+        return Shown(png_uri(pixels, 255.0, 0.0), [])
+
+
 class _TableShower:
     """Pick the chosen columns of a row, numbers shortened."""
 
@@ -150,11 +170,40 @@ class _TableShower:
 
 
 def png_uri(pixels: np.ndarray, low: float, high: float) -> str:
-    """Draw a grey image as a PNG data URI; `low` is white, `high` black."""
-    enlarged = np.kron(pixels, np.ones((PIXEL, PIXEL)))
+    """Draw an image as a PNG data URI.
+
+    Parameters
+    ----------
+    pixels : ndarray of shape (h, w) or (h, w, 3)
+        Grey values, or red, green and blue in 0..255.
+    low, high : float
+        Grey values that are white and black; colors are drawn as they are.
+    """
+    times = max(1, SIDE // max(pixels.shape[:2]))
+    enlarged = pixels.repeat(times, axis=0).repeat(times, axis=1)
     buffer = io.BytesIO()
-    imsave(buffer, enlarged, cmap="gray_r", vmin=low, vmax=max(high, low + 1e-9), format="png")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    if enlarged.ndim == 3:
+        imsave(buffer, enlarged.round().clip(0, 255).astype(np.uint8), format="png")
+        return _uri(buffer)
+    if low > high:
+        map_name, low, high = "gray", high, low
+    else:
+        map_name, high = "gray_r", max(high, low + 1e-9)
+    imsave(buffer, enlarged, cmap=map_name, vmin=low, vmax=high, format="png")
+    return _uri(buffer)
+
+
+def _uri(buffer: io.BytesIO) -> str:
+    return _PREFIX + base64.b64encode(buffer.getvalue()).decode()
+
+
+def png_pixels(uri: str) -> np.ndarray:
+    """Read the pixels of a data URI made by `png_uri` back, for figures."""
+    pixels: np.ndarray = imread(io.BytesIO(base64.b64decode(uri.removeprefix(_PREFIX))))
+    return pixels
+
+
+_PREFIX = "data:image/png;base64,"
 
 
 def _telling_columns(rows: Sequence[dict[str, Any]], n_columns: int) -> list[int]:

@@ -1,7 +1,7 @@
 """One self-contained HTML page, and the tables beside it, made from a results folder alone."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from os import PathLike
@@ -9,17 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from nearwise import __version__
 from nearwise.experiments import METHODS, Record, read_records
 from nearwise.experiments.artifacts import (
     Predictions,
-    artifact_path,
     load_json,
 )
 from nearwise.experiments.records import write_aside
-from nearwise.report.drawing import Picture
+from nearwise.report.document import (
+    Block,
+    Document,
+    Section,
+    Terms,
+    Words,
+    document_latex,
+    document_markdown,
+)
+from nearwise.report.drawing import Picture, slug
+from nearwise.report.facts import record_facts
 from nearwise.report.figures import (
     MAX_DIAGRAMS,
     comparison_bars,
@@ -28,6 +37,7 @@ from nearwise.report.figures import (
     training_curves,
 )
 from nearwise.report.gallery import Gallery, make_page_gallery
+from nearwise.report.pdf import document_pdf
 from nearwise.report.summary import MAIN_MEASURES, MORE_MEASURES, Results, summary_json
 from nearwise.report.tables import (
     Table,
@@ -41,9 +51,12 @@ from nearwise.report.tables import (
     to_markdown,
 )
 
+FORMATS = ("pdf", "html", "md", "tex", "csv", "json")
+WRITTEN = ("md", "tex", "csv", "json", "html", "pdf")  # in this order
+
 
 @dataclass(frozen=True)
-class Section:
+class DatasetPart:
     """What the page shows of one data set."""
 
     dataset: str
@@ -67,51 +80,138 @@ class Page:
     lead: str
     reference: str
     ranks: Table | None
-    sections: list[Section]
+    sections: list[DatasetPart]
     noise: str
     methods: list[tuple[str, str]]
     facts: list[tuple[str, str]]
     version: str = __version__
 
 
-def render_report(folder: str | PathLike[str], *, title: str | None = None) -> Path:
-    """Write report.html and results.md, .tex, .csv, .json into a results folder.
+def render_report(
+    folder: str | PathLike[str],
+    *,
+    title: str | None = None,
+    formats: Sequence[str] | None = None,
+) -> Path:
+    """Write the report of a results folder beside its records.
 
-    Works from the records and what `compare` keeps beside them; run it again at any time, also
-    while a comparison is still going.
+    Works from the records and what lies beside them; run it again at any time, also while an
+    experiment or a comparison is still going. Records are never changed.
 
     Parameters
     ----------
     folder : path
-        Written by `compare`.
+        Written by `compare` or `run_experiment`; rows of experiments get the suite's report.
     title : str, optional
-        Heading of the page.
+        Heading of the report.
+    formats : sequence of str, optional
+        Of `FORMATS`: "html" and "pdf" write report.*, "md", "tex", "csv" and "json" results.*.
+        Default: all; for a comparison all but the PDF.
 
     Returns
     -------
     Path
-        The page: one file, no network, light or dark as the reader's system is.
+        The page where it was asked for, else the first file. The page is one file, needs no
+        network, and is light or dark as the reader's system is.
 
     Raises
     ------
     RecordsError
         If there are no records, or they are damaged.
+    ValueError
+        If a format is unknown, or no row is finished yet.
     OSError
         If the folder cannot be written to.
     """
     folder = Path(folder)
-    results = Results(read_records(folder), folder)
-    if not results.records:
-        raise ValueError(f"{folder} holds no finished rows yet. Let `nearwise compare` finish one.")
+    asked = check_formats(formats)
+    records = read_records(folder)
+    if not records:
+        raise ValueError(
+            f"{folder} holds no finished rows yet. Let `nearwise compare` or `nearwise experiment` "
+            "finish one."
+        )
+    if any(record.experiment for record in records):
+        written = _write_study(folder, records, title, asked or FORMATS)
+    else:
+        written = _write_comparison(folder, records, title, asked or FORMATS[1:])
+    return written.get("html", next(iter(written.values())))
+
+
+def check_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
+    """Refuse unknown formats, name the right ones; none asked for gives none."""
+    asked = tuple(dict.fromkeys(formats or ()))
+    for name in asked:
+        if name not in FORMATS:
+            raise ValueError(f"unknown format {name!r}. Known: {', '.join(FORMATS)}.")
+    return asked
+
+
+def _write_study(
+    folder: Path, records: Sequence[Record], title: str | None, formats: Sequence[str]
+) -> dict[str, Path]:
+    from nearwise.report.study.claims import judge_claims
+    from nearwise.report.study.document import study_document
+    from nearwise.report.study.export import study_csv, study_json, study_rows
+    from nearwise.report.study.parts import Study
+
+    study = Study(records, folder)
+    findings = {
+        d: {p: judge_claims(study, d, p) for p in study.presets_of(d)} for d in study.datasets
+    }
+    texts: dict[str, Callable[[], str]] = {}
+    if {"csv", "json"} & set(formats):
+        rows = study_rows(study, findings)
+        texts["csv"] = lambda: study_csv(rows)
+        texts["json"] = lambda: _json(study_json(study, findings, rows))
+    if set(formats) - {"csv", "json"}:
+        document = study_document(study, findings, title)
+        texts["html"] = lambda: render_document(document)
+        texts["md"] = lambda: document_markdown(document)
+        texts["tex"] = lambda: document_latex(document)
+        if "pdf" in formats:  # after the page, whose figures it changes
+            return _write(folder, formats, texts, lambda: document_pdf(document))
+    return _write(folder, formats, texts)
+
+
+def _write_comparison(
+    folder: Path, records: Sequence[Record], title: str | None, formats: Sequence[str]
+) -> dict[str, Path]:
+    results = Results(records, folder)
     tables = all_tables(results)
-    write_aside(folder / "results.md", "\n".join(map(to_markdown, tables)).encode())
-    write_aside(folder / "results.tex", "\n".join(map(to_latex, tables)).encode())
-    write_aside(folder / "results.csv", to_csv(results).encode())
-    summary = json.dumps(summary_json(results), ensure_ascii=False, indent=1)
-    write_aside(folder / "results.json", summary.encode())
-    page = make_page(folder, results, title)
-    write_aside(folder / "report.html", render_page(page).encode())
-    return folder / "report.html"
+    texts: dict[str, Callable[[], str]] = {
+        "md": lambda: "\n".join(map(to_markdown, tables)),
+        "tex": lambda: "\n".join(map(to_latex, tables)),
+        "csv": lambda: to_csv(results),
+        "json": lambda: _json(summary_json(results)),
+    }
+    if {"html", "pdf"} & set(formats):
+        page = make_page(folder, results, title)
+        texts["html"] = lambda: render_page(page)
+        return _write(folder, formats, texts, lambda: document_pdf(page_document(page)))
+    return _write(folder, formats, texts)
+
+
+def _write(
+    folder: Path,
+    formats: Sequence[str],
+    texts: Mapping[str, Callable[[], str]],
+    pdf: Callable[[], bytes] | None = None,
+) -> dict[str, Path]:
+    written = {}
+    for name in sorted(formats, key=WRITTEN.index):
+        path = folder / f"{'report' if name in ('html', 'pdf') else 'results'}.{name}"
+        if name == "pdf":
+            assert pdf is not None  # made by both callers where it is asked for
+            write_aside(path, pdf())
+        else:
+            write_aside(path, texts[name]().encode())
+        written[name] = path
+    return written
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)
 
 
 def make_page(folder: Path, results: Results, title: str | None = None) -> Page:
@@ -125,27 +225,66 @@ def make_page(folder: Path, results: Results, title: str | None = None) -> Page:
         [_section(folder, results, dataset, reference) for dataset in results.datasets],
         _noise(results.records[0]),
         [(m, METHODS[m].summary) for m in results.methods if m in METHODS],
-        _facts(results.records),
+        record_facts(results.records),
     )  # fmt: skip
 
 
 def render_page(page: Page) -> str:
-    """Fill the template; every text is escaped."""
+    """Fill the template of a comparison; every text is escaped."""
+    return _fill("report.html.j2", page=page)
+
+
+def render_document(document: Document) -> str:
+    """Fill the template of the suite's report; every text is escaped."""
+    return _fill("study.html.j2", document=document, reference="attention")
+
+
+def _fill(name: str, **values: Any) -> str:
     templates = files("nearwise.report") / "templates"
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = environment.from_string((templates / "report.html.j2").read_text(encoding="utf-8"))
-    return template.render(page=page, style=(templates / "style.css").read_text(encoding="utf-8"))
+
+    def read(file: str) -> str:
+        return (templates / file).read_text(encoding="utf-8")
+
+    environment = Environment(
+        loader=FunctionLoader(read),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.globals |= {"slug": slug, "kind_of": lambda block: type(block).__name__}
+    return environment.get_template(name).render(style=read("style.css"), **values)
 
 
-def _section(folder: Path, results: Results, dataset: str, reference: str) -> Section:
+def page_document(page: Page) -> Document:
+    """Lay the page of a comparison out for the PDF."""
+    sections = [Section("Over all data sets", 2, [page.ranks])] if page.ranks else []
+    for s in page.sections:
+        blocks: list[Block | None] = [
+            *(
+                Words(f"{f.method}, seed {f.seed}, failed: {f.reason}", "failed")
+                for f in s.failures
+            ),
+            s.results, s.more, s.bars, s.paired, *s.halves, s.reliability, s.risk, *s.curves,
+            *s.galleries,
+        ]  # fmt: skip
+        sections.append(Section(s.dataset, 2, [b for b in blocks if b is not None]))
+    how: list[Block] = [Words(page.noise)] if page.noise else []
+    sections.append(
+        Section("How this was measured", 2, [*how, Terms(page.methods), Terms(page.facts)])
+    )
+    footer = f"Made by nearwise {page.version} from records.jsonl in its folder."
+    return Document(page.title, page.lead, sections, footer)
+
+
+def _section(folder: Path, results: Results, dataset: str, reference: str) -> DatasetPart:
     failures = results.failures(dataset)
     order = results.ranked_methods(dataset)
     if not order:
-        return Section(dataset, failures)
+        return DatasetPart(dataset, failures)
     pooled = _pooled(results, dataset, order, reference)
     paired = paired_table(results, dataset, reference)
     halves = [halves_table(results, dataset, m) for m in order]
-    return Section(
+    return DatasetPart(
         dataset,
         failures,
         results_table(results, dataset, MAIN_MEASURES),
@@ -183,12 +322,17 @@ def _pooled(
     return pooled
 
 
+def _kept(results: Results, what: str, dataset: str, method: str, seed: int) -> Any:
+    path = results.artifact(what, dataset, method, seed, "json")
+    return None if path is None else load_json(path)
+
+
 def _curves(folder: Path, results: Results, dataset: str, order: Sequence[str]) -> list[Picture]:
     """Training curves of the first seed, of attention methods, or else of any that train."""
     found: dict[str, Picture] = {}
     for method in order:
         for seed in results.values(dataset, method, "nll"):
-            history = load_json(artifact_path(folder, "curves", dataset, method, seed, "json"))
+            history = _kept(results, "curves", dataset, method, seed)
             picture = training_curves(dataset, method, history) if history else None
             if picture is not None:
                 found[method] = picture
@@ -201,7 +345,7 @@ def _galleries(folder: Path, results: Results, dataset: str, order: Sequence[str
     """Take the gallery of the best method that has one."""
     for method in order:
         for seed in results.values(dataset, method, "nll"):
-            stored = load_json(artifact_path(folder, "galleries", dataset, method, seed, "json"))
+            stored = _kept(results, "galleries", dataset, method, seed)
             if stored and stored["rows"]:
                 return [make_page_gallery(dataset, method, seed, stored)]
     return []
@@ -228,18 +372,3 @@ def _noise(record: Record) -> str:
         f"{100 * record.noise:.0f} % of the training labels were changed ({record.noise_kind}); "
         "test labels are clean."
     )
-
-
-def _facts(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Hardware, versions and commands, each variant once."""
-
-    def distinct(values: Sequence[dict[str, Any]]) -> str:
-        texts = [", ".join(f"{k} {v}" for k, v in value.items()) for value in values if value]
-        return "; or ".join(dict.fromkeys(texts))
-
-    return [
-        ("Hardware", distinct([r.hardware for r in records])),
-        ("Versions", distinct([r.versions for r in records])),
-        ("Commands", "; ".join(dict.fromkeys(r.command for r in records if r.command))),
-        ("Finished", f"{min(r.time for r in records)} to {max(r.time for r in records)}"),
-    ]

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from nearwise.experiments import Record
-from nearwise.experiments.artifacts import Predictions, artifact_path, load_predictions
+from nearwise.experiments.artifacts import (
+    Predictions,
+    artifact_path,
+    load_predictions,
+    record_folder,
+)
 from nearwise.metrics import PairedDifference, paired_difference, rank_methods
 from nearwise.report.rows import difference_over_rows
 
@@ -31,6 +36,8 @@ class Measure:
         None for columns where neither end is good (costs are shown, not ranked).
     scale : float
         Factor applied before showing.
+    interval : bool
+        Whether the half-interval is shown beside the mean.
     """
 
     key: str
@@ -38,6 +45,7 @@ class Measure:
     digits: int
     higher_is_better: bool | None = False
     scale: float = 1.0
+    interval: bool = True
 
 
 MEASURES = (
@@ -48,12 +56,12 @@ MEASURES = (
     Measure("ece", "ECE", 4),
     Measure("equal_mass_ece", "equal-mass ECE", 4),
     Measure("smooth_ece", "smooth ECE", 4),
-    Measure("signed_gap", "signed gap", 4, None),
+    Measure("signed_gap", "signed gap", 4, None, interval=False),
     Measure("aurc", "AURC x1000", 1, False, 1000.0),
     Measure("augrc", "AUGRC x1000", 1, False, 1000.0),
-    Measure("fit_seconds", "fit s", 1, None),
-    Measure("predict_us_per_row", "predict µs/row", 0, None),
-    Measure("peak_memory_mib", "peak MiB", 0, None),
+    Measure("fit_seconds", "fit s", 1, None, interval=False),
+    Measure("predict_us_per_row", "predict µs/row", 0, None, interval=False),
+    Measure("peak_memory_mib", "peak MiB", 0, None, interval=False),
 )
 _MORE_CALIBRATION = ("equal_mass_ece", "smooth_ece", "signed_gap", "augrc")
 MAIN_MEASURES = tuple(m for m in MEASURES if m.key not in _MORE_CALIBRATION)
@@ -160,37 +168,26 @@ class Results:
         """
         question = (dataset, method, reference, key)
         if question not in self._paired:
-            self._paired[question] = self._pair(*question)
+            one, other = (self, method), (self, reference)
+            self._paired[question] = paired_across(dataset, one, other, key)
         return self._paired[question]
-
-    def _pair(self, dataset: str, method: str, reference: str, key: str) -> PairedDifference | None:
-        a = self.values(dataset, method, key)
-        b = self.values(dataset, reference, key)
-        both = [seed for seed in a if seed in b]
-        if not both:
-            return None
-        if len(both) == 1:
-            over_rows = self._over_rows(dataset, method, reference, both[0], key)
-            if over_rows is not None:
-                return over_rows
-        return paired_difference([a[s] for s in both], [b[s] for s in both], level=LEVEL)
-
-    def _over_rows(
-        self, dataset: str, method: str, reference: str, seed: int, key: str
-    ) -> PairedDifference | None:
-        mine = self.predictions(dataset, method, seed)
-        theirs = self.predictions(dataset, reference, seed)
-        if mine is None or theirs is None:
-            return None
-        return difference_over_rows(key, mine, theirs)
 
     def predictions(self, dataset: str, method: str, seed: int) -> Predictions | None:
         """Load the kept predictions of a row; None where there are none."""
         if self.folder is None:
             return None
-        return load_predictions(
-            artifact_path(self.folder, "predictions", dataset, method, seed, "npz")
-        )
+        path = self.artifact("predictions", dataset, method, seed, "npz")
+        return None if path is None else load_predictions(path)
+
+    def artifact(
+        self, what: str, dataset: str, method: str, seed: int, suffix: str
+    ) -> Path | None:
+        """Where something kept beside a row would lie; None without a folder or the row."""
+        row = self._rows.get((dataset, method, seed))
+        if self.folder is None or row is None:
+            return None
+        where = record_folder(self.folder, row)
+        return artifact_path(where, what, dataset, method, seed, suffix)
 
     def failures(self, dataset: str) -> list[Record]:
         """Failed rows of a data set."""
@@ -212,6 +209,11 @@ class Results:
         found = (r.method for r in self.records if r.part_of == method)
         return list(dict.fromkeys(found))
 
+    @property
+    def every_method(self) -> list[str]:
+        """All methods, the halves of each after it."""
+        return [name for m in self.methods for name in (m, *self.halves(m))]
+
     def reference(self) -> str:
         """Name the method others are compared with: attention, else the best mean rank."""
         for name in ("attention", "attention-fast", "attention-no-base"):
@@ -231,6 +233,34 @@ class Results:
             return {}
         table = {d: {m: row[m] for m in row if m in common} for d, row in means.items()}
         return rank_methods(table, higher_is_better=key in ("accuracy", "macro_f1"))
+
+
+def paired_across(
+    dataset: str, one: tuple[Results, str], other: tuple[Results, str], key: str
+) -> PairedDifference | None:
+    """Measure of `one` minus that of `other`, each some results and a method in them.
+
+    Returns
+    -------
+    PairedDifference or None
+        Paired by seed with a t-interval; a single seed is paired by test row where the predictions
+        of the same rows were kept, and has an infinite interval where they were not. None without
+        a common seed.
+    """
+    (results, method), (others, reference) = one, other
+    a, b = results.values(dataset, method, key), others.values(dataset, reference, key)
+    both = [seed for seed in a if seed in b]
+    if not both:
+        return None
+    if len(both) == 1:
+        mine = results.predictions(dataset, method, both[0])
+        theirs = others.predictions(dataset, reference, both[0])
+        over_rows = None
+        if mine is not None and theirs is not None:
+            over_rows = difference_over_rows(key, mine, theirs)
+        if over_rows is not None:
+            return over_rows
+    return paired_difference([a[s] for s in both], [b[s] for s in both], level=LEVEL)
 
 
 def better(difference: PairedDifference, measure: Measure) -> str:

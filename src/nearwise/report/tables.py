@@ -47,12 +47,15 @@ class Table:
         Headings, the first for the row names.
     rows : list of (name, cells)
         Cells in the order of the columns after the first.
+    wrap : bool
+        Whether names and details are sentences, which may be broken over lines.
     """
 
     title: str
     caption: str
     columns: list[str]
     rows: list[tuple[str, list[Cell]]] = field(default_factory=list)
+    wrap: bool = False
 
 
 def results_table(results: Results, dataset: str, measures: Sequence[Measure] = MEASURES) -> Table:
@@ -61,7 +64,7 @@ def results_table(results: Results, dataset: str, measures: Sequence[Measure] = 
     table = Table(
         f"{dataset}: results",
         f"{size.n_train:,} training rows, {size.n_test:,} test rows, {size.n_classes} classes. "
-        f"{_over_seeds(results)}; the best value of a column is bold, whether or not the "
+        f"{over_seeds(results)}; the best value of a column is bold, whether or not the "
         "difference is more than chance.",
         ["method", *(m.title for m in measures)],
     )
@@ -71,7 +74,7 @@ def results_table(results: Results, dataset: str, measures: Sequence[Measure] = 
         cells = [
             Cell(
                 show_mean(mean, x),
-                "best" if _is_best(mean, [means[o][i] for o in order], x) else "",
+                "best" if is_best(mean, [means[o][i] for o in order], x) else "",
             )
             for i, (x, mean) in enumerate(zip(measures, means[method], strict=True))
         ]
@@ -83,7 +86,7 @@ def paired_table(results: Results, dataset: str, reference: str) -> Table:
     """How every other method differs from the reference on the same seeds."""
     table = Table(
         f"{dataset}: difference from {reference}",
-        f"Method minus {reference}, {_pairing(results)}. "
+        f"Method minus {reference}, {pairing(results)}. "
         '"None" means that the interval holds 0: no difference is shown.',
         ["method", *(m.title for m in COMPARED)],
     )
@@ -110,7 +113,7 @@ def halves_table(results: Results, dataset: str, method: str) -> Table | None:
         f"{dataset}: what the two halves of {method} add",
         "Base alone is the null neighbor's prediction with its temperature, neighbors off; "
         "neighbors alone have the class prior in the null. Differences are the whole minus the "
-        f"half, {_pairing(results)}.{mass}",
+        f"half, {pairing(results)}.{mass}",
         ["method", *(m.title for m in COMPARED)],
     )
     for name in [method, *halves]:
@@ -167,7 +170,7 @@ def show_mean(mean: Mean | None, measure: Measure) -> str:
     if mean is None:
         return EMPTY
     text = f"{mean.mean * measure.scale:.{measure.digits}f}"
-    if mean.half is None or measure.higher_is_better is None:
+    if mean.half is None or not measure.interval:
         return text
     return f"{text} ± {mean.half * measure.scale:.{measure.digits}f}"
 
@@ -185,7 +188,8 @@ def difference_cell(difference: PairedDifference | None, measure: Measure) -> Ce
     return Cell(f"{difference.mean * scale:+.{digits}f} {word}", word, interval)
 
 
-def _is_best(mean: Mean | None, others: Sequence[Mean | None], measure: Measure) -> bool:
+def is_best(mean: Mean | None, others: Sequence[Mean | None], measure: Measure) -> bool:
+    """Whether a mean equals the best of the others in the digits shown."""
     if mean is None or measure.higher_is_better is None:
         return False
     values = [o.mean for o in others if o is not None]
@@ -195,7 +199,8 @@ def _is_best(mean: Mean | None, others: Sequence[Mean | None], measure: Measure)
     )
 
 
-def _over_seeds(results: Results) -> str:
+def over_seeds(results: Results) -> str:
+    """What a number is the mean of."""
     if len(results.seeds) == 1:
         return f"One seed ({results.seeds[0]})"
     seeds = ", ".join(map(str, results.seeds))
@@ -204,7 +209,8 @@ def _over_seeds(results: Results) -> str:
     )
 
 
-def _pairing(results: Results) -> str:
+def pairing(results: Results) -> str:
+    """How differences are paired, and what their interval is."""
     if len(results.seeds) == 1:
         return f"paired by test row, with its {100 * LEVEL:.0f} % bootstrap interval"
     return f"paired by seed, with its {100 * LEVEL:.0f} % t-interval"
@@ -254,6 +260,9 @@ _TEX = {
     "±": r"$\pm$",
     "µ": r"$\mu$",
     '"': "''",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
 }
 
 

@@ -17,7 +17,7 @@ from nearwise.experiments.records import Record
 from nearwise.experiments.study.corrected import CorrectedSession
 from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
 from nearwise.experiments.study.inputs import TEST_SIZE, stratified_part
-from nearwise.experiments.study.jobs import Job
+from nearwise.experiments.study.jobs import Job, chosen_ablations
 from nearwise.experiments.trial import Setting, Split, make_split, run_trial
 
 PLAIN = {
@@ -79,7 +79,7 @@ def ablation_jobs(session: CorrectedSession) -> list[Job]:
     """Each part of the method off, one at a time; what the user set already is left out."""
     return [
         _job(session, "ablation", _attention(session, "attention", **changes), condition)
-        for condition, changes in ABLATIONS.items()
+        for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
         if not any(name in session.parameters for name in changes)
     ]
 

@@ -155,11 +155,10 @@ def experiment_names(name: str) -> list[str]:
 
 
 def choose_device(name: str) -> torch.device:
-    """Device by name; "auto" takes CUDA, then Apple's, then the CPU."""
+    """Device by name; "auto" takes CUDA where it is there, else the CPU."""
     has_mps = torch.backends.mps.is_available()
     if name == "auto":
-        found = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
-        return torch.device(found)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda", "mps"):
         raise ValueError(f"device={name!r} is not one of auto, cpu, cuda, mps.")
     if (name == "cuda" and not torch.cuda.is_available()) or (name == "mps" and not has_mps):

@@ -24,6 +24,12 @@ class Bar:
         if self.progress is not None:
             self.progress.update(self.task, description=text)
 
+    def expect(self, n_more: int) -> None:
+        """Add steps to come."""
+        if self.progress is not None:
+            total = self.progress.tasks[self.task].total or 0
+            self.progress.update(self.task, total=total + n_more)
+
     def skip(self) -> None:
         """Count something that was finished before."""
         if self.progress is not None:

@@ -17,6 +17,7 @@ from nearwise.experiments.study.presets import CORRECTED, StudyPreset
 STUDY_FIELDS = (
     "backbone", "pretrained", "image_size", "channels", "dim", "split_seed", "max_rows",
     "max_test_rows", "held_out", "precision", "sweep_k", "ensemble_k", "noise_rates", "tail_ratios",
+    "ablations",
     "cnn_epochs", "cnn_lr", "cnn_weight_decay", "cnn_label_smoothing", "cnn_batch_size",
 )  # fmt: skip
 

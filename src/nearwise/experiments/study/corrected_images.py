@@ -4,6 +4,7 @@ Training rows, held-out rows and test rows are those of the CNN: the classifier 
 training part and divides it itself; the plain neighbors live in the CNN's own key space.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,11 +19,19 @@ from nearwise.experiments.study.corrected import CorrectedSession
 from nearwise.experiments.study.evaluate import Prediction
 from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
 from nearwise.experiments.study.inputs import StudyInputs, make_inputs
-from nearwise.experiments.study.jobs import Job, by_method, keep_json, measured, sizes
+from nearwise.experiments.study.jobs import (
+    Job,
+    by_method,
+    chosen_ablations,
+    keep_json,
+    measured,
+    sizes,
+)
 from nearwise.experiments.study.key_space import KeySpace, cnn_keys
 from nearwise.experiments.study.presets import NoiseKind
 from nearwise.experiments.study.session import Session
 from nearwise.experiments.study.upper_bound import upper_bound_names
+from nearwise.experiments.trial import HALVES, WARM_UP_ROWS, align
 
 TTA = ("flip", "shift")
 KEY_METHODS = ("uniform", "distance", "distance-tuned")
@@ -84,12 +93,11 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def ablation_jobs(session: CorrectedSession) -> list[Job]:
-    """Each part of the method off, one at a time; what the user set already is left out."""
+    """Each part of the method off, one at a time."""
     frame = _Frame(session)
     return [
         frame.attention("ablation", "attention", condition, **changes)
-        for condition, changes in ABLATIONS.items()
-        if not any(name in session.parameters for name in changes)
+        for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
     ]
 
 
@@ -155,8 +163,9 @@ class _Frame:
         session = self.session
         settings: dict[str, Any] = {
             "embedder": session.study.backbone, "n_members": 1,
+            "train_params": {"epochs": session.study.cnn_epochs},  # as many as the CNN
             "random_state": session.seed, "device": str(session.device),
-            **changes, **session.parameters,
+            **session.parameters, **changes,
         }  # fmt: skip
         return AttnKNNClassifier(**settings).fit(_images(inputs.x_train), inputs.given_labels)
 
@@ -230,8 +239,10 @@ class _Frame:
 
         def make(missing: Sequence[Record]) -> Iterator[Record]:
             inputs = self.inputs if change is None else change(self.inputs)
+            start = time.perf_counter()
             model = self.fit(inputs, **changes)
-            yield from _measured_parts(self.session, blank, model, inputs)
+            seconds = time.perf_counter() - start
+            yield from _measured_parts(self.session, blank, model, inputs, seconds)
 
         return Job(self.title(experiment, name, condition), (blank,), make)
 
@@ -255,11 +266,12 @@ def _thinned(inputs: StudyInputs, ratio: float, seed: int) -> StudyInputs:
 
 
 def _measured_parts(
-    session: CorrectedSession, blank: Record, model: Any, inputs: StudyInputs
+    session: CorrectedSession, blank: Record, model: Any, inputs: StudyInputs, fit_seconds: float
 ) -> Iterator[Record]:
-    from nearwise.experiments.trial import HALVES, align
-
+    model.predict_parts(_images(inputs.x_test[:WARM_UP_ROWS]))
+    start = time.perf_counter()
     parts = model.predict_parts(_images(inputs.x_test))
+    seconds = time.perf_counter() - start
     for half, attribute in HALVES.items():
         given = getattr(parts, attribute)
         if given is None:
@@ -270,13 +282,19 @@ def _measured_parts(
         yield measured(half_blank, prediction, inputs, session.out)
     proba = align(parts.proba, model.classes_, inputs.classes)
     record = measured(
-        blank, Prediction(blank.method, proba, None, 0.0), inputs, session.out,
+        blank, Prediction(blank.method, proba, _asked(model), seconds), inputs, session.out,
+        fit_seconds=fit_seconds,
         null_mass=float(np.mean(parts.null_mass)),
         choice=dict(getattr(model, "choice_", {})),
     )  # fmt: skip
     if getattr(model, "history_", None):
         keep_json(session.out, record, "curves", model.history_)
     yield record
+
+
+def _asked(model: Any) -> int | None:
+    k = getattr(model, "n_neighbors", None)
+    return int(k) if isinstance(k, int) else None
 
 
 def _images(tensor: torch.Tensor) -> np.ndarray:

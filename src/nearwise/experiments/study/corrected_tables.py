@@ -17,7 +17,7 @@ from nearwise.experiments.records import Record
 from nearwise.experiments.study.corrected import CorrectedSession
 from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
 from nearwise.experiments.study.inputs import TEST_SIZE, stratified_part
-from nearwise.experiments.study.jobs import Job
+from nearwise.experiments.study.jobs import Job, chosen_ablations
 from nearwise.experiments.trial import Setting, Split, make_split, run_trial
 
 PLAIN = {
@@ -76,11 +76,10 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def ablation_jobs(session: CorrectedSession) -> list[Job]:
-    """Each part of the method off, one at a time; what the user set already is left out."""
+    """Each part of the method off, one at a time."""
     return [
         _job(session, "ablation", _attention(session, "attention", **changes), condition)
-        for condition, changes in ABLATIONS.items()
-        if not any(name in session.parameters for name in changes)
+        for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
     ]
 
 
@@ -144,7 +143,7 @@ def _attention(session: CorrectedSession, name: str, **changes: Any) -> Method:
 
         settings: dict[str, Any] = {
             "random_state": context.seed, "device": str(session.device),
-            **changes, **session.parameters,
+            **session.parameters, **changes,
         }  # fmt: skip
         asked = settings.get("n_neighbors")
         if isinstance(asked, int):  # a sweep may ask for more than a fold has

@@ -21,6 +21,7 @@ from nearwise.experiments.study.neighbors import (
 from nearwise.experiments.study.replay import TrainedRun
 
 CURVE_SIZES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000)
+FITTED_UP_TO = 50  # a + b / k is said of k far below the size of a class
 _MAP_ROWS = 1000
 
 
@@ -68,7 +69,8 @@ def error_against_k(run: TrainedRun, sizes: Sequence[int] = CURVE_SIZES) -> dict
     Returns
     -------
     finding : dict
-        k, error (lists), a, b, r2, best_k (the smallest of the best), sqrt_n.
+        k, error (lists), a, b, r2, fitted_up_to (sizes up to 50 are fitted), best_k (the smallest
+        of the best), sqrt_n.
     """
     n = len(run.memory.keys)
     kept = [k for k in sizes if k <= n]
@@ -81,7 +83,10 @@ def error_against_k(run: TrainedRun, sizes: Sequence[int] = CURVE_SIZES) -> dict
 def error_curve(
     neighbor_labels: Tensor, y: Tensor, sizes: Sequence[int], n_memory: int, n_classes: int
 ) -> dict[str, Any]:
-    """Error of the uniform vote of the first k of `neighbor_labels` (n, k_max) at each size."""
+    """Error of the uniform vote of the first k of `neighbor_labels` (n, k_max) at each size.
+
+    `sizes` ascend; the finding is that of `error_against_k`.
+    """
     votes = torch.zeros(len(y), n_classes)
     errors, start = [], 0
     for k in sizes:
@@ -90,9 +95,10 @@ def error_curve(
         errors.append(float((votes.argmax(dim=1) != y).float().mean()))
         start = k
     finding: dict[str, Any] = {"k": list(sizes), "error": errors}
-    if len(sizes) > 1:
-        fit = fit_hyperbola(sizes, errors)
-        finding |= {"a": fit.a, "b": fit.b, "r2": fit.r2}
+    n_fitted = sum(k <= FITTED_UP_TO for k in sizes)
+    if n_fitted > 1:
+        fit = fit_hyperbola(sizes[:n_fitted], errors[:n_fitted])
+        finding |= {"a": fit.a, "b": fit.b, "r2": fit.r2, "fitted_up_to": sizes[n_fitted - 1]}
     return finding | {"best_k": sizes[int(np.argmin(errors))], "sqrt_n": math.sqrt(n_memory)}
 
 

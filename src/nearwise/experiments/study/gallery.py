@@ -37,15 +37,16 @@ def study_gallery(run: TrainedRun, proba: np.ndarray) -> dict[str, Any]:
         )  # fmt: skip
         weights = attention_weights(run.model, found, run.memory).cpu()
         labels = run.memory.labels.cpu()
+        indices, distances = found.indices.cpu(), found.distances.cpu().sqrt()
         for place, (position, why) in enumerate(chosen):
             order = torch.argsort(weights[place], descending=True, stable=True)
             nearest = [
                 {
-                    "id": int(found.indices[place, j]),
-                    "label": classes[int(labels[found.indices[place, j]])],
-                    "distance": float(found.distances[place, j].sqrt()),
+                    "id": int(indices[place, j]),
+                    "label": classes[int(labels[indices[place, j]])],
+                    "distance": float(distances[place, j]),
                     "weight": float(weights[place, j]),
-                    "row": _pixels(inputs.x_train[found.indices[place, j].cpu()]),
+                    "row": _pixels(inputs.x_train[indices[place, j]]),
                 }
                 for j in order[:GALLERY_NEIGHBORS].tolist()
             ]

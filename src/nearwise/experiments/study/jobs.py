@@ -1,6 +1,6 @@
 """Jobs: what an experiment measures, row by row; finished rows are skipped, failures kept."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +18,7 @@ from nearwise.experiments.progress import Bar
 from nearwise.experiments.records import Record, RunFolder
 from nearwise.experiments.study.evaluate import Prediction, study_nll
 from nearwise.experiments.study.inputs import StudyInputs
+from nearwise.experiments.study.presets import StudyPreset
 from nearwise.metrics import evaluate_probabilities
 
 
@@ -46,6 +47,7 @@ def run_jobs(jobs: Sequence[Job], folder: RunFolder, bar: Bar) -> None:
     A job that raises leaves a failed row, with the reason, for each of its missing rows, and the
     next job goes on. Ctrl-C ends the run.
     """
+    bar.expect(len(jobs))
     for job in jobs:
         bar.show(job.title)
         finished = folder.finished()
@@ -128,6 +130,15 @@ def record_path(folder: Any, record: Record, what: str, suffix: str) -> Any:
 def keep_json(folder: Any, record: Record, what: str, value: Any) -> None:
     """Keep JSON beside a record, such as its training curves."""
     save_json(record_path(folder, record, what, "json"), value)
+
+
+def chosen_ablations(
+    known: Mapping[str, dict[str, Any]], preset: StudyPreset
+) -> dict[str, dict[str, Any]]:
+    """Parts to switch: those the preset names, or all that are known."""
+    if preset.ablations is None:
+        return dict(known)
+    return {name: known[name] for name in preset.ablations if name in known}
 
 
 def by_method(records: Iterable[Record]) -> dict[str, Record]:

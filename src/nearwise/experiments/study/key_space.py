@@ -23,6 +23,7 @@ from nearwise.functional import (
 from nearwise.training.encode import Precision
 
 N_NEIGHBORS = 16
+TEMPERATURES = (*TEMPERATURE_GRID, 1.0)  # in the unit of squared L2 distances
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class KeySpace:
         held_out = self._search(self.held_out, sizes[-1])
         labels = self.held_out_labels.cpu().numpy()
         best: tuple[float, tuple[int, float, float]] | None = None
-        for k, temperature, smoothing in product(sizes, TEMPERATURE_GRID, SMOOTHING_GRID):
+        for k, temperature, smoothing in product(sizes, TEMPERATURES, SMOOTHING_GRID):
             nll = mean_nll(self._vote(held_out, k, temperature, smoothing), labels)
             if best is None or nll < best[0]:
                 best = nll, (k, temperature, smoothing)

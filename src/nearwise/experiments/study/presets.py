@@ -113,6 +113,10 @@ class StudyPreset(BaseModel):
         Neighborhood sizes of the k-sweep.
     noise_rates, tail_ratios : tuple of float
         Of the experiments on label noise and long tails.
+    human_labels : tuple of str
+        Sets of CIFAR-10N labels in the experiment on label noise.
+    ablations : tuple of str, optional
+        Parts to switch; None takes all that the preset has.
     max_rows, max_test_rows : int, optional
         A stratified part of the training and test rows; None takes all.
     """
@@ -172,6 +176,8 @@ class StudyPreset(BaseModel):
     sweep_k: tuple[int, ...] = (1, 3, 5, 10, 20, 50)
     noise_rates: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3)
     tail_ratios: tuple[float, ...] = (1.0, 0.1, 0.01)
+    human_labels: tuple[Literal["worse", "aggregate"], ...] = ("worse", "aggregate")
+    ablations: tuple[str, ...] | None = None
     max_rows: int | None = Field(None, ge=10)
     max_test_rows: int | None = Field(None, ge=10)
 
@@ -246,13 +252,24 @@ PRESET_NAMES: tuple[str, ...] = (*PRESETS, CORRECTED)
 # What the study did otherwise on these data sets. Digits of 8 pixels stand in for MNIST.
 _SETS: dict[str, dict[str, Any]] = {
     "mnist": {"image_size": 32, "channels": 3},
-    "digits-images": {"backbone": "resnet-small"},
+    "digits-images": {
+        "backbone": "resnet-small",
+        "batch_size": 64,
+        "cnn_batch_size": 64,
+        "lr": 2e-3,
+    },
 }
 _SMALL: dict[str, Any] = {
     "max_rows": 1200, "max_test_rows": 400, "epochs": 6, "cnn_epochs": 6, "batch_size": 64,
     "cnn_batch_size": 64, "warmup_epochs": 0.0, "sweep_k": (1, 5, 20), "noise_rates": (0.0, 0.3),
-    "tail_ratios": (1.0, 0.1), "dim": 64, "lr": 2e-3, "refresh_every": 2,
+    "tail_ratios": (1.0, 0.1), "dim": 64, "lr": 1e-2, "refresh_every": 2, "human_labels": (),
+    "ablations": (
+        "full", "without=contrastive", "without=mixup", "with=leave-self-out", "without=base",
+        "without=null-neighbor",
+    ),
 }  # fmt: skip
+# Photographs take longer than digits of 8 pixels.
+_SMALL_PHOTOS: dict[str, Any] = {"max_rows": 800, "max_test_rows": 300, "epochs": 4}
 
 
 def get_preset(name: str) -> StudyPreset:
@@ -310,7 +327,10 @@ def resolve_preset(
     """
     settings = get_preset(name).model_dump() | _SETS.get(dataset, {})
     if small:
-        settings |= _SMALL | ({"backbone": "resnet-small"} if kind == "images" else {})
+        settings |= _SMALL
+        if kind == "images":
+            settings |= {"backbone": "resnet-small"}
+            settings |= {} if dataset == "digits-images" else _SMALL_PHOTOS
     if kind != "images":
         batch = 32 if n_rows < 500 else 64 if n_rows < 5000 else 512
         settings |= {"backbone": "mlp", "augment": False, "batch_size": batch}

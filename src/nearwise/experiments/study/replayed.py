@@ -20,14 +20,20 @@ from nearwise.experiments.study.findings import (
 )
 from nearwise.experiments.study.gallery import study_gallery
 from nearwise.experiments.study.inputs import StudyInputs
-from nearwise.experiments.study.jobs import Job, by_method, keep_json, measured, sizes
+from nearwise.experiments.study.jobs import (
+    Job,
+    by_method,
+    chosen_ablations,
+    keep_json,
+    measured,
+    sizes,
+)
 from nearwise.experiments.study.presets import change_preset
 from nearwise.experiments.study.replay import TrainedRun
 from nearwise.experiments.study.session import Session
 from nearwise.experiments.study.upper_bound import upper_bound_names
 
 SHORT_METHODS = ("uniform", "distance", "attention")
-HUMAN_LABELS: tuple[Literal["worse", "aggregate"], ...] = ("worse", "aggregate")
 
 # Each part of the loss, of the head and of the training, off (or mended) one at a time.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -85,7 +91,7 @@ def label_noise_jobs(session: Session) -> list[Job]:
         given = label_noise(inputs.given_labels, rate, kind, session.seed, classes=inputs.classes)
         noisy = torch.from_numpy(np.searchsorted(inputs.classes, given))
         jobs += _noise_jobs(session, noisy, {"noise": float(rate), "noise_kind": kind})
-    for name in HUMAN_LABELS if session.dataset.name == "cifar10" else ():
+    for name in session.preset.human_labels if session.dataset.name == "cifar10" else ():
         human = _human_labels(session, name)
         if human is not None:
             share = round(float((human != inputs.y_train).float().mean()), 4)
@@ -129,7 +135,7 @@ def ablation_jobs(session: Session) -> list[Job]:
     """Each part off (or mended), one at a time; parts the preset does not have are left out."""
     jobs = []
     now = session.preset.model_dump()
-    for condition, changes in ABLATIONS.items():
+    for condition, changes in chosen_ablations(ABLATIONS, session.preset).items():
         same = all(now[name] == value for name, value in changes.items())
         if changes and (same or not _applies(session, changes)):
             continue

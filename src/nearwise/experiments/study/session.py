@@ -108,8 +108,10 @@ class Session:
         return self.out / CHECKPOINTS / _safe(self.dataset.name) / f"{what}-{_short(digest)}"
 
     def _teller(self, what: str, epochs: int) -> Callable[[dict[str, Any]], None]:
+        start = f"{self.dataset.name} · {self.preset.name} · seed {self.seed}"
+
         def tell(record: dict[str, Any]) -> None:
-            self.say(f"{what} epoch {record['epoch']}/{epochs}")
+            self.say(f"{start} · {what}, epoch {record['epoch']} of {epochs}")
 
         return tell
 

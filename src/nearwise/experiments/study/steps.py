@@ -92,7 +92,7 @@ def step_losses(
         parts["contrastive"] = contrast
     clean = None
     if mix is None:
-        clean = float(-proba.detach()[torch.arange(len(own)), own].log().mean())
+        clean = float(-proba.detach()[torch.arange(len(own), device=own.device), own].log().mean())
     return Step(parts, clean)
 
 

@@ -12,7 +12,7 @@ _PADDING, _SIDE = 4, 32  # 4 pixels of 32; smaller images are moved by as much o
 
 
 def study_augmentation(inputs: StudyInputs) -> Augmentation | None:
-    """Tell what the study changed in training: digits are turned, others cropped, mirrored, recolored.
+    """Tell what the study changed in training: digits are turned, others moved and recolored.
 
     None for columns.
     """

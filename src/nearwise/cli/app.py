@@ -14,10 +14,11 @@ from nearwise.cli.console import say
 from nearwise.cli.dataset_command import datasets
 from nearwise.cli.errors import show_tracebacks
 from nearwise.cli.evaluate_command import evaluate
-from nearwise.cli.experiment_command import experiment, report
+from nearwise.cli.experiment_command import experiment
 from nearwise.cli.fit_command import fit
 from nearwise.cli.manage_commands import add, inspect
 from nearwise.cli.predict_command import predict
+from nearwise.cli.report_command import report
 
 app = typer.Typer(
     name="nearwise",

@@ -1,4 +1,4 @@
-"""``nearwise experiment`` and ``nearwise report``: the study's experiments, and what they say."""
+"""``nearwise experiment``: the study's experiments, as they were and corrected."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -102,28 +102,6 @@ def experiment(
             f"{len(failed)} of {len(records)} rows failed; the others are kept, and running it "
             f"again tries these again. {' | '.join(reasons)}"
         )
-
-
-@reported
-def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="Folder written by 'nearwise experiment' or 'nearwise compare'."
-        ),
-    ],
-    quiet: QuietOption = False,
-) -> None:
-    """Render the report of a results folder again, from its records alone.
-
-    [bold]Examples[/bold]
-      nearwise report runs/replay
-    """
-    from nearwise.report import render_report
-
-    page = render_report(folder)
-    if not quiet:
-        say(f"Report: {page}")
 
 
 def _tell_defects(preset: str, *, quiet: bool) -> None:

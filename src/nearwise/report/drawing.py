@@ -23,6 +23,18 @@ _PAGE_COLORS = {
 }
 # Colorblind-safe, readable on light and dark (Okabe and Ito, slightly lightened).
 LINE_COLORS = ("#0f86c9", "#009e73", "#cc79a7", "#b58900", "#7a6fd0", "#5b8a8a", "#a0522d")
+# Color, mark and line of the suite's methods, the same in every figure.
+METHOD_LOOK: dict[str, tuple[str, str, str]] = {
+    "uniform": (LINE_COLORS[0], "s", "-"),
+    "distance": (LINE_COLORS[1], "^", "--"),
+    "distance-tuned": (LINE_COLORS[3], "v", "-."),
+    "attention": (ACCENT, "o", "-"),
+    "attention+tta": (LINE_COLORS[2], "D", ":"),
+    "cnn": (LINE_COLORS[5], "P", "--"),
+    "mlp": (LINE_COLORS[5], "P", "--"),
+    "cnn+temperature": (LINE_COLORS[4], "X", "-"),
+    "mlp+temperature": (LINE_COLORS[4], "X", "-"),
+}
 POINTS_TO_PIXELS = 1.5  # 9 pt text is 13.5 px at full width, close to the text of the page
 # The light page of style.css, for what cannot follow the reader's system.
 PRINT_COLORS = {INK: "#1d2126", FAINT: "#b9bfc7", ACCENT: "#b8430f", SOFT: "#9db0c3"}

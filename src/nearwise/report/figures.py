@@ -14,6 +14,7 @@ from nearwise.report.drawing import (
     FAINT,
     INK,
     LINE_COLORS,
+    METHOD_LOOK,
     SOFT,
     Picture,
     canvas,
@@ -21,6 +22,7 @@ from nearwise.report.drawing import (
     picture,
     slug,
 )
+from nearwise.report.lettering import wrapped
 from nearwise.report.summary import MEASURES, Results
 
 N_BINS = 10
@@ -62,8 +64,15 @@ def comparison_bars(
 
 
 def head(figure: Figure, heading: str) -> None:
+    """Put a heading over a figure, broken over lines where it is wider."""
     if heading:
-        figure.suptitle(heading, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        lines = head_lines(heading, float(figure.get_size_inches()[0]))
+        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=10, fontweight="bold")
+
+
+def head_lines(heading: str, width: float) -> list[str]:
+    """Lines of a heading over a figure of this width; the fonts of a page may be wider."""
+    return wrapped(heading, 10, 0.92 * width, bold=True)
 
 
 def _bars(
@@ -97,11 +106,13 @@ def reliability_diagrams(
     columns = min(4, len(methods))
     rows = -(-len(methods) // columns)
     with page_style():
-        room = 0.3 if heading else 0.0  # inches
+        lines = head_lines(heading, 2.35 * columns) if heading else []
+        room = 0.12 * bool(lines) + 0.18 * len(lines)  # inches
         height = 2.9 * rows + room
         figure = Figure(figsize=(2.35 * columns, height))
-        if heading:
-            figure.text(0.01, 1 - 0.06 / height, heading, va="top", size=10, weight="bold")
+        if lines:
+            title = "\n".join(lines)
+            figure.text(0.01, 1 - 0.06 / height, title, va="top", size=10, weight="bold")
         for place, method in enumerate(methods):
             row, column = divmod(place, columns)
             top, bottom = _diagram_axes(figure, row, column, (rows, columns), 1 - room / height)
@@ -173,12 +184,13 @@ def risk_coverage(
 ) -> Picture:
     """Error rate among the surest share of the test rows, a line a method."""
     with page_style():
-        figure, axes = canvas(6.2, 3.0 if heading else 3.3)
+        figure, axes = canvas(7.2, 3.0) if heading else canvas(6.2, 3.3)
         head(figure, heading)
         axis = axes[0][0]
         others = [m for m in pooled if m != reference][: len(LINE_COLORS)]
         for method, color in zip(others, LINE_COLORS, strict=False):
-            _risk_line(axis, pooled[method], color, method, 1.2)
+            known, _, line = METHOD_LOOK.get(method, (color, "", "-"))
+            _risk_line(axis, pooled[method], known, method, 1.2, line)
         if reference in pooled:
             _risk_line(axis, pooled[reference], ACCENT, reference, 2.4)
         axis.set_xlabel("coverage: share of rows answered, the surest first")
@@ -194,10 +206,12 @@ def risk_coverage(
     return picture(figure, f"risk-{slug(name or dataset)}", alt, caption)
 
 
-def _risk_line(axis: Axes, predictions: Predictions, color: str, label: str, width: float) -> None:
+def _risk_line(
+    axis: Axes, predictions: Predictions, color: str, label: str, width: float, line: str = "-"
+) -> None:
     curve = risk_coverage_curve(predictions.y, predictions.proba)
     keep = np.unique(np.linspace(0, len(curve.coverage) - 1, 300).astype(int))
-    axis.plot(curve.coverage[keep], curve.risk[keep], color=color, label=label, lw=width)
+    axis.plot(curve.coverage[keep], curve.risk[keep], color=color, label=label, lw=width, ls=line)
 
 
 def training_curves(
@@ -213,14 +227,18 @@ def training_curves(
     if not stages:
         return None
     with page_style():
-        figure, axes = canvas(max(4.2, 2.4 * len(stages)), 2.5, 1, len(stages))
+        figure, axes = canvas(_curves_width(len(stages), heading), 2.5, 1, len(stages))
         head(figure, heading)
         for axis, stage in zip(axes[0], stages, strict=True):
             _curve_panel(axis, [r for r in rows if str(r.get("stage", "training")) == stage])
             axis.set_title(stage.replace("_", " "))
             axis.set_xlabel("epoch")
         axes[0][0].set_ylabel("nats a row")
-        axes[0][-1].legend(loc="best")
+        if heading:
+            handles, labels = axes[0][-1].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside right center")
+        else:
+            axes[0][-1].legend(loc="best")
     members = len({r.get("member") for r in rows})
     alt = f"{dataset}: training loss and held-out NLL of {method} against the epoch."
     caption = (
@@ -229,6 +247,11 @@ def training_curves(
         "The test part plays no role here."
     )
     return picture(figure, f"curves-{slug(name or dataset)}-{slug(method)}", alt, caption)
+
+
+def _curves_width(n_panels: int, heading: str) -> float:
+    """Inches; a heading and the legend beside the panels need more."""
+    return max(7.2, 2.4 * n_panels + 1.4) if heading else max(4.2, 2.4 * n_panels)
 
 
 def _curve_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:

@@ -67,7 +67,7 @@ def _show(axis, image, text, *, agrees: bool = False, wide: bool = False) -> Non
 def _row_gallery(title: str, columns: Sequence[str], examples: Sequence[Example]) -> Table:
     table = Table(
         title[0].upper() + title[1:],
-        "Each test row with its strongest neighbors, their labels, attention weights and distances.",
+        "Each test row with its strongest neighbors: labels, attention weights, distances.",
         ["row", "label", "weight", "distance", *columns],
     )
     for number, example in enumerate(examples, start=1):

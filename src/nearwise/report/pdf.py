@@ -1,23 +1,21 @@
 """A report as a PDF: pages laid out by matplotlib, text and figures as vectors, no network."""
 
 import io
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Bbox
 
 from nearwise.report.document import Block, Document, Section, Terms, Words, flat_blocks
 from nearwise.report.drawing import Picture, page_style, recolor
 from nearwise.report.gallery import Gallery
 from nearwise.report.gallery_figure import gallery_blocks
+from nearwise.report.lettering import POINT, text_width, wrapped
 from nearwise.report.pdf_table import Columns, lay_out
 from nearwise.report.tables import Table
 
@@ -25,12 +23,11 @@ PAGE = (11.69, 8.27)  # A4 landscape, inches
 MARGIN, BOTTOM = 0.6, 0.55
 WIDTH = PAGE[0] - 2 * MARGIN
 LEADING = 1.38  # line height over font size
-_POINT = 1 / 72
 _INK, _MUTED, _LINE = "#1d2126", "#5b6470", "#d5d4ce"
 _COLORS = {"best": _INK, "better": "#11694a", "worse": "#a3262a", "none": _MUTED, "": _INK}
 _HEADINGS = {2: 15.0, 3: 11.5, 4: 10.0}
 # Type 42 keeps the text of the file searchable.
-_STYLE = {"pdf.fonttype": 42, "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"]}
+_STYLE: Any = {"pdf.fonttype": 42, "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"]}
 
 
 def document_pdf(document: Document) -> bytes:
@@ -59,40 +56,6 @@ def document_pdf(document: Document) -> bytes:
             _section(pages, section)
         pages.close()
     return buffer.getvalue()
-
-
-@lru_cache(maxsize=20_000)
-def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Width of a line of text in inches."""
-    font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
-    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
-    return float(width) * _POINT
-
-
-def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[str]:
-    """Break text into lines of at most `width` inches; a word that is longer is broken too."""
-    lines: list[str] = []
-    line = ""
-    for word in _words(text, size, width, bold):
-        longer = f"{line} {word}" if line else word
-        if line and text_width(longer, size, bold) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = longer
-    return [*lines, line] if line or not lines else lines
-
-
-def _words(text: str, size: float, width: float, bold: bool) -> Iterator[str]:
-    for word in text.split():
-        while text_width(word, size, bold) > width and len(word) > 1:
-            cut = next(
-                (n for n in range(len(word) - 1, 1, -1) if text_width(word[:n], size, bold) <= width),
-                1,
-            )
-            yield word[:cut]
-            word = word[cut:]
-        yield word
 
 
 class _Placed(Artist):
@@ -154,8 +117,8 @@ class _Pages:
         """Write a paragraph, over pages where it must be."""
         room = (WIDTH if width is None else width) - indent
         for line in wrapped(text, size, room, bold):
-            self.need(size * LEADING * _POINT)
-            self.left -= size * LEADING * _POINT
+            self.need(size * LEADING * POINT)
+            self.left -= size * LEADING * POINT
             self._put(line, MARGIN + indent, self.left + BOTTOM, size, color, bold)
 
     def _put(
@@ -190,7 +153,7 @@ class _Pages:
     def row(self, columns: Columns, lines: Sequence[Sequence[tuple[str, str, bool]]]) -> None:
         """Write one row of a table: for each cell its lines with their mark."""
         size = columns.size
-        step = size * LEADING * _POINT
+        step = size * LEADING * POINT
         top = self.left
         for place, (cell, x, width) in enumerate(
             zip(lines, columns.starts, columns.widths, strict=True)
@@ -266,7 +229,7 @@ def _picture(pages: _Pages, block: Picture) -> None:
         return
     lines = wrapped(block.caption, 8, 9.2)
     pages.space(0.08)
-    pages.need(float(block.figure.get_size_inches()[1]) + len(lines) * 8 * LEADING * _POINT + 0.06)
+    pages.need(float(block.figure.get_size_inches()[1]) + len(lines) * 8 * LEADING * POINT + 0.06)
     pages.picture(block.figure)
     pages.space(0.04)
     pages.text(block.caption, 8, color=_MUTED, width=9.2)
@@ -274,12 +237,12 @@ def _picture(pages: _Pages, block: Picture) -> None:
 
 
 def _table(pages: _Pages, table: Table) -> None:
-    columns, rows = lay_out(table, WIDTH, text_width, wrapped)
-    step = columns.size * LEADING * _POINT
+    columns, rows = lay_out(table, WIDTH)
+    step = columns.size * LEADING * POINT
     pages.space(0.14)
     caption = wrapped(table.caption, 8, 9.2)
     first = sum(max(map(len, row)) for row in rows[:4]) * step
-    pages.need(0.4 + len(caption) * 8 * LEADING * _POINT + first)
+    pages.need(0.4 + len(caption) * 8 * LEADING * POINT + first)
     pages.text(table.title, 9.5, bold=True)
     pages.text(table.caption, 8, color=_MUTED, width=9.2)
     pages.left -= 0.09

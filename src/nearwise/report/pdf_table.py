@@ -1,8 +1,9 @@
 """Columns of a table on a PDF page: how wide, how large the type, what is broken over lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearwise.report.lettering import text_width, wrapped
 from nearwise.report.tables import Table
 
 SIZES = (8.5, 8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
@@ -11,8 +12,6 @@ _NAME_SHARE = 0.36
 _DETAIL = 0.88  # size of a detail over that of its cell
 
 Line = tuple[str, str, bool]  # text, mark, whether it is a detail
-Width = Callable[[str, float, bool], float]
-Wrap = Callable[[str, float, float], list[str]]
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,7 @@ class Columns:
     to_left: bool = False
 
 
-def lay_out(
-    table: Table, width: float, measure: Width, wrap: Wrap
-) -> tuple[Columns, list[list[list[Line]]]]:
+def lay_out(table: Table, width: float) -> tuple[Columns, list[list[list[Line]]]]:
     """Fit a table into a width.
 
     Parameters
@@ -48,10 +45,6 @@ def lay_out(
     table : Table
     width : float
         Inches.
-    measure : callable (text, size, bold) -> float
-        Width of a line in inches.
-    wrap : callable (text, size, width) -> list of str
-        Break text into lines.
 
     Returns
     -------
@@ -63,7 +56,7 @@ def lay_out(
     natural: list[float] = []
     size = SIZES[-1]
     for size in SIZES:
-        natural = _natural_widths(table, size, measure)
+        natural = _natural_widths(table, size)
         if table.wrap or sum(natural) + GAP * (len(natural) - 1) <= width:
             break
     room = width - GAP * (len(natural) - 1)
@@ -71,16 +64,18 @@ def lay_out(
     starts = [sum(widths[:i]) + GAP * i for i in range(len(widths))]
     columns = Columns(size, starts, widths, starts[-1] + widths[-1], table.wrap)
     headings = [
-        [(line, "head", False) for line in wrap(text, size * 1.07, w)]
+        [(line, "head", False) for line in wrapped(text, size * 1.07, w)]
         for text, w in zip(table.columns, widths, strict=True)
     ]
     rows = [headings]
     for name, cells in table.rows:
-        row: list[list[Line]] = [[(x, "", False) for x in wrap(name, size, widths[0])]]
+        row: list[list[Line]] = [[(x, "", False) for x in wrapped(name, size, widths[0])]]
         for cell, w in zip(cells, widths[1:], strict=True):
-            lines = [(x, cell.mark, False) for x in wrap(cell.text, size * _bolder(cell.mark), w)]
+            lines = [
+                (x, cell.mark, False) for x in wrapped(cell.text, size * _bolder(cell.mark), w)
+            ]
             if cell.detail:
-                lines += [(x, cell.mark, True) for x in wrap(cell.detail, size * _DETAIL, w)]
+                lines += [(x, cell.mark, True) for x in wrapped(cell.detail, size * _DETAIL, w)]
             row.append(lines or [("", "", False)])
         rows.append(row)
     return columns, rows
@@ -90,15 +85,15 @@ def _bolder(mark: str) -> float:
     return 1.07 if mark == "best" else 1.0  # bold type is wider
 
 
-def _natural_widths(table: Table, size: float, measure: Width) -> list[float]:
-    widths = [measure(text, size, True) for text in table.columns]
+def _natural_widths(table: Table, size: float) -> list[float]:
+    widths = [text_width(text, size, True) for text in table.columns]
     for name, cells in table.rows:
-        widths[0] = max(widths[0], measure(name, size, False))
+        widths[0] = max(widths[0], text_width(name, size, False))
         for place, cell in enumerate(cells, start=1):
             widths[place] = max(
                 widths[place],
-                measure(cell.text, size, True),
-                measure(cell.detail, size * _DETAIL, False),
+                text_width(cell.text, size, True),
+                text_width(cell.detail, size * _DETAIL, False),
             )
     return [w * 1.02 + 0.02 for w in widths]
 

@@ -179,9 +179,7 @@ class Results:
         path = self.artifact("predictions", dataset, method, seed, "npz")
         return None if path is None else load_predictions(path)
 
-    def artifact(
-        self, what: str, dataset: str, method: str, seed: int, suffix: str
-    ) -> Path | None:
+    def artifact(self, what: str, dataset: str, method: str, seed: int, suffix: str) -> Path | None:
         """Where something kept beside a row would lie; None without a folder or the row."""
         row = self._rows.get((dataset, method, seed))
         if self.folder is None or row is None:

@@ -200,7 +200,7 @@ def is_best(mean: Mean | None, others: Sequence[Mean | None], measure: Measure) 
 
 
 def over_seeds(results: Results) -> str:
-    """What a number is the mean of."""
+    """Tell what a number is the mean of."""
     if len(results.seeds) == 1:
         return f"One seed ({results.seeds[0]})"
     seeds = ", ".join(map(str, results.seeds))

@@ -47,7 +47,7 @@ class Claim:
 
 
 def improves(method: str, references: tuple[str, ...], key: str, experiment: str = "main") -> Judge:
-    """Method against the first of the references that was run, on the same rows."""
+    """Compare a method with the first of the references that was run, on the same rows."""
 
     def judge(study: Study, dataset: str, preset: str) -> Finding:
         results = study.part(dataset, Place(experiment, preset))
@@ -112,10 +112,8 @@ def noise_helps_attention(where: str, kind: str, key: str) -> Judge:
         if ends is None:
             return not_measured()
         noisy = study.part(dataset, ends[1])
-        found = judge_improvement(
-            noisy.paired(dataset, ATTENTION, "uniform", key), _MEASURES[key]
-        )
-        return replace(found, note=found.note or ends[1].label)
+        found = judge_improvement(noisy.paired(dataset, ATTENTION, "uniform", key), _MEASURES[key])
+        return found if found.estimate is None else replace(found, note=ends[1].label)
 
     return judge
 
@@ -137,7 +135,7 @@ def costs_little(study: Study, dataset: str, preset: str) -> Finding:
     ratios = [mine[s] / theirs[s] for s in mine if theirs.get(s)]
     if not ratios:
         return not_measured()
-    return judge_range(ratios, 0.0, COST, note="times uniform's prediction time", digits=2)
+    return judge_range(ratios, 0.0, COST, digits=2, unit="times uniform's")
 
 
 def collapses(study: Study, dataset: str, preset: str) -> Finding:
@@ -150,7 +148,7 @@ def collapses(study: Study, dataset: str, preset: str) -> Finding:
     right = results.values(dataset, ATTENTION, "accuracy")
     gaps = [errors[s] - (1 - right[s]) for s in errors if s in right]
     loss = float(np.mean(losses))
-    note = f"knn loss {loss:.3f}"
+    note = f"ECE minus the error; knn loss {loss:.3f}"
     interval = _gap_over_rows(results, dataset, list(errors)) if len(gaps) == 1 else None
     found = judge_range(gaps, -GAP, GAP, note=note, interval=interval)
     if found.verdict == "validated" and max(losses) >= LOSS:
@@ -158,9 +156,7 @@ def collapses(study: Study, dataset: str, preset: str) -> Finding:
     return found
 
 
-def _gap_over_rows(
-    results: Results, dataset: str, seeds: list[int]
-) -> tuple[float, float] | None:
+def _gap_over_rows(results: Results, dataset: str, seeds: list[int]) -> tuple[float, float] | None:
     kept = results.predictions(dataset, ATTENTION, seeds[0])
     if kept is None:
         return None
@@ -186,9 +182,7 @@ def _noise_ends(
     return ends if not ends[0].noise and ends[1].noise else None
 
 
-def _drop(
-    study: Study, dataset: str, ends: tuple[Place, Place] | None, key: str
-) -> Finding:
+def _drop(study: Study, dataset: str, ends: tuple[Place, Place] | None, key: str) -> Finding:
     if ends is None:
         return not_measured()
     easy, hard = (study.part(dataset, place) for place in ends)
@@ -222,7 +216,9 @@ def _noise_claims() -> list[Claim]:
     claims = []
     for where, words in (("memory", "the memory alone"), ("everywhere", "all training rows")):
         for kind in ("symmetric", "asymmetric"):
-            text = f"Attention is robust to {kind} label noise in {words}: accuracy falls by at most"
+            text = (
+                f"Attention is robust to {kind} label noise in {words}: accuracy falls by at most"
+            )
             claims.append(
                 Claim(f"noise-{where}-{kind}", f"{text} 1 point", survives_noise(where, kind))
             )

@@ -13,7 +13,7 @@ NOT_MEASURED = "Not measured here."
 
 
 def preset_settings(study: Study, dataset: str, preset: str) -> StudyPreset | None:
-    """Settings that a replay was run with, else those of its version; None for "v1"."""
+    """Give the settings a replay was run with, else those of its version; None for "v1"."""
     for record in study.main(dataset, preset).records:
         settings = record.choice.get("settings")
         if isinstance(settings, dict):

@@ -1,6 +1,7 @@
 """The report of the suite, put together from the records and what lies beside them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from nearwise.report.figures import (
 from nearwise.report.gallery import make_page_gallery
 from nearwise.report.study.defects import defect_notes
 from nearwise.report.study.figures import confusion, memory_map, replay_curves, sweep_lines
-from nearwise.report.study.parts import EXPERIMENT_ORDER, Place, Study, seed_words
+from nearwise.report.study.parts import EXPERIMENT_ORDER, Study, seed_words
 from nearwise.report.study.published import SAID
 from nearwise.report.study.tables import (
     ablation_table,
@@ -35,7 +36,7 @@ from nearwise.report.study.tables import (
 from nearwise.report.study.theory_figures import efficiency_bars, purity_scatter, theory_panels
 from nearwise.report.study.verdicts import Finding
 from nearwise.report.summary import Results
-from nearwise.report.tables import halves_table
+from nearwise.report.tables import Table, halves_table
 
 ATTENTION = "attention"
 TITLE = "Attention over nearest neighbors: the study replayed, and corrected"
@@ -146,28 +147,39 @@ def _failure_words(study: Study, dataset: str, preset: str) -> list[Words]:
         row = " ".join(filter(None, [r.experiment, r.condition, r.method]))
         by_reason.setdefault(r.reason or "no reason given", []).append(f"{row} (seed {r.seed})")
     return [
-        Words(f"{len(rows)} row{'s' * (len(rows) > 1)} failed: {reason} Rows: {', '.join(rows)}.", "failed")
+        Words(
+            f"{len(rows)} row{'s' * (len(rows) > 1)} failed: {reason} Rows: {', '.join(rows)}.",
+            "failed",
+        )
         for reason, rows in by_reason.items()
     ]
 
 
 def _main_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
     results = study.main(dataset, preset)
-    name, heading = f"{dataset}-{preset}", study.heading(dataset, results, preset)
+    name = f"{dataset}-{preset}"
+
+    def heading(words: str) -> str:
+        return study.heading(dataset, results, preset, words)
+
     blocks: list[Block | None] = [experiment_table(study, dataset, "main", preset)]
     if results.ranked_methods(dataset):
-        blocks.append(comparison_bars(results, dataset, ATTENTION, heading, name))
+        blocks.append(comparison_bars(results, dataset, ATTENTION, heading("all methods"), name))
     blocks.append(uniform_table(study, dataset, preset))
     blocks += [
-        halves_table(results, dataset, m)
+        _halves(results, dataset, preset, m)
         for m in results.methods
         if m == ATTENTION or (m.startswith(f"{ATTENTION}+") and results.halves(m))
     ]
     pooled = _pooled(results, dataset)
     if pooled:
         shown = {m: p for m, p in pooled.items() if m in DIAGRAMS}
-        blocks.append(reliability_diagrams(dataset, shown or pooled, ATTENTION, heading, name))
-        blocks.append(risk_coverage(dataset, shown or pooled, ATTENTION, heading, name))
+        blocks.append(
+            reliability_diagrams(dataset, shown or pooled, ATTENTION, heading("reliability"), name)
+        )
+        blocks.append(
+            risk_coverage(dataset, shown or pooled, ATTENTION, heading("risk and coverage"), name)
+        )
     elif results.methods:
         blocks.append(
             Words(
@@ -178,6 +190,13 @@ def _main_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
         )
     blocks += _kept_blocks(study, dataset, preset, pooled)
     return blocks
+
+
+def _halves(results: Results, dataset: str, preset: str, method: str) -> Table | None:
+    table = halves_table(results, dataset, method)
+    if table is None:
+        return None
+    return replace(table, title=f"{dataset}, {preset}: what the two halves of {method} add")
 
 
 def _kept_blocks(
@@ -220,9 +239,7 @@ def _kept_blocks(
     return blocks
 
 
-def _first_kept(
-    results: Results, dataset: str, method: str, what: str
-) -> tuple[int, Any] | None:
+def _first_kept(results: Results, dataset: str, method: str, what: str) -> tuple[int, Any] | None:
     for seed in results.seeds:
         path = results.artifact(what, dataset, method, seed, "json")
         stored = None if path is None else load_json(path)
@@ -231,9 +248,7 @@ def _first_kept(
     return None
 
 
-def _seed_heading(
-    study: Study, dataset: str, results: Results, seed: int, *words: str
-) -> str:
+def _seed_heading(study: Study, dataset: str, results: Results, seed: int, *words: str) -> str:
     one = Results([r for r in results.records if r.seed == seed])
     return study.heading(dataset, one, *words)
 

@@ -47,7 +47,9 @@ def study_rows(study: Study, findings: Findings) -> list[dict[str, Any]]:
             for key in ("accuracy", "nll", "ece"):
                 place = Place("main", preset)
                 value = getattr(reported, key)
-                rows.append(_row("reported", "cifar10", place, reported.method, measure=key, mean=value))
+                rows.append(
+                    _row("reported", "cifar10", place, reported.method, measure=key, mean=value)
+                )
     return rows
 
 

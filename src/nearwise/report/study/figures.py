@@ -13,6 +13,7 @@ from nearwise.report.drawing import (
     FAINT,
     INK,
     LINE_COLORS,
+    METHOD_LOOK,
     Picture,
     canvas,
     page_style,
@@ -23,18 +24,6 @@ from nearwise.report.figures import head
 from nearwise.report.study.parts import Place, Study
 from nearwise.report.summary import MEASURES
 
-# One color, mark and line a method, the same in every figure.
-_LOOK: dict[str, tuple[str, str, str]] = {
-    "uniform": (LINE_COLORS[0], "s", "-"),
-    "distance": (LINE_COLORS[1], "^", "--"),
-    "distance-tuned": (LINE_COLORS[3], "v", "-."),
-    "attention": (ACCENT, "o", "-"),
-    "attention+tta": (LINE_COLORS[2], "D", ":"),
-    "cnn": (LINE_COLORS[5], "P", "--"),
-    "mlp": (LINE_COLORS[5], "P", "--"),
-    "cnn+temperature": (LINE_COLORS[4], "X", "-"),
-    "mlp+temperature": (LINE_COLORS[4], "X", "-"),
-}
 _PANELS = ("accuracy", "nll", "ece")
 MAX_CLASSES = 20
 PANEL_TITLES = {
@@ -46,7 +35,7 @@ PANEL_TITLES = {
 
 def look(method: str) -> tuple[str, str, str]:
     """Color, mark and line of a method."""
-    return _LOOK.get(method, (LINE_COLORS[6], ".", "-"))
+    return METHOD_LOOK.get(method, (LINE_COLORS[6], ".", "-"))
 
 
 def sweep_lines(
@@ -115,7 +104,7 @@ def replay_curves(
     if any(r.get("test_accuracy") is not None for r in rows):
         panels.append(_accuracy_panel)
     with page_style():
-        figure, axes = canvas(3.2 * len(panels) + 0.6, 2.8, 1, len(panels))
+        figure, axes = canvas(max(7.2, 3.2 * len(panels) + 0.6), 2.8, 1, len(panels))
         head(figure, heading)
         for axis, draw in zip(axes[0], panels, strict=True):
             draw(axis, rows)
@@ -123,20 +112,26 @@ def replay_curves(
             axis.xaxis.get_major_locator().set_params(integer=True)
     alt = f"{dataset}, {preset}: parts of the loss of {method} against the epoch."
     caption = (
-        "Parts of the training loss before their weights, as recorded in every epoch; \"knn, "
-        'plain rows" is the vote\'s NLL on unmixed batches against plain labels.'
+        'Parts of the training loss before their weights, as recorded in every epoch; "knn, '
+        "plain rows\" is the vote's NLL on unmixed batches against plain labels."
     )
     if len(panels) > 1:
         caption += " The dashed line is the entropy of uniform weights."
     if len(panels) > 2:
-        caption += " The ring marks the epoch that was kept, by accuracy on the test rows, as there."
+        caption += (
+            " The ring marks the epoch that was kept, by accuracy on the test rows, as there."
+        )
     return picture(figure, f"loss-{slug(dataset)}-{slug(preset)}-{slug(method)}", alt, caption)
 
 
 def _loss_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
-        found = {"total": row.get("train_loss"), **row["parts"], "knn, plain rows": row.get("knn_clean")}
+        found = {
+            "total": row.get("train_loss"),
+            **row["parts"],
+            "knn, plain rows": row.get("knn_clean"),
+        }
         for name, value in found.items():
             if value is not None and name != "entropy":
                 lines.setdefault(name, []).append((row["epoch"], value))
@@ -150,8 +145,10 @@ def _loss_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
         color = colors.get(name) or next(others)
         axis.plot(x, y, style, color=color, marker=".", lw=1.4, label=name)
     axis.set_title("parts of the loss, nats a row")
-    axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
-    axis.legend(fontsize=8)
+    low, high = axis.get_ylim()
+    low = min(0.0, low)
+    axis.set_ylim(low, high + 0.12 * len(lines) * (high - low))  # room for the names
+    axis.legend(fontsize=8, loc="upper right", ncols=2 if len(lines) > 3 else 1)
 
 
 def _entropy_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
@@ -188,7 +185,7 @@ def confusion(heading: str, name: str, predictions: Predictions) -> Picture:
     n = len(classes)
     side = 2.0 + 0.34 * n
     with page_style():
-        figure, axes = canvas(max(6.4, side + 1.0), min(6.2, side + 0.6))
+        figure, axes = canvas(max(7.2, side + 1.0), min(6.2, side + 0.6))
         head(figure, heading)
         axis = axes[0][0]
         axis.imshow(share, cmap="Blues", vmin=0, vmax=1)
@@ -205,8 +202,7 @@ def confusion(heading: str, name: str, predictions: Predictions) -> Picture:
         axis.set_ylabel("true")
     first = f" The first {MAX_CLASSES} classes." if len(predictions.classes) > MAX_CLASSES else ""
     caption = (
-        "Counts of test rows, all seeds together; the shade is the share of the true class."
-        f"{first}"
+        f"Counts of test rows, all seeds together; the shade is the share of the true class.{first}"
     )
     return picture(figure, name, f"Confusion matrix: {heading}.", caption)
 
@@ -216,7 +212,7 @@ def memory_map(heading: str, name: str, drawn: dict[str, Any]) -> Picture:
     classes = drawn["classes"]
     memory, test = np.asarray(drawn["memory"]), np.asarray(drawn["test"])
     with page_style():
-        figure, axes = canvas(6.6, 4.3)
+        figure, axes = canvas(7.2, 4.3)
         head(figure, heading)
         axis = axes[0][0]
         labels, test_labels = np.asarray(drawn["memory_label"]), np.asarray(drawn["test_label"])

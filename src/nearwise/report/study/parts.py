@@ -135,7 +135,7 @@ class Study:
         ]
 
     def details(self, dataset: str, place: Place, method: str, key: str) -> dict[int, Any]:
-        """What the rows' `details` hold under a key, by seed; missing ones are left out."""
+        """Look a key up in the rows' `details`, by seed; missing ones are left out."""
         rows = self._parts.get((dataset, place), [])
         return {
             r.seed: r.details[key]

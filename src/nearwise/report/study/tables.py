@@ -45,11 +45,12 @@ def experiment_table(study: Study, dataset: str, experiment: str, preset: str) -
         return None
     first = next(r for _, r in parts if r.records)
     size = first.records[0]
+    where = "a column" if len(parts) == 1 else "a condition"
     table = Table(
         f"{dataset}, {preset}: {experiment}",
-        f"{_train_sizes(parts)} training rows, {size.n_test:,} test rows, {size.n_classes} classes. "
-        f"{over_seeds(first)}; the best value of {'a column' if len(parts) == 1 else 'a condition'}"
-        " is bold, whether or not the difference is more than chance.",
+        f"{_train_sizes(parts)} training rows, {size.n_test:,} test rows, {size.n_classes} "
+        f"classes. {over_seeds(first)}; the best value of {where} "
+        "is bold, whether or not the difference is more than chance.",
         ["method" if len(parts) == 1 else "condition: method", *(m.title for m in measures)],
     )
     for place, results in parts:
@@ -127,9 +128,7 @@ def ablation_table(study: Study, dataset: str, preset: str) -> Table | None:
         if place.condition == "full":
             continue
         part = (study.part(dataset, place), "attention")
-        found = [
-            paired_across(dataset, part, (full, "attention"), m.key) for m in SWEEP_COMPARED
-        ]
+        found = [paired_across(dataset, part, (full, "attention"), m.key) for m in SWEEP_COMPARED]
         if any(found):
             cells = [difference_cell(d, m) for d, m in zip(found, SWEEP_COMPARED, strict=True)]
             table.rows.append((place.label, cells))
@@ -146,7 +145,7 @@ def _differences(
 
 
 def published_table(study: Study, dataset: str) -> Table | None:
-    """The study's own numbers beside the replays' and, below, ours."""
+    """Put the study's own numbers beside the replays' and, below, ours."""
     presets = [p for p in study.presets_of(dataset) if study.main(dataset, p).records]
     replays = [p for p in presets if any(p in row.presets for row in REPORTED)]
     if not replays:
@@ -171,9 +170,7 @@ def published_table(study: Study, dataset: str) -> Table | None:
 _HEADS = ("accuracy", "NLL", "ECE")
 
 
-def _published_rows(
-    study: Study, dataset: str, preset: str
-) -> list[tuple[str, Reported | None]]:
+def _published_rows(study: Study, dataset: str, preset: str) -> list[tuple[str, Reported | None]]:
     known = {row.method: row for row in REPORTED if preset in row.presets}
     run = study.main(dataset, preset).methods
     names = [*run, *(m for m in known if m not in run)]
@@ -211,9 +208,7 @@ def claim_tables(dataset: str, findings: dict[str, dict[str, Finding]]) -> list[
     for start in range(0, len(presets), PRESETS_A_TABLE):
         shown = presets[start : start + PRESETS_A_TABLE]
         more = f" ({', '.join(shown)})" if len(presets) > PRESETS_A_TABLE else ""
-        table = Table(
-            f"{dataset}: verdicts{more}", CLAIMS_CAPTION, ["claim", *shown], wrap=True
-        )
+        table = Table(f"{dataset}: verdicts{more}", CLAIMS_CAPTION, ["claim", *shown], wrap=True)
         for claim in CLAIMS:
             cells = [claim_cell(findings[p][claim.key]) for p in shown]
             table.rows.append((claim.text, cells))
@@ -237,7 +232,7 @@ def claim_cell(finding: Finding) -> Cell:
 
 
 def theory_table(study: Study, dataset: str, preset: str) -> Table | None:
-    """What the theory experiment found, a row a quantity."""
+    """List what the theory experiment found, a row a quantity."""
     rows: list[tuple[str, str, str, str, int]] = [
         ("memory purity: neighbors that agree", "collapse", "purity", "", 3),
         ("accuracy of their vote", "collapse", "accuracy", "", 3),
@@ -256,9 +251,11 @@ def theory_table(study: Study, dataset: str, preset: str) -> Table | None:
         ("norm of keys: mean", "norms", "norms", "mean", 4),
         ("norm of keys: spread", "norms", "norms", "std", 4),
     ]
+    places = study.places(dataset, "theory", preset)
+    seeds = sorted({s for p in places for s in study.part(dataset, p).seeds})
     table = Table(
         f"{dataset}, {preset}: theory",
-        f"What explains the results, {seed_words(study.seeds)}; mean ± half the 95 % t-interval "
+        f"What explains the results, {seed_words(seeds)}; mean ± half the 95 % t-interval "
         "where there is more than one.",
         ["quantity", "value"],
     )

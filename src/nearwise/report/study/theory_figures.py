@@ -39,7 +39,7 @@ def theory_panels(study: Study, dataset: str, preset: str) -> Picture | None:
     if not any(shown):
         return None
     with page_style():
-        figure, axes = canvas(max(4.6, 3.3 * sum(shown)), 2.9, 1, sum(shown))
+        figure, axes = canvas(max(7.2, 3.3 * sum(shown)), 2.9, 1, sum(shown))
         part = study.part(dataset, study.places(dataset, "theory", preset)[0])
         head(figure, study.heading(dataset, part, preset, "theory"))
         free = iter(axes[0])
@@ -71,19 +71,22 @@ def _error_panel(axis: Axes, study: Study, dataset: str, preset: str) -> None:
     axis.plot(common, mean, "o", color=ACCENT, markersize=4, label="measured")
     a, b = (study.detail(dataset, place, "attention", name) for name in ("a", "b"))
     if a is not None and b is not None:
-        fine = np.geomspace(common[0], common[-1], 100)
+        ends = study.details(dataset, place, "attention", "fitted_up_to").values()
+        fine = np.geomspace(common[0], min(ends, default=common[-1]), 100)
         sign = "+" if b.mean >= 0 else "-"
         label = f"{a.mean:.3f} {sign} {abs(b.mean):.3f} / k"
         axis.plot(fine, a.mean + b.mean / fine, color=LINE_COLORS[0], lw=1.4, label=label)
     root = study.detail(dataset, place, "attention", "sqrt_n")
     if root is not None and common[0] <= root.mean <= common[-1]:
-        axis.axvline(root.mean, color=INK, ls=":", lw=1, label=f"square root of n = {root.mean:.0f}")
+        axis.axvline(
+            root.mean, color=INK, ls=":", lw=1, label=f"square root of n = {root.mean:.0f}"
+        )
     axis.set_xscale("log")
     ticks = [k for k in (1, 10, 100, 1000) if common[0] <= k <= common[-1]]
     axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
     axis.minorticks_off()
     top = float(max(mean))
-    axis.set_ylim(0, 1.35 * top if top > 0 else 1)
+    axis.set_ylim(0, 1.75 * top if top > 0 else 1)
     axis.set_xlabel("neighbors k")
     axis.set_title("error of the vote")
     axis.legend(fontsize=8, loc="upper left")
@@ -143,17 +146,19 @@ def purity_scatter(study: Study, dataset: str) -> Picture | None:
     if first is None or sum(len(set(p)) for p in points.values()) < 2:
         return None
     with page_style():
-        figure, axes = canvas(5.6, 4.0)
+        figure, axes = canvas(7.2, 4.0)
         head(figure, study.heading(dataset, first, "purity against accuracy"))
         axis = axes[0][0]
         both = [v for p in points.values() for pair in p for v in pair]
         low = max(0.0, min(both) - 0.05)
-        axis.plot([low, 1], [low, 1], color=FAINT, lw=1, ls="--", label="agreement is as often right")
+        axis.plot(
+            [low, 1], [low, 1], color=FAINT, lw=1, ls="--", label="agreement is as often right"
+        )
         colors = (ACCENT, *LINE_COLORS)
         marks = "osD^vPX"
-        for place, (preset, pairs) in enumerate(points.items()):
+        for turn, (preset, pairs) in enumerate(points.items()):
             x, y = zip(*sorted(set(pairs)), strict=True)
-            axis.plot(x, y, marks[place % 7], color=colors[place % 8], markersize=6, alpha=0.8,
+            axis.plot(x, y, marks[turn % 7], color=colors[turn % 8], markersize=6, alpha=0.8,
                       label=preset)  # fmt: skip
         axis.set_xlim(low, 1.01)
         axis.set_ylim(low, 1.01)
@@ -197,10 +202,10 @@ def efficiency_bars(study: Study, dataset: str) -> Picture | None:
         figure, axes = canvas(9.4, 1.1 + 0.34 * len(found), 1, 3, sharey=True)
         head(figure, _efficiency_heading(study, dataset, facts))
         for axis, (key, (title, form)) in zip(axes[0], titles.items(), strict=True):
-            for place, (method, means) in enumerate(found):
-                if key in means:
+            for row, (method, shown) in enumerate(found):
+                if key in shown:
                     color = ACCENT if method == "exact" else SOFT
-                    _bar(axis, place, means[key], color, form)
+                    _bar(axis, row, shown[key], color, form)
             axis.set_title(title)
             axis.set_xlim(0, 1.25 * axis.get_xlim()[1])
             axis.locator_params(axis="x", nbins=4)

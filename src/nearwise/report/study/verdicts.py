@@ -38,6 +38,8 @@ class Finding:
         Decimals shown.
     scale : float
         Factor applied before showing.
+    unit : str
+        Follows the amount of what is no difference, such as a ratio, which has no sign.
     """
 
     verdict: Verdict
@@ -49,23 +51,25 @@ class Finding:
     note: str = ""
     digits: int = 4
     scale: float = 1.0
+    unit: str = ""
 
     @property
     def amount(self) -> str:
         """By how much, with the interval; empty where nothing was measured."""
         if self.estimate is None:
             return ""
-        text = f"{self._show(self.estimate)}"
-        if self.low is None or self.high is None:
-            return text
-        return f"{text} [{self._show(self.low)}, {self._show(self.high)}]"
+        text = self._show(self.estimate)
+        if self.low is not None and self.high is not None:
+            text = f"{text} [{self._show(self.low)}, {self._show(self.high)}]"
+        return f"{text} {self.unit}".rstrip()
 
     def as_dict(self) -> dict[str, Any]:
         """Fields for JSON, without those that only concern how it is shown."""
-        return {k: v for k, v in asdict(self).items() if k not in ("digits", "scale")}
+        return {k: v for k, v in asdict(self).items() if k not in ("digits", "scale", "unit")}
 
     def _show(self, value: float) -> str:
-        return f"{value * self.scale:+.{self.digits}f}"
+        sign = "" if self.unit else "+"
+        return f"{value * self.scale:{sign}.{self.digits}f}"
 
 
 def not_measured(note: str = "") -> Finding:
@@ -142,7 +146,7 @@ def judge_margin(
 
 def judge_range(
     values: Sequence[float], low: float, high: float, *, note: str = "", digits: int = 4,
-    interval: tuple[float, float] | None = None,
+    interval: tuple[float, float] | None = None, unit: str = "",
 ) -> Finding:  # fmt: skip
     """Judge "the mean lies between `low` and `high`", the interval included.
 
@@ -152,7 +156,7 @@ def judge_range(
         One a seed; none gives "not measured".
     low, high : float
         Where it should lie.
-    note, digits
+    note, digits, unit
         Kept with the finding.
     interval : (float, float), optional
         Interval over test rows, for a single seed; without it one seed is "not measured".
@@ -163,13 +167,13 @@ def judge_range(
     ends, over = (mean.low, mean.high), "seeds"
     if mean.low is None:
         if interval is None:
-            note = "; ".join(filter(None, [note, NO_INTERVAL]))
-            return Finding("not measured", mean.mean, note=note, digits=digits)
+            note = "; ".join(filter(None, [note, "one seed gives no interval"]))
+            return Finding("not measured", mean.mean, note=note, digits=digits, unit=unit)
         ends, over = interval, "test rows"
     assert ends[0] is not None and ends[1] is not None  # set above
     inside = low <= ends[0] and ends[1] <= high
     verdict: Verdict = "validated" if inside else "not validated"
-    return Finding(verdict, mean.mean, *ends, len(values), over, note, digits)
+    return Finding(verdict, mean.mean, *ends, len(values), over, note, digits, unit=unit)
 
 
 def _found(

@@ -1,0 +1,43 @@
+"""``nearwise report``: what a results folder says, rendered from its records alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearwise.cli.console import say
+from nearwise.cli.errors import reported
+from nearwise.cli.options import QuietOption
+from nearwise.cli.parsing import split_list
+
+
+@reported
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder written by 'nearwise experiment' or 'nearwise compare'."
+        ),
+    ],
+    formats: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Of html, pdf, md, tex, csv, json; default: all."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the report.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Render the report of a results folder again, from its records alone.
+
+    Writes report.html (one page that needs no network), report.pdf, and all tables as results.md,
+    .tex, .csv and .json beside the records, which are never changed. A folder of experiments gets
+    the verdict on every claim, computed from the records; what was not run is left out.
+
+    [bold]Examples[/bold]
+      nearwise report runs/replay
+      nearwise report runs/first --formats html,pdf --title "Wine, five seeds"
+    """
+    from nearwise.report import FORMATS, render_report
+
+    page = render_report(folder, title=title, formats=split_list(formats) or FORMATS)
+    if not quiet:
+        say(f"Report: {page}")

@@ -66,7 +66,7 @@ def _show(axis, image, text, *, agrees: bool = False, wide: bool = False) -> Non
 
 def _row_gallery(title: str, columns: Sequence[str], examples: Sequence[Example]) -> Table:
     table = Table(
-        title[0].upper() + title[1:],
+        title,
         "Each test row with its strongest neighbors: labels, attention weights, distances.",
         ["row", "label", "weight", "distance", *columns],
     )

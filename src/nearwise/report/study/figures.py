@@ -53,9 +53,11 @@ def sweep_lines(
         head(figure, study.heading(dataset, parts[-1][1], preset, words or experiment))
         for axis, key in zip(axes[0], _PANELS, strict=True):
             measure = next(m for m in MEASURES if m.key == key)
-            for method in methods:
-                _sweep_line(axis, dataset, parts, method, key)
+            for turn, method in enumerate(methods):
+                aside = turn - (len(methods) - 1) / 2
+                _sweep_line(axis, dataset, parts, (method, key), aside, log)
             axis.set_title(measure.title)
+            axis.margins(x=0.08)
             if log:
                 axis.set_xscale("log")
             numbers = sorted({p.number for p, _ in parts if p.number is not None})
@@ -73,8 +75,11 @@ def sweep_lines(
     return picture(figure, name, alt, caption)
 
 
-def _sweep_line(axis: Axes, dataset: str, parts: Any, method: str, key: str) -> None:
-    points = []
+def _sweep_line(
+    axis: Axes, dataset: str, parts: Any, asked: tuple[str, str], aside: float, log: bool
+) -> None:
+    """Draw a method's line, `aside` steps from its place so that intervals do not cover others."""
+    (method, key), points = asked, []
     for place, results in parts:
         mean = results.mean(dataset, method, key)
         if mean is not None:
@@ -82,7 +87,9 @@ def _sweep_line(axis: Axes, dataset: str, parts: Any, method: str, key: str) -> 
             points.append((scale * place.number, mean.mean, mean.half or 0.0))
     if not points:
         return
-    x, y, half = zip(*sorted(points), strict=True)
+    x, y, half = (np.array(v) for v in zip(*sorted(points), strict=True))
+    if any(half):
+        x = x * 1.04**aside if log else x + 0.012 * aside * (x[-1] - x[0])
     color, mark, line = look(method)
     width = 2.2 if method == "attention" else 1.3
     axis.errorbar(

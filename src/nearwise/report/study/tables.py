@@ -36,10 +36,9 @@ def experiment_table(study: Study, dataset: str, experiment: str, preset: str) -
     """Mean and half-interval of every method at every condition; None without any number."""
     places = study.places(dataset, experiment, preset)
     parts = [(place, study.part(dataset, place)) for place in places]
+    wanted = STUDY_MEASURES if experiment == "main" else STUDY_MEASURES[: -len(_COSTS)]
     measures = [
-        m
-        for m in STUDY_MEASURES
-        if any(r.values(dataset, x, m.key) for _, r in parts for x in r.methods)
+        m for m in wanted if any(r.values(dataset, x, m.key) for _, r in parts for x in r.methods)
     ]
     if not measures:
         return None
@@ -288,10 +287,11 @@ def efficiency_table(study: Study, dataset: str) -> Table | None:
         ("recall", "recall", 4),
     )
     places = study.places(dataset, "efficiency", "")
+    seeds = sorted({s for p in places for s in study.part(dataset, p).seeds})
     table = Table(
         f"{dataset}: efficiency",
         "Times depend on the machine and on what else it did; recall is the share of the true "
-        f"nearest that were found. {seed_words(study.seeds).capitalize()}.",
+        f"nearest that were found. {seed_words(seeds).capitalize()}.",
         ["index", *(title for _, title, _ in measures)],
     )
     for place in places:

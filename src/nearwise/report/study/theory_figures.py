@@ -231,10 +231,11 @@ def _bar(axis: Axes, place: int, mean: Mean, color: str, form: str) -> None:
 
 
 def _efficiency_heading(study: Study, dataset: str, facts: dict[str, Any]) -> str:
+    seeds = {r.seed for r in study.records if r.dataset == dataset}
     sizes = ""
     if facts.get("n_rows"):
         sizes = (
             f" (n = {facts['n_rows']:,} x {facts.get('dim')}, {facts.get('n_queries'):,} queries, "
             f"k = {facts.get('k')})"
         )
-    return f"{dataset}, efficiency{sizes}, {seed_words(study.seeds)}"
+    return f"{dataset}, efficiency{sizes}, {seed_words(list(seeds))}"

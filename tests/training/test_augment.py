@@ -63,9 +63,7 @@ def test_colors_are_those_of_the_slow_version(channels):
 def test_rotations_are_those_of_the_slow_version(channels):
     given = images(channels=channels)
     degrees = torch.tensor([0.0, 10.0, -10.0, 33.0, 90.0, 180.0, -75.0])
-    slow = [
-        slow_rotate(image.tolist(), float(a)) for image, a in zip(given, degrees, strict=True)
-    ]
+    slow = [slow_rotate(image.tolist(), float(a)) for image, a in zip(given, degrees, strict=True)]
     fast = rotate(given, degrees)
     compare(fast, slow, atol=0.52)
     assert torch.equal(fast[0], given[0])

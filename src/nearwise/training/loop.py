@@ -260,8 +260,9 @@ class _Run:
             self.row_weights,
         )
         for batch in batches:
-            lr = set_learning_rate(self.optimizer, config, epoch * n_batches + steps, n_batches)
-            for name, value in self.gradients.take(batch).items():
+            step = epoch * n_batches + steps
+            lr = set_learning_rate(self.optimizer, config, step, n_batches)
+            for name, value in self.gradients.take(batch, step).items():
                 totals[name] = totals.get(name, 0.0) + value
             self._descend()
             steps += 1

@@ -235,8 +235,6 @@ class _Run:
             fit_start_scale(network, self.rows, self.generator, precision=self.config.precision)
         if self.held_out is not None:
             self._note_best(0, self._held_out_nll())
-        if self.cache is not None:
-            self.cache.refresh_all()
         # A folder that cannot be written to shows here, not after an epoch.
         self._save()
 
@@ -363,7 +361,7 @@ class _Run:
         extra = {}
         if self.row_weights is not None:
             extra["row_weights"] = self.row_weights
-        if self.cache is not None:
+        if self.cache is not None and len(self.cache.keys):
             extra["cache"] = self.cache.keys
         if self.gradients.n_pieces > 1:
             extra["n_pieces"] = torch.tensor(self.gradients.n_pieces)

@@ -129,7 +129,7 @@ def test_keys_far_from_the_origin_keep_their_small_differences():
 @pytest.mark.parametrize("cosine", [False, True])
 @pytest.mark.parametrize("n_learned", [0, 20, N])
 def test_only_the_learned_keys_get_a_gradient(cosine, n_learned):
-    rows, labels, generator = case(False, cosine)
+    rows, labels, _ = case(False, cosine)
     model, ids = network(cosine), torch.arange(N)
     gradients = []
     for given in (None, n_learned):

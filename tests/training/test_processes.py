@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nearwise.training import TrainingRows, train_embedder
+from nearwise.training.checks import check_shares
 from nearwise.training.processes import Processes, join_processes
 from tests.training.cases import blobs, quick, small_network
 
@@ -137,6 +138,13 @@ def test_processes_resume_to_an_unbroken_result_bit_for_bit(ended):
     for rank in (0, 1):
         for key, tensor in ended["mixed", 0].items():
             assert torch.equal(ended["resumed", rank][key], tensor), key
+
+
+def test_batches_too_small_to_share_are_named():
+    with pytest.raises(ValueError, match="Batches of 6 rows cannot be shared by 4 processes"):
+        check_shares(12, 8, 4)
+    check_shares(12, 8, 3)
+    check_shares(12, 2, 1)
 
 
 def test_one_process_shares_nothing(monkeypatch):

@@ -67,7 +67,10 @@ class Processes:
     def from_first(self, tensor: Tensor) -> Tensor:
         """Overwrite `tensor` with the first process' one."""
         if self.several:
-            dist.broadcast(tensor, src=0)
+            sent = tensor.contiguous()  # what channels-last convolutions are not
+            dist.broadcast(sent, src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
         return tensor
 
     def gather(self, rows: Tensor) -> list[Tensor]:

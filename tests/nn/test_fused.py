@@ -124,3 +124,32 @@ def test_keys_far_from_the_origin_keep_their_small_differences():
     near = neighbor_vote(rows, rows, torch.tensor(1.0), labels, 2, **common)
     far = neighbor_vote(rows + 1000, rows + 1000, torch.tensor(1.0), labels, 2, **common)
     torch.testing.assert_close(near, far, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+@pytest.mark.parametrize("n_learned", [0, 20, N])
+def test_only_the_learned_keys_get_a_gradient(cosine, n_learned):
+    rows, labels, _ = case(False, cosine)
+    model, ids = network(cosine), torch.arange(N)
+    gradients = []
+    for given in (None, n_learned):
+        query, keys = rows[:64].clone().requires_grad_(), rows.clone().requires_grad_()
+        loss = fused_leave_one_out_nll(
+            query,
+            keys,
+            model.scale,
+            labels[:64],
+            labels,
+            ids[:64],
+            ids,
+            C,
+            similarity=model.similarity,
+            n_learned=given,
+        )
+        loss.backward()
+        gradients.append((loss.detach(), query.grad, keys.grad))
+    everything, some = gradients
+    torch.testing.assert_close(some[:2], everything[:2])
+    learned = torch.zeros(N, D, dtype=torch.float64) if some[2] is None else some[2]
+    torch.testing.assert_close(learned[:n_learned], everything[2][:n_learned])
+    assert not learned[n_learned:].any()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nearwise.data import DatasetSummary
 
 _ABSENT = "not here"
+_UNREADABLE = "cannot be read"
 
 
 @reported
@@ -49,9 +50,13 @@ def datasets(
             known[one] = _ABSENT
         except ImportError:
             known[one] = 'needs the extra "vision"'
+        except (ValueError, OSError):
+            known[one] = _UNREADABLE
     show(_listing(known))
     if _ABSENT in known.values():
         show("not here: 'nearwise datasets NAME' tells where it was sought, and downloads it.")
+    if _UNREADABLE in known.values():
+        show("cannot be read: 'nearwise datasets NAME' tells why.")
 
 
 def _listing(known: "dict[str, DatasetSummary | str]") -> Any:

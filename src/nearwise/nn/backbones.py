@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from inspect import signature
@@ -185,7 +185,7 @@ def pretrained_backbone(
     transformers = _transformers()
     try:
         with _quiet():
-            config = transformers.AutoConfig.from_pretrained(source)
+            config = _cached_first(transformers.AutoConfig.from_pretrained, source)
             config = getattr(config, "vision_config", config)  # CLIP: the tower that sees
             model = _load(transformers.AutoModel, source, config=config)
             pixels = _preprocessor(source)
@@ -242,7 +242,8 @@ def _imagenet_model(name: str) -> nn.Module | None:
     except Exception as error:  # the hub client has many ways to say that there is no network
         warnings.warn(
             f"ImageNet weights for {name!r} ({_HUB[name]!r}) could not be had: "
-            f"{_first_line(error)} The backbone starts from scratch.",
+            f"{_first_line(error)} The backbone starts from scratch. Save the model with "
+            "transformers on a machine that is online and give its folder as the backbone instead.",
             UserWarning,
             stacklevel=5,
         )
@@ -252,13 +253,26 @@ def _imagenet_model(name: str) -> nn.Module | None:
 def _load(loader: Any, source: str, **options: Any) -> nn.Module:
     # float32 whatever the file holds: half precision is a matter of autocast.
     model: nn.Module
-    model, found = loader.from_pretrained(
-        source, dtype=torch.float32, output_loading_info=True, **options
+    model, found = _cached_first(
+        loader.from_pretrained,
+        source,
+        dtype=torch.float32,
+        output_loading_info=True,
+        **options,
     )
     missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler"))
     if missing:
         raise ValueError(f"its file lacks the weights {', '.join(missing[:3])}.")
     return model
+
+
+def _cached_first(load: Callable[..., Any], source: str, **options: Any) -> Any:
+    # The hub is asked, with half a minute of retries where there is no network, only for what is
+    # not on this machine.
+    try:
+        return load(source, local_files_only=True, **options)
+    except OSError:
+        return load(source, **options)
 
 
 def _replace_stem(model: Any, spec: BackboneSpec) -> None:
@@ -312,12 +326,13 @@ def _preprocessor(source: str) -> dict[str, Any]:
     """Pixel statistics from preprocessor_config.json, read as it is: no image library is needed."""
     from transformers.utils import cached_file
 
-    found = cached_file(
-        source,
-        "preprocessor_config.json",
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    name = "preprocessor_config.json"
+    quietly = {
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
+    found = cached_file(source, name, local_files_only=True, **quietly)
+    found = found or cached_file(source, name, **quietly)
     fields = {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
     normalizes = fields.get("do_normalize", True)
     mean = fields.get("image_mean", _IMAGENET[0]) if normalizes else (0.0, 0.0, 0.0)

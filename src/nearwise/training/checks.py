@@ -7,6 +7,7 @@ from nearwise.nn import NeighborNetwork
 from nearwise.training.augment import Augmentation
 from nearwise.training.config import TrainConfig
 from nearwise.training.rows import TrainingRows
+from nearwise.training.sampling import count_batches
 
 
 def check_training(
@@ -75,3 +76,13 @@ def _check_augmentation(rows: TrainingRows, augment: Augmentation) -> None:
                 f"augment has {name}={getattr(augment, name)}, but images have a side of {side} "
                 "pixels. Choose a smaller one."
             )
+
+
+def check_shares(n_rows: int, batch_size: int, n_processes: int) -> None:
+    """Raise ValueError where batches are too small for each process to have two rows."""
+    smallest = n_rows // count_batches(n_rows, batch_size)
+    if n_processes > 1 and smallest < 2 * n_processes:
+        raise ValueError(
+            f"Batches of {smallest} rows cannot be shared by {n_processes} processes, 2 rows each. "
+            "Raise batch_size, or start fewer processes."
+        )

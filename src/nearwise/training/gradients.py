@@ -50,17 +50,21 @@ class BatchGradients:
         self._generator, self._cache, self._processes = generator, cache, processes
         self.n_pieces = 1
 
-    def take(self, batch: Batch) -> dict[str, Tensor]:
+    def take(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Return the terms of the loss, and the whole as "loss"; gradients are those of it.
 
+        `step` counts from the start of the run and decides what several processes draw.
         With several processes each returns the part of its own rows; their sum is the whole.
         """
         processes = self._processes
         if not processes.several:
             return self._take_own(batch, batch, self._generator)
-        # All draw this, each goes on by itself: the main generator stays the same everywhere.
-        seed = int(torch.randint(2**31 - 1, (), generator=self._generator))
-        own = torch.Generator().manual_seed(seed + processes.rank)
+        # Views and MixUp are drawn by each for itself. The main generator stays as it is, so that
+        # the batches are the same everywhere, and those of a single process.
+        own = torch.Generator()
+        own.set_state(self._generator.get_state())
+        seed = int(torch.randint(2**31 - 1, (), generator=own))
+        own.manual_seed(seed + step * processes.size + processes.rank)
         parts = self._take_own(split_batch(batch, processes.size)[processes.rank], batch, own)
         processes.sum_gradients(self._network)
         return parts

@@ -22,6 +22,11 @@ class KeyCache:
         Of the embedder.
     processes : Processes, optional
         Those that train together: each computes its share of the keys and gets all.
+
+    Attributes
+    ----------
+    keys : Tensor of shape (n, dim)
+        Of each row; empty before the first `refresh_all`.
     """
 
     def __init__(
@@ -38,7 +43,7 @@ class KeyCache:
         self._precision: Precision = precision
         self._processes = processes or Processes()
         self.momentum = momentum
-        self.refresh_all()
+        self.keys = torch.empty(0, network.embedder.dim)
 
     def refresh_all(self) -> None:
         """Compute every key anew."""

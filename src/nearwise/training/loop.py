@@ -19,7 +19,7 @@ from nearwise.training.checkpoint import (
     run_fingerprint,
     save_checkpoint,
 )
-from nearwise.training.checks import check_training
+from nearwise.training.checks import check_shares, check_training
 from nearwise.training.config import TrainConfig
 from nearwise.training.encode import predict_head, predict_neighbors
 from nearwise.training.gradients import BatchGradients
@@ -113,6 +113,7 @@ def train_embedder(
     """
     check_training(network, train, held_out, config)
     processes, device = join_processes(torch.device(device))
+    check_shares(len(train), config.batch_size, processes.size)
     network.to(device)
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -232,11 +233,9 @@ class _Run:
         for tensor in network.state_dict().values():
             self.processes.from_first(tensor)
         if self.config.fit_scale and self.config.knn_weight and network.log_scale.requires_grad:
-            fit_start_scale(network, self.rows, self.generator, precision=self.config.precision)
+            fit_start_scale(network, self.rows, self.generator, self.config.precision)
         if self.held_out is not None:
             self._note_best(0, self._held_out_nll())
-        if self.cache is not None:
-            self.cache.refresh_all()
         # A folder that cannot be written to shows here, not after an epoch.
         self._save()
 
@@ -260,8 +259,9 @@ class _Run:
             self.row_weights,
         )
         for batch in batches:
-            lr = set_learning_rate(self.optimizer, config, epoch * n_batches + steps, n_batches)
-            for name, value in self.gradients.take(batch).items():
+            step = epoch * n_batches + steps
+            lr = set_learning_rate(self.optimizer, config, step, n_batches)
+            for name, value in self.gradients.take(batch, step).items():
                 totals[name] = totals.get(name, 0.0) + value
             self._descend()
             steps += 1
@@ -298,11 +298,12 @@ class _Run:
             self.network.n_classes,
             config.hard_negative_neighbors,
         )
-        self.row_weights = hard_row_weights(
+        weights = hard_row_weights(
             disagreement,
             fraction=config.hard_negative_fraction,
             weight=config.hard_negative_weight,
         )
+        self.row_weights = self.processes.from_first(weights)
 
     def _keys(self, rows: TrainingRows) -> Tensor:
         return encode_shared(self.network, rows, self.config.precision, self.processes)
@@ -362,7 +363,7 @@ class _Run:
         extra = {}
         if self.row_weights is not None:
             extra["row_weights"] = self.row_weights
-        if self.cache is not None:
+        if self.cache is not None and len(self.cache.keys):
             extra["cache"] = self.cache.keys
         if self.gradients.n_pieces > 1:
             extra["n_pieces"] = torch.tensor(self.gradients.n_pieces)

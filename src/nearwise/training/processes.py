@@ -56,15 +56,21 @@ class Processes:
 
     def average_buffers(self, network: nn.Module) -> None:
         """Average running statistics, which every process takes of its own shares."""
-        if self.several:
-            for buffer in network.buffers():
-                if buffer.is_floating_point():
-                    self.sum(buffer).div_(self.size)
+        if not self.several:
+            return
+        for buffer in network.buffers():
+            if buffer.is_floating_point():
+                self.sum(buffer).div_(self.size)
+            else:  # counts of steps
+                self.from_first(buffer)
 
     def from_first(self, tensor: Tensor) -> Tensor:
         """Overwrite `tensor` with the first process' one."""
         if self.several:
-            dist.broadcast(tensor, src=0)
+            sent = tensor.contiguous()  # what channels-last convolutions are not
+            dist.broadcast(sent, src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
         return tensor
 
     def gather(self, rows: Tensor) -> list[Tensor]:

@@ -16,10 +16,10 @@ def fit_start_scale(
     network: NeighborNetwork,
     rows: TrainingRows,
     generator: torch.Generator,
+    precision: Precision = "float32",
     *,
     n_queries: int = 512,
     n_candidates: int = 4096,
-    precision: Precision = "float32",
 ) -> float:
     """Set the scale to the one with the lowest leave-one-out NLL on training rows.
 
@@ -34,10 +34,10 @@ def fit_start_scale(
         On the network's device.
     generator : torch.Generator
         On the CPU; decides which rows are looked at.
-    n_queries, n_candidates : int
-        Rows looked at, and rows they are compared with, at most.
     precision : {"float32", "bfloat16"}, default="float32"
         Of the embedder.
+    n_queries, n_candidates : int
+        Rows looked at, and rows they are compared with, at most.
 
     Returns
     -------

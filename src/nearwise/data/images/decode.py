@@ -22,7 +22,7 @@ _CHANNELS: dict[Color, int] = {"grey": 1, "rgb": 3}
 _CHUNK = 512
 _SHOW_FROM = 2000  # fewer images than this are there before a bar is of use
 # what Pillow raises for damaged files, besides its own UnidentifiedImageError (an OSError)
-_DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error, MemoryError)
+_DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
 
 
 class Encoded(NamedTuple):

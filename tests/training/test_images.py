@@ -1,0 +1,322 @@
+"""The one loop on images: it learns with every switch, repeats, resumes, and never cheats."""
+
+import math
+import warnings
+from itertools import pairwise
+
+import pytest
+import torch
+
+from nearwise.nn import build_network
+from nearwise.nn.losses import VOTE_FLOOR
+from nearwise.training import (
+    TrainingRows,
+    encode,
+    encode_stages,
+    predict_head,
+    train_embedder,
+)
+from nearwise.training import steps as steps_module
+from nearwise.training.gradients import BatchGradients
+from nearwise.training.processes import Processes
+from nearwise.training.sampling import Batch, split_batch
+from nearwise.training.schedule import parameter_groups
+from tests.training.cases import blobs, same_weights, small_network, timeless, weights_of
+from tests.training.image_cases import MEMORY, digits, few, image_network
+
+pytest.importorskip("transformers")
+AUGMENT = {"crop_padding": 1, "rotation": 10, "color_jitter": 0.2, "cutout": 2}
+SWITCHES = {
+    "whole memory": {},
+    "fresh candidates": {"candidate_keys": "fresh", "n_candidates": 96},
+    "cross-entropy alone": {"ce_weight": 1.0, "knn_weight": 0.0},
+    "supervised contrastive": {"contrastive_weight": 0.5},
+    "margin contrastive": {"contrastive_weight": 0.5, "contrastive_kind": "margin"},
+    "entropy": {"entropy_weight": 0.01},
+    "smoothing": {"label_smoothing": 0.1},
+    "warm-up": {"warmup_epochs": 1.0, "schedule": "constant"},
+    "hard negatives": {"hard_negative_weight": 2.0, "hard_negative_every": 1},
+    "refresh every epoch": {"refresh_every": 1},
+    "mixup": {"mixup_alpha": 0.4, "mixup_probability": 1.0},
+    "augmentation": {"augment": AUGMENT},
+    "sgd": {"optimizer": "sgd", "lr": 0.1},
+    "slow backbone": {"backbone_lr": 0.1},
+    "bfloat16": {"precision": "bfloat16"},
+    "channels last": {"channels_last": True},
+}
+
+
+def trained(rows=None, seed=3, checkpoint=None, progress=None, **settings):
+    network = image_network()
+    result = train_embedder(
+        network,
+        digits(0, 160) if rows is None else rows,
+        digits(256, 304),
+        few(**{"batch_size": 40, **settings}),
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return network, result
+
+
+def two_views(n=256):
+    rows = digits(0, n)
+    return TrainingRows(rows.x_num, rows.labels, second_x_num=rows.x_num.flip(3))
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_every_switch_learns_and_repeats_on_images(switch):
+    network, result = trained(**SWITCHES[switch])
+    again, repeated = trained(**SWITCHES[switch])
+    assert same_weights(weights_of(network), weights_of(again))
+    assert timeless(result.history) == timeless(repeated.history)
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+    assert result.best_nll < 2.3026  # the NLL of ten equal classes
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"candidate_keys": "fresh"}, {"mixup_alpha": 0.4, "mixup_probability": 1.0}]
+)
+def test_image_that_is_alone_in_its_class_never_finds_itself(settings):
+    """With a class for each row, every vote for the right one would be a row's own."""
+    rows = TrainingRows(digits(0, 64).x_num, torch.arange(64))
+    network = image_network(n_classes=64)
+    result = train_embedder(network, rows, None, few(batch_size=32, **settings), seed=0)
+    nothing = -math.log(VOTE_FLOOR)
+    assert [record["parts"]["knn"] for record in result.history] == pytest.approx([nothing] * 2)
+
+
+def test_mixed_images_are_encoded_once_and_see_neither_source(monkeypatch):
+    seen = []
+    real = steps_module.fused_leave_one_out_nll
+
+    def spy(query, keys, scale, labels, candidate_labels, ids, candidate_ids, *args, **options):
+        seen.append((len(keys), ids.shape[1], options["n_learned"]))
+        return real(
+            query, keys, scale, labels, candidate_labels, ids, candidate_ids, *args, **options
+        )
+
+    monkeypatch.setattr(steps_module, "fused_leave_one_out_nll", spy)
+    network, rows = image_network(), digits()
+    encoded = []
+    network.embedder.trunk.register_forward_hook(lambda *call: encoded.append(len(call[1][0])))
+    train_embedder(
+        network, rows, None, few(epochs=1, mixup_alpha=0.4, mixup_probability=1.0), seed=0
+    )
+    assert seen == [(256, 2, 0)] * 4
+    assert sum(encoded) == 2 * 256  # once for the cache, once in training
+
+
+def test_only_the_batch_is_encoded_with_gradient_and_the_cache_follows_it(monkeypatch):
+    network, rows = image_network(), digits()
+    caches, with_gradient = [], []
+    real = steps_module.step_losses
+
+    def spy(*call):
+        parts = real(*call)
+        caches.append((call[-1].keys.clone(), call[2].queries))
+        return parts
+
+    monkeypatch.setattr("nearwise.training.gradients.step_losses", spy)
+    network.embedder.trunk.register_forward_hook(
+        lambda module, given, out: with_gradient.append(len(out)) if out.requires_grad else None
+    )
+    train_embedder(network, rows, None, few(epochs=1), seed=0)
+    assert sum(with_gradient) == len(rows)
+    for (before, _), (after, queries) in pairwise(caches):
+        changed = (before != after).any(dim=1).nonzero().flatten()
+        assert torch.equal(changed, queries.sort().values)
+        torch.testing.assert_close(after.norm(dim=1), torch.ones(len(rows)))
+
+
+def test_augmentation_touches_queries_only(monkeypatch):
+    given = []
+    real = steps_module.augment
+
+    def spy(images, *rest):
+        given.append(len(images))
+        return real(images, *rest)
+
+    monkeypatch.setattr(steps_module, "augment", spy)
+    fresh = {"candidate_keys": "fresh", "n_candidates": 96, "augment": AUGMENT}
+    for settings, views in ((fresh, 1), ({"augment": AUGMENT, "contrastive_weight": 0.5}, 2)):
+        given.clear()
+        rows = digits() if views == 1 else two_views()
+        train_embedder(image_network(), rows, digits(256, 304), few(epochs=1, **settings), seed=0)
+        assert given == [64] * 4 * views
+
+
+@pytest.mark.parametrize("contrastive_weight", [0.0, 0.5])
+def test_second_view_of_images_is_drawn_and_averaged(contrastive_weight):
+    both = two_views(160)
+    network, result = trained(both, contrastive_weight=contrastive_weight, augment=AUGMENT)
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+    keys = encode(network, both, average_views=True)
+    torch.testing.assert_close(keys.norm(dim=1), torch.ones(160))
+
+
+@pytest.mark.filterwarnings("ignore:Training was interrupted")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "sgd", "lr": 0.05, "mixup_alpha": 0.4, "augment": AUGMENT},
+        {"channels_last": True, "precision": "bfloat16", "ce_weight": 0.5},
+    ],
+)
+def test_resumed_image_run_equals_an_unbroken_one_bit_for_bit(tmp_path, settings):
+    def interrupt(record):
+        raise KeyboardInterrupt
+
+    network, result = trained(epochs=3, **settings)
+    trained(epochs=3, checkpoint=tmp_path / "run", progress=interrupt, **settings)
+    again, resumed = trained(epochs=3, checkpoint=tmp_path / "run", **settings)
+    assert same_weights(weights_of(again), weights_of(network))
+    assert timeless(resumed.history) == timeless(result.history)
+
+
+def test_rows_keep_images_as_bytes_and_move_and_take():
+    rows = digits()
+    assert rows.are_images
+    assert rows.x_num.dtype == torch.uint8
+    taken = rows.take(torch.tensor([3, 1]))
+    assert torch.equal(taken.x_num, rows.x_num[[3, 1]])
+    assert rows.to("cpu").x_num.dtype == torch.uint8
+    with pytest.raises(ValueError, match=r"uint8 images of shape \(n, c, h, w\)"):
+        TrainingRows(rows.x_num.float(), rows.labels)
+    with pytest.raises(ValueError, match="second_x_num has shape"):
+        TrainingRows(rows.x_num, rows.labels, second_x_num=rows.x_num[:, :, :4])
+
+
+def test_rows_of_the_other_kind_and_large_augmentation_are_named():
+    with pytest.raises(ValueError, match="rows are images, but TableEmbedder takes columns"):
+        columns = build_network({"embedder": small_network().embedder.config, "n_classes": 10})
+        train_embedder(columns, digits(), None, few(), seed=0)
+    with pytest.raises(ValueError, match="rows are columns, but ImageEmbedder takes images"):
+        train_embedder(image_network(), blobs(), None, few(), seed=0)
+    with pytest.raises(ValueError, match="cutout=8, but images have a side of 8"):
+        train_embedder(image_network(), digits(), None, few(augment={"cutout": 8}), seed=0)
+
+
+def test_head_and_stages_of_image_rows():
+    network, rows = image_network(), digits()
+    torch.testing.assert_close(predict_head(network, rows).exp().sum(dim=1), torch.ones(256))
+    stages = encode_stages(network, rows, chunk_size=100)
+    assert list(stages) == ["stem", "stage1", "stage2", "stage3"]
+    torch.testing.assert_close(stages["stage1"], encode_stages(network, rows)["stage1"])
+    with pytest.raises(ValueError, match="Only an ImageEmbedder has stages"):
+        encode_stages(small_network(), blobs())
+
+
+def test_half_precision_gives_nearly_the_same_keys_in_float32():
+    network, rows = image_network(), digits()
+    half = encode(network, rows, precision="bfloat16")
+    assert half.dtype == torch.float32
+    assert (half * encode(network, rows)).sum(dim=1).min() > 0.98
+
+
+def test_memory_format_and_compilation_end_with_the_run(monkeypatch):
+    compiled = []
+
+    def compile_lightly(module, *args, **kwargs):
+        compiled.append(module)
+        module._compiled_call_impl = module._call_impl
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_lightly)
+    network, _ = trained(epochs=1, channels_last=True, compile=True)
+    assert compiled == [network.embedder.trunk]
+    assert network.embedder.trunk._compiled_call_impl is None
+    assert all(parameter.is_contiguous() for parameter in network.parameters())
+
+
+def test_backbone_trains_at_its_own_rate():
+    network = image_network()
+    groups = parameter_groups(network, 1e-4, 0.1)
+    slow = {id(p) for group in groups if group["lr_factor"] == 0.1 for p in group["params"]}
+    assert slow == {id(parameter) for parameter in network.embedder.backbone.parameters()}
+    counted = sum(len(group["params"]) for group in groups)
+    assert counted == len(list(network.parameters()))
+
+
+def fail_above(module, limit, error):
+    """Let a module fail as an accelerator does for more than `limit` images at a time."""
+
+    def hook(_, given):
+        if len(given[0]) > limit:
+            raise error
+
+    return module.register_forward_pre_hook(hook)
+
+
+OUT_OF_MEMORY = {
+    "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "mps": RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB)"),
+    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate"),
+}
+
+
+@pytest.mark.parametrize("device", OUT_OF_MEMORY)
+def test_encoding_goes_on_in_smaller_chunks(device):
+    network, rows = image_network(), digits()
+    expected = encode(network, rows)
+    handle = fail_above(network.embedder.trunk, 40, OUT_OF_MEMORY[device])
+    with pytest.warns(UserWarning, match="encoding 256 rows at a time; went on with 32"):
+        keys = encode(network, rows, chunk_size=256)
+    torch.testing.assert_close(keys, expected)
+    handle.remove()
+    fail_above(network.embedder.trunk, 0, OUT_OF_MEMORY[device])
+    with pytest.raises(type(OUT_OF_MEMORY[device])):
+        encode(network, rows)
+
+
+def test_other_errors_while_encoding_are_not_taken_for_memory():
+    network = image_network()
+    fail_above(network.embedder.trunk, 40, RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        encode(network, digits())
+
+
+@pytest.mark.filterwarnings("ignore:Out of memory")
+def test_training_goes_on_in_pieces_and_says_so():
+    network = image_network()
+    fail_above(network.embedder.trunk, 20, OUT_OF_MEMORY["cuda"])
+    with pytest.warns(UserWarning, match="step of 64 rows; batches go on in 4 pieces"):
+        result = train_embedder(network, digits(), None, few(), seed=0)
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fail_above(network.embedder.trunk, 1, OUT_OF_MEMORY["cuda"])
+        with pytest.raises(torch.OutOfMemoryError):
+            train_embedder(network, digits(), None, few(epochs=1), seed=0)
+
+
+def test_gradients_of_pieces_add_up_to_those_of_the_batch():
+    rows, weight = digits(), torch.rand(256)
+    rows = TrainingRows(rows.x_num, rows.labels, sample_weight=weight)
+    batch = Batch(torch.arange(64), torch.arange(64, 256))
+    gradients, parts = [], []
+    for n_pieces in (1, 4):
+        network = image_network(projection_norm="layer").eval()  # no statistics of the batch
+        taker = BatchGradients(
+            network,
+            rows,
+            few(ce_weight=1.0, **{**MEMORY, "candidate_keys": "fresh"}),
+            torch.Generator(),
+            None,
+            Processes(),
+        )
+        taker.n_pieces = n_pieces
+        parts.append(taker.take(batch, 0))
+        gradients.append([parameter.grad for parameter in network.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)
+    for name in ("loss", "knn", "ce"):
+        torch.testing.assert_close(parts[0][name], parts[1][name])
+
+
+def test_pieces_of_a_batch_hold_the_same_candidates():
+    batch = Batch(torch.arange(7), torch.arange(7, 12))
+    pieces = split_batch(batch, 3)
+    assert [len(piece.queries) for piece in pieces] == [3, 2, 2]
+    for piece in pieces:
+        assert torch.cat(piece).sort().values.tolist() == list(range(12))

@@ -14,6 +14,7 @@ from nearwise.cli.console import say
 from nearwise.cli.dataset_command import datasets
 from nearwise.cli.errors import show_tracebacks
 from nearwise.cli.evaluate_command import evaluate
+from nearwise.cli.experiment_command import experiment, report
 from nearwise.cli.fit_command import fit
 from nearwise.cli.manage_commands import add, inspect
 from nearwise.cli.predict_command import predict
@@ -36,7 +37,7 @@ def _flowing(text: str | None) -> str:
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "With a table of your own": (fit, predict, evaluate, add, inspect),
-    "Methods side by side": (demo, compare, datasets),
+    "Methods side by side": (demo, compare, experiment, report, datasets),
 }
 for _panel, _group in _COMMANDS.items():
     for _command in _group:

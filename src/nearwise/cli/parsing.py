@@ -1,6 +1,7 @@
 """Text of the command line to values: seed ranges, lists, "auto" or a number."""
 
 from collections.abc import Iterable
+from typing import Any
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -79,3 +80,37 @@ def parse_count(option: str, text: str | None) -> int | str | None:
     if not text.isdigit() or int(text) == 0:
         raise ValueError(f'{option} {text!r} is neither a positive integer nor "auto".')
     return int(text)
+
+
+def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
+    """Read settings such as "epochs=5"; values are YAML.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the message.
+    texts : iterable of str, optional
+        Each KEY=VALUE.
+
+    Returns
+    -------
+    settings : dict
+        The last value of each key.
+
+    Raises
+    ------
+    ValueError
+        If a text has no key or no =, or its value is no YAML.
+    """
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for text in texts or ():
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ValueError(f"{option} {text!r} is no KEY=VALUE. Write {option} epochs=5.")
+        try:
+            settings[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"{option} {text!r}: {value!r} is not a value. Quote it.") from None
+    return settings

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from nearwise.data import Dataset
-from nearwise.experiments.records import plain, write_aside
+from nearwise.experiments.records import Record, plain, write_aside
 
 FLOAT32_CELLS = 1_000_000
 GALLERY_WRONG = 8
@@ -48,6 +48,19 @@ def artifact_path(
 ) -> Path:
     """Where an artifact of a row lies: folder/what/dataset/method-seedN.suffix."""
     return Path(folder) / what / _safe(dataset) / f"{_safe(method)}-seed{seed}.{suffix}"
+
+
+def record_folder(folder: str | Path, record: Record) -> Path:
+    """Where the artifacts of a record lie: the results folder itself for a comparison's rows.
+
+    Rows of an experiment have a folder for each preset, experiment and condition, so that
+    ``artifact_path(record_folder(folder, record), ...)`` is the record's own.
+    """
+    if not record.experiment:
+        return Path(folder)
+    noise = f"{record.noise_kind}-{record.noise:g}" if record.noise else ""
+    where = (record.preset, record.experiment, record.condition, noise)
+    return Path(folder, "artifacts", *(_safe(part) for part in where if part))
 
 
 def _safe(name: str) -> str:

@@ -1,21 +1,18 @@
 """Compare methods on the same splits; every finished row is kept, a killed run goes on."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nearwise.data import Dataset, load_dataset
 from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.methods import Method, get_methods
+from nearwise.experiments.progress import Bar, shown_bar
 from nearwise.experiments.records import Record, RunFolder
 from nearwise.experiments.trial import NoiseKind, Setting, make_split, run_trial
 
@@ -97,7 +94,7 @@ def compare(
         _check_names(loaded)
         for dataset in loaded:
             folder.claim_dataset(dataset.name, fingerprint(dataset))
-        with _bar(len(loaded) * len(seeds) * len(chosen), progress, out) as bar:
+        with shown_bar(len(loaded) * len(seeds) * len(chosen), progress, out) as bar:
             for dataset in loaded:
                 for seed in seeds:
                     _run_split(dataset, seed, chosen, setting, folder, bar)
@@ -116,7 +113,7 @@ def _run_split(
     methods: Sequence[Method],
     setting: Setting,
     folder: RunFolder,
-    bar: "_Bar",
+    bar: Bar,
 ) -> None:
     finished = folder.finished()
     split = None
@@ -176,50 +173,3 @@ def _check_seeds(seeds: Sequence[int], noise: float, noise_kind: str) -> list[in
     if not checked or min(checked) < 0:
         raise ValueError(f"seeds={list(seeds)} must hold at least one non-negative integer.")
     return checked
-
-
-@dataclass
-class _Bar:
-    """The progress bar, or nothing."""
-
-    progress: Progress | None
-    task: Any = None
-
-    def show(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress.update(self.task, description=text)
-
-    def skip(self) -> None:
-        if self.progress is not None:
-            self.progress.advance(self.task)
-
-    def done(self, record: Record) -> None:
-        if self.progress is None:
-            return
-        if record.status == "failed":
-            self.progress.console.print(
-                f"failed: {record.dataset}, {record.method}, seed {record.seed}: {record.reason}",
-                markup=False,
-                highlight=False,
-            )
-        self.progress.advance(self.task)
-
-
-@contextmanager
-def _bar(total: int, shown: bool, out: str | PathLike[str]) -> Iterator[_Bar]:
-    if not shown:
-        yield _Bar(None)
-        return
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        try:
-            yield _Bar(progress, progress.add_task("comparing", total=total))
-        except KeyboardInterrupt:
-            console.print(f"stopped; finished rows are kept in {out}, run again to go on")
-            raise

@@ -1,0 +1,220 @@
+"""The corrected method on columns: methods of a comparison, run on the study's experiments."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.pipeline import make_pipeline
+
+from nearwise.data import label_noise, long_tail
+from nearwise.experiments.artifacts import record_folder
+from nearwise.experiments.methods import METHODS, Method, MethodContext
+from nearwise.experiments.neighbors import PlainKNN
+from nearwise.experiments.preprocess import FeatureEncoder
+from nearwise.experiments.records import Record
+from nearwise.experiments.study.corrected import CorrectedSession
+from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
+from nearwise.experiments.study.inputs import TEST_SIZE, stratified_part
+from nearwise.experiments.study.jobs import Job, chosen_ablations
+from nearwise.experiments.trial import Setting, Split, make_split, run_trial
+
+PLAIN = {
+    "uniform": "knn-uniform",
+    "distance": "knn-distance",
+    "distance-tuned": "knn-tuned",
+    "mlp+temperature": "mlp",
+}
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "without=base": {"base": None},
+    "without=null-neighbor": {"null_neighbor": False},
+    "without=calibration": {"calibration": None},
+    "without=trained-space": {"embedder": "identity"},
+    "without=heads": {"num_heads": 1},
+    "without=log-linear-pooling": {"pooling": "mixture"},
+}
+
+
+def main_jobs(session: CorrectedSession) -> list[Job]:
+    """Plain neighbors, the MLP bag with temperature, and attention in three forms."""
+    methods = [_renamed(name) for name in PLAIN] + [
+        _attention(session, "attention"),
+        _attention(session, "attention+k-ensemble", k_ensemble=session.study.ensemble_k),
+        _attention(session, "attention+adaptive-k", adaptive_k="entropy"),
+    ]
+    return [_job(session, "main", method) for method in methods]
+
+
+def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
+    """Uniform, distance and attention at every k; attention is fitted anew for each."""
+    jobs = []
+    for k in session.study.sweep_k:
+        methods = [_plain(name, k) for name in ("uniform", "distance")]
+        methods.append(_attention(session, "attention", n_neighbors=k))
+        jobs += [_job(session, "k-sweep", method, f"k={k}") for method in methods]
+    return jobs
+
+
+def label_noise_jobs(session: CorrectedSession) -> list[Job]:
+    """Wrong labels in all training rows; the memory alone is no case: nothing is trained ahead."""
+    return [
+        _job(session, "label-noise", method, "where=everywhere", rate, kind)
+        for rate, kind in session.study.noise_grid
+        for method in _short_methods(session)
+    ]
+
+
+def long_tail_jobs(session: CorrectedSession) -> list[Job]:
+    """Fewer and fewer rows of the later classes, everything fitted anew."""
+    return [
+        _job(session, "long-tail", method, f"ratio={ratio:g}", tail=ratio)
+        for ratio in session.study.tail_ratios
+        for method in _short_methods(session)
+    ]
+
+
+def ablation_jobs(session: CorrectedSession) -> list[Job]:
+    """Each part of the method off, one at a time; what the user set already is left out."""
+    return [
+        _job(session, "ablation", _attention(session, "attention", **changes), condition)
+        for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
+        if not any(name in session.parameters for name in changes)
+    ]
+
+
+def theory_jobs(session: CorrectedSession) -> list[Job]:
+    """Error against k and purity in the feature space, and the learned temperature."""
+    blanks = tuple(
+        session.blank("theory", "attention", condition)
+        for condition in ("error-against-k", "collapse", "temperatures")
+    )
+
+    def make(missing: Sequence[Record]) -> Iterator[Record]:
+        split = _split(session, blanks[0])
+        model: Any = _attention(session, "attention")(
+            session.seed, len(split.y_train), len(split.classes), session.dataset.kind
+        )
+        model.fit(split.X_train, split.y_train)
+        labels = torch.from_numpy(np.searchsorted(split.classes, split.y_train))
+        _, ids = model.kneighbors(split.X_test, n_neighbors=min(CURVE_SIZES[-1], len(labels)))
+        findings = classifier_findings(
+            labels[ids], torch.from_numpy(split.y_test), len(labels), len(split.classes), model
+        )
+        for blank in missing:
+            yield replace(
+                blank,
+                n_train=len(split.y_train),
+                n_test=len(split.y_test),
+                n_classes=len(split.classes),
+                details=findings[blank.condition],
+            )
+
+    return [Job(f"{session.dataset.name} · v1 · seed {session.seed} · theory", blanks, make)]
+
+
+EXPERIMENTS: dict[str, Callable[[CorrectedSession], list[Job]]] = {
+    "main": main_jobs,
+    "k-sweep": k_sweep_jobs,
+    "label-noise": label_noise_jobs,
+    "long-tail": long_tail_jobs,
+    "theory": theory_jobs,
+    "ablation": ablation_jobs,
+}
+
+
+def _renamed(name: str) -> Method:
+    return replace(METHODS[PLAIN[name]], name=name)
+
+
+def _plain(name: str, k: int) -> Method:
+    weights: Any = name
+
+    def build(context: MethodContext) -> Any:
+        units: Any = "columns" if context.kind == "table" else "overall"
+        return make_pipeline(FeatureEncoder(units), PlainKNN(k, weights))
+
+    return Method(name, build, "neighbors", f"k = {k}")
+
+
+def _attention(session: CorrectedSession, name: str, **changes: Any) -> Method:
+    def build(context: MethodContext) -> Any:
+        from nearwise.estimators import AttnKNNClassifier
+
+        settings: dict[str, Any] = {
+            "random_state": context.seed, "device": str(session.device),
+            **changes, **session.parameters,
+        }  # fmt: skip
+        asked = settings.get("n_neighbors")
+        if isinstance(asked, int):  # a sweep may ask for more than a fold has
+            settings["n_neighbors"] = min(asked, max(1, context.n_train // 2))
+        return AttnKNNClassifier(**settings)
+
+    return Method(name, build, "attention", "AttnKNNClassifier")
+
+
+def _short_methods(session: CorrectedSession) -> list[Method]:
+    names = ("uniform", "distance", "mlp+temperature")
+    return [*(_renamed(name) for name in names), _attention(session, "attention")]
+
+
+def _job(
+    session: CorrectedSession,
+    experiment: str,
+    method: Method,
+    condition: str = "",
+    noise: float = 0.0,
+    noise_kind: str = "symmetric",
+    tail: float = 1.0,
+) -> Job:
+    blank = session.blank(experiment, method.name, condition, float(noise), noise_kind)
+
+    def make(missing: Sequence[Record]) -> Iterator[Record]:
+        split = _split(session, blank, tail)
+        for record in run_trial(method, split, _setting(session, blank)):
+            yield replace(record, experiment=experiment, preset=blank.preset, condition=condition)
+
+    noisy = f"{noise_kind} {noise:g}" if noise else ""
+    parts = (session.dataset.name, "v1", f"seed {session.seed}", experiment, method.name, condition)
+    return Job(" · ".join(part for part in (*parts, noisy) if part), (blank,), make)
+
+
+def _setting(session: CorrectedSession, blank: Record) -> Setting:
+    kind: Any = blank.noise_kind
+    return Setting(
+        record_folder(session.out, blank), blank.noise, kind, TEST_SIZE,
+        gallery_seed=session.seed, **session.facts,
+    )  # fmt: skip
+
+
+def _split(session: CorrectedSession, blank: Record, tail: float = 1.0) -> Split:
+    """Rows of the seed: split, cut to the small size, thinned to a long tail, made noisy."""
+    setting = _setting(session, blank)
+    whole = make_split(session.dataset, session.seed, replace(setting, noise=0.0))
+    train = _rows(whole.y_train, session.study.max_rows, session.seed)
+    test = _rows(whole.y_test, session.study.max_test_rows, session.seed)
+    if tail < 1:
+        kept = long_tail(whole.y_train[train], tail, session.seed, classes=whole.classes)
+        train = train[kept]
+    y_train = whole.y_train[train]
+    if blank.noise > 0:
+        y_train = label_noise(
+            y_train, blank.noise, setting.noise_kind, session.seed, classes=whole.classes
+        )
+    return replace(
+        whole,
+        X_train=_take(whole.X_train, train),
+        y_train=y_train,
+        X_test=_take(whole.X_test, test),
+        y_test=whole.y_test[test],
+        test_index=whole.test_index[test],
+    )
+
+
+def _rows(y: np.ndarray, n_wanted: int | None, seed: int) -> np.ndarray:
+    return stratified_part(y, np.arange(len(y)), n_wanted, seed)
+
+
+def _take(X: Any, rows: np.ndarray) -> Any:
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]

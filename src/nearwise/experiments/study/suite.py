@@ -235,7 +235,7 @@ def _load(name: str | PathLike[str], data_root: Any, small: bool) -> Dataset:
     """Load a data set; of a large image set only as many rows as a small run may draw from."""
     if small and str(name) in LARGE_IMAGE_SETS:
         return load_images(name, limit=SMALL_SLICE, data_root=data_root)
-    return load_dataset(name, data_root=data_root)
+    return load_dataset(name, data_root=data_root, views=True)
 
 
 def _check_seeds(seeds: Sequence[int]) -> list[int]:

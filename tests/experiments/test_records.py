@@ -133,3 +133,13 @@ def test_a_damaged_settings_file_is_refused(tmp_path):
 def test_an_empty_folder_says_what_to_pass(tmp_path):
     with pytest.raises(RecordsError, match="Pass a folder written by"):
         read_records(tmp_path)
+
+
+def test_other_settings_of_a_preset_are_refused_and_other_presets_are_not(tmp_path):
+    with RunFolder(tmp_path, {}) as folder:
+        folder.claim_preset("v0.5 on digits", {"lr": 1.0, "sizes": (1, 2)})
+    with RunFolder(tmp_path, {}) as folder:
+        folder.claim_preset("v0.5 on digits", {"lr": 1.0, "sizes": (1, 2)})
+        folder.claim_preset("v0.4 on digits", {"lr": 2.0})
+        with pytest.raises(RecordsError, match=r"v0.5 on digits.*lr=1.0, now 3.0"):
+            folder.claim_preset("v0.5 on digits", {"lr": 3.0, "sizes": [1, 2]})

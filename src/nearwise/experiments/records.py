@@ -226,7 +226,8 @@ class RunFolder:
     path : str or Path
         Created where it is missing. A torn last line is cut off.
     settings : dict
-        Must equal those the folder was started with; see `claim_dataset` for data sets.
+        Must equal those the folder was started with; see `claim_dataset` and `claim_preset` for
+        what may be added later.
 
     Raises
     ------
@@ -272,11 +273,13 @@ class RunFolder:
                     "by `nearwise compare`. Choose another folder."
                 )
             self._datasets: dict[str, Any] = {}
+            self._presets: dict[str, Any] = {}
             self._write_settings()
             return
         try:
             found = json.loads(path.read_text())
             self._datasets = found.pop("datasets")
+            self._presets = found.pop("presets", {})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordsError(
                 f"{path} cannot be read. Choose another folder, or remove this one."
@@ -291,6 +294,8 @@ class RunFolder:
 
     def _write_settings(self) -> None:
         settings = {**self.settings, "datasets": self._datasets}
+        if self._presets:
+            settings["presets"] = self._presets
         write_aside(self.path / SETTINGS_FILE, json.dumps(settings, indent=1).encode())
 
     def _open_records(self) -> None:
@@ -312,6 +317,22 @@ class RunFolder:
             raise RecordsError(
                 f"{self.path} holds results of another data set called {name!r} "
                 f"({self._datasets[name]}; now {fingerprint}). Choose another folder."
+            )
+
+    def claim_preset(self, name: str, settings: dict[str, Any]) -> None:
+        """Note the settings of a preset; refuse others under the same name."""
+        wanted = plain(settings)
+        found = self._presets.get(name)
+        if found is None:
+            self._presets[name] = wanted
+            self._write_settings()
+        elif found != wanted:
+            names = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
+            changes = "; ".join(f"{k}={found.get(k)!r}, now {wanted.get(k)!r}" for k in names)
+            raise RecordsError(
+                f"{self.path} holds results of {name} with other settings ({changes}). Results of "
+                "both must not be mixed: choose another folder, or run with the settings of the "
+                "folder."
             )
 
     def finished(self) -> set[Key]:

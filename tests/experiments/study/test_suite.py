@@ -182,7 +182,7 @@ def test_presets_share_a_folder_and_settings_do_not(run, tmp_path):
     both = run("k-sweep", "v0.3")
     assert {r.preset for r in both} == {"v0.3"}
     assert {r.preset for r in read_records(tmp_path)} == {"v0.3", "v0.5"}
-    with pytest.raises(RecordsError, match="changes"):
+    with pytest.raises(RecordsError, match=r"v0.3 on digits-images.*lr=0.005, now 1e-05"):
         run("k-sweep", "v0.3", lr=1e-5)
 
 

@@ -93,12 +93,11 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def ablation_jobs(session: CorrectedSession) -> list[Job]:
-    """Each part of the method off, one at a time; what the user set already is left out."""
+    """Each part of the method off, one at a time."""
     frame = _Frame(session)
     return [
         frame.attention("ablation", "attention", condition, **changes)
         for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
-        if not any(name in session.parameters for name in changes)
     ]
 
 
@@ -166,7 +165,7 @@ class _Frame:
             "embedder": session.study.backbone, "n_members": 1,
             "train_params": {"epochs": session.study.cnn_epochs},  # as many as the CNN
             "random_state": session.seed, "device": str(session.device),
-            **changes, **session.parameters,
+            **session.parameters, **changes,
         }  # fmt: skip
         return AttnKNNClassifier(**settings).fit(_images(inputs.x_train), inputs.given_labels)
 

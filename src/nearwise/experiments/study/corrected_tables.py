@@ -78,11 +78,10 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def ablation_jobs(session: CorrectedSession) -> list[Job]:
-    """Each part of the method off, one at a time; what the user set already is left out."""
+    """Each part of the method off, one at a time."""
     return [
         _job(session, "ablation", _attention(session, "attention", **changes), condition)
         for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
-        if not any(name in session.parameters for name in changes)
     ]
 
 
@@ -146,7 +145,7 @@ def _attention(session: CorrectedSession, name: str, **changes: Any) -> Method:
 
         settings: dict[str, Any] = {
             "random_state": context.seed, "device": str(session.device),
-            **changes, **session.parameters,
+            **session.parameters, **changes,
         }  # fmt: skip
         asked = settings.get("n_neighbors")
         if isinstance(asked, int):  # a sweep may ask for more than a fold has

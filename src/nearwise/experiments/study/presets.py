@@ -252,12 +252,17 @@ PRESET_NAMES: tuple[str, ...] = (*PRESETS, CORRECTED)
 # What the study did otherwise on these data sets. Digits of 8 pixels stand in for MNIST.
 _SETS: dict[str, dict[str, Any]] = {
     "mnist": {"image_size": 32, "channels": 3},
-    "digits-images": {"backbone": "resnet-small"},
+    "digits-images": {
+        "backbone": "resnet-small",
+        "batch_size": 64,
+        "cnn_batch_size": 64,
+        "lr": 2e-3,
+    },
 }
 _SMALL: dict[str, Any] = {
     "max_rows": 1200, "max_test_rows": 400, "epochs": 6, "cnn_epochs": 6, "batch_size": 64,
     "cnn_batch_size": 64, "warmup_epochs": 0.0, "sweep_k": (1, 5, 20), "noise_rates": (0.0, 0.3),
-    "tail_ratios": (1.0, 0.1), "dim": 64, "lr": 2e-3, "refresh_every": 2, "human_labels": (),
+    "tail_ratios": (1.0, 0.1), "dim": 64, "lr": 1e-2, "refresh_every": 2, "human_labels": (),
     "ablations": (
         "full", "without=contrastive", "without=mixup", "with=leave-self-out", "without=base",
         "without=null-neighbor",

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def run_experiment(
 
     Every finished row is appended to `out`/records.jsonl and skipped by a second run; training
     goes on from its last epoch. A folder takes further experiments, presets, data sets and seeds
-    at any time, but one size and one set of changed settings.
+    at any time, but each preset on a data set with one size and one set of settings.
 
     Parameters
     ----------
@@ -120,10 +121,10 @@ def run_experiment(
         "command": command_line() if command is None else command,
     }
     make = None if loaded is None else _maker(loaded, preset, small, changes)
-    settings = {"suite": "study", "small": small, "changes": dict(changes)}
-    with RunFolder(out, settings) as folder:
-        if loaded is not None:
+    with RunFolder(out, {"suite": "study"}) as folder:
+        if loaded is not None and make is not None:
             folder.claim_dataset(loaded.name, fingerprint(loaded))
+            folder.claim_preset(f"{preset} on {loaded.name}", make.settings)
         size = SMALL_EFFICIENCY if small else EfficiencySize()
         with shown_bar(0, progress, out) as bar:
             for seed in checked:
@@ -185,32 +186,39 @@ def _run_one(
     run_jobs(jobs, folder, bar)
 
 
-def _maker(
-    dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any]
-) -> Callable[..., Session | CorrectedSession]:
-    """Check the settings once, and make the session of each seed."""
+@dataclass(frozen=True)
+class _Maker:
+    """Settings, checked once, and what makes the session of a seed from them."""
+
+    dataset: Dataset
+    study: StudyPreset
+    parameters: dict[str, Any] | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the results."""
+        return {**self.study.model_dump(), **(self.parameters or {})}
+
+    def __call__(
+        self, seed: int, out: Path, device: torch.device, facts: dict[str, Any], bar: Bar, root: Any
+    ) -> Session | CorrectedSession:
+        if self.parameters is None:
+            return Session(self.dataset, self.study, seed, out, device, facts, bar.show, root)
+        return CorrectedSession(
+            self.dataset, self.study, self.parameters, seed, out, device, facts, bar.show, root
+        )
+
+
+def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any]) -> _Maker:
     if preset != CORRECTED:
         settings = resolve_preset(
             preset, dataset.name, dataset.kind, len(dataset), small=small, overrides=changes
         )
-
-        def replay(seed: int, out: Path, device: Any, facts: Any, bar: Bar, root: Any) -> Session:
-            return Session(dataset, settings, seed, out, device, facts, bar.show, root)
-
-        return replay
+        return _Maker(dataset, settings, None)
     frame, parameters = split_settings(changes)
-    study = _corrected_frame(dataset, small, frame)
     if small:
         parameters = _small_parameters(dataset.kind) | parameters
-
-    def correct(
-        seed: int, out: Path, device: Any, facts: Any, bar: Bar, root: Any
-    ) -> CorrectedSession:
-        return CorrectedSession(
-            dataset, study, parameters, seed, out, device, facts, bar.show, root
-        )
-
-    return correct
+    return _Maker(dataset, _corrected_frame(dataset, small, frame), parameters)
 
 
 def _corrected_frame(dataset: Dataset, small: bool, changes: Mapping[str, Any]) -> StudyPreset:

@@ -224,7 +224,8 @@ def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any
 def _corrected_frame(dataset: Dataset, small: bool, changes: Mapping[str, Any]) -> StudyPreset:
     """Rows, grids and upper bound of "v1": those of "v0.5", split by the run's seed."""
     frame = resolve_preset("v0.5", dataset.name, dataset.kind, len(dataset), small=small)
-    fixed: dict[str, Any] = {"name": CORRECTED, "split_seed": None}
+    # grey images stay grey: as colour images they would be mirrored in training
+    fixed: dict[str, Any] = {"name": CORRECTED, "split_seed": None, "channels": None}
     if small and dataset.kind != "images":
         fixed["max_rows"] = SMALL_TABLE_ROWS
     return change_preset(frame, {**fixed, **changes})

@@ -23,10 +23,32 @@ from results_page import write_page, write_readme
 
 from nearwise.experiments import PEERS, Record, compare, get_method, read_records
 from nearwise.experiments.records import METRICS, plain, write_aside
-from nearwise.report.summary import Mean, Results
+from nearwise.report.summary import Mean, Results, mean_with_interval
 
 HERE = Path(__file__).parent
 OURS = "attention"
+VIEWS = "attention-views"
+
+
+@dataclass(frozen=True)
+class Margin:
+    """How far a mean is to lie from a peer's on the same seeds.
+
+    `key` of the classifier minus that of `peer` is to be at least `above`; or their ratio at most
+    `ratio`.
+    """
+
+    peer: str
+    key: str
+    above: float | None = None
+    ratio: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What is compared, in words."""
+        if self.ratio is None:
+            return f"{self.key} minus that of {self.peer} at least"
+        return f"{self.key} over that of {self.peer} at most"
 
 
 @dataclass(frozen=True)
@@ -35,6 +57,7 @@ class Bar:
 
     `accuracy` is at least, the others are at most; None where nothing is asked.
     `beats_peers` asks for a lower NLL than every peer, its paired interval below 0.
+    `method` and `dataset` are asked where they are not "attention" and the bar's own name.
     """
 
     accuracy: float | None = None
@@ -43,6 +66,9 @@ class Bar:
     fit_seconds: float | None = None
     beats_peers: bool = False
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    margins: tuple[Margin, ...] = ()
+    method: str = OURS
+    dataset: str | None = None
 
 
 BARS = {
@@ -55,30 +81,53 @@ BARS = {
     "letter": Bar(beats_peers=True),
     "ionosphere": Bar(beats_peers=True),
     "adult": Bar(0.880, 0.269, 0.009, seeds=(0, 1, 2)),
-    "cifar10-features": Bar(0.892, 0.305, 0.008, fit_seconds=300.0),
+    "cifar10-features": Bar(
+        0.892,
+        0.305,
+        0.008,
+        fit_seconds=300.0,
+        margins=(
+            Margin("knn-uniform", "accuracy", above=0.08),
+            Margin("knn-tuned", "accuracy", above=0.03),
+            Margin("mlp", "accuracy", above=0.013),
+            Margin("mlp", "nll", ratio=0.86),
+        ),
+    ),
+    "cifar10-features-views": Bar(
+        0.905,
+        0.280,
+        0.008,
+        seeds=(0, 1, 2),
+        margins=(Margin("mlp", "aurc", ratio=0.7),),
+        method=VIEWS,
+        dataset="cifar10-features",
+    ),
 }
 
 
 def judge(results: Results, dataset: str, bar: Bar, peers: list[str]) -> dict[str, Any]:
     """What was reached on a data set, beside its bar and beside every peer on the same seeds."""
-    ours = results.values(dataset, OURS, "nll")
+    own = bar.method
+    ours = results.values(dataset, own, "nll")
     results = Results([r for r in results.records if not ours or r.seed in ours], results.folder)
     checks = {
-        key: check(results.mean(dataset, OURS, key), wanted, higher=key == "accuracy")
+        key: check(results.mean(dataset, own, key), wanted, higher=key == "accuracy")
         for key in ("accuracy", "nll", "ece", "fit_seconds")
         if (wanted := getattr(bar, key)) is not None
     }
+    checks |= {margin.name: check_margin(results, dataset, own, margin) for margin in bar.margins}
     paired = {}
     for peer in peers:
-        difference = results.paired(dataset, OURS, peer, "nll")
+        difference = results.paired(dataset, own, peer, "nll")
         if difference is not None:
             paired[peer] = difference.as_dict()
     means = {
         method: {key: _as_dict(results.mean(dataset, method, key)) for key in METRICS}
-        for method in [OURS, *results.halves(OURS), *peers]
+        for method in [own, *results.halves(own), *peers]
         if results.mean(dataset, method, "nll") is not None
     }
     judged: dict[str, Any] = {
+        "method": own,
         "checks": checks,
         "nll_minus_peer": paired,
         "means": means,
@@ -88,7 +137,7 @@ def judge(results: Results, dataset: str, bar: Bar, peers: list[str]) -> dict[st
     }
     if bar.beats_peers:
         missed = [p for p in peers if paired.get(p, {}).get("verdict") != "lower"]
-        known = results.mean(dataset, OURS, "nll") is not None
+        known = results.mean(dataset, own, "nll") is not None
         judged["beats_peers"] = {"met": not missed if known else None, "not_beaten": missed}
     return judged
 
@@ -104,6 +153,21 @@ def check(reached: Mean | None, wanted: float, *, higher: bool) -> dict[str, Any
         "met": gap <= 0,
         "missed_by": max(0.0, gap),
     }
+
+
+def check_margin(results: Results, dataset: str, own: str, margin: Margin) -> dict[str, Any]:
+    """A margin to a peer, over the seeds both have."""
+    ours = results.values(dataset, own, margin.key)
+    theirs = results.values(dataset, margin.peer, margin.key)
+    seeds = sorted(set(ours) & set(theirs))
+    higher = margin.ratio is None
+    wanted = margin.above if higher else margin.ratio
+    assert wanted is not None  # a margin has one of the two
+    if not seeds:
+        return check(None, wanted, higher=higher)
+    pairs = [(ours[seed], theirs[seed]) for seed in seeds]
+    found = [a - b if higher else a / b for a, b in pairs]
+    return check(mean_with_interval(found), wanted, higher=higher)
 
 
 def ranks(results: Results, methods: list[str]) -> dict[str, Any]:
@@ -131,7 +195,8 @@ def _as_dict(mean: Mean | None) -> dict[str, Any] | None:
 
 def summarize(folder: Path, datasets: list[str], peers: list[str], command: str) -> dict[str, Any]:
     """Everything RESULTS.md shows, from the records alone."""
-    records = [r for r in read_records(folder) if r.dataset in datasets]
+    sets = {BARS[d].dataset or d for d in datasets}
+    records = [r for r in read_records(folder) if r.dataset in sets]
     if not records:
         raise SystemExit(f"{folder} holds no rows of {', '.join(datasets)} yet.")
     results = Results(records, folder)
@@ -140,7 +205,9 @@ def summarize(folder: Path, datasets: list[str], peers: list[str], command: str)
         "versions": _distinct([r.versions for r in records]),
         "hardware": _distinct([r.hardware for r in records]),
         "datasets": {
-            d: judge(results, d, BARS[d], peers) for d in datasets if d in results.datasets
+            d: judge(results, BARS[d].dataset or d, BARS[d], peers)
+            for d in datasets
+            if results.mean(BARS[d].dataset or d, BARS[d].method, "nll") is not None
         },
         "ranks": ranks(results, [OURS, *peers]),
         "failed": [
@@ -208,10 +275,11 @@ def main(arguments: list[str]) -> None:
     command = own_command(options)
     for dataset in [] if options.judge_only else options.datasets:
         given = options.seeds
-        seeds = [int(s) for s in given.split(",")] if given else BARS[dataset].seeds
+        bar = BARS[dataset]
+        seeds = [int(s) for s in given.split(",")] if given else bar.seeds
         compare(
-            [dataset],
-            options.methods,
+            [bar.dataset or dataset],
+            [bar.method if m == OURS else m for m in options.methods],
             seeds,
             options.out,
             data_root=options.data_root,

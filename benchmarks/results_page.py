@@ -53,7 +53,7 @@ def _bars(datasets: dict[str, Any]) -> list[str]:
     rows = []
     for name, judged in datasets.items():
         for key, check in judged["checks"].items():
-            rows.append([name, TITLES[key], f"{check['wanted']:g}", *_verdict(check, key)])
+            rows.append([name, TITLES.get(key, key), f"{check['wanted']:g}", *_verdict(check, key)])
         if "beats_peers" in judged:
             beaten = judged["beats_peers"]
             not_beaten = ", ".join(beaten["not_beaten"])
@@ -101,9 +101,10 @@ def _difference(found: dict[str, Any] | None) -> str:
 
 
 def _halves(datasets: dict[str, Any]) -> list[str]:
-    names = ("attention:base-alone", "attention:neighbors-alone", "attention")
     rows = []
     for name, judged in datasets.items():
+        own = judged["method"]
+        names = (f"{own}:base-alone", f"{own}:neighbors-alone", own)
         found = [judged["means"].get(n) for n in names]
         if all(found):
             rows.append([name, *(_mean(f["nll"], 4) for f in found if f)])
@@ -204,20 +205,20 @@ def write_readme(results: Path, readme: Path) -> None:
 
 def readme_part(summary: dict[str, Any]) -> list[str]:
     """One row a data set: the classifier, its halves, and the peer with the lowest NLL."""
-    ours = ("attention", "attention:base-alone", "attention:neighbors-alone")
     rows = []
     for name, judged in summary["datasets"].items():
-        means = judged["means"]
-        if "attention" not in means:
+        own, means = judged["method"], judged["means"]
+        ours = (own, f"{own}:base-alone", f"{own}:neighbors-alone")
+        if own not in means:
             continue
-        n_seeds = means["attention"]["nll"]["n"]
+        n_seeds = means[own]["nll"]["n"]
         peers = {
             m: found["nll"]
             for m, found in means.items()
             if m not in ours and found["nll"]["n"] == n_seeds  # others rest on other splits
         }
         best = min(peers, key=lambda m: peers[m]["mean"]) if peers else None
-        whole = [_mean(means["attention"][key], 4) for key in ("accuracy", "nll", "ece")]
+        whole = [_mean(means[own][key], 4) for key in ("accuracy", "nll", "ece")]
         halves = [_mean(means.get(m, {}).get("nll"), 4) for m in ours[1:]]
         peer = f"{_mean(peers[best], 4)} ({best})" if best else ""
         tuned = _mean(peers.get("knn-tuned"), 4)

@@ -81,6 +81,15 @@ def test_the_memory_takes_new_images_of_a_new_class(data):
     assert model.predict_proba(strangers)[:, model.classes_ == "grid"].mean() > 0.3
 
 
+def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path):
+    model = AttnKNNClassifier(**QUICK, base=None).fit(*data)
+    base = model.predict_parts(data[0][:4]).base_proba
+    np.testing.assert_allclose(base, base[:1].repeat(4, axis=0))
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(data[0]), model.predict_proba(data[0]))
+
+
 def test_colour_images_and_tensors_and_grey_without_a_channel_axis_are_taken():
     images, labels = patches(80, channels=3)
     model = AttnKNNClassifier(**QUICK, tta=["flip"]).fit(images, labels)

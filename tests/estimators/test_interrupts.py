@@ -63,7 +63,7 @@ def test_ctrl_c_in_the_last_member_keeps_its_best_epoch(monkeypatch):
 def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
     X, y = blobs(420)
 
-    def stop(*args):
+    def stop(*args, **settings):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("nearwise.training.loop.fit_start_scale", stop)
@@ -111,6 +111,16 @@ def test_another_fit_never_goes_on_from_these_checkpoints(change, tmp_path):
     fresh = AttnKNNClassifier(**{**settings, "checkpoint_dir": None}).fit(X, y, weight)
     assert same(model.predict_proba(X), fresh.predict_proba(X))
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypatch, tmp_path):
+    X, y = blobs()
+    settings = {**EMBEDDED, "checkpoint_dir": tmp_path}
+    AttnKNNClassifier(**settings).fit(X, y)
+    fresh = AttnKNNClassifier(**EMBEDDED, k_ensemble=(3, 9)).fit(X, y)
+    monkeypatch.setattr("nearwise.training.loop._Run._train_epoch", pytest.fail)
+    again = AttnKNNClassifier(**settings, k_ensemble=(3, 9)).fit(X, y)
+    assert same(again.predict_proba(X), fresh.predict_proba(X))
 
 
 def test_checkpoints_need_a_seed(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import attention, bayes, blobs, broken
+from sklearn.naive_bayes import GaussianNB
 
 from nearwise.data import Dataset, split_dataset
 from nearwise.experiments import Method, RecordsError, compare, read_records
@@ -245,3 +246,35 @@ def test_kill_9_at_any_moment_loses_no_finished_row(tmp_path):
     assert results(tmp_path / "killed") == results(tmp_path / "whole")
     lines = (tmp_path / "killed" / "records.jsonl").read_text().splitlines()
     assert all(json.loads(line) for line in lines)
+
+
+def embeddings_in_two_views(n=60):
+    X = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+    y = (np.arange(n) % 2).astype(np.int64)
+    X += y[:, None]
+    return Dataset("pair", X, y, "label", "embeddings", "made by a test", views={"twice": 2 * X})
+
+
+class InTwoViews(GaussianNB):
+    """Takes a second view, which must be twice the first, row by row."""
+
+    def fit(self, X, y, views):
+        np.testing.assert_array_equal(views[0], 2 * X)
+        return super().fit(X, y)
+
+    def predict_proba(self, X, views):
+        np.testing.assert_array_equal(views[0], 2 * X)
+        return super().predict_proba(X)
+
+
+def test_a_method_gets_the_views_of_its_own_rows(tmp_path):
+    method = Method("two", lambda context: InTwoViews(), "linear", "", takes_views=True)
+    (record,) = run(tmp_path, [embeddings_in_two_views()], [method], seeds=[0])
+    assert record.status == "ok", record.reason
+    (lacking,) = run(tmp_path / "other", [blobs()], [method], seeds=[0])
+    assert "two needs further views of the rows, and blobs has none" in lacking.reason
+
+
+def test_images_are_sent_to_the_experiments(tmp_path):
+    with pytest.raises(ValueError, match="Run `nearwise experiment main` on it"):
+        run(tmp_path, ["digits-images"])

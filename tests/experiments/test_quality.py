@@ -121,6 +121,19 @@ def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
     assert readme.read_text() == "no marks"
 
 
+def test_a_margin_is_paired_over_the_seeds_that_both_have(quality):
+    results = Results([*rows("attention", 0.3), *rows("mlp", 0.4)[:2]])
+    ratio = quality.Margin("mlp", "nll", ratio=0.8)
+    found = quality.check_margin(results, "letter", "attention", ratio)
+    assert found["reached"]["n"] == 2 and found["met"]
+    assert found["reached"]["mean"] == pytest.approx(0.75, abs=0.02)
+    above = quality.Margin("mlp", "accuracy", above=0.1)
+    missed = quality.check_margin(results, "letter", "attention", above)
+    assert not missed["met"] and missed["missed_by"] == pytest.approx(0.1)
+    absent = quality.Margin("hgb", "nll", ratio=0.8)
+    assert quality.check_margin(results, "letter", "attention", absent)["met"] is None
+
+
 def test_the_command_names_no_folder(quality):
     options = quality.parse(["--data-root", "/some/where", "--out", "x", "--datasets", "digits"])
     assert quality.own_command(options) == "python benchmarks/quality.py --datasets digits"

@@ -103,7 +103,8 @@ def make_network(
 def _image_network(
     backbone: str, encoder: ImageEncoder, n_classes: int, options: dict[str, Any]
 ) -> NeighborNetwork:
-    settings: dict[str, Any] = {"channels": encoder.channels}
+    # Keys of no fixed length: at unit length the linear head starts far too unsure.
+    settings: dict[str, Any] = {"channels": encoder.channels, "normalize": False}
     if backbone.startswith("resnet"):  # pretrained models bring the size they were trained at
         settings["image_size"] = (encoder.height, encoder.width)
     embedder = ImageEmbedder(backbone, **(settings | options))

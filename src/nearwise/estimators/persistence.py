@@ -115,6 +115,7 @@ def pack_state(
             "of_views": list(state.of_views),
             "n_views": state.n_views,
         }
+        meta["use_head"] = state.sight.use_head
         if isinstance(state.sight, ImageSight):
             _pack_embedding(state.sight.embedding, tensors, meta)
             _pack_stages(state.sight, tensors, meta)
@@ -213,13 +214,15 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
     embedding = _unpack_embedding(folder)
     if images:
         assert isinstance(encoder, ImageEncoder) and embedding is not None  # written together
-        sight: Sight = ImageSight(encoder, embedding, _unpack_stages(folder))
+        sight: Sight = ImageSight(
+            encoder, embedding, _unpack_stages(folder), prior, meta["use_head"]
+        )
         return SharedState(**common, **_unpack_shared(meta), sight=sight)
     assert isinstance(encoder, TableEncoder)
     arrays = {name: tensor.numpy() for name, tensor in _under(tensors, "features/").items()}
     features = FeatureSpace.from_state(meta["features"], arrays)
     if "shared" in meta:
-        sight = TableSight(encoder, features, embedding, prior)
+        sight = TableSight(encoder, features, embedding, prior, meta["use_head"])
         return SharedState(**common, **_unpack_shared(meta), sight=sight)
     base = _unpack_base(folder, trusted)
     return CrossFittedState(**common, features=features, embedding=embedding, base=base)

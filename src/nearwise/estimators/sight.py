@@ -31,6 +31,8 @@ class Seen(NamedTuple):
 class Sight(Protocol):
     """Turns encoded rows into keys; fitted on the memory's rows, then fixed."""
 
+    use_head: bool
+
     @property
     def has_base(self) -> bool:
         """Whether network heads take part; without, the class shares stand in for them."""
@@ -54,32 +56,30 @@ class TableSight:
         mean of their heads' log-probabilities is the base.
     prior : Tensor of shape (C,)
         Class shares.
+    use_head : bool
+        Whether the networks' heads may take part.
     """
 
     encoder: TableEncoder
     features: FeatureSpace
     embedding: Embedding | None
     prior: Tensor
+    use_head: bool = True
 
     @property
     def has_base(self) -> bool:
         """Whether network heads take part."""
-        return self.embedding is not None and self.embedding.has_head
+        return self.use_head and self.embedding is not None and self.embedding.has_head
 
     def __call__(self, rows: Encoded) -> Seen:
         """See rows: the spaces "features" and, with networks, "trained"."""
         keys = {"features": self.features(self.encoder, rows)}
-        opinions = [torch.log(self.prior).expand(len(rows), -1)]
+        own: list[Tensor] = []
         if self.embedding is not None:
             members = range(len(self.embedding.networks))
             own = [self.embedding.keys(member, self.encoder, rows) for member in members]
             keys["trained"] = side_by_side(own)
-            if self.has_base:
-                opinions = [
-                    self.embedding.head_log_proba(member, self.encoder, rows, keys=key)
-                    for member, key in enumerate(own)
-                ]
-        return Seen(keys, torch.log_softmax(torch.stack(opinions).mean(0), dim=1))
+        return Seen(keys, _opinion(self, rows, own))
 
 
 @dataclass
@@ -122,16 +122,22 @@ class ImageSight:
     stages : list of dict of str to StageSpace
         For each network the depths that neighbors are sought at; the deepest is "features". The
         trained space is collapsed onto the head's opinion, earlier ones are not.
+    prior : Tensor of shape (C,)
+        Class shares.
+    use_head : bool
+        Whether the networks' heads take part.
     """
 
     encoder: ImageEncoder
     embedding: Embedding
     stages: list[dict[str, StageSpace]]
+    prior: Tensor
+    use_head: bool = True
 
     @property
     def has_base(self) -> bool:
-        """Whether network heads take part: always."""
-        return True
+        """Whether network heads take part."""
+        return self.use_head
 
     def __call__(self, rows: EncodedImages) -> Seen:
         """See images: the spaces of the depths, and "trained"."""
@@ -145,16 +151,23 @@ class ImageSight:
         }
         own = [self.embedding.keys(member, self.encoder, rows) for member in members]
         keys["trained"] = side_by_side(own)
-        opinions = [
-            self.embedding.head_log_proba(member, self.encoder, rows, keys=key)
-            for member, key in enumerate(own)
-        ]
-        return Seen(keys, torch.log_softmax(torch.stack(opinions).mean(0), dim=1))
+        return Seen(keys, _opinion(self, rows, own))
 
     def _depths(self, member: int, rows: EncodedImages) -> dict[str, Tensor]:
         """Features by the name of their space: the deepest is "features"."""
         found = self.embedding.stages(member, self.encoder, rows)
         return {"features": list(found.values())[-1]} | found
+
+
+def _opinion(sight: TableSight | ImageSight, rows: Any, keys: list[Tensor]) -> Tensor:
+    """Mean log-probability of the networks' heads for rows with these keys, or the class shares."""
+    if not sight.has_base or sight.embedding is None:
+        return torch.log(sight.prior).expand(len(rows), -1)
+    heads = [
+        sight.embedding.head_log_proba(member, sight.encoder, rows, keys=key)
+        for member, key in enumerate(keys)
+    ]
+    return torch.log_softmax(torch.stack(heads).mean(0), dim=1)
 
 
 def side_by_side(keys: list[Tensor]) -> Tensor:

@@ -42,7 +42,8 @@ def table_sight(
     choice["features"] = features.kind
     second = problem.views[0] if problem.views else None
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
-    return TableSight(encoder, features, embedding, problem.prior)
+    use_head = settings.base is not None
+    return TableSight(encoder, features, embedding, problem.prior, use_head)
 
 
 def image_sight(
@@ -67,7 +68,7 @@ def image_sight(
         _stage_spaces(embedding, member, encoder, remembered)
         for member in range(len(embedding.networks))
     ]
-    return ImageSight(encoder, embedding, stages)
+    return ImageSight(encoder, embedding, stages, problem.prior, settings.base is not None)
 
 
 def _stage_spaces(

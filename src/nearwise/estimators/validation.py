@@ -23,6 +23,9 @@ from nearwise.training import HeadConfig, TrainConfig
 
 VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once
 
+# What decides the networks of a fit, whose checkpoints may then serve it.
+_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
+
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "preset": ("default", "fast"),
     "metric": METRICS,
@@ -322,7 +325,8 @@ def check_checkpoint(
 ) -> FitSettings:
     """Point the settings at the checkpoint folder of this very fit.
 
-    The folder's name carries a hash of data and settings, so another fit never resumes from it.
+    The folder's name carries a hash of the data and of the settings that decide the networks, so
+    another fit never resumes from it, and one that differs in its heads alone trains no network.
     """
     if estimator.checkpoint_dir is None:
         return settings
@@ -338,6 +342,7 @@ def check_checkpoint(
         else:
             digest.update(np.ascontiguousarray(rows).tobytes())
     digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
-    digest.update(repr(settings).encode())
+    own = {name: getattr(settings, name) for name in _OF_NETWORKS}
+    digest.update(repr((own, estimator.n_members)).encode())
     folder = Path(estimator.checkpoint_dir) / f"fit-{digest.hexdigest()[:16]}"
     return replace(settings, checkpoint=folder)

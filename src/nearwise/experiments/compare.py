@@ -90,7 +90,9 @@ def compare(
             hardware=hardware(),
             command=command_line() if command is None else command,
         )
-        loaded = [d if isinstance(d, Dataset) else _load(d, data_root) for d in datasets]
+        views = any(method.takes_views for method in chosen)
+        loaded = [d if isinstance(d, Dataset) else _load(d, data_root, views) for d in datasets]
+        _refuse_images(loaded)
         _check_names(loaded)
         for dataset in loaded:
             folder.claim_dataset(dataset.name, fingerprint(dataset))
@@ -150,8 +152,17 @@ def fingerprint(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _load(name: str | PathLike[str], data_root: str | PathLike[str] | None) -> Dataset:
-    return load_dataset(name, data_root=data_root)
+def _load(name: str | PathLike[str], data_root: str | PathLike[str] | None, views: bool) -> Dataset:
+    return load_dataset(name, data_root=data_root, views=views)
+
+
+def _refuse_images(datasets: Sequence[Dataset]) -> None:
+    for dataset in datasets:
+        if dataset.kind == "images":
+            raise ValueError(
+                f"{dataset.name} holds images; the methods compared here take tables and "
+                "embeddings. Run `nearwise experiment main` on it."
+            )
 
 
 def _check_names(datasets: Sequence[Dataset]) -> None:

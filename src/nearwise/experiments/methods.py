@@ -60,6 +60,8 @@ class Method:
         One line for the report: settings and what is tuned, and on what.
     module, extra : str, optional
         Optional package it needs, and the extra that installs it.
+    takes_views : bool
+        Whether `fit` and `predict_proba` take further views of the rows (`views=`).
     """
 
     name: str
@@ -68,6 +70,7 @@ class Method:
     summary: str
     module: str | None = None
     extra: str | None = None
+    takes_views: bool = False
 
     def __call__(
         self, seed: int, n_train: int, n_classes: int = 2, kind: Kind = "table"
@@ -246,6 +249,14 @@ _ALL = (
         _attention(base=None),
         "attention",
         "AttnKNNClassifier(base=None): the null neighbor carries the class prior",
+    ),
+    Method(
+        "attention-views",
+        _attention(),
+        "attention",
+        "AttnKNNClassifier with all views of the rows that the data set has, a tenth of the rows "
+        "held out once",
+        takes_views=True,
     ),
 )
 

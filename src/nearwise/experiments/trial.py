@@ -45,7 +45,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Split:
-    """Training rows with their (possibly noisy) labels, and clean test rows."""
+    """Training rows with their (possibly noisy) labels, clean test rows, further views of both."""
 
     dataset: Dataset
     seed: int
@@ -55,6 +55,18 @@ class Split:
     X_test: Any
     y_test: np.ndarray
     classes: np.ndarray
+    train_views: tuple[Any, ...] = ()
+    test_views: tuple[Any, ...] = ()
+
+    def views(self, method: Method, *, test: bool) -> dict[str, Any]:
+        """Give the argument that hands a method further views of the rows, where it takes them."""
+        if not method.takes_views:
+            return {}
+        if not self.train_views:
+            raise ValueError(
+                f"{method.name} needs further views of the rows, and {self.dataset.name} has none."
+            )
+        return {"views": list(self.test_views if test else self.train_views)}
 
 
 def make_split(dataset: Dataset, seed: int, setting: Setting) -> Split:
@@ -66,7 +78,11 @@ def make_split(dataset: Dataset, seed: int, setting: Setting) -> Split:
     if setting.noise > 0:
         y_train = label_noise(y_train, setting.noise, setting.noise_kind, seed, classes=classes)
     positions = np.searchsorted(classes, y_test)
-    return Split(dataset, seed, test, X_train, y_train, X_test, positions, classes)
+    views = dataset.views.values()
+    return Split(
+        dataset, seed, test, X_train, y_train, X_test, positions, classes,
+        tuple(view[train] for view in views), tuple(view[test] for view in views),
+    )  # fmt: skip
 
 
 def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
@@ -113,15 +129,17 @@ def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Reco
     model: Any = method(split.seed, blank.n_train, blank.n_classes, split.dataset.kind)
     with PeakMemory() as memory:
         start = time.perf_counter()
-        model.fit(split.X_train, split.y_train)
+        model.fit(split.X_train, split.y_train, **split.views(method, test=False))
         fit_seconds = time.perf_counter() - start
-    model.predict_proba(split.X_test[:WARM_UP_ROWS])
+    views = split.views(method, test=True)
+    few = {name: [view[:WARM_UP_ROWS] for view in given] for name, given in views.items()}
+    model.predict_proba(split.X_test[:WARM_UP_ROWS], **few)
     start = time.perf_counter()
-    raw = model.predict_proba(split.X_test)
+    raw = model.predict_proba(split.X_test, **views)
     predict_us = 1e6 * (time.perf_counter() - start) / len(split.y_test)
     proba = align(raw, model.classes_, split.classes)
     last = model[-1] if hasattr(model, "steps") else model
-    halves, null_mass = _halves(last, split, setting, blank)
+    halves, null_mass = _halves(last, split, setting, blank, views)
     _keep_artifacts(method.name, last, split, setting, _predictions(split, proba))
     whole = replace(
         blank,
@@ -165,12 +183,12 @@ def _metrics(split: Split, proba: np.ndarray) -> dict[str, Any]:
 
 
 def _halves(
-    model: Any, split: Split, setting: Setting, blank: Record
+    model: Any, split: Split, setting: Setting, blank: Record, views: dict[str, Any]
 ) -> tuple[list[Record], float | None]:
     """Measure the base alone and the neighbors alone, and the mean mass of the null."""
     if not hasattr(model, "predict_parts"):
         return [], None
-    parts = model.predict_parts(split.X_test)
+    parts = model.predict_parts(split.X_test, **views)
     rows = []
     for half, attribute in HALVES.items():
         given = getattr(parts, attribute)

@@ -33,7 +33,6 @@ from nearwise.experiments.study.session import Session
 from nearwise.experiments.study.upper_bound import upper_bound_names
 from nearwise.experiments.trial import HALVES, WARM_UP_ROWS, align
 
-TTA = ("flip", "shift")
 KEY_METHODS = ("uniform", "distance", "distance-tuned")
 ABLATIONS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -47,13 +46,15 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 def main_jobs(session: CorrectedSession) -> list[Job]:
     """CNN, plain neighbors of its keys, and attention: one view, views, k-ensemble, adaptive."""
+    frame = _Frame(session)
+    # a mirrored digit is another digit
+    tta = ("flip", "shift") if frame.inputs.x_train.shape[1] == 3 else ("shift",)
     forms: dict[str, dict[str, Any]] = {
         "attention": {},
-        "attention+tta": {"tta": TTA},
+        "attention+tta": {"tta": tta},
         "attention+k-ensemble": {"k_ensemble": session.study.ensemble_k},
         "attention+adaptive-k": {"adaptive_k": "entropy"},
     }
-    frame = _Frame(session)
     return [
         frame.cnn("main"),
         *(frame.attention("main", name, **changes) for name, changes in forms.items()),
@@ -162,8 +163,10 @@ class _Frame:
 
         session = self.session
         settings: dict[str, Any] = {
-            "embedder": session.study.backbone, "n_members": 1,
+            "embedder": session.study.backbone,
             "train_params": {"epochs": session.study.cnn_epochs},  # as many as the CNN
+            # forms that differ in views or heads alone share one trained network
+            "checkpoint_dir": session.out / "checkpoints" / "attention",
             "random_state": session.seed, "device": str(session.device),
             **session.parameters, **changes,
         }  # fmt: skip

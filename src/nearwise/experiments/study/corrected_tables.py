@@ -44,6 +44,8 @@ def main_jobs(session: CorrectedSession) -> list[Job]:
         _attention(session, "attention+k-ensemble", k_ensemble=session.study.ensemble_k),
         _attention(session, "attention+adaptive-k", adaptive_k="entropy"),
     ]
+    if session.dataset.views:
+        methods.append(replace(_attention(session, "attention+tta"), takes_views=True))
     return [_job(session, "main", method) for method in methods]
 
 
@@ -203,6 +205,8 @@ def _split(session: CorrectedSession, blank: Record, tail: float = 1.0) -> Split
         )
     return replace(
         whole,
+        train_views=tuple(view[train] for view in whole.train_views),
+        test_views=tuple(view[test] for view in whole.test_views),
         X_train=_take(whole.X_train, train),
         y_train=y_train,
         X_test=_take(whole.X_test, test),

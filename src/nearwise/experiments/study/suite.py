@@ -224,7 +224,8 @@ def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any
 def _corrected_frame(dataset: Dataset, small: bool, changes: Mapping[str, Any]) -> StudyPreset:
     """Rows, grids and upper bound of "v1": those of "v0.5", split by the run's seed."""
     frame = resolve_preset("v0.5", dataset.name, dataset.kind, len(dataset), small=small)
-    fixed: dict[str, Any] = {"name": CORRECTED, "split_seed": None}
+    # grey images stay grey: as colour images they would be mirrored in training
+    fixed: dict[str, Any] = {"name": CORRECTED, "split_seed": None, "channels": None}
     if small and dataset.kind != "images":
         fixed["max_rows"] = SMALL_TABLE_ROWS
     return change_preset(frame, {**fixed, **changes})
@@ -243,7 +244,7 @@ def _load(name: str | PathLike[str], data_root: Any, small: bool) -> Dataset:
     """Load a data set; of a large image set only as many rows as a small run may draw from."""
     if small and str(name) in LARGE_IMAGE_SETS:
         return load_images(name, limit=SMALL_SLICE, data_root=data_root)
-    return load_dataset(name, data_root=data_root)
+    return load_dataset(name, data_root=data_root, views=True)
 
 
 def _check_seeds(seeds: Sequence[int]) -> list[int]:

@@ -153,8 +153,8 @@ def pdf_text(data: bytes) -> str:
         except zlib.error:
             continue
         for line in re.findall(rb"\[(.*?)\] TJ|\((.*?)\) Tj", page, re.DOTALL):
-            out.append("".join(p.decode("latin-1") for p in re.findall(rb"\((.*?)\)", line[0])))
-            out[-1] += line[1].decode("latin-1")
+            parts = [*re.findall(rb"\((.*?)\)", line[0]), line[1]]
+            out.append("".join(part.decode("latin-1") for part in parts))
     return "\n".join(out).replace("\x00", "")  # two bytes a glyph
 
 
@@ -163,7 +163,13 @@ def test_the_pdf_has_pages_and_text(rendered):
     assert data.startswith(b"%PDF")
     assert len(re.findall(rb"/Type /Page\b", data)) > 10
     text = pdf_text(data)
-    for part in ("the study replayed", "claim", "attention+tta", "continued", "Hardware"):
+    for part in (
+        "the study replayed",
+        "claim",
+        "attention+tta",
+        "continued",
+        "How this was measured",
+    ):
         assert part in text, part
 
 

@@ -26,6 +26,7 @@ from nearwise.report.study.published import SAID
 from nearwise.report.study.tables import (
     ablation_table,
     claim_tables,
+    cost_table,
     efficiency_table,
     experiment_table,
     published_table,
@@ -171,6 +172,8 @@ def _main_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
         for m in results.methods
         if m == ATTENTION or (m.startswith(f"{ATTENTION}+") and results.halves(m))
     ]
+    costs = cost_table(study, dataset, preset)
+    blocks.append(None if costs is None else Fold("Times", [costs]))
     pooled = _pooled(results, dataset)
     if pooled:
         shown = {m: p for m, p in pooled.items() if m in DIAGRAMS}

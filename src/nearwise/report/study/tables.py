@@ -22,11 +22,8 @@ from nearwise.report.tables import (
 NULL_MASS = Measure("null_mass", "null mass", 3, None)
 _SHOWN = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
 _COSTS = ("fit_seconds", "predict_us_per_row")
-STUDY_MEASURES = (
-    *(m for m in MEASURES if m.key in _SHOWN),
-    NULL_MASS,
-    *(m for m in MEASURES if m.key in _COSTS),
-)
+STUDY_MEASURES = (*(m for m in MEASURES if m.key in _SHOWN), NULL_MASS)
+COST_MEASURES = tuple(m for m in MEASURES if m.key in _COSTS)
 # A single seed is compared over its rows by a bootstrap for every cell: the sweeps show fewer.
 SWEEP_COMPARED = tuple(m for m in COMPARED if m.key in ("accuracy", "nll", "ece"))
 PRESETS_A_TABLE = 4
@@ -36,9 +33,10 @@ def experiment_table(study: Study, dataset: str, experiment: str, preset: str) -
     """Mean and half-interval of every method at every condition; None without any number."""
     places = study.places(dataset, experiment, preset)
     parts = [(place, study.part(dataset, place)) for place in places]
-    wanted = STUDY_MEASURES if experiment == "main" else STUDY_MEASURES[: -len(_COSTS)]
     measures = [
-        m for m in wanted if any(r.values(dataset, x, m.key) for _, r in parts for x in r.methods)
+        m
+        for m in STUDY_MEASURES
+        if any(r.values(dataset, x, m.key) for _, r in parts for x in r.methods)
     ]
     if not measures:
         return None
@@ -54,6 +52,23 @@ def experiment_table(study: Study, dataset: str, experiment: str, preset: str) -
     )
     for place, results in parts:
         table.rows.extend(_method_rows(results, dataset, measures, place.label))
+    return table if table.rows else None
+
+
+def cost_table(study: Study, dataset: str, preset: str) -> Table | None:
+    """Fit and prediction times of the main experiment; None where there are none."""
+    results = study.main(dataset, preset)
+    table = Table(
+        f"{dataset}, {preset}: what it costs",
+        f"{over_seeds(results)}, on the machine named below. Fit time includes tuning; what "
+        "methods share (one training, one search) counts for each.",
+        ["method", *(m.title for m in COST_MEASURES)],
+    )
+    for method in results.methods:
+        means = [results.mean(dataset, method, m.key) for m in COST_MEASURES]
+        if any(means):
+            cells = [Cell(show_mean(x, m)) for x, m in zip(means, COST_MEASURES, strict=True)]
+            table.rows.append((method, cells))
     return table if table.rows else None
 
 

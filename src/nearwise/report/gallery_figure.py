@@ -7,7 +7,8 @@ from nearwise.report.figures import head
 from nearwise.report.gallery import Example, Gallery, png_pixels
 from nearwise.report.tables import Cell, Table
 
-MAX_EXAMPLES = 6
+MAX_EXAMPLES = 5
+MAX_ROWS = 3  # of a table, each with its neighbors
 _NEIGHBORS = 8
 _WORDS = {"wrong": "where {} was wrong", "uncertain": "where {} was right but unsure"}
 
@@ -23,19 +24,20 @@ def gallery_blocks(gallery: Gallery) -> list[Picture | Table]:
             name = slug(f"gallery-{gallery.dataset}-{gallery.method}-{why}")
             blocks.append(_image_gallery(title, name, examples[:MAX_EXAMPLES]))
         else:
-            blocks.append(_row_gallery(title, gallery.columns, examples[: MAX_EXAMPLES // 2]))
+            blocks.append(_row_gallery(title, gallery.columns, examples[:MAX_ROWS]))
     return blocks
 
 
 def _image_gallery(title: str, name: str, examples: Sequence[Example]) -> Picture:
     columns = 1 + min(_NEIGHBORS, max(len(e.neighbors) for e in examples))
     with page_style():
-        figure, axes = canvas(9.4, 0.4 + 1.02 * len(examples), len(examples), columns)
+        figure, axes = canvas(9.4, 0.4 + 1.2 * len(examples), len(examples), columns)
         head(figure, title)
         for row, example in zip(axes, examples, strict=True):
             for axis in row:
                 axis.set_axis_off()
-            _show(row[0], example.row.image, _asked_words(example), wide=True)
+            words = _asked_words(example).replace(", ", "\n")
+            _show(row[0], example.row.image, words, wide=True)
             for axis, neighbor in zip(row[1:], example.neighbors, strict=False):
                 text = f"{neighbor.label} ({100 * neighbor.weight:.0f} %)"
                 _show(axis, neighbor.row.image, text, agrees=neighbor.agrees)

@@ -163,7 +163,11 @@ def _main_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
     def heading(words: str) -> str:
         return study.heading(dataset, results, preset, words)
 
-    blocks: list[Block | None] = [experiment_table(study, dataset, "main", preset)]
+    costs = cost_table(study, dataset, preset)
+    blocks: list[Block | None] = [
+        experiment_table(study, dataset, "main", preset),
+        None if costs is None else Fold("Times", [costs]),
+    ]
     if results.ranked_methods(dataset):
         blocks.append(comparison_bars(results, dataset, ATTENTION, heading("all methods"), name))
     blocks.append(uniform_table(study, dataset, preset))
@@ -172,8 +176,6 @@ def _main_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
         for m in results.methods
         if m == ATTENTION or (m.startswith(f"{ATTENTION}+") and results.halves(m))
     ]
-    costs = cost_table(study, dataset, preset)
-    blocks.append(None if costs is None else Fold("Times", [costs]))
     pooled = _pooled(results, dataset)
     if pooled:
         shown = {m: p for m, p in pooled.items() if m in DIAGRAMS}
@@ -224,16 +226,16 @@ def _kept_blocks(
     blocks += curves[:2]
     if curves[2:]:
         blocks.append(Fold("Training of the other forms", curves[2:]))
-    if pooled:
-        best = ATTENTION if ATTENTION in pooled else next(iter(pooled))
-        title = study.heading(dataset, results, preset, f"{best}: confusion")
-        blocks.append(confusion(title, f"confusion-{slug(f'{dataset}-{preset}')}", pooled[best]))
     drawn_map = _first_kept(results, dataset, ATTENTION, "maps")
     if drawn_map is not None:
         heading = _seed_heading(study, dataset, results, drawn_map[0], preset, "map of the memory")
         blocks.append(memory_map(heading, f"map-{slug(f'{dataset}-{preset}')}", drawn_map[1]))
     else:
         blocks.append(Words("No sample of the memory was kept, so there is no map of it.", "note"))
+    if pooled:
+        best = ATTENTION if ATTENTION in pooled else next(iter(pooled))
+        title = study.heading(dataset, results, preset, f"{best}: confusion")
+        blocks.append(confusion(title, f"confusion-{slug(f'{dataset}-{preset}')}", pooled[best]))
     gallery = _first_kept(results, dataset, ATTENTION, "galleries")
     if gallery is not None and gallery[1].get("rows"):
         blocks.append(make_page_gallery(dataset, f"{ATTENTION} ({preset})", *gallery))

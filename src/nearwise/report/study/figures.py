@@ -219,7 +219,7 @@ def memory_map(heading: str, name: str, drawn: dict[str, Any]) -> Picture:
     classes = drawn["classes"]
     memory, test = np.asarray(drawn["memory"]), np.asarray(drawn["test"])
     with page_style():
-        figure, axes = canvas(7.2, 4.3)
+        figure, axes = canvas(7.2, 3.4)
         head(figure, heading)
         axis = axes[0][0]
         labels, test_labels = np.asarray(drawn["memory_label"]), np.asarray(drawn["test_label"])

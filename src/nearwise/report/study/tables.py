@@ -40,8 +40,7 @@ def experiment_table(study: Study, dataset: str, experiment: str, preset: str) -
     ]
     if not measures:
         return None
-    first = next(r for _, r in parts if r.records)
-    size = first.records[0]
+    first, size = next((p, r) for _, p in parts for r in p.records if r.status == "ok")
     where = "a column" if len(parts) == 1 else "a condition"
     table = Table(
         f"{dataset}, {preset}: {experiment}",

@@ -92,9 +92,12 @@ def experiment(
         progress=not quiet,
     )
     page = render_report(out)
-    show((out / "results.md").read_text(encoding="utf-8"))
+    show(_verdicts((out / "results.md").read_text(encoding="utf-8")))
     if not quiet:
-        say(f"Records: {out / 'records.jsonl'}. Report: {page}")
+        say(
+            f"Records: {out / 'records.jsonl'}. Tables: {out / 'results.md'} (.tex, .csv, .json). "
+            f"Report: {page} (.pdf)"
+        )
     failed = [record for record in records if record.status == "failed"]
     if failed:
         reasons = dict.fromkeys(f"{record.method}: {record.reason}" for record in failed)
@@ -102,6 +105,13 @@ def experiment(
             f"{len(failed)} of {len(records)} rows failed; the others are kept, and running it "
             f"again tries these again. {' | '.join(reasons)}"
         )
+
+
+def _verdicts(tables: str) -> str:
+    """Take from the tables what became of the claims; the rest is in the files."""
+    first, *sections = tables.split("\n## ")
+    kept = [part for part in sections if "what became of the claims" in part.splitlines()[0]]
+    return "\n## ".join([first, *kept])
 
 
 def _tell_defects(preset: str, *, quiet: bool) -> None:

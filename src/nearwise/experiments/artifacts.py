@@ -105,11 +105,14 @@ def load_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def image_shape(dataset: Dataset) -> tuple[int, int] | None:
-    """Side lengths where the rows of a data set are square grey images, else None.
+def image_shape(dataset: Dataset) -> tuple[int, ...] | None:
+    """Height and width, and 3 for colour, where the rows of a data set are images; else None.
 
-    Columns named pixel... (any number that is a square) are taken as one image, row by row.
+    Columns named pixel... (any number that is a square) are taken as one grey image, row by row.
     """
+    if dataset.kind == "images":
+        height, width, channels = dataset.X.shape[1:]
+        return (height, width) if channels == 1 else (height, width, channels)
     if not isinstance(dataset.X, pd.DataFrame):
         return None
     names = [str(c) for c in dataset.X.columns]
@@ -193,8 +196,8 @@ def make_gallery(
 
 
 def _values(X: Any, place: int) -> list[Any]:
-    row = X.iloc[place].tolist() if isinstance(X, pd.DataFrame) else X[place].tolist()
-    return [_short(value) for value in row]
+    row = X.iloc[place] if isinstance(X, pd.DataFrame) else np.ravel(X[place])
+    return [_short(value) for value in row.tolist()]
 
 
 def _short(value: Any) -> Any:
@@ -208,6 +211,8 @@ def _neighbors(explanation: Any) -> list[dict[str, Any]]:
     shown = []
     for neighbor in nearest:
         row = neighbor.row.values() if isinstance(neighbor.row, dict) else plain(neighbor.row)
+        if isinstance(neighbor.row, dict) and "image" in neighbor.row:
+            row = np.ravel(neighbor.row["image"])
         shown.append(
             {
                 "id": neighbor.id,

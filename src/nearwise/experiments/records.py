@@ -191,7 +191,8 @@ def read_records(folder: str | Path) -> list[Record]:
     path = Path(folder) / RECORDS_FILE
     if not path.exists():
         raise RecordsError(
-            f"no {RECORDS_FILE} in {folder}. Pass a folder written by `nearwise compare`."
+            f"no {RECORDS_FILE} in {folder}. Pass a folder written by `nearwise compare` or "
+            "`nearwise experiment`."
         )
     return _parse(path)[0]
 

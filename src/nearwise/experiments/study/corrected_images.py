@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from nearwise.data import label_noise, long_tail
+from nearwise.experiments.artifacts import Predictions, make_gallery
 from nearwise.experiments.records import Record
 from nearwise.experiments.study.corrected import CorrectedSession
 from nearwise.experiments.study.evaluate import Prediction
@@ -292,7 +293,25 @@ def _measured_parts(
     )  # fmt: skip
     if getattr(model, "history_", None):
         keep_json(session.out, record, "curves", model.history_)
+    if record.experiment == "main" and record.method == "attention":
+        keep_json(session.out, record, "galleries", _gallery(session, model, inputs, proba))
     yield record
+
+
+def _gallery(
+    session: CorrectedSession, model: Any, inputs: StudyInputs, proba: np.ndarray
+) -> dict[str, Any]:
+    """Wrong and uncertain test images as the classifier saw them, with their neighbors."""
+    y = inputs.y_test.numpy()
+    seen = replace(
+        session.dataset, X=_images(inputs.x_test), y=inputs.classes[y], test_index=None,
+        strata=None, views={},
+    )  # fmt: skip
+    predictions = Predictions(y, proba, np.arange(len(y)), [str(c) for c in inputs.classes])
+    gallery = make_gallery(model, seen, predictions.test_index, predictions)
+    for row in gallery["rows"]:
+        row["test_row"] = int(inputs.test_index[row["test_row"]])
+    return gallery
 
 
 def _asked(model: Any) -> int | None:

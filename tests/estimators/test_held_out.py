@@ -115,7 +115,10 @@ def test_the_memory_learns_forgets_and_changes_its_mind(data):
     model = AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
     far = np.full((8, 6), 30.0) + np.arange(8)[:, None]
     before = model.predict_proba(far[:1])
-    ids = model.add(far, np.full(8, 7))
+    with pytest.raises(ValueError, match="means over 2 views of a row, and 1 were given"):
+        model.add(far, np.full(8, 7))
+    ids = model.add(far, np.full(8, 7), views=[far])
+    assert ids.tolist() == list(range(200, 208))  # ids of training rows are not given again
     assert model.classes_.tolist() == [0, 1, 2, 7]
     assert model.predict_proba(far[:1])[0, 3] > 0.3
     model.relabel(ids, np.zeros(8, dtype=int))
@@ -132,7 +135,9 @@ def test_a_fit_repeats_for_the_same_seed(data):
 
 def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
     X, y, view = data
-    model = AttnKNNClassifier(**QUICK, embedder="identity").fit(X, y, views=[view])
+    settings = {**QUICK, "embedder": "identity", "train_params": None}
+    model = AttnKNNClassifier(**settings).fit(X, y, views=[view])
+    assert model.choice_["base"] is None
     base = model.predict_parts(X[:5]).base_proba
     np.testing.assert_allclose(base, base[:1].repeat(5, axis=0))
     assert model.choice_["spaces"] == ["features"]
@@ -163,3 +168,39 @@ def test_predictions_take_as_many_views_as_the_fit(data, fitted):
     plain = AttnKNNClassifier(**QUICK).fit(X, data[1])
     with pytest.raises(ValueError, match="2 views were given, the classifier was fitted with"):
         plain.predict_proba(X[:4], [view[:4]])
+
+
+def test_an_added_row_has_the_key_that_a_remembered_one_has(data):
+    X, y, view = data
+    model = AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+    known = int(model.memory_.ids[0])
+    ids = model.add(X[known : known + 1], y[known : known + 1], views=[view[known : known + 1]])
+    place = int(model.memory_.positions(ids)[0])
+    for name in ("features", "trained"):
+        keys = model.memory_.keys[name]
+        np.testing.assert_allclose(keys[place], keys[0], atol=1e-5)
+
+
+def test_neighbors_are_asked_for_as_far_as_the_memory_goes():
+    X, y, view = embeddings(40)
+    settings = {**QUICK, "validation_fraction": 0.5}
+    model = AttnKNNClassifier(**settings).fit(X, y, views=[view])
+    assert model.predict_proba(X).shape == (40, 3)
+    with pytest.raises(ValueError, match="n_neighbors=30 exceeds the 20 samples"):
+        AttnKNNClassifier(**settings, n_neighbors=30).fit(X, y, views=[view])
+
+
+def test_classes_with_one_held_out_row_each_are_fitted():
+    X = np.random.default_rng(0).normal(size=(120, 6))
+    y = np.arange(120) % 30
+    X += 4 * np.random.default_rng(1).normal(size=(30, 6))[y]
+    model = AttnKNNClassifier(**QUICK).fit(X, y)
+    assert np.isfinite(model.oof_nll_)
+
+
+def test_held_out_rows_without_any_weight_are_refused(data, fitted):
+    X, y, view = data
+    weight = np.zeros(len(y))
+    weight[fitted.memory_.ids.numpy()] = 1
+    with pytest.raises(ValueError, match="Every row that was held out has sample_weight 0"):
+        AttnKNNClassifier(**QUICK).fit(X, y, weight, views=[view])

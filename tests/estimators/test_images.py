@@ -14,6 +14,7 @@ from nearwise.estimators.images import (
     image_views,
     is_images,
 )
+from nearwise.training import Augmentation
 
 QUICK = {
     "embedder": "resnet-small",
@@ -62,6 +63,13 @@ def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
     assert not fitted.predict_parts(data[0], []).disagreement.any()
 
 
+def test_settings_given_as_models_are_saved(data, tmp_path):
+    settings = {**QUICK, "train_params": {"epochs": 1, "augment": Augmentation(crop_padding=1)}}
+    AttnKNNClassifier(**settings).fit(*data).save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    assert again.train_params["augment"]["crop_padding"] == 1
+
+
 def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
     fitted.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
@@ -107,6 +115,34 @@ def test_a_folder_of_class_folders_is_read_with_its_labels(tmp_path, data):
     assert (model.predict(tmp_path)[:60] == "down").mean() > 0.9
     with pytest.raises(ValueError, match="brings its own labels"):
         model.fit(tmp_path, data[1])
+
+
+def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
+    for number, (image, label) in enumerate(zip(*data, strict=True)):
+        part = tmp_path / ("test" if number % 4 < 2 and number < 40 else "train") / label
+        part.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(part / f"{number:03}.png")
+    model = AttnKNNClassifier(**QUICK).fit(tmp_path)
+    assert len(model.memory_) == 75  # three quarters of the 100 training images
+    with pytest.raises(ValueError, match="is no folder of images"):
+        model.fit("cifar10")
+
+
+def test_images_and_tables_are_not_mixed_up(data, fitted):
+    with pytest.raises(ValueError, match="was fitted on images; X holds none"):
+        fitted.predict(np.zeros((3, 64)))
+    table = AttnKNNClassifier(base=None, random_state=0).fit(data[0].reshape(120, 64), data[1])
+    with pytest.raises(ValueError, match="was fitted on a table; X holds images"):
+        table.predict(data[0])
+    with pytest.raises(ValueError, match="Images have their further views by tta"):
+        AttnKNNClassifier(**QUICK).fit(*data, views=[data[0]])
+
+
+def test_views_stay_those_of_the_fit(data, fitted):
+    before = fitted.predict_proba(data[0][:9])
+    fitted.set_params(tta=None)
+    np.testing.assert_array_equal(fitted.predict_proba(data[0][:9]), before)
+    fitted.set_params(tta=("shift",))
 
 
 def test_a_hub_data_set_is_read_with_its_labels(data):

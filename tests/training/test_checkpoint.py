@@ -44,8 +44,10 @@ train_embedder(
 """
 
 
-def run(checkpoint=None, epochs=12, progress=None, settings="fresh", seed=0, rows=None):
+def run(checkpoint=None, epochs=12, progress=None, settings="fresh", seed=0, rows=None, shift=0.0):
     network = small_network(head=True, dropout=0.2)
+    with torch.no_grad():
+        network.head.bias += shift
     result = train_embedder(
         network,
         blobs() if rows is None else rows,
@@ -143,7 +145,7 @@ def test_killed_within_the_first_write_starts_anew(tmp_path):
     assert same_weights(run(tmp_path / "run", epochs=2)[0], run(epochs=2)[0])
 
 
-@pytest.mark.parametrize("change", ["seed", "data", "settings"])
+@pytest.mark.parametrize("change", ["seed", "data", "settings", "starting weights"])
 def test_checkpoint_of_another_run_is_refused(tmp_path, change):
     run(tmp_path / "run", epochs=2)
     rows = blobs()
@@ -151,6 +153,7 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change):
         "seed": {"seed": 1},
         "data": {"rows": TrainingRows(rows.x_num + 1, rows.labels, ids=rows.ids)},
         "settings": {"settings": "cached"},
+        "starting weights": {"shift": 1.0},
     }[change]
     with pytest.raises(ValueError, match="belongs to another run"):
         run(tmp_path / "run", epochs=2, **other)

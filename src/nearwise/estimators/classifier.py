@@ -14,7 +14,14 @@ from nearwise.estimators import labels, validation
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
 from nearwise.estimators.held_out import fit_problem
-from nearwise.estimators.images import ImageEncoder, TTAView, encode_views, from_source, is_images
+from nearwise.estimators.images import (
+    ImageEncoder,
+    TTAView,
+    check_tta,
+    encode_views,
+    from_source,
+    is_images,
+)
 from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
@@ -39,7 +46,8 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     embedder : str, default="auto"
         Where the trained key space comes from. Tables: "identity": none, for ready embeddings.
         "table": numeric and categorical embeddings with a linear key. "deep": an MLP with a linear
-        head. "mlp": the original study's. "auto": by size and columns, and none in a small table.
+        head. "mlp": the original study's. "auto": by size and columns, and none in a small table;
+        "deep" where rows are held out once.
         Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
         "hf:NAME" or the path of its folder. "auto": a ResNet by the images' size.
     embedder_params : dict, optional
@@ -59,8 +67,8 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         Cross-fitted members; "auto" is 5, 3 with preset="fast", 4 for many ready embeddings.
         Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
     validation_fraction : float, "auto" or None, default="auto"
-        Share of the rows held out once, from memory and networks, for heads and calibration. None
-        cross-fits. "auto" is None, and .1 for images and where `fit` is given views.
+        Share of the rows held out once, from memory and networks, to stop the networks and to fit
+        heads and calibration. None cross-fits. "auto" is None, and .1 for images and with views.
     tta : sequence of {"flip", "shift"}, optional
         Further views of every image: mirrored; four shifted crops. They are part of the memory's
         keys, of the heads' training and of predictions, which are calibrated after merging.
@@ -106,7 +114,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     calibration_source_ : str
         Where the calibration comes from.
     oof_nll_ : float
-        Out-of-fold NLL of the training rows, in nats.
+        Out-of-fold NLL of the training rows (of those held out once), in nats.
     target_name_ : str
         Name of `y`, "target" where it had none.
     column_types_ : dict of str to str
@@ -189,7 +197,8 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
             A DataFrame may hold text, categories and missing values; arrays must be finite.
             Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels; or the
-            path of a folder of class folders, or a `datasets` data set, which bring their labels.
+            path of a folder of class folders, or a `datasets` data set, which bring their labels
+            (a test part they may have is left out).
         y : array-like of shape (n,)
             At least 2 classes, each with at least 2 rows.
         sample_weight : array-like of shape (n,), optional
@@ -203,7 +212,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         -------
         self : AttnKNNClassifier
         """
-        X, y = from_source(X, y)
+        X, y = from_source(X, y, training=True)
         rows = validation.check_rows(self, X, reset=True)
         others = validation.check_views(self, views, len(rows))
         classes, codes = labels.check_labels(y, len(rows))
@@ -225,6 +234,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         encoded = encoder.fit(rows)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.views = encode_views(encoder, encoded, others, self.tta)
+        problem.tta = check_tta(self.tta)
         with Progress(self.verbose) as progress:
             state = fit_problem(problem, self.n_members, place, progress)
         self.classes_ = classes
@@ -252,7 +262,8 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if X is None:
             return None
-        X, _ = from_source(X, None)
+        X, _ = from_source(X, None, training=False)
+        validation.check_kind(self._state.encoder, X)
         return self._state.encoder.transform(validation.check_rows(self, X, reset=False))
 
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
@@ -288,11 +299,15 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         if rows is None:
             merged = self._state.predict_left_out(n_classes)
             return make_parts(merged, [merged], self._state.calibration())
-        given = validation.check_views(self, views, len(rows))
-        tta = self.tta if views is None else None
-        everyone = [rows, *encode_views(self._state.encoder, rows, given, tta)]
+        everyone = self._all_views(rows, views)
         calibration = self._state.calibration(len(everyone))
         return make_parts(*self._state.predict_views(everyone, n_classes), calibration)
+
+    def _all_views(self, rows: AnyRows, views: Sequence[Any] | None) -> list[AnyRows]:
+        """Give encoded rows and their further views: those given, or such as `fit` made."""
+        given = validation.check_views(self, views, len(rows))
+        tta = self._state.tta if views is None else None
+        return [rows, *encode_views(self._state.encoder, rows, given, tta)]
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True

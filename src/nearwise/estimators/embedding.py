@@ -169,9 +169,12 @@ class Embedding:
     ) -> Tensor:
         """Log-probabilities (n, C) of one member's linear head, on the CPU; `keys` where known."""
         network = self.networks[member]
-        if keys is not None:
-            keys = keys.to(next(network.parameters()).device)
-        return predict_head(network, self._rows(member, encoder, rows), keys=keys).cpu()
+        if keys is None:
+            return predict_head(network, self._rows(member, encoder, rows)).cpu()
+        assert network.head is not None  # callers see to it
+        with torch.no_grad():
+            logits = network.head(keys.to(next(network.parameters()).device))
+        return torch.log_softmax(logits, dim=1).cpu()
 
     def stages(self, member: int, encoder: ImageEncoder, rows: EncodedImages) -> dict[str, Tensor]:
         """Features of images at each depth of one member's backbone, on the CPU."""

@@ -1,5 +1,6 @@
 """The stages of a fit: features, embedder, base, memory, heads, acceptance."""
 
+import hashlib
 import re
 from typing import Any, Literal
 
@@ -91,7 +92,8 @@ def fit_embedding(
     if kind is None:
         return None
     networks, nlls = [], []
-    name = re.sub(r"[^\w.-]+", "-", kind)
+    described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
+    name = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
     for member, fold in enumerate(problem.folds):
 
         def note(record: dict[str, Any], member: int = member) -> None:
@@ -128,7 +130,7 @@ def fit_embedding(
             )
             choice["embedder"] = "identity (interrupted)"
             return None
-    choice["embedder_nll"] = nlls
+    choice["embedder_nll"], choice["networks"] = nlls, len(networks)
     return Embedding(kind, networks)
 
 

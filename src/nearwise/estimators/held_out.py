@@ -51,6 +51,11 @@ def fit_problem(
             "validation_fraction=None."
         )
     problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
+    if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():
+        raise ValueError(
+            "Every row that was held out has sample_weight 0, so nothing can be fitted to them. "
+            "Drop the rows without weight, or change random_state."
+        )
     return fit_shared(problem, settings, progress)
 
 
@@ -61,10 +66,11 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     the rows held out.
     """
     memory, held_out = problem.folds[0]
-    choice: dict[str, Any] = {"held_out": len(held_out), "networks": len(problem.folds)}
+    choice: dict[str, Any] = {"held_out": len(held_out)}
     history: list[dict[str, Any]] = []
     make_sight = image_sight if isinstance(problem.encoder, ImageEncoder) else table_sight
     sight: Sight = make_sight(problem, settings, progress, choice, history)
+    choice["base"] = "the networks' heads" if sight.has_base else None
     progress.stage("memory")
     views = [problem.rows, *problem.views]
     remembered = average_views([sight(view.take(memory)) for view in views])
@@ -75,6 +81,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         choice=choice,
         history=history,
         sight=sight,
+        tta=problem.tta,
         n_views=len(views),
     )
     progress.stage("neighborhoods")
@@ -111,6 +118,7 @@ def _remember(
         ids=rows,
         sample_weight=weight,
         n_classes=problem.n_classes,
+        next_id=len(problem.labels),
     )
     views = MemoryViews(bank, [], settings.index, settings.memory_budget)
     k = min(settings.n_neighbors, len(rows) - 1)

@@ -116,27 +116,30 @@ def check_images(X: Any) -> np.ndarray:
     return images
 
 
-def from_source(X: Any, y: Any) -> tuple[Any, Any]:
+def from_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any]:
     """Read a folder of class folders, or a `datasets` data set, into images and labels.
 
-    Anything else is handed back as it is.
+    For training the official test part of a source is left out. Anything else than a folder or a
+    data set is handed back as it is.
     """
     from nearwise.data import image_dataset, load_dataset
 
     if isinstance(X, str | Path):
-        dataset = load_dataset(X)
-        if dataset.kind != "images":
+        if not Path(X).is_dir():
             raise ValueError(
-                f"{X} holds a {dataset.kind} data set. Read it with nearwise.data.load_dataset "
-                "and give its X and y."
+                f"X={str(X)!r} is no folder of images. Read a named data set or a file with "
+                "nearwise.data.load_dataset (or load_images) and give its X and y."
             )
-    elif hasattr(X, "features") and hasattr(X, "column_names"):
+        dataset = load_dataset(X)
+    elif type(X).__module__.split(".")[0] == "datasets":
         dataset = image_dataset(X)
     else:
         return X, y
     if y is not None:
         raise ValueError("A folder or a data set brings its own labels. Leave y out.")
-    return dataset.X, dataset.y
+    if not training or dataset.test_index is None:
+        return dataset.X, dataset.y
+    return dataset.rows(np.setdiff1d(np.arange(len(dataset)), dataset.test_index))
 
 
 def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[EncodedImages]:
@@ -158,7 +161,9 @@ def encode_views(
     encoder: Any, rows: Any, given: Sequence[Any], tta: str | Sequence[TTAView] | None
 ) -> list[Any]:
     """Further views of encoded rows: those given, or for images those that `tta` names."""
-    if isinstance(rows, EncodedImages) and not given:
+    if isinstance(rows, EncodedImages):
+        if given:
+            raise ValueError("Images have their further views by tta. Leave views out.")
         return list(image_views(rows, check_tta(tta)))
     return [encoder.transform(view) for view in given]
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import skops.io
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 from nearwise.estimators.base import Base, Candidate
@@ -25,6 +26,7 @@ from nearwise.estimators.shared import SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
 from nearwise.estimators.table import TableEncoder
+from nearwise.estimators.validation import check_device
 from nearwise.estimators.views import MemoryViews, SpaceSpec
 from nearwise.memory import Folder, MemoryBank, read_folder, write_folder
 from nearwise.nn import NeighborHead, build_network, network_config
@@ -107,13 +109,14 @@ def pack_state(
         "history": state.history,
         "head": state.heads[0].config,
         "n_members": state.n_members,
+        "tta": list(state.tta),
+        "n_views": state.n_views,
     }
     blobs: dict[str, bytes] = {}
     if isinstance(state, SharedState):
         meta["shared"] = {
             "merge": state.merge,
             "of_views": list(state.of_views),
-            "n_views": state.n_views,
         }
         meta["use_head"] = state.sight.use_head
         if isinstance(state.sight, ImageSight):
@@ -188,7 +191,7 @@ def _pack_base(base: Base, meta: dict[str, Any], blobs: dict[str, bytes]) -> Non
             blobs[f"base/{candidate.name}/{fold}"] = dump_model(model)
 
 
-def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
+def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossFittedState:
     """Rebuild a state from what `pack_state` returned."""
     meta, tensors = folder.meta, folder.tensors
     prior = tensors["prior"]
@@ -210,6 +213,8 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> LearnedState:
         "part_temperatures": tuple(meta["part_temperatures"]),
         "choice": meta["choice"],
         "history": meta["history"],
+        "tta": tuple(meta.get("tta", ())),
+        "n_views": meta.get("n_views", 1),
     }
     embedding = _unpack_embedding(folder)
     if images:
@@ -274,6 +279,8 @@ def plain_params(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _plain_value(value.model_dump())
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, dict):
@@ -365,5 +372,9 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     model.target_name_ = meta["target_name"]
     model._weight_unit = meta["weight_unit"]
     model._rows = unpack_rows(content)
-    model._adopt(unpack_state(content, trusted))
+    state = unpack_state(content, trusted)
+    embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
+    for network in [] if embedding is None else embedding.networks:
+        network.to(check_device(params["device"]))
+    model._adopt(state)
     return model

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
 from nearwise.estimators.embedding import AnyEncoder, AnyRows
-from nearwise.estimators.images import ImageEncoder
+from nearwise.estimators.images import ImageEncoder, TTAView
 from nearwise.estimators.state import as_float
 from nearwise.estimators.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.functional import Metric
@@ -59,6 +59,7 @@ class Problem:
     n_classes: int
     folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     views: list[AnyRows] = field(default_factory=list)
+    tta: tuple[TTAView, ...] = ()
 
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:
@@ -96,8 +97,11 @@ def make_folds(
     labels: np.ndarray, n_members: int, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Stratified folds, one a member; at most as many as the largest class has rows."""
-    n_splits = max(2, min(n_members, int(np.bincount(labels).max())))
-    splitter = StratifiedKFold(n_splits, shuffle=True, random_state=seed)
+    largest = int(np.bincount(labels).max())
+    n_splits = max(2, min(n_members, largest))
+    # Where no class has two rows there is nothing to stratify by.
+    kind = StratifiedKFold if largest > 1 else KFold
+    splitter = kind(n_splits, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         # A rare class is missing from some folds; the base's floor and the neighbors stand in.
         warnings.filterwarnings("ignore", message="The least populated class")

@@ -1,5 +1,6 @@
 """What a fitted classifier remembers can change: rows come, go or get another label."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.estimators import validation
+from nearwise.estimators.embedding import AnyRows
+from nearwise.estimators.images import from_source
 from nearwise.estimators.labels import check_labels, positions_among
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import as_frame
@@ -24,18 +27,28 @@ class RemembersRows:
     _rows: Any
     _weight_unit: float
 
+    def _all_views(self, rows: AnyRows, views: Sequence[Any] | None) -> list[AnyRows]:
+        raise NotImplementedError  # the classifier's own
+
     @property
     def memory_(self) -> MemoryBank:
         """The remembered rows: keys of every space, labels, ids, sample weights."""
         check_is_fitted(self)
         return self._state.views.bank
 
-    def add(self, X: Any, y: Any, sample_weight: Any = None) -> Tensor:
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> Tensor:
         """Remember new rows, of new classes too, without training again.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, views
             As in `fit`; a class may have a single row here.
 
         Returns
@@ -43,15 +56,22 @@ class RemembersRows:
         ids : int64 Tensor of shape (n_added,)
         """
         check_is_fitted(self)
+        X, y = from_source(X, y, training=True)
+        validation.check_kind(self._state.encoder, X)
         rows = validation.check_rows(self, X, reset=False)
-        encoded = self._state.encoder.transform(rows)
+        everyone = self._all_views(self._state.encoder.transform(rows), views)
+        if len(everyone) != self._state.n_views:
+            raise ValueError(
+                f"The remembered keys are means over {self._state.n_views} views of a row, and "
+                f"{len(everyone)} were given. Give as many (views=[...])."
+            )
         classes, codes = check_labels(y, len(rows))
         places, fresh = positions_among(self.classes_, classes)
         labels = torch.from_numpy(places[codes])
         weight = validation.check_weight(sample_weight, len(rows))
         weight = None if weight is None else weight / self._weight_unit
         n_classes = len(self.classes_) + len(fresh)
-        ids = append_rows(self._state, encoded, labels, weight, n_classes)
+        ids = append_rows(self._state, everyone, labels, weight, n_classes)
         if fresh:
             extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
             self.classes_ = np.concatenate([self.classes_, extra])

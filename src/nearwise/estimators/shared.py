@@ -36,14 +36,11 @@ class SharedState(LearnedState):
         How several views of a query are merged.
     of_views : Calibration
         Temperatures for all views merged; those of one view are where `LearnedState` has them.
-    n_views : int
-        Views that `of_views` is for.
     """
 
     sight: Sight
     merge: Merge = "probabilities"
     of_views: Calibration = NO_CALIBRATION
-    n_views: int = 1
 
     @property
     def has_base(self) -> bool:
@@ -54,9 +51,9 @@ class SharedState(LearnedState):
         """Keys of new rows in the space "features"."""
         return self.sight(rows).keys["features"]
 
-    def keys_of_new(self, rows: Any) -> dict[str, Tensor]:
-        """Keys of rows that are to be remembered."""
-        return self.sight(rows).keys
+    def keys_of_new(self, views: list[Any]) -> dict[str, Tensor]:
+        """Keys of rows that are to be remembered: means over their views."""
+        return average_views([self.sight(rows) for rows in views]).keys
 
     def look(self, member: int, rows: Any, features: Tensor, shared: dict[str, Any]) -> MemberView:
         """Search all spaces for new rows, once for all members."""
@@ -112,8 +109,7 @@ class SharedState(LearnedState):
 def _refuse_remembered() -> NoReturn:
     raise ValueError(
         "This classifier held rows out once (validation_fraction), so its networks were trained "
-        "on the labels of all remembered rows and cannot predict them as if unseen. Give new "
-        "rows, or fit with validation_fraction=None, which cross-fits."
+        "on the labels of all remembered rows and cannot predict them as if unseen. Give new rows."
     )
 
 

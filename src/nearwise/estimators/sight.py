@@ -34,6 +34,11 @@ class Sight(Protocol):
     use_head: bool
 
     @property
+    def embedding(self) -> Embedding | None:
+        """Networks that all members share."""
+        ...
+
+    @property
     def has_base(self) -> bool:
         """Whether network heads take part; without, the class shares stand in for them."""
         ...

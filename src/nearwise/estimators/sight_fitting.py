@@ -27,7 +27,7 @@ def table_sight(
     kind = embedder_kind(problem, settings)
     kind = "deep" if settings.embedder == "auto" else kind
     train = {} if kind is None else training_settings(kind, problem, settings)
-    if problem.views and "epochs" not in settings.train:
+    if kind is not None and problem.views and "epochs" not in settings.train:
         train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
     progress.stage("features")
     features, choice["feature_nll"] = choose_feature_space(

@@ -11,7 +11,7 @@ from torch import Tensor
 from nearwise.estimators.base import Base
 from nearwise.estimators.embedding import HEAD, Embedding
 from nearwise.estimators.feature_space import FeatureSpace
-from nearwise.estimators.images import ImageEncoder
+from nearwise.estimators.images import ImageEncoder, TTAView
 from nearwise.estimators.pooling import NOT_YET, Acceptance, shrink
 from nearwise.estimators.table import Encoded, TableEncoder
 from nearwise.estimators.views import BASE, FOLD, MemoryViews
@@ -68,6 +68,10 @@ class LearnedState(ABC):
     choice : dict
         What was chosen, with the out-of-fold NLL it was chosen by.
     history : list of dict
+    tta : tuple of str
+        Views that `fit` made of images.
+    n_views : int
+        Views of every row in `fit`, the first included.
     """
 
     encoder: TableEncoder | ImageEncoder
@@ -78,6 +82,8 @@ class LearnedState(ABC):
     part_temperatures: tuple[float, ...] = (1.0, 1.0)
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    tta: tuple[TTAView, ...] = ()
+    n_views: int = 1
 
     @property
     def n_members(self) -> int:
@@ -94,7 +100,7 @@ class LearnedState(ABC):
         """Keys of new rows in the space that all members share."""
 
     @abstractmethod
-    def keys_of_new(self, rows: Any) -> dict[str, Tensor]:
+    def keys_of_new(self, views: list[Any]) -> dict[str, Tensor]:
         """Keys of rows that are to be remembered, in every space of the bank but FOLD."""
 
     @abstractmethod
@@ -219,11 +225,12 @@ class CrossFittedState(LearnedState):
             return torch.log(self.prior).expand(len(positions), -1)
         return self.views.bank.keys[BASE][positions]
 
-    def keys_of_new(self, rows: Encoded) -> dict[str, Tensor]:
+    def keys_of_new(self, views: list[Encoded]) -> dict[str, Tensor]:
         """Keys of rows that are to be remembered, in every space of the bank but FOLD.
 
         Their base opinion is the mean of the fold models', which have not seen them.
         """
+        (rows,) = views
         features = self.feature_keys(rows)
         members = range(self.n_members)
         opinions = torch.stack([self.base_log_proba(member, rows) for member in members])

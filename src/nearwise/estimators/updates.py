@@ -13,12 +13,12 @@ from nearwise.estimators.views import FOLD
 
 def append_rows(
     state: LearnedState,
-    rows: AnyRows,
+    views: list[AnyRows],
     labels: Tensor,
     weight: np.ndarray | None,
     n_classes: int,
 ) -> Tensor:
-    """Remember new rows; every member may find them.
+    """Remember new rows, given in as many views as those of `fit`; every member may find them.
 
     They get a reliability of their own; the rows remembered before keep theirs.
 
@@ -27,9 +27,10 @@ def append_rows(
     ids : int64 Tensor of shape (n_added,)
     """
     bank, specs = state.views.bank, state.views.specs
-    keys = state.keys_of_new(rows) | {FOLD: torch.full((len(rows), 1), -1.0)}
+    n_rows = len(labels)
+    keys = state.keys_of_new(views) | {FOLD: torch.full((n_rows, 1), -1.0)}
     for spec in specs:
-        keys.setdefault(spec.side, torch.zeros(len(rows), 1))
+        keys.setdefault(spec.side, torch.zeros(n_rows, 1))
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
     state.views.forget()

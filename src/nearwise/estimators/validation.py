@@ -14,7 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from nearwise.estimators.base import given_candidate
 from nearwise.estimators.embedding import TABLE_EMBEDDERS
-from nearwise.estimators.images import check_images, check_tta, is_images
+from nearwise.estimators.images import ImageEncoder, check_images, check_tta, is_images
 from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.table import LARGE
 from nearwise.functional import METRICS
@@ -66,6 +66,17 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndar
     )
     _refuse_not_finite(array)
     return array
+
+
+def check_kind(encoder: Any, X: Any) -> None:
+    """Refuse images where the classifier was fitted on a table, and the other way round."""
+    if is_images(X) != isinstance(encoder, ImageEncoder):
+        fitted, given = (
+            ("images", "none") if isinstance(encoder, ImageEncoder) else ("a table", "images")
+        )
+        raise ValueError(
+            f"The classifier was fitted on {fitted}; X holds {given}. Give what it knows."
+        )
 
 
 def _check_image_rows(estimator: Any, X: Any, reset: bool) -> np.ndarray:
@@ -172,13 +183,14 @@ def check_settings(
     ks = _check_sizes(estimator.k_ensemble)
     fraction = _check_fraction(estimator, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
-    k = _check_neighbors(estimator.n_neighbors, n_rows, ks, usual)
+    n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
+    k = _check_neighbors(estimator.n_neighbors, n_remembered, ks, usual)
     _count("num_heads", estimator.num_heads, 1)
     if estimator.n_members != "auto":
         _count("n_members", estimator.n_members, 1)
     train = dict(estimator.train_params or {})
     TrainConfig(**train)
-    device = _check_device(estimator.device)
+    device = check_device(estimator.device)
     return FitSettings(
         n_neighbors=k,
         fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
@@ -206,7 +218,8 @@ def check_settings(
     )
 
 
-def _check_device(device: Any) -> str:
+def check_device(device: Any) -> str:
+    """Return the name of a device; "auto" takes CUDA where there is one."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -270,9 +283,9 @@ def _check_fraction(estimator: Any, n_views: int, images: bool) -> float | None:
         )
     if estimator.base is not None and not isinstance(estimator.base, str):
         raise ValueError(
-            "With validation_fraction the base is the network's own head; a classifier as base "
-            'would know the memory\'s labels. Use base="auto" or None, or cross-fit '
-            "(validation_fraction=None)."
+            "Where rows are held out once (images, views, validation_fraction) the base is the "
+            'network\'s own head. Use base="auto" or None; a classifier of your own needs a '
+            "cross-fit, on a table without views."
         )
     return float(fraction)
 

@@ -78,6 +78,8 @@ class MemoryBank:
         ids: Ids | None = None,
         sample_weight: Rows | None = None,
         n_classes: int | None = None,
+        *,
+        next_id: int = 0,
     ) -> None:
         self.keys = checks.as_spaces(keys, DEFAULT_SPACE)
         n_rows, device = self._shape()
@@ -88,7 +90,7 @@ class MemoryBank:
             else checks.as_ids(ids, device, n_rows)
         )
         self.sample_weight = checks.as_sample_weight(sample_weight, n_rows, device)
-        self._next_id = int(self.ids.max()) + 1 if n_rows else 0
+        self._next_id = max(next_id, int(self.ids.max()) + 1 if n_rows else 0)
 
     def _shape(self) -> tuple[int, torch.device]:
         first = next(iter(self.keys.values()))

@@ -56,9 +56,12 @@ def run_fingerprint(
     config: TrainConfig,
     seed: int,
 ) -> str:
-    """Hash of everything that decides a run but the starting weights: data, settings, seed."""
+    """Hash of everything that decides a run: starting weights, data, settings, seed."""
     described = {"network": network_config(network), "config": config.model_dump(), "seed": seed}
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for name, tensor in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for rows in (train, held_out):
         for entry in fields(TrainingRows):
             tensor = None if rows is None else getattr(rows, entry.name)

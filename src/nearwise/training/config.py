@@ -74,7 +74,7 @@ class TrainConfig(BaseModel):
     checkpoint_every : int, default=1
         Epochs between checkpoints, where a checkpoint folder is given.
     augment : Augmentation or dict, optional
-        Random changes of the queries' images; never of held-out rows or of cached keys.
+        Random changes of the queries' images, whose keys refresh the cache; never of held-out rows.
     precision : {"float32", "bfloat16"}, default="float32"
         Of the embedder, through autocast; keys and losses are float32 in any case.
     channels_last : bool, default=False

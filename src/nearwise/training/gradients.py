@@ -60,7 +60,7 @@ class BatchGradients:
         if not processes.several:
             return self._take_own(batch, batch, self._generator)
         # Views and MixUp are drawn by each for itself. The main generator stays as it is, so that
-        # the batches are the same everywhere, and those of a single process.
+        # the batches are the same everywhere.
         own = torch.Generator()
         own.set_state(self._generator.get_state())
         seed = int(torch.randint(2**31 - 1, (), generator=own))
@@ -91,9 +91,11 @@ class BatchGradients:
             )
 
     def _can_split(self, n_queries: int) -> bool:
-        # Normalisation layers need two rows; other processes would wait for us at the cache.
+        # Normalisation layers need two rows; other processes would wait for us at the cache; and
+        # without a cache every piece encodes all candidates, which saves nothing.
         waits = self._processes.several and self._cache is not None
-        return n_queries >= 4 * self.n_pieces and not waits
+        many = self._cache is None and bool(self._config.knn_weight)
+        return n_queries >= 4 * self.n_pieces and not waits and not many
 
     def _add_pieces(
         self, batch: Batch, whole: Batch, generator: torch.Generator

@@ -1,7 +1,7 @@
 """The corrected method on images: AttnKNNClassifier beside the CNN and plain neighbors of its keys.
 
-Training rows, held-out rows and test rows are those of the CNN: the classifier gets the same
-training part and divides it itself; the plain neighbors live in the CNN's own key space.
+Training and test rows are those of the CNN; each of the two holds out rows of its own among the
+training rows. The plain neighbors live in the CNN's key space.
 """
 
 import time
@@ -165,6 +165,7 @@ class _Frame:
         session = self.session
         settings: dict[str, Any] = {
             "embedder": session.study.backbone,
+            "embedder_params": {"dim": session.study.dim, "pretrained": session.study.pretrained},
             "train_params": {"epochs": session.study.cnn_epochs},  # as many as the CNN
             # forms that differ in views or heads alone share one trained network
             "checkpoint_dir": session.out / "checkpoints" / "attention",
@@ -243,12 +244,18 @@ class _Frame:
 
         def make(missing: Sequence[Record]) -> Iterator[Record]:
             inputs = self.inputs if change is None else change(self.inputs)
-            start = time.perf_counter()
+            start, trained = time.perf_counter(), self._networks()
             model = self.fit(inputs, **changes)
-            seconds = time.perf_counter() - start
+            # a fit that took over a network says nothing about the time of one
+            anew = self._networks() > trained
+            seconds = time.perf_counter() - start if anew else None
             yield from _measured_parts(self.session, blank, model, inputs, seconds)
 
         return Job(self.title(experiment, name, condition), (blank,), make)
+
+    def _networks(self) -> int:
+        """Count the fits whose networks lie in the folder of checkpoints."""
+        return len(list((self.session.out / "checkpoints" / "attention").glob("*")))
 
     def pair(
         self, experiment: str, condition: str, change: Change, row: dict[str, Any] | None = None
@@ -270,7 +277,11 @@ def _thinned(inputs: StudyInputs, ratio: float, seed: int) -> StudyInputs:
 
 
 def _measured_parts(
-    session: CorrectedSession, blank: Record, model: Any, inputs: StudyInputs, fit_seconds: float
+    session: CorrectedSession,
+    blank: Record,
+    model: Any,
+    inputs: StudyInputs,
+    fit_seconds: float | None,
 ) -> Iterator[Record]:
     model.predict_parts(_images(inputs.x_test[:WARM_UP_ROWS]))
     start = time.perf_counter()

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
 from nearwise.experiments.artifacts import (
     Predictions,
     artifact_path,
@@ -149,8 +147,3 @@ def by_method(records: Iterable[Record]) -> dict[str, Record]:
 def now() -> str:
     """UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def share_changed(before: np.ndarray, after: np.ndarray) -> float:
-    """Share of labels that differ."""
-    return float((before != after).mean())

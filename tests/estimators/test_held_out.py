@@ -149,7 +149,11 @@ def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
         ({}, "wrong rows", "View 1 has 7 rows but X has 200"),
         ({}, "an array", r"write views=\[view\]"),
         ({"validation_fraction": None}, "right", "Views need rows that are held out once"),
-        ({"validation_fraction": 0.05}, "right", "holds out 10; at least 20 are needed"),
+        (
+            {"validation_fraction": 0.05},
+            "right",
+            "holds out 10; at least 20 are needed: give more rows, or a share of 0.1 or more",
+        ),
         ({"validation_fraction": 1.5}, None, "a share between 0 and 1"),
         ({"base": "logistic"}, None, 'Use "auto", None or a classifier'),
     ],

@@ -56,6 +56,26 @@ def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, f
     assert fitted.column_types_ == {"image": "8 x 8 x 1 uint8"}
 
 
+def test_an_explanation_is_of_the_merged_prediction_or_of_one_view(data, fitted):
+    for views in (None, []):
+        shown = fitted.explain(data[0][:5], None, views=views)
+        expected = fitted.predict_proba(data[0][:5], views)
+        np.testing.assert_allclose([e.proba for e in shown], expected)
+        for explanation in shown:
+            total = sum(n.weight for n in explanation.neighbors) + explanation.null_mass
+            assert total == pytest.approx(1, abs=1e-5)
+
+
+def test_a_neighbor_that_is_masked_changes_the_merged_prediction(data, fitted):
+    explanation = fitted.explain(data[0][:1], 1)[0]
+    neighbor = explanation.neighbors[0]
+    model = AttnKNNClassifier(**QUICK, tta=("shift",)).fit(*data)
+    model.memory_.sample_weight[model.memory_.positions([neighbor.id])] = 0
+    np.testing.assert_allclose(
+        model.predict_proba(data[0][:1])[0], neighbor.proba_without, atol=1e-5
+    )
+
+
 def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
     for views in (None, []):
         np.testing.assert_allclose(fitted.predict_proba(data[0], views).sum(axis=1), 1)
@@ -190,7 +210,10 @@ def test_what_is_no_image_is_refused(X, message):
     ("settings", "message"),
     [
         ({"embedder": "table"}, "is for tables and ready embeddings, but X holds images"),
-        ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'"),
+        ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'. Did you mean 'resnet18'"),
+        ({"embedder": "no/folder"}, "is no folder here. A model on the hub is written 'hf:no"),
+        ({"embedder_params": {"frozn": True}}, "'frozn' is not known. Did you mean 'frozen'"),
+        ({"validation_fraction": 0.1}, "give more rows, or a share of 0.17 or more"),
         ({"tta": ("rotate",)}, "names an unknown view"),
         ({"validation_fraction": None}, "Images are not cross-fitted"),
     ],
@@ -213,6 +236,6 @@ def test_images_of_another_size_are_refused(data, fitted):
         fitted.predict_proba(np.zeros((2, 9, 8, 1), dtype=np.uint8))
 
 
-def test_only_arrays_of_four_axes_or_three_of_bytes_are_images():
-    assert is_images(np.zeros((2, 3, 4, 1))) and is_images(np.zeros((2, 3, 4), dtype=np.uint8))
-    assert not is_images(np.zeros((2, 3, 4))) and not is_images([[1, 2]])
+def test_only_arrays_of_three_or_four_axes_are_images():
+    assert is_images(np.zeros((2, 3, 4, 1))) and is_images(torch.zeros(2, 3, 4))
+    assert not is_images(np.zeros((2, 3))) and not is_images([[[1, 2]]])

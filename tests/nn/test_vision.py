@@ -244,7 +244,7 @@ def test_bad_images_and_arguments_are_named(folders, tmp_path):
         with pytest.raises(ValueError, match=r"images must be uint8 of shape \(n, 3, height"):
             embedder(wrong)
     for options, message in [
-        ({"backbone": "resnet17"}, "Unknown backbone 'resnet17'; known are resnet18"),
+        ({"backbone": "resnet17"}, "Unknown backbone 'resnet17'. Did you mean 'resnet18'"),
         ({"backbone": str(tmp_path)}, "No vision model could be loaded"),
         ({"backbone": "resnet-small", "pretrained": True}, "no ImageNet weights"),
         ({"channels": 4}, "channels must be 1 .* or 3"),

@@ -12,7 +12,7 @@ Kind = Literal["table", "embeddings", "images"]
 Features = pd.DataFrame | NDArray[np.float32] | NDArray[np.uint8]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Features and labels of one data set, rows in the order of its files.
 
@@ -81,6 +81,12 @@ class Dataset:
                 f"Data set {self.name!r}: {n_missing} of {len(self.y)} rows have no value in the "
                 f"target {self.target_name!r}. Drop those rows or fill in their labels."
             )
+
+    def __repr__(self) -> str:
+        """Name, kind, size and classes in one line."""
+        size = " x ".join(map(str, self.X.shape))
+        test = "" if self.test_index is None else f", {len(self.test_index)} of them test rows"
+        return f"<Dataset {self.name!r}: {self.kind}, {size}, {len(self.classes)} classes{test}>"
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -346,8 +346,14 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         ids = views.bank.ids[found.indices].numpy()
         return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
 
-    def explain(self, X: Any = None, n_neighbors: int | None = 10) -> list[Explanation]:
-        """Show the neighbors behind each prediction (from one view of a row).
+    def explain(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = 10,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> list[Explanation]:
+        """Show the neighbors behind each prediction.
 
         Parameters
         ----------
@@ -355,15 +361,18 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
             None means the training rows, each without itself (rows added later are left out).
         n_neighbors : int or None, default=10
             How many of the weightiest neighbors are shown; None shows all.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`; a neighbor's weight is its mean over the views.
 
         Returns
         -------
         explanations : list of Explanation
         """
         encoded = self._encode(X)
-        parts = self.predict_parts(X, [])
+        parts = self.predict_parts(X, views)
+        everyone = None if encoded is None else self._all_views(encoded, views)
         return explain_rows(
-            self._state, encoded, parts, self.classes_, self._remembered, n_neighbors
+            self._state, everyone, parts, self.classes_, self._remembered, n_neighbors
         )
 
     def _remembered(self, position: int) -> dict[str, Any]:

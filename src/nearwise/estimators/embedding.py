@@ -1,5 +1,7 @@
 """Learned key spaces: one embedder a member, each trained without the rows it is judged on."""
 
+import difflib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,12 @@ def _image_network(
     settings: dict[str, Any] = {"channels": encoder.channels, "normalize": False}
     if backbone.startswith("resnet"):  # pretrained models bring the size they were trained at
         settings["image_size"] = (encoder.height, encoder.width)
+    known = list(inspect.signature(ImageEmbedder).parameters)[1:]
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+            raise ValueError(f"embedder_params: {name!r} is not known. {hint}")
     embedder = ImageEmbedder(backbone, **(settings | options))
     similarity: Similarity = "cosine" if embedder.normalize else "euclidean"
     return NeighborNetwork(embedder, n_classes, head=True, similarity=similarity)

@@ -12,7 +12,7 @@ from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, pool
 from nearwise.estimators.views import FOLD
-from nearwise.functional import Neighbors, paired_distances
+from nearwise.functional import paired_distances
 
 _CHUNK = 256
 
@@ -145,14 +145,26 @@ def weigh(state: LearnedState, views: list[tuple[int, MemberView]]) -> list[Weig
 
 def without(
     state: LearnedState,
-    views: list[tuple[int, MemberView]],
+    looks: list[list[tuple[int, MemberView]]],
     query: int,
     positions: Tensor,
     n_classes: int,
+    calibration: Calibration,
 ) -> np.ndarray:
     """Predictions for one query with each of some neighbors masked, (n_positions, n_classes)."""
+    answers = [pool(_masked(state, look, query, positions, n_classes)) for look in looks]
+    return finish(state.merged(answers).log_proba, calibration.whole)
+
+
+def _masked(
+    state: LearnedState,
+    look: list[tuple[int, MemberView]],
+    query: int,
+    positions: Tensor,
+    n_classes: int,
+) -> list[Answer]:
     answers = []
-    for member, view in views:
+    for member, view in look:
         rows = torch.full((len(positions),), query)
         spaces = []
         for seen, found in zip(view.spaces, view.found, strict=True):
@@ -163,7 +175,7 @@ def without(
             )
         masked_view = MemberView(view.base_log_proba[rows], [], spaces)
         answers.append(state.answer(member, masked_view, n_classes))
-    return finish(pool(answers).log_proba, state.acceptance.temperature)
+    return answers
 
 
 def feature_distances(state: LearnedState, query: Tensor, positions: Tensor) -> Tensor:
@@ -175,7 +187,7 @@ def feature_distances(state: LearnedState, query: Tensor, positions: Tensor) -> 
 
 def explain_rows(
     state: LearnedState,
-    encoded: AnyRows | None,
+    rows: list[AnyRows] | None,
     parts: Parts,
     classes: np.ndarray,
     remembered: Callable[[int], dict[str, Any]],
@@ -186,7 +198,8 @@ def explain_rows(
     Parameters
     ----------
     state : LearnedState
-    encoded : Encoded, EncodedImages or None
+    rows : list of Encoded or EncodedImages, or None
+        All views of the rows, the first one first.
     parts : Parts
         Predictions of the same rows.
     classes : ndarray of shape (n_classes,)
@@ -196,10 +209,11 @@ def explain_rows(
         Neighbors shown; None shows all.
     """
     explained: dict[int, Explanation] = {}
-    for at, features, views in _looks(state, encoded):
-        for i, weighed in enumerate(weigh(state, views)):
+    calibration = state.calibration(1 if rows is None else len(rows))
+    for at, features, looks in _looks(state, rows):
+        for i, weighed in enumerate(weigh(state, [view for look in looks for view in look])):
             shown = weighed.positions[:n_neighbors]
-            gone = without(state, views, i, shown, len(classes))
+            gone = without(state, looks, i, shown, len(classes), calibration)
             apart = feature_distances(state, features[i], shown)
             row = int(at[i])
             explained[row] = Explanation(
@@ -224,10 +238,10 @@ def explain_rows(
 
 
 def _looks(
-    state: LearnedState, encoded: AnyRows | None
-) -> Iterator[tuple[Tensor, Tensor, list[tuple[int, MemberView]]]]:
-    """Yield (places, feature keys, [(member, view)]) of groups of queries."""
-    if encoded is None:
+    state: LearnedState, views: list[AnyRows] | None
+) -> Iterator[tuple[Tensor, Tensor, list[list[tuple[int, MemberView]]]]]:
+    """Yield places, feature keys, and [(member, view)] a view, of groups of queries."""
+    if views is None:
         bank = state.views.bank
         for member in range(state.n_members):
             mine = torch.nonzero(bank.keys[FOLD][:, 0] == member)[:, 0]
@@ -235,12 +249,9 @@ def _looks(
                 yield (
                     group,
                     bank.keys["features"][group],
-                    [(member, state.look_again(member, group))],
+                    [[(member, state.look_again(member, group))]],
                 )
         return
-    for group in torch.arange(len(encoded)).split(_CHUNK):
-        rows = encoded.take(group.numpy())
-        features = state.feature_keys(rows)
-        shared: dict[str, Neighbors] = {}
-        views = [(m, state.look(m, rows, features, shared)) for m in range(state.n_members)]
-        yield group, features, views
+    for group in torch.arange(len(views[0])).split(_CHUNK):
+        some = [rows.take(group.numpy()) for rows in views]
+        yield group, state.feature_keys(some[0]), state.looks(some)

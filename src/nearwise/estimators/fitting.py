@@ -39,6 +39,7 @@ from nearwise.estimators.views import (
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 from nearwise.training import TrainConfig
+from nearwise.training.settings import plain_message
 
 _SMALL_FOR_EMBEDDER = 400
 
@@ -160,7 +161,8 @@ def laid_over(own: dict[str, Any], settings: FitSettings, kind: str) -> dict[str
     except ValueError as error:
         given = ", ".join(f"{name}={value!r}" for name, value in settings.train.items())
         raise ValueError(
-            f'train_params ({given}) do not fit the "{kind}" network\'s own settings: {error}'
+            f'train_params ({given}) do not fit the "{kind}" network\'s own settings: '
+            f"{plain_message(error)}"
         ) from error
     return merged
 

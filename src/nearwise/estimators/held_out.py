@@ -1,5 +1,6 @@
 """A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -47,8 +48,8 @@ def fit_problem(
     if round(fraction * n_rows) < least:
         raise ValueError(
             f"validation_fraction={fraction} of {n_rows} rows holds out {round(fraction * n_rows)};"
-            f" at least {least} are needed. Raise it, give more rows, or (tables) cross-fit with "
-            "validation_fraction=None."
+            f" at least {least} are needed: give more rows, or a share of "
+            f"{math.ceil(100 * least / n_rows) / 100} or more."
         )
     problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
     if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():

@@ -83,10 +83,10 @@ class ImageEncoder:
 
 
 def is_images(X: Any) -> bool:
-    """Whether rows are images: a 4-dimensional array or tensor, or a 3-dimensional one of uint8."""
+    """Whether rows are images: an array or tensor of three or four axes."""
     if not isinstance(X, np.ndarray | torch.Tensor):
         return False
-    return X.ndim == 4 or (X.ndim == 3 and X.dtype in (np.uint8, torch.uint8))
+    return X.ndim in (3, 4)
 
 
 def check_images(X: Any) -> np.ndarray:

@@ -55,12 +55,19 @@ class SharedState(LearnedState):
         """Keys of rows that are to be remembered: means over their views."""
         return average_views([self.sight(rows) for rows in views]).keys
 
-    def look(self, member: int, rows: Any, features: Tensor, shared: dict[str, Any]) -> MemberView:
-        """Search all spaces for new rows, once for all members."""
-        if "view" not in shared:
-            shared["view"] = self.look_at(self.sight(rows))
-        view: MemberView = shared["view"]
-        return view
+    def looks(self, views: list[Any]) -> list[list[tuple[int, MemberView]]]:
+        """See each view of new rows, or their mean where embeddings are merged, once for all."""
+        seen = [self.sight(rows) for rows in views]
+        if self.merge == "embeddings":
+            seen = [average_views(seen)]
+        members = range(self.n_members)
+        return [[(member, view) for member in members] for view in map(self.look_at, seen)]
+
+    def merged(self, answers: list[Answer]) -> Answer:
+        """Merge the answers to several views as they were calibrated."""
+        if len(answers) == 1:
+            return answers[0]
+        return merge_answers(answers, self.merge)
 
     def look_at(self, seen: Seen) -> MemberView:
         """Search all spaces for rows whose keys are known."""
@@ -88,11 +95,9 @@ class SharedState(LearnedState):
         """Predict from several views of the same rows: merged, and each view for itself."""
         seen = [self.sight(rows) for rows in views]
         each = [self._pool(self.look_at(one), n_classes) for one in seen]
-        if len(each) == 1:
-            return each[0], each
-        if self.merge == "embeddings":
+        if len(each) > 1 and self.merge == "embeddings":
             return self._pool(self.look_at(average_views(seen)), n_classes), each
-        return merge_answers(each, self.merge), each
+        return self.merged(each), each
 
     def calibration(self, n_views: int = 1) -> Calibration:
         """Temperatures for one view or for all views that were fitted."""

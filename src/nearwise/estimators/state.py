@@ -108,8 +108,13 @@ class LearnedState(ABC):
         """Predict from one or more views of the same rows: merged, and each view for itself."""
 
     @abstractmethod
-    def look(self, member: int, rows: Any, features: Tensor, shared: dict[str, Any]) -> MemberView:
-        """Search all spaces for new rows; `shared` keeps what every member finds alike."""
+    def looks(self, views: list[Any]) -> list[list[tuple[int, MemberView]]]:
+        """See new rows as every member does, for each of the answers that `merged` takes."""
+
+    def merged(self, answers: list[Answer]) -> Answer:
+        """Merge the answers to several views."""
+        (answer,) = answers
+        return answer
 
     @abstractmethod
     def look_again(self, member: int, positions: Tensor) -> MemberView:
@@ -256,15 +261,17 @@ class CrossFittedState(LearnedState):
 
     def predict_views(self, views: list[Encoded], n_classes: int) -> tuple[Answer, list[Answer]]:
         """Pool all members' predictions for new rows, in one view, in the log domain."""
+        (group,) = self.looks(views)
+        pooled = pool([self.answer(member, view, n_classes) for member, view in group])
+        return pooled, [pooled]
+
+    def looks(self, views: list[Encoded]) -> list[list[tuple[int, MemberView]]]:
+        """See new rows, in their one view, as every member does."""
         (rows,) = views
         features = self.feature_keys(rows)
         shared: dict[str, Neighbors] = {}
-        answers = [
-            self.answer(member, self.look(member, rows, features, shared), n_classes)
-            for member in range(self.n_members)
-        ]
-        pooled = pool(answers)
-        return pooled, [pooled]
+        members = range(self.n_members)
+        return [[(member, self.look(member, rows, features, shared)) for member in members]]
 
     def predict_left_out(self, n_classes: int) -> Answer:
         """Leave-one-out predictions of the remembered rows, in the bank's order."""

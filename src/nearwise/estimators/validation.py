@@ -20,6 +20,7 @@ from nearwise.estimators.table import LARGE
 from nearwise.functional import METRICS
 from nearwise.memory import INDEX_NAMES
 from nearwise.training import HeadConfig, TrainConfig
+from nearwise.training.settings import plain_message
 
 VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once
 
@@ -189,7 +190,11 @@ def check_settings(
     if estimator.n_members != "auto":
         _count("n_members", estimator.n_members, 1)
     train = dict(estimator.train_params or {})
-    TrainConfig(**train)
+    try:
+        TrainConfig(**train)
+        head = HeadConfig(**(estimator.head_params or {}))
+    except ValueError as error:
+        raise ValueError(plain_message(error)) from error
     device = check_device(estimator.device)
     return FitSettings(
         n_neighbors=k,
@@ -208,7 +213,7 @@ def check_settings(
         index=estimator.index,
         memory_budget=estimator.memory_budget,
         train=train,
-        head=HeadConfig(**(estimator.head_params or {})),
+        head=head,
         seed=seed,
         device=device,
         validation_fraction=fraction,

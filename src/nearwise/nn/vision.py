@@ -1,7 +1,9 @@
 """Image embedders: from uint8 images to the key by which their neighbors are sought."""
 
+import difflib
 from collections import OrderedDict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -219,9 +221,15 @@ def _make_backbone(
         side = size or (_DEFAULT_SIDE, _DEFAULT_SIDE)
         return named_backbone(backbone, side, channels, stem, pretrained)
     if not (backbone.startswith("hf:") or "/" in backbone or "\\" in backbone):
+        close = difflib.get_close_matches(backbone, known_backbones(), n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(
-            f"Unknown backbone {backbone!r}; known are {', '.join(known_backbones())}. A model "
-            'on the hub is "hf:NAME"; a local folder needs a "/" in its path.'
+            f"Unknown backbone {backbone!r}.{hint} Known are {', '.join(known_backbones())}. A "
+            'model on the hub is "hf:NAME"; a local folder needs a "/" in its path.'
+        )
+    if not backbone.startswith("hf:") and not Path(backbone).is_dir():
+        raise ValueError(
+            f"{backbone!r} is no folder here. A model on the hub is written 'hf:{backbone}'."
         )
     network, spec = pretrained_backbone(backbone.removeprefix("hf:"), size)
     if channels not in (1, spec.channels):

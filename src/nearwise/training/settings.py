@@ -3,7 +3,7 @@
 import difflib
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
@@ -25,3 +25,16 @@ def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
             hint = f"Did you mean {close[0]!r}?" if close else listed
             raise ValueError(f"Unknown {what} setting {str(name)!r}. {hint}")
     return values
+
+
+def plain_message(error: ValueError) -> str:
+    """Say what a pydantic error says, without its codes and links."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    lines = []
+    for part in error.errors():
+        where = ".".join(map(str, part["loc"]))
+        what = part["msg"].removeprefix("Value error, ")
+        given = f" (got {part['input']!r})" if where else ""
+        lines.append(f"{where}: {what}{given}" if where else what)
+    return "; ".join(lines)

@@ -12,6 +12,7 @@ from nearwise.data import Dataset
 from nearwise.experiments.records import Record
 from nearwise.experiments.study.jobs import Job
 from nearwise.experiments.study.presets import CORRECTED, StudyPreset
+from nearwise.training import TrainConfig
 
 # Fields of StudyPreset that mean something here: rows, grids of the experiments, the upper bound.
 STUDY_FIELDS = (
@@ -114,4 +115,9 @@ def _refuse_unknown(settings: Mapping[str, Any], known: list[str]) -> None:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, n=1)
             hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+            if name in TrainConfig.model_fields:
+                hint = (
+                    f"It belongs to the network's training: --config FILE.yaml with "
+                    f"`train_params: {{{name}: ...}}`."
+                )
             raise ValueError(f'Unknown setting {name!r} of "v1". {hint}')

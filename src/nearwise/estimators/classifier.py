@@ -27,7 +27,7 @@ from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.remembering import RemembersRows
 from nearwise.estimators.state import LearnedState
-from nearwise.estimators.table import TableEncoder, plain
+from nearwise.estimators.table import TableEncoder
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName
 
@@ -374,15 +374,6 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         return explain_rows(
             self._state, everyone, parts, self.classes_, self._remembered, n_neighbors
         )
-
-    def _remembered(self, position: int) -> dict[str, Any]:
-        """Give the training row at a bank position, column name to value."""
-        if isinstance(self._state.encoder, ImageEncoder):
-            return {"image": self._rows[position]}
-        if isinstance(self._rows, pd.DataFrame):
-            row = self._rows.iloc[position]
-            return {str(name): plain(value) for name, value in row.items()}
-        return dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete."""

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from nearwise.estimators import validation
 from nearwise.estimators.embedding import AnyRows
-from nearwise.estimators.images import from_source
+from nearwise.estimators.images import ImageEncoder, from_source
 from nearwise.estimators.labels import check_labels, positions_among
 from nearwise.estimators.state import LearnedState
-from nearwise.estimators.table import as_frame
+from nearwise.estimators.table import as_frame, plain
 from nearwise.estimators.updates import append_rows, drop_rows, give_labels
 from nearwise.memory import MemoryBank
 
@@ -103,3 +103,12 @@ class RemembersRows:
                 "Rows of new classes come in through add()."
             )
         give_labels(self._state, ids, torch.from_numpy(places))
+
+    def _remembered(self, position: int) -> dict[str, Any]:
+        """Give the training row at a bank position, column name to value."""
+        if isinstance(self._state.encoder, ImageEncoder):
+            return {"image": self._rows[position]}
+        if isinstance(self._rows, pd.DataFrame):
+            row = self._rows.iloc[position]
+            return {str(name): plain(value) for name, value in row.items()}
+        return dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))

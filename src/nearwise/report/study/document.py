@@ -35,7 +35,7 @@ from nearwise.report.study.tables import (
     uniform_table,
 )
 from nearwise.report.study.theory_figures import efficiency_bars, purity_scatter, theory_panels
-from nearwise.report.study.verdicts import Finding
+from nearwise.report.study.verdicts import Finding, tally
 from nearwise.report.summary import Results
 from nearwise.report.tables import Table, halves_table
 
@@ -93,18 +93,12 @@ def _lead(study: Study) -> str:
 
 
 def _verdict_section(dataset: str, findings: dict[str, dict[str, Finding]]) -> Section:
-    counts = []
-    for preset, found in findings.items():
-        tally = {v: sum(f.verdict == v for f in found.values()) for v in _TALLY}
-        counts.append(f"{preset}: " + ", ".join(f"{n} {v}" for v, n in tally.items()))
+    counts = [f"{p}: {tally(f.verdict for f in found.values())}" for p, found in findings.items()]
     return Section(
         f"{dataset}: what became of the claims",
         2,
         [Words(f"{'; '.join(counts)}."), *claim_tables(dataset, findings)],
     )
-
-
-_TALLY = ("validated", "no difference", "not validated", "not measured")
 
 
 def _published_section(study: Study, dataset: str) -> Section:

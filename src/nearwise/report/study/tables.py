@@ -231,10 +231,14 @@ def claim_tables(dataset: str, findings: dict[str, dict[str, Finding]]) -> list[
 
 CLAIMS_CAPTION = (
     "Computed from the records: the difference, its 95 % interval over paired seeds (a single "
-    "seed: a bootstrap over its test rows) and what decided. Validated: the whole interval "
-    "supports the claim. No difference: the interval holds 0. Not validated: the interval speaks "
-    "against the claim, or reaches past the bound that it names. Many claims are judged at once: "
-    "one in twenty intervals misses by chance."
+    "seed: a bootstrap over its test rows) and what else decided. A claim that one is better than "
+    "another is validated where the whole interval lies on the better side, not validated where "
+    "it lies on the worse, and no difference where it holds 0. A claim that something costs at "
+    "most 1 point of accuracy is validated where the whole interval lies within that bound; at "
+    "or past the bound it is inconclusive where the interval holds 0, else not validated. A claim "
+    "that a value lies in a range is validated where its whole interval does, else not validated. "
+    "Not judged: measured, but without an interval. Not measured: the records hold nothing on it. "
+    "Many claims are judged at once: one in twenty intervals misses by chance."
 )
 
 

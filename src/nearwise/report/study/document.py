@@ -9,6 +9,7 @@ import numpy as np
 from nearwise import __version__
 from nearwise.experiments.artifacts import Predictions, load_json
 from nearwise.experiments.study.presets import CORRECTED
+from nearwise.report.commands import efficiency_command, experiment_command
 from nearwise.report.document import Block, Document, Fold, Section, Terms, Words
 from nearwise.report.drawing import slug
 from nearwise.report.facts import record_facts
@@ -44,7 +45,6 @@ TITLE = "Attention over nearest neighbors: the study replayed, and corrected"
 # An attention bar and line stand out; these stand beside it in diagrams and risk curves.
 DIAGRAMS = ("uniform", "distance", "distance-tuned", "attention", "attention+tta",
             "cnn+temperature", "mlp+temperature")  # fmt: skip
-ADVICE = "nearwise experiment {name} --dataset {dataset} --preset {preset}"
 Findings = dict[str, dict[str, dict[str, Finding]]]
 
 
@@ -129,7 +129,7 @@ def _preset_sections(study: Study, dataset: str, preset: str) -> list[Section]:
             sections.append(Section(f"{dataset}, {preset}: {_TITLES[name]}", 3, made))
     missing = [e for e in EXPERIMENT_ORDER if e in _EXPERIMENTS and e not in there]
     if missing:
-        ask = ADVICE.format(name=missing[0], dataset=dataset, preset=preset)
+        ask = experiment_command(missing[0], dataset, preset, study.records, study.folder)
         text = f"Not run for {preset} on {dataset}: {', '.join(missing)} (for example: {ask})."
         sections.append(Section(f"{dataset}, {preset}: not run", 3, [Words(text, "note")]))
     return sections
@@ -347,7 +347,7 @@ def _efficiency_sections(study: Study) -> list[Section]:
         kept = [b for b in blocks if b is not None]
         sections.append(Section(f"Efficiency of search: {dataset}", 2, kept))
     if not sets:
-        text = "Not run: efficiency (nearwise experiment efficiency)."
+        text = f"Not run: efficiency ({efficiency_command(study.folder)})."
         sections.append(Section("Efficiency of search", 2, [Words(text, "note")]))
     return sections
 

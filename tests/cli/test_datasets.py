@@ -1,5 +1,10 @@
 """The registry on the command line."""
 
+import warnings
+
+import pytest
+
+from nearwise import data
 from nearwise.data import dataset_names
 
 
@@ -8,6 +13,26 @@ def test_the_list_names_every_data_set(nearwise, tmp_path):
     assert result.exit_code == 0
     for name in dataset_names():
         assert name in result.out
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_names_are_never_cut(nearwise, tmp_path, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = nearwise("datasets", "--data-root", tmp_path).out.splitlines()
+    for name in dataset_names():
+        assert any(f" {name} " in line for line in lines), name
+
+
+def test_the_list_does_not_warn_of_sets_that_nobody_asked_for(nearwise, tmp_path, monkeypatch):
+    load = data.load_dataset
+
+    def warning(name, **options):
+        warnings.warn(f"{name} has other rows", stacklevel=2)
+        return load(name, **options)
+
+    monkeypatch.setattr(data, "load_dataset", warning)
+    assert nearwise("datasets", "--data-root", tmp_path).err == ""
+    assert "iris has other rows" in nearwise("datasets", "iris").err
 
 
 def test_one_data_set_is_described(nearwise):

@@ -1,9 +1,13 @@
 """``nearwise experiment`` and ``nearwise report``."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
+from nearwise.cli.experiment_command import _reasons, _show_rows
 from nearwise.cli.parsing import parse_settings
-from nearwise.experiments import read_records
+from nearwise.experiments import Record, read_records
 
 QUICK = (
     "--set", "backbone=mlp", "--set", "epochs=1", "--set", "cnn_epochs=1",
@@ -17,6 +21,10 @@ def test_a_replay_is_run_told_with_its_defects_and_reported(nearwise, tmp_path):
     assert result.exit_code == 0, result.err
     assert "leak: A training row finds itself" in result.err
     assert "attention+k-ensemble" in result.out
+    assert re.search(r"^ ?v0\.5 +uniform +0\.\d{4} ", result.out, re.MULTILINE)
+    assert "condition" not in result.out  # nothing was varied
+    assert re.search(r"^digits-images, v0\.5: .*\d+ not measured$", result.out, re.MULTILINE)
+    assert "##" not in result.out
     assert {r.preset for r in read_records(out)} == {"v0.5"}
     before = (out / "records.jsonl").read_text()
     (out / "report.html").unlink()
@@ -47,6 +55,43 @@ def test_a_file_of_settings_and_the_option_that_wins_over_it(nearwise, tmp_path)
     assert result.exit_code == 0, result.err
     records = read_records(out)
     assert {r.condition for r in records} == {"k=1", "k=2"}
+    assert "k = 2" in result.out
+
+
+def test_rows_are_means_over_seeds_without_halves(capsys):
+    row = Record("toys", "attention", 0, experiment="main", preset="v1")
+    scores = {"nll": 0.5, "ece": 0.1, "aurc": 0.0123}
+    _show_rows(
+        [
+            replace(row, accuracy=0.8, **scores),
+            replace(row, method="attention:base-alone", part_of="attention", accuracy=0.1),
+            replace(row, seed=1, accuracy=0.9, **scores),
+            replace(row, method="uniform", status="failed", reason="broke"),
+            replace(row, experiment="theory", condition="collapse"),
+        ]
+    )
+    out = capsys.readouterr().out
+    cells = next(line for line in out.splitlines() if "attention" in line)
+    assert cells.split() == ["v1", "attention", "0.8500", "0.5000", "0.1000", "12.3"]
+    assert "alone" not in out
+    assert "uniform" not in out
+    assert "1 row without these measures: see the report (theory)." in out
+
+
+def test_failed_rows_are_grouped_by_their_reason():
+    methods = ["cnn", "uniform", "cnn", "distance", "attention"]
+    failed = [Record("toys", m, i, reason="no memory") for i, m in enumerate(methods)]
+    assert _reasons([*failed, Record("toys", "cnn", 9, reason="broke")]) == [
+        "5 rows (cnn, uniform, distance, ...): no memory",
+        "1 row (cnn): broke",
+    ]
+
+
+def test_defects_are_not_told_where_the_input_is_refused(nearwise, tmp_path):
+    result = nearwise("experiment", "main", "-p", "v0.5", "--set", "epoch=1", "-o", tmp_path / "a")
+    assert result.exit_code == 2
+    assert "leak" not in result.err
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """``nearwise datasets``: what the registry knows, and what is here."""
 
+import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,7 +46,10 @@ def datasets(
     known: dict[str, DatasetSummary | str] = {}
     for one in progress(dataset_names(), "looking"):
         try:
-            known[one] = describe_dataset(load_dataset(one, data_root=data_root, download=False))
+            with warnings.catch_warnings():  # about sets that nobody asked for
+                warnings.simplefilter("ignore")
+                loaded = load_dataset(one, data_root=data_root, download=False)
+            known[one] = describe_dataset(loaded)
         except FileNotFoundError:
             known[one] = _ABSENT
         except ImportError:
@@ -63,8 +67,10 @@ def _listing(known: "dict[str, DatasetSummary | str]") -> Any:
     from rich.table import Table
 
     table = Table()
-    for title in ("name", "rows", "columns", "classes", "missing", "target"):
-        right = title not in ("name", "target")
+    # a name is there to be typed: it keeps its width, the other columns shrink
+    table.add_column("name", no_wrap=True, min_width=max(map(len, known), default=0))
+    for title in ("rows", "columns", "classes", "missing", "target"):
+        right = title != "target"
         table.add_column(title, justify="right" if right else "left")
     for name, summary in known.items():
         if isinstance(summary, str):

@@ -1,7 +1,9 @@
 """``nearwise experiment``: the study's experiments, as they were and corrected."""
 
+import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -9,6 +11,14 @@ from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, parse_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearwise.experiments import Record
+    from nearwise.report.summary import Measure
+
+NAMED = 3  # methods named of those that failed for one reason
 
 
 @reported
@@ -77,7 +87,6 @@ def experiment(
     from nearwise.experiments.study.settings import read_config
     from nearwise.report import render_report
 
-    _tell_defects(preset, quiet=quiet)
     settings: dict[str, Any] = read_config(config) if config is not None else {}
     records = run_experiment(
         name,
@@ -92,7 +101,11 @@ def experiment(
         progress=not quiet,
     )
     page = render_report(out)
-    show(_verdicts((out / "results.md").read_text(encoding="utf-8")))
+    if not quiet:
+        _tell_defects({record.preset for record in records})
+    _show_rows(records)
+    for line in _verdicts(out, records):
+        show(line)
     if not quiet:
         say(
             f"Records: {out / 'records.jsonl'}. Tables: {out / 'results.md'} (.tex, .csv, .json). "
@@ -100,25 +113,93 @@ def experiment(
         )
     failed = [record for record in records if record.status == "failed"]
     if failed:
-        reasons = dict.fromkeys(f"{record.method}: {record.reason}" for record in failed)
         raise ValueError(
             f"{len(failed)} of {len(records)} rows failed; the others are kept, and running it "
-            f"again tries these again. {' | '.join(reasons)}"
+            f"again tries these again. {' | '.join(_reasons(failed))}"
         )
 
 
-def _verdicts(tables: str) -> str:
-    """Take from the tables what became of the claims; the rest is in the files."""
-    first, *sections = tables.split("\n## ")
-    kept = [part for part in sections if "what became of the claims" in part.splitlines()[0]]
-    return "\n## ".join([first, *kept])
+def _show_rows(records: "Sequence[Record]") -> None:
+    """Show the mean over seeds of every whole row, in the order of the records."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from nearwise.report.study.parts import place_of
+
+    whole = [r for r in records if r.status == "ok" and r.part_of is None]
+    measured = [r for r in whole if r.accuracy is not None]
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for r in measured:
+        where = (r.experiment, r.dataset, r.preset, r.method, place_of(r).label)
+        groups.setdefault(where, []).append(r)
+    # told apart only where there is something to tell; preset and method always
+    titles = ("experiment", "dataset", "preset", "method", "condition")
+    several = [len({key[i] for key in groups}) > 1 for i in range(len(titles))]
+    shown = [i for i, title in enumerate(titles) if several[i] or title in ("preset", "method")]
+    if groups and not several[-1] and next(iter(groups))[-1]:
+        shown.append(len(titles) - 1)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for i in shown:
+        table.add_column(titles[i], no_wrap=titles[i] in ("preset", "method"), overflow="fold")
+    measures = _measures()
+    for measure in measures:
+        table.add_column(measure.title, justify="right", no_wrap=True)
+    for key, rows in groups.items():
+        means = [_mean(rows, m.key) for m in measures]
+        texts = [
+            "-" if mean is None else f"{mean * m.scale:.{m.digits}f}"
+            for m, mean in zip(measures, means, strict=True)
+        ]
+        table.add_row(*(key[i] for i in shown), *texts)
+    if groups:
+        show(table)
+    left_out = len(whole) - len(measured)
+    if left_out:
+        names = sorted({r.experiment for r in whole if r.accuracy is None})
+        words = "1 row" if left_out == 1 else f"{left_out} rows"
+        show(f"{words} without these measures: see the report ({', '.join(names)}).")
 
 
-def _tell_defects(preset: str, *, quiet: bool) -> None:
+def _measures() -> "list[Measure]":
+    from nearwise.report.summary import MEASURES
+
+    return [m for m in MEASURES if m.key in ("accuracy", "nll", "ece", "aurc")]
+
+
+def _mean(rows: "Sequence[Record]", key: str) -> float | None:
+    values = [value for r in rows if (value := getattr(r, key)) is not None]
+    return fmean(values) if values else None
+
+
+def _verdicts(out: Path, records: "Sequence[Record]") -> list[str]:
+    """Count what became of the claims, a line a data set and preset of this run."""
+    from nearwise.report.study.verdicts import tally
+
+    claims = json.loads((out / "results.json").read_text(encoding="utf-8"))["claims"]
+    found: dict[tuple[str, str], list[str]] = {}
+    for claim in claims:
+        found.setdefault((claim["dataset"], claim["preset"]), []).append(claim["verdict"])
+    ran = {(r.dataset, r.preset) for r in records}
+    return [f"{d}, {p}: {tally(v)}" for (d, p), v in found.items() if (d, p) in ran]
+
+
+def _reasons(failed: "Sequence[Record]") -> list[str]:
+    """Group failed rows by their reason: how many, and which methods."""
+    groups: dict[str, list[str]] = {}
+    for record in failed:
+        groups.setdefault(record.reason or "no reason given", []).append(record.method)
+    lines = []
+    for reason, methods in groups.items():
+        names = list(dict.fromkeys(methods))
+        named = ", ".join([*names[:NAMED], *(["..."] if len(names) > NAMED else [])])
+        lines.append(f"{len(methods)} row{'s' * (len(methods) > 1)} ({named}): {reason}")
+    return lines
+
+
+def _tell_defects(presets: set[str]) -> None:
     from nearwise.experiments.study import PRESETS
 
-    if quiet or preset not in PRESETS:
-        return
-    say(f"{preset} is replayed as it was, with its defects:")
-    for defect, what in PRESETS[preset].defects.items():
-        say(f"  {defect}: {what}")
+    for preset in sorted(presets & set(PRESETS)):
+        say(f"{preset} is replayed as it was, with its defects:")
+        for defect, what in PRESETS[preset].defects.items():
+            say(f"  {defect}: {what}")

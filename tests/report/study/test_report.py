@@ -106,6 +106,13 @@ def test_the_study_s_numbers_stand_beside_the_replay(study):
     assert "v0.5: attention+k-ensemble" not in rows  # not run, and another data set
 
 
+def test_ours_stands_only_beside_what_was_reported():
+    records = [row("uniform"), row("uniform", preset="v1"), row("distance-tuned", preset="v1")]
+    names = [name for name, _ in published_table(Study(records), "toys").rows]
+    assert names == ["v0.5: uniform", "v1: uniform"]
+    assert published_table(Study(records[1:]), "toys") is None
+
+
 def test_everything_reported_has_its_source_row():
     assert len({(p, r.method) for r in REPORTED for p in r.presets}) == 24
     assert all(0.85 < r.accuracy < 0.96 and 0 < r.ece < 0.14 for r in REPORTED)

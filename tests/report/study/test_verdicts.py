@@ -9,7 +9,7 @@ from nearwise.experiments import read_records
 from nearwise.metrics import PairedDifference, paired_difference
 from nearwise.report.study import CLAIMS, Study, judge_claims
 from nearwise.report.study.tables import claim_tables
-from nearwise.report.study.verdicts import judge_improvement, judge_margin, judge_range
+from nearwise.report.study.verdicts import judge_improvement, judge_margin, judge_range, tally
 from nearwise.report.summary import MEASURES
 
 ACCURACY = next(m for m in MEASURES if m.key == "accuracy")
@@ -30,7 +30,7 @@ def found(mean, low, high, n=3, method="t"):
         (found(0.02, 0.01, 0.03), ECE, "not validated"),
         (found(0.02, -0.01, 0.05), ACCURACY, "no difference"),
         (found(0.02, 0.0, 0.05), ACCURACY, "no difference"),
-        (found(0.02, -math.inf, math.inf, 1), ACCURACY, "not measured"),
+        (found(0.02, -math.inf, math.inf, 1), ACCURACY, "not judged"),
         (None, ACCURACY, "not measured"),
     ],
 )
@@ -44,7 +44,9 @@ def test_an_improvement_is_what_its_interval_says(difference, measure, verdict):
         (found(-0.004, -0.008, 0.001), "validated"),
         (found(-0.004, -0.008, -0.001), "validated"),  # worse, but within the margin
         (found(0.02, 0.01, 0.03), "validated"),
-        (found(-0.01, -0.03, 0.01), "no difference"),
+        (found(-0.01, -0.03, 0.01), "inconclusive"),
+        (found(-0.004, -0.01, 0.001), "inconclusive"),  # up to the bound is not within it
+        (found(-0.004, -math.inf, math.inf, 1), "not judged"),
         (found(-0.03, -0.05, -0.02), "not validated"),
         (found(-0.012, -0.02, -0.004), "not validated"),
         (None, "not measured"),
@@ -64,7 +66,7 @@ def test_a_margin_of_an_error_looks_upwards():
     [
         ([0.1, 0.11, 0.12], "validated"),
         ([0.1, 0.5, 0.9], "not validated"),
-        ([0.1], "not measured"),
+        ([0.1], "not judged"),
         ([], "not measured"),
     ],
 )
@@ -169,7 +171,20 @@ def test_a_single_seed_is_judged_over_its_test_rows(tmp_path):
     assert found["attention-uniform-nll"].over == "test rows"
     assert found["collapse"].verdict in ("validated", "not validated")
     without = judge_claims(Study(read_records(folder)), "toys", "v0.5")
-    assert without["attention-uniform-nll"].verdict == "not measured"
+    assert without["attention-uniform-nll"].verdict == "not judged"
+
+
+def test_what_one_seed_measured_but_cannot_judge_says_so():
+    records = [row(m, predict_us_per_row=t) for m, t in (("uniform", 10.0), ("attention", 15.0))]
+    cost = claims(records)["little-compute"]
+    assert (cost.verdict, cost.amount) == ("not judged", "1.50 times uniform's")
+    assert cost.note == "one seed gives no interval"
+
+
+def test_verdicts_are_counted_in_one_order():
+    assert tally(["not measured", "validated", "inconclusive", "validated"]) == (
+        "2 validated, 1 inconclusive, 1 not measured"
+    )
 
 
 def test_the_claim_table_holds_every_claim_and_preset(tmp_path):

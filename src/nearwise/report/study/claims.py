@@ -10,6 +10,7 @@ from nearwise.metrics.checks import FloatArray
 from nearwise.report.study.parts import Place, Study
 from nearwise.report.study.verdicts import (
     Finding,
+    joined,
     judge_improvement,
     judge_margin,
     judge_range,
@@ -73,7 +74,7 @@ def tta_repairs(study: Study, dataset: str, preset: str) -> Finding:
     if repaired.verdict == "validated" and alone.verdict == "validated":
         note += f"; but attention alone changes uniform's ECE by {alone.amount}"
         return replace(repaired, verdict="not validated", note=note)
-    return replace(repaired, note=note)
+    return replace(repaired, note=joined(note, repaired.note))
 
 
 def k_is_free(study: Study, dataset: str, preset: str) -> Finding:
@@ -113,7 +114,7 @@ def noise_helps_attention(where: str, kind: str, key: str) -> Judge:
             return not_measured()
         noisy = study.part(dataset, ends[1])
         found = judge_improvement(noisy.paired(dataset, ATTENTION, "uniform", key), _MEASURES[key])
-        return found if found.estimate is None else replace(found, note=ends[1].label)
+        return replace(found, note=joined(ends[1].label, found.note))
 
     return judge
 

@@ -9,6 +9,7 @@ import numpy as np
 from nearwise import __version__
 from nearwise.experiments.artifacts import Predictions, load_json
 from nearwise.experiments.study.presets import CORRECTED
+from nearwise.report.commands import efficiency_command, experiment_command
 from nearwise.report.document import Block, Document, Fold, Section, Terms, Words
 from nearwise.report.drawing import slug
 from nearwise.report.facts import record_facts
@@ -35,7 +36,7 @@ from nearwise.report.study.tables import (
     uniform_table,
 )
 from nearwise.report.study.theory_figures import efficiency_bars, purity_scatter, theory_panels
-from nearwise.report.study.verdicts import Finding
+from nearwise.report.study.verdicts import Finding, tally
 from nearwise.report.summary import Results
 from nearwise.report.tables import Table, halves_table
 
@@ -44,7 +45,6 @@ TITLE = "Attention over nearest neighbors: the study replayed, and corrected"
 # An attention bar and line stand out; these stand beside it in diagrams and risk curves.
 DIAGRAMS = ("uniform", "distance", "distance-tuned", "attention", "attention+tta",
             "cnn+temperature", "mlp+temperature")  # fmt: skip
-ADVICE = "nearwise experiment {name} --dataset {dataset} --preset {preset}"
 Findings = dict[str, dict[str, dict[str, Finding]]]
 
 
@@ -93,18 +93,12 @@ def _lead(study: Study) -> str:
 
 
 def _verdict_section(dataset: str, findings: dict[str, dict[str, Finding]]) -> Section:
-    counts = []
-    for preset, found in findings.items():
-        tally = {v: sum(f.verdict == v for f in found.values()) for v in _TALLY}
-        counts.append(f"{preset}: " + ", ".join(f"{n} {v}" for v, n in tally.items()))
+    counts = [f"{p}: {tally(f.verdict for f in found.values())}" for p, found in findings.items()]
     return Section(
         f"{dataset}: what became of the claims",
         2,
         [Words(f"{'; '.join(counts)}."), *claim_tables(dataset, findings)],
     )
-
-
-_TALLY = ("validated", "no difference", "not validated", "not measured")
 
 
 def _published_section(study: Study, dataset: str) -> Section:
@@ -135,7 +129,7 @@ def _preset_sections(study: Study, dataset: str, preset: str) -> list[Section]:
             sections.append(Section(f"{dataset}, {preset}: {_TITLES[name]}", 3, made))
     missing = [e for e in EXPERIMENT_ORDER if e in _EXPERIMENTS and e not in there]
     if missing:
-        ask = ADVICE.format(name=missing[0], dataset=dataset, preset=preset)
+        ask = experiment_command(missing[0], dataset, preset, study.records, study.folder)
         text = f"Not run for {preset} on {dataset}: {', '.join(missing)} (for example: {ask})."
         sections.append(Section(f"{dataset}, {preset}: not run", 3, [Words(text, "note")]))
     return sections
@@ -353,7 +347,7 @@ def _efficiency_sections(study: Study) -> list[Section]:
         kept = [b for b in blocks if b is not None]
         sections.append(Section(f"Efficiency of search: {dataset}", 2, kept))
     if not sets:
-        text = "Not run: efficiency (nearwise experiment efficiency)."
+        text = f"Not run: efficiency ({efficiency_command(study.folder)})."
         sections.append(Section("Efficiency of search", 2, [Words(text, "note")]))
     return sections
 

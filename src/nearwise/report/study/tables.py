@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nearwise.experiments.study.presets import CORRECTED
 from nearwise.report.study.claims import CLAIMS
 from nearwise.report.study.parts import Place, Study, seed_words
 from nearwise.report.study.published import DATASET, REPORTED, SOURCE, Reported
@@ -158,7 +159,7 @@ def _differences(
 
 
 def published_table(study: Study, dataset: str) -> Table | None:
-    """Put the study's own numbers beside the replays' and, below, ours."""
+    """Put the study's own numbers beside the replays' and, below, ours for the same methods."""
     presets = [p for p in study.presets_of(dataset) if study.main(dataset, p).records]
     replays = [p for p in presets if any(p in row.presets for row in REPORTED)]
     if not replays:
@@ -186,6 +187,10 @@ _HEADS = ("accuracy", "NLL", "ECE")
 def _published_rows(study: Study, dataset: str, preset: str) -> list[tuple[str, Reported | None]]:
     known = {row.method: row for row in REPORTED if preset in row.presets}
     run = study.main(dataset, preset).methods
+    if preset == CORRECTED:  # beside what was reported of the same method, or not at all
+        shown = study.presets_of(dataset)
+        there = {row.method for row in REPORTED if set(row.presets) & set(shown)}
+        return [(m, None) for m in run if ("cnn" if m == "mlp" else m) in there]
     names = [*run, *(m for m in known if m not in run)]
     if dataset != DATASET:  # what cannot be run there (views of columns) is no row
         names = run
@@ -231,10 +236,14 @@ def claim_tables(dataset: str, findings: dict[str, dict[str, Finding]]) -> list[
 
 CLAIMS_CAPTION = (
     "Computed from the records: the difference, its 95 % interval over paired seeds (a single "
-    "seed: a bootstrap over its test rows) and what decided. Validated: the whole interval "
-    "supports the claim. No difference: the interval holds 0. Not validated: the interval speaks "
-    "against the claim, or reaches past the bound that it names. Many claims are judged at once: "
-    "one in twenty intervals misses by chance."
+    "seed: a bootstrap over its test rows) and what else decided. A claim that one is better than "
+    "another is validated where the whole interval lies on the better side, not validated where "
+    "it lies on the worse, and no difference where it holds 0. A claim that something costs at "
+    "most 1 point of accuracy is validated where the whole interval lies within that bound; at "
+    "or past the bound it is inconclusive where the interval holds 0, else not validated. A claim "
+    "that a value lies in a range is validated where its whole interval does, else not validated. "
+    "Not judged: measured, but without an interval. Not measured: the records hold nothing on it. "
+    "Many claims are judged at once: one in twenty intervals misses by chance."
 )
 
 

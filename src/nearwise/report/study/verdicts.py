@@ -1,21 +1,28 @@
 """Verdicts: what a difference and its interval say about a claim."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from nearwise.metrics import PairedDifference
 from nearwise.report.summary import Measure, better, mean_with_interval
 
-Verdict = Literal["validated", "not validated", "no difference", "not measured"]
+Verdict = Literal[
+    "validated", "no difference", "inconclusive", "not validated", "not judged", "not measured"
+]
+# In the order in which they are counted.
 MARKS: dict[Verdict, str] = {
     "validated": "better",
-    "not validated": "worse",
     "no difference": "none",
+    "inconclusive": "none",
+    "not validated": "worse",
+    "not judged": "none",
     "not measured": "none",
 }
 NO_INTERVAL = "one seed and no predictions kept, so there is no interval"
+ONE_SEED = "one seed gives no interval"
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,11 @@ class Finding:
 
     Attributes
     ----------
-    verdict : {"validated", "not validated", "no difference", "not measured"}
-        "no difference": the interval of the difference holds 0.
+    verdict : str
+        One of `MARKS`. "validated" and "not validated": what the interval says of the claim.
+        "no difference": the interval of the difference holds 0. "inconclusive": it holds 0 and
+        reaches past the bound of the claim. "not judged": measured, but without an interval.
+        "not measured": the records say nothing about the claim.
     estimate, low, high : float, optional
         The difference that decides and the ends of its 95 % interval, in the unit of the measure.
     n : int
@@ -33,7 +43,7 @@ class Finding:
     over : str
         What the pairs are: "seeds" or "test rows".
     note : str
-        What else decided, or why it was not measured.
+        What else decided, or why it was not judged or measured.
     digits : int
         Decimals shown.
     scale : float
@@ -77,6 +87,17 @@ def not_measured(note: str = "") -> Finding:
     return Finding("not measured", note=note)
 
 
+def tally(verdicts: Iterable[str]) -> str:
+    """Count verdicts in words, those that occur: "11 validated, 10 no difference"."""
+    found = Counter(verdicts)
+    return ", ".join(f"{found[v]} {v}" for v in MARKS if found[v])
+
+
+def joined(*notes: str) -> str:
+    """Join notes to one line, empty ones left out."""
+    return "; ".join(filter(None, notes))
+
+
 def judge_improvement(difference: PairedDifference | None, measure: Measure) -> Finding:
     """Judge "the first is better than the second".
 
@@ -91,13 +112,14 @@ def judge_improvement(difference: PairedDifference | None, measure: Measure) -> 
     -------
     finding : Finding
         "validated" where the whole interval lies on the better side, "not validated" where it lies
-        on the worse, "no difference" where it holds 0.
+        on the worse, "no difference" where it holds 0, "not judged" where it has no ends (a
+        single seed), "not measured" without a difference.
     """
     if difference is None:
         return not_measured()
     if not math.isfinite(difference.high - difference.low):
         return Finding(
-            "not measured", difference.mean, note=NO_INTERVAL,
+            "not judged", difference.mean, note=NO_INTERVAL,
             digits=measure.digits, scale=measure.scale,
         )  # fmt: skip
     words: dict[str, Verdict] = {
@@ -127,20 +149,21 @@ def judge_margin(
     Returns
     -------
     finding : Finding
-        "validated" where the whole interval is within the margin; else "no difference" where it
-        holds 0 (too few rows or seeds to say), and "not validated" where it does not.
+        "validated" where the whole interval is within the margin; where it reaches past the
+        margin, "inconclusive" if it holds 0 (too few rows or seeds to say), else "not validated".
+        Without an interval as in `judge_improvement`.
     """
     found = judge_improvement(difference, measure)
-    if difference is None or found.verdict == "not measured":
-        return found
+    if difference is None or found.low is None:
+        return replace(found, note=joined(note, found.note))
     sign = 1.0 if measure.higher_is_better else -1.0
     worst = min(sign * difference.low, sign * difference.high)
     verdict: Verdict = "not validated"
     if worst > -margin:
         verdict = "validated"
     elif difference.verdict == "none":
-        verdict = "no difference"
-        note = "; ".join(filter(None, [note, f"the interval reaches past {margin:g}"]))
+        verdict = "inconclusive"
+        note = joined(note, f"the interval reaches past {margin:g}")
     return _found(verdict, difference, measure, note)
 
 
@@ -159,7 +182,12 @@ def judge_range(
     note, digits, unit
         Kept with the finding.
     interval : (float, float), optional
-        Interval over test rows, for a single seed; without it one seed is "not measured".
+        Interval over test rows, for a single seed; without it one seed is "not judged".
+
+    Returns
+    -------
+    finding : Finding
+        "validated" where the whole interval lies in the range, else "not validated".
     """
     if not len(values):
         return not_measured(note)
@@ -167,8 +195,8 @@ def judge_range(
     ends, over = (mean.low, mean.high), "seeds"
     if mean.low is None:
         if interval is None:
-            note = "; ".join(filter(None, [note, "one seed gives no interval"]))
-            return Finding("not measured", mean.mean, note=note, digits=digits, unit=unit)
+            note = joined(note, ONE_SEED)
+            return Finding("not judged", mean.mean, note=note, digits=digits, unit=unit)
         ends, over = interval, "test rows"
     assert ends[0] is not None and ends[1] is not None  # set above
     inside = low <= ends[0] and ends[1] <= high

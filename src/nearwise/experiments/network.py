@@ -27,11 +27,15 @@ def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
     return out / out.sum(axis=1, keepdims=True)
 
 
-def fit_temperature(proba: np.ndarray, labels: np.ndarray) -> float:
-    """Temperature in [1/20, 20] with the lowest NLL, sought over its logarithm."""
+def fit_temperature(proba: np.ndarray, labels: np.ndarray, *, ridge: float = 0.0) -> float:
+    """Temperature in [1/20, 20] with the lowest NLL, sought over its logarithm.
+
+    `ridge` times the square of the logarithm is added to what is minimised: where all of few rows
+    are right, the NLL alone has no minimum.
+    """
     bound = float(np.log(20.0))
     found = minimize_scalar(
-        lambda log_t: mean_nll(tempered(proba, float(np.exp(log_t))), labels),
+        lambda log_t: mean_nll(tempered(proba, float(np.exp(log_t))), labels) + ridge * log_t**2,
         bounds=(-bound, bound),
         method="bounded",
     )

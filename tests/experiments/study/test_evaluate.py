@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise.experiments.network import fit_temperature
 from nearwise.experiments.study import evaluate as evaluation
 from nearwise.experiments.study import fit_hyperbola
 from nearwise.experiments.study.efficiency import (
@@ -156,3 +157,13 @@ def test_recall_counts_what_was_found_in_any_order():
     assert recall(found, true) == 0.75
     with pytest.raises(ValueError, match="unknown index"):
         measure_index("tree", torch.zeros(2, 2), torch.zeros(1, 2), 1)
+
+
+def test_a_temperature_stays_moderate_where_all_of_few_rows_are_right():
+    proba = np.full((100, 2), 0.1)
+    proba[:, 0] = 0.9
+    labels = np.zeros(100, dtype=int)
+    assert fit_temperature(proba, labels) < 0.1
+    assert 0.4 < fit_temperature(proba, labels, ridge=2 / 100) < 1
+    half = np.arange(100) % 2  # where the rows have something to say, they say it
+    assert fit_temperature(proba, half, ridge=2 / 100) > 3

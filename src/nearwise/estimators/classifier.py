@@ -23,10 +23,11 @@ from nearwise.estimators.images import (
     is_images,
 )
 from nearwise.estimators.persistence import load_model_folder, save_model
+from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.remembering import RemembersRows
-from nearwise.estimators.state import LearnedState
+from nearwise.estimators.state import Answer, Calibration, LearnedState
 from nearwise.estimators.table import TableEncoder
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName
@@ -258,13 +259,24 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
 
-    def _encode(self, X: Any) -> AnyRows | None:
+    def _encode(self, X: Any, views: Sequence[Any] | None = None) -> list[AnyRows] | None:
+        """Check and encode rows and their further views; None stays None."""
         check_is_fitted(self)
         if X is None:
             return None
         X, _ = from_source(X, None, training=False)
         validation.check_kind(self._state.encoder, X)
-        return self._state.encoder.transform(validation.check_rows(self, X, reset=False))
+        rows = self._state.encoder.transform(validation.check_rows(self, X, reset=False))
+        return self._all_views(rows, views)
+
+    def _answers(self, views: list[AnyRows] | None) -> tuple[Answer, list[Answer], Calibration]:
+        """Give the merged answer, that to each view, and the temperatures that finish them."""
+        n_classes = len(self.classes_)
+        if views is None:
+            left_out = self._state.predict_left_out(n_classes)
+            return left_out, [left_out], self._state.calibration()
+        calibration = self._state.calibration(len(views))
+        return *self._state.predict_views(views, n_classes), calibration
 
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
         """Class probabilities.
@@ -282,7 +294,8 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         proba : ndarray of shape (n, n_classes)
             In the order of `classes_`; rows sum to 1.
         """
-        return self.predict_parts(X, views).proba
+        answer, _, calibration = self._answers(self._encode(X, views))
+        return finish(answer.log_proba, calibration.whole)
 
     def predict(self, X: Any = None, views: Sequence[Any] | None = None) -> Any:
         """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
@@ -294,20 +307,7 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
 
         Arguments as in `predict_proba`.
         """
-        rows = self._encode(X)
-        n_classes = len(self.classes_)
-        if rows is None:
-            merged = self._state.predict_left_out(n_classes)
-            return make_parts(merged, [merged], self._state.calibration())
-        everyone = self._all_views(rows, views)
-        calibration = self._state.calibration(len(everyone))
-        return make_parts(*self._state.predict_views(everyone, n_classes), calibration)
-
-    def _all_views(self, rows: AnyRows, views: Sequence[Any] | None) -> list[AnyRows]:
-        """Give encoded rows and their further views: those given, or such as `fit` made."""
-        given = validation.check_views(self, views, len(rows))
-        tta = self._state.tta if views is None else None
-        return [rows, *encode_views(self._state.encoder, rows, given, tta)]
+        return make_parts(*self._answers(self._encode(X, views)))
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
@@ -338,11 +338,11 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"n_neighbors={k} must lie between 1 and the {spare} rows that may be asked."
             )
-        encoded = self._encode(X)
+        encoded = self._encode(X, [])
         if encoded is None:
             found = views.search(spec, 0, views.bank.keys["features"], k, views.bank.ids)
         else:
-            found = views.search(spec, 0, self._state.feature_keys(encoded), k)
+            found = views.search(spec, 0, self._state.feature_keys(encoded[0]), k)
         ids = views.bank.ids[found.indices].numpy()
         return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
 
@@ -368,9 +368,8 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         -------
         explanations : list of Explanation
         """
-        encoded = self._encode(X)
-        parts = self.predict_parts(X, views)
-        everyone = None if encoded is None else self._all_views(encoded, views)
+        everyone = self._encode(X, views)
+        parts = make_parts(*self._answers(everyone))
         return explain_rows(
             self._state, everyone, parts, self.classes_, self._remembered, n_neighbors
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nearwise.estimators import validation
 from nearwise.estimators.embedding import AnyRows
-from nearwise.estimators.images import ImageEncoder, from_source
+from nearwise.estimators.images import ImageEncoder, encode_views, from_source
 from nearwise.estimators.labels import check_labels, positions_among
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import as_frame, plain
@@ -28,7 +28,10 @@ class RemembersRows:
     _weight_unit: float
 
     def _all_views(self, rows: AnyRows, views: Sequence[Any] | None) -> list[AnyRows]:
-        raise NotImplementedError  # the classifier's own
+        """Give encoded rows and their further views: those given, or such as `fit` made."""
+        given = validation.check_views(self, views, len(rows))
+        tta = self._state.tta if views is None else None
+        return [rows, *encode_views(self._state.encoder, rows, given, tta)]
 
     @property
     def memory_(self) -> MemoryBank:

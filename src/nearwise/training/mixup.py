@@ -44,6 +44,35 @@ def draw_mix(n_rows: int, alpha: float, generator: torch.Generator) -> Mix:
     return Mix(partner, share)
 
 
+def draw_batch_mix(
+    alpha: float,
+    probability: float,
+    n_rows: int,
+    generator: torch.Generator,
+    device: torch.device,
+) -> Mix | None:
+    """Draw whether a batch is mixed, and how; None where it is not, or `alpha` is 0.
+
+    Parameters
+    ----------
+    alpha : float
+        As for `draw_mix`; 0 draws nothing.
+    probability : float
+        Share of the batches that are mixed, in [0, 1].
+    n_rows : int
+    generator : torch.Generator
+        On the CPU.
+    device : torch.device
+        Where the result is wanted.
+    """
+    if not alpha:
+        return None
+    if float(torch.rand((), generator=generator)) >= probability:
+        return None
+    mix = draw_mix(n_rows, alpha, generator)
+    return Mix(mix.partner.to(device), mix.share.to(device))
+
+
 def mix_labels(labels: Tensor, mix: Mix, n_classes: int) -> Tensor:
     """Class probabilities (B, n_classes) of mixed rows from hard or soft `labels` (B,)."""
     targets = soft_targets(labels, n_classes)

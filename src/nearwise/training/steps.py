@@ -17,7 +17,7 @@ from nearwise.training.augment import augment
 from nearwise.training.config import TrainConfig
 from nearwise.training.encode import autocast
 from nearwise.training.key_cache import KeyCache
-from nearwise.training.mixup import Mix, draw_mix, mix_ids, mix_labels
+from nearwise.training.mixup import draw_batch_mix, mix_ids, mix_labels
 from nearwise.training.rows import TrainingRows
 from nearwise.training.sampling import Batch
 
@@ -120,7 +120,9 @@ def _ask(
     x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
     first = _augmented(x_num[: len(queries)], config, generator)
     x_num = first if len(fresh) == len(queries) else torch.cat([first, x_num[len(queries) :]])
-    mix = _draw_mix(config, len(queries), generator, x_num.device)
+    mix = draw_batch_mix(
+        config.mixup_alpha, config.mixup_probability, len(queries), generator, x_num.device
+    )
     if mix is None:
         with autocast(x_num.device, config.precision):
             keys = embedder(x_num, x_cat).float()
@@ -175,17 +177,6 @@ def _draw_view(rows: TrainingRows, positions: Tensor, generator: torch.Generator
     use_first = torch.rand(len(positions), 1, generator=generator).to(first.device) < 0.5
     use_first = use_first.reshape(-1, *(1,) * (first.ndim - 1))
     return torch.where(use_first, first, rows.second_x_num[positions])
-
-
-def _draw_mix(
-    config: TrainConfig, n_rows: int, generator: torch.Generator, device: torch.device
-) -> Mix | None:
-    if not config.mixup_alpha:
-        return None
-    if float(torch.rand((), generator=generator)) >= config.mixup_probability:
-        return None
-    mix = draw_mix(n_rows, config.mixup_alpha, generator)
-    return Mix(mix.partner.to(device), mix.share.to(device))
 
 
 def _at(tensor: Tensor | None, positions: Tensor) -> Tensor | None:

@@ -1,17 +1,12 @@
 """The corrected method ("v1"): AttnKNNClassifier beside plain neighbors and its upper bound."""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from nearwise.data import Dataset
-from nearwise.experiments.records import Record
 from nearwise.experiments.study.jobs import Job
-from nearwise.experiments.study.presets import CORRECTED, StudyPreset
+from nearwise.experiments.study.session import Session
 from nearwise.training import TrainConfig
 
 # Fields of StudyPreset that mean something here: rows, grids of the experiments, the upper bound.
@@ -23,52 +18,29 @@ STUDY_FIELDS = (
 )  # fmt: skip
 
 
+# Parts of the head, each of which is switched off in an ablation.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "without=base": {"base": None},
+    "without=null-neighbor": {"null_neighbor": False},
+    "without=calibration": {"calibration": None},
+    "without=trained-space": {"embedder": "identity"},
+    "without=heads": {"num_heads": 1},
+    "without=log-linear-pooling": {"pooling": "mixture"},
+}
+
+
 @dataclass
-class CorrectedSession:
-    """One data set and seed of the corrected method.
+class CorrectedSession(Session):
+    """One data set and seed of the corrected method; the preset gives rows, grids and upper bound.
 
     Parameters
     ----------
-    dataset : Dataset
-    study : StudyPreset
-        Rows, grids and the upper bound's settings, as for the replays.
     parameters : dict
         Arguments of `AttnKNNClassifier`.
-    seed : int
-    out : Path
-        Results folder.
-    device : torch.device
-    facts : dict
-        versions, hardware and command of every record.
-    say : callable
-        Shows a line of progress.
-    data_root : path, optional
-        Where human labels are looked for.
     """
 
-    dataset: Dataset
-    study: StudyPreset
-    parameters: dict[str, Any]
-    seed: int
-    out: Path
-    device: torch.device
-    facts: dict[str, Any] = field(default_factory=dict)
-    say: Callable[[str], None] = lambda text: None
-    data_root: Any = None
-
-    def blank(
-        self,
-        experiment: str,
-        method: str,
-        condition: str = "",
-        noise: float = 0.0,
-        noise_kind: str = "symmetric",
-    ) -> Record:
-        """Row of this session before anything is measured; its key is final."""
-        return Record(
-            self.dataset.name, method, self.seed, noise, noise_kind,
-            experiment=experiment, preset=CORRECTED, condition=condition, **self.facts,
-        )  # fmt: skip
+    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 def run_v1(experiment: str, session: CorrectedSession) -> list[Job]:

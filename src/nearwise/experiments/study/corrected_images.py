@@ -16,10 +16,10 @@ import torch
 from nearwise.data import label_noise, long_tail
 from nearwise.experiments.artifacts import Predictions, make_gallery
 from nearwise.experiments.records import Record
-from nearwise.experiments.study.corrected import CorrectedSession
+from nearwise.experiments.study.corrected import ABLATIONS, CorrectedSession
 from nearwise.experiments.study.evaluate import Prediction
 from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
-from nearwise.experiments.study.inputs import StudyInputs, make_inputs
+from nearwise.experiments.study.inputs import StudyInputs
 from nearwise.experiments.study.jobs import (
     Job,
     by_method,
@@ -30,30 +30,23 @@ from nearwise.experiments.study.jobs import (
 )
 from nearwise.experiments.study.key_space import KeySpace, cnn_keys
 from nearwise.experiments.study.presets import NoiseKind
-from nearwise.experiments.study.session import Session
 from nearwise.experiments.study.upper_bound import upper_bound_names
 from nearwise.experiments.trial import HALVES, WARM_UP_ROWS, align
 
 KEY_METHODS = ("uniform", "distance", "distance-tuned")
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "full": {},
-    "without=base": {"base": None},
-    "without=null-neighbor": {"null_neighbor": False},
-    "without=calibration": {"calibration": None},
-    "without=heads": {"num_heads": 1},
-    "without=log-linear-pooling": {"pooling": "mixture"},
-}
+# Images always have a trained space.
+IMAGE_ABLATIONS = {name: off for name, off in ABLATIONS.items() if "embedder" not in off}
 
 
 def main_jobs(session: CorrectedSession) -> list[Job]:
     """CNN, plain neighbors of its keys, and attention: one view, views, k-ensemble, adaptive."""
     frame = _Frame(session)
     # a mirrored digit is another digit
-    tta = ("flip", "shift") if frame.inputs.x_train.shape[1] == 3 else ("shift",)
+    tta = ("flip", "shift") if session.inputs.x_train.shape[1] == 3 else ("shift",)
     forms: dict[str, dict[str, Any]] = {
         "attention": {},
         "attention+tta": {"tta": tta},
-        "attention+k-ensemble": {"k_ensemble": session.study.ensemble_k},
+        "attention+k-ensemble": {"k_ensemble": session.preset.ensemble_k},
         "attention+adaptive-k": {"adaptive_k": "entropy"},
     }
     return [
@@ -66,7 +59,7 @@ def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
     """Uniform and distance in the CNN's key space, and attention, at every k."""
     frame = _Frame(session)
     jobs = []
-    for k in session.study.sweep_k:
+    for k in session.preset.sweep_k:
         jobs.append(frame.plain("k-sweep", k))
         jobs.append(frame.attention("k-sweep", "attention", f"k={k}", n_neighbors=k))
     return jobs
@@ -76,7 +69,7 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     """Wrong labels in all training and held-out rows, everything trained anew."""
     frame = _Frame(session)
     jobs = []
-    for rate, kind in session.study.noise_grid:
+    for rate, kind in session.preset.noise_grid:
         row: dict[str, Any] = {"noise": float(rate), "noise_kind": kind}
         change = partial(_noisy, rate=float(rate), kind=kind, seed=session.seed)
         jobs += frame.pair("label-noise", "where=everywhere", change, row)
@@ -87,7 +80,7 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
     """Fewer and fewer rows of the later classes, everything trained anew."""
     frame = _Frame(session)
     jobs = []
-    for ratio in session.study.tail_ratios:
+    for ratio in session.preset.tail_ratios:
         jobs += frame.pair(
             "long-tail", f"ratio={ratio:g}", partial(_thinned, ratio=ratio, seed=session.seed)
         )
@@ -99,7 +92,7 @@ def ablation_jobs(session: CorrectedSession) -> list[Job]:
     frame = _Frame(session)
     return [
         frame.attention("ablation", "attention", condition, **changes)
-        for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
+        for condition, changes in chosen_ablations(IMAGE_ABLATIONS, session.preset).items()
     ]
 
 
@@ -110,7 +103,7 @@ def theory_jobs(session: CorrectedSession) -> list[Job]:
     blanks = tuple(session.blank("theory", "attention", c) for c in conditions)
 
     def make(missing: Sequence[Record]) -> Iterator[Record]:
-        inputs = frame.inputs
+        inputs = session.inputs
         model = frame.fit(inputs)
         bank = model.memory_
         remembered = bank.labels.argmax(dim=1) if bank.is_soft else bank.labels
@@ -137,20 +130,11 @@ Change = Callable[[StudyInputs], StudyInputs]
 
 
 class _Frame:
-    """Rows of a session, its CNN and its classifiers."""
+    """A session's CNN and classifiers."""
 
     def __init__(self, session: CorrectedSession) -> None:
         self.session = session
-        self._inputs: StudyInputs | None = None
         self._space: KeySpace | None = None
-
-    @property
-    def inputs(self) -> StudyInputs:
-        """Rows of the seed."""
-        if self._inputs is None:
-            session = self.session
-            self._inputs = make_inputs(session.dataset, session.study, session.seed)
-        return self._inputs
 
     def title(self, *parts: str) -> str:
         """Name a job on the progress bar."""
@@ -164,24 +148,15 @@ class _Frame:
 
         session = self.session
         settings: dict[str, Any] = {
-            "embedder": session.study.backbone,
-            "embedder_params": {"dim": session.study.dim, "pretrained": session.study.pretrained},
-            "train_params": {"epochs": session.study.cnn_epochs},  # as many as the CNN
+            "embedder": session.preset.backbone,
+            "embedder_params": {"dim": session.preset.dim, "pretrained": session.preset.pretrained},
+            "train_params": {"epochs": session.preset.cnn_epochs},  # as many as the CNN
             # forms that differ in views or heads alone share one trained network
             "checkpoint_dir": session.out / "checkpoints" / "attention",
             "random_state": session.seed, "device": str(session.device),
             **session.parameters, **changes,
         }  # fmt: skip
         return AttnKNNClassifier(**settings).fit(_images(inputs.x_train), inputs.given_labels)
-
-    def bound(self, inputs: StudyInputs) -> Any:
-        """Train (or read back) the CNN."""
-        session = self.session
-        frame = Session(
-            session.dataset, session.study, session.seed, session.out, session.device,
-            session.facts, session.say,
-        )  # fmt: skip
-        return frame.upper_bound(inputs)
 
     def cnn(
         self,
@@ -197,10 +172,10 @@ class _Frame:
         )
 
         def make(missing: Sequence[Record]) -> Iterator[Record]:
-            inputs = self.inputs if change is None else change(self.inputs)
+            inputs = self.session.inputs if change is None else change(self.session.inputs)
             wanted = by_method(missing)
-            bound = self.bound(inputs)
-            space = cnn_keys(bound, self.session.device, self.session.study.precision)
+            bound = self.session.upper_bound(inputs)
+            space = cnn_keys(bound, self.session.device, self.session.preset.precision)
             for prediction in [*bound.predictions, *space.predictions()]:
                 if prediction.method in wanted:
                     blank = wanted[prediction.method]
@@ -221,12 +196,12 @@ class _Frame:
         def make(missing: Sequence[Record]) -> Iterator[Record]:
             wanted = by_method(missing)
             if self._space is None:
-                bound = self.bound(self.inputs)
-                self._space = cnn_keys(bound, self.session.device, self.session.study.precision)
+                bound = self.session.upper_bound(self.session.inputs)
+                self._space = cnn_keys(bound, self.session.device, self.session.preset.precision)
             for prediction in self._space.plain(k):
                 if prediction.method in wanted:
                     blank = wanted[prediction.method]
-                    yield measured(blank, prediction, self.inputs, self.session.out)
+                    yield measured(blank, prediction, self.session.inputs, self.session.out)
 
         return Job(self.title(experiment, f"k={k}"), blanks, make)
 
@@ -243,7 +218,7 @@ class _Frame:
         blank = self.session.blank(experiment, name, condition, **(row or {}))
 
         def make(missing: Sequence[Record]) -> Iterator[Record]:
-            inputs = self.inputs if change is None else change(self.inputs)
+            inputs = self.session.inputs if change is None else change(self.session.inputs)
             start, trained = time.perf_counter(), self._networks()
             model = self.fit(inputs, **changes)
             # a fit that took over a network says nothing about the time of one

@@ -14,7 +14,7 @@ from nearwise.experiments.methods import METHODS, Method, MethodContext
 from nearwise.experiments.neighbors import PlainKNN
 from nearwise.experiments.preprocess import FeatureEncoder
 from nearwise.experiments.records import Record
-from nearwise.experiments.study.corrected import CorrectedSession
+from nearwise.experiments.study.corrected import ABLATIONS, CorrectedSession
 from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
 from nearwise.experiments.study.inputs import TEST_SIZE, stratified_part
 from nearwise.experiments.study.jobs import Job, chosen_ablations
@@ -26,22 +26,13 @@ PLAIN = {
     "distance-tuned": "knn-tuned",
     "mlp+temperature": "mlp",
 }
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "full": {},
-    "without=base": {"base": None},
-    "without=null-neighbor": {"null_neighbor": False},
-    "without=calibration": {"calibration": None},
-    "without=trained-space": {"embedder": "identity"},
-    "without=heads": {"num_heads": 1},
-    "without=log-linear-pooling": {"pooling": "mixture"},
-}
 
 
 def main_jobs(session: CorrectedSession) -> list[Job]:
     """Plain neighbors, the MLP bag with temperature, and attention in three forms."""
     methods = [_renamed(name) for name in PLAIN] + [
         _attention(session, "attention"),
-        _attention(session, "attention+k-ensemble", k_ensemble=session.study.ensemble_k),
+        _attention(session, "attention+k-ensemble", k_ensemble=session.preset.ensemble_k),
         _attention(session, "attention+adaptive-k", adaptive_k="entropy"),
     ]
     if session.dataset.views:
@@ -52,7 +43,7 @@ def main_jobs(session: CorrectedSession) -> list[Job]:
 def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
     """Uniform, distance and attention at every k; attention is fitted anew for each."""
     jobs = []
-    for k in session.study.sweep_k:
+    for k in session.preset.sweep_k:
         methods = [_plain(name, k) for name in ("uniform", "distance")]
         methods.append(_attention(session, "attention", n_neighbors=k))
         jobs += [_job(session, "k-sweep", method, f"k={k}") for method in methods]
@@ -63,7 +54,7 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     """Wrong labels in all training rows; the memory alone is no case: nothing is trained ahead."""
     return [
         _job(session, "label-noise", method, "where=everywhere", rate, kind)
-        for rate, kind in session.study.noise_grid
+        for rate, kind in session.preset.noise_grid
         for method in _short_methods(session)
     ]
 
@@ -72,7 +63,7 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
     """Fewer and fewer rows of the later classes, everything fitted anew."""
     return [
         _job(session, "long-tail", method, f"ratio={ratio:g}", tail=ratio)
-        for ratio in session.study.tail_ratios
+        for ratio in session.preset.tail_ratios
         for method in _short_methods(session)
     ]
 
@@ -81,7 +72,7 @@ def ablation_jobs(session: CorrectedSession) -> list[Job]:
     """Each part of the method off, one at a time."""
     return [
         _job(session, "ablation", _attention(session, "attention", **changes), condition)
-        for condition, changes in chosen_ablations(ABLATIONS, session.study).items()
+        for condition, changes in chosen_ablations(ABLATIONS, session.preset).items()
     ]
 
 
@@ -193,8 +184,8 @@ def _split(session: CorrectedSession, blank: Record, tail: float = 1.0) -> Split
     """Rows of the seed: split, cut to the small size, thinned to a long tail, made noisy."""
     setting = _setting(session, blank)
     whole = make_split(session.dataset, session.seed, replace(setting, noise=0.0))
-    train = _rows(whole.y_train, session.study.max_rows, session.seed)
-    test = _rows(whole.y_test, session.study.max_test_rows, session.seed)
+    train = _rows(whole.y_train, session.preset.max_rows, session.seed)
+    test = _rows(whole.y_test, session.preset.max_test_rows, session.seed)
     if tail < 1:
         kept = long_tail(whole.y_train[train], tail, session.seed, classes=whole.classes)
         train = train[kept]

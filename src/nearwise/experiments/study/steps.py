@@ -10,7 +10,7 @@ from nearwise.experiments.study.neighbors import Found, Memory
 from nearwise.experiments.study.presets import StudyPreset
 from nearwise.nn import soft_cross_entropy, soft_targets, supervised_contrastive
 from nearwise.training.augment import Augmentation, augment
-from nearwise.training.mixup import Mix, draw_mix, mix_labels
+from nearwise.training.mixup import draw_batch_mix, mix_labels
 
 
 class Step(NamedTuple):
@@ -60,7 +60,7 @@ def step_losses(
     x, own = rows[positions], labels[positions]
     if augmentation is not None:
         x = augment(x, augmentation, generator)
-    mix = _draw_mix(preset, len(x), generator, x.device)
+    mix = draw_batch_mix(preset.mixup_alpha, preset.mixup_probability, len(x), generator, x.device)
     targets = soft_targets(own, model.n_classes)
     if mix is None:
         keys = model.embedder(x)
@@ -105,14 +105,3 @@ def total_loss(parts: dict[str, Tensor], preset: StudyPreset) -> Tensor:
         "entropy": preset.entropy_weight,
     }
     return torch.stack([weights[name] * part for name, part in parts.items()]).sum()
-
-
-def _draw_mix(
-    preset: StudyPreset, n_rows: int, generator: torch.Generator, device: torch.device
-) -> Mix | None:
-    if not preset.mixup_alpha:
-        return None
-    if float(torch.rand((), generator=generator)) >= preset.mixup_probability:
-        return None
-    mix = draw_mix(n_rows, preset.mixup_alpha, generator)
-    return Mix(mix.partner.to(device), mix.share.to(device))

@@ -169,7 +169,7 @@ def choose_device(name: str) -> torch.device:
 
 def _run_one(
     experiment: str,
-    session: "Session | CorrectedSession | None",
+    session: Session | None,
     seed: int,
     size: EfficiencySize,
     facts: dict[str, Any],
@@ -201,12 +201,13 @@ class _Maker:
 
     def __call__(
         self, seed: int, out: Path, device: torch.device, facts: dict[str, Any], bar: Bar, root: Any
-    ) -> Session | CorrectedSession:
+    ) -> Session:
         if self.parameters is None:
             return Session(self.dataset, self.study, seed, out, device, facts, bar.show, root)
         return CorrectedSession(
-            self.dataset, self.study, self.parameters, seed, out, device, facts, bar.show, root
-        )
+            self.dataset, self.study, seed, out, device, facts, bar.show, root,
+            parameters=self.parameters,
+        )  # fmt: skip
 
 
 def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any]) -> _Maker:

@@ -11,8 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators import labels, validation
-from nearwise.estimators.embedding import AnyRows
-from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
+from nearwise.estimators.asking import AnswersQueries
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,
@@ -26,14 +25,13 @@ from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.remembering import RemembersRows
-from nearwise.estimators.state import Answer, Calibration, LearnedState
+from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import TableEncoder
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName
 
 
-class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
@@ -259,25 +257,6 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
 
-    def _encode(self, X: Any, views: Sequence[Any] | None = None) -> list[AnyRows] | None:
-        """Check and encode rows and their further views; None stays None."""
-        check_is_fitted(self)
-        if X is None:
-            return None
-        X, _ = from_source(X, None, training=False)
-        validation.check_kind(self._state.encoder, X)
-        rows = self._state.encoder.transform(validation.check_rows(self, X, reset=False))
-        return self._all_views(rows, views)
-
-    def _answers(self, views: list[AnyRows] | None) -> tuple[Answer, list[Answer], Calibration]:
-        """Give the merged answer, that to each view, and the temperatures that finish them."""
-        n_classes = len(self.classes_)
-        if views is None:
-            left_out = self._state.predict_left_out(n_classes)
-            return left_out, [left_out], self._state.calibration()
-        calibration = self._state.calibration(len(views))
-        return *self._state.predict_views(views, n_classes), calibration
-
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
         """Class probabilities.
 
@@ -301,78 +280,6 @@ class AttnKNNClassifier(RemembersRows, ClassifierMixin, BaseEstimator):
         """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
         best = self.predict_proba(X, views).argmax(axis=1)
         return self.classes_[best]
-
-    def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
-        """Probabilities beside their two halves, base and neighbors, and how far views disagree.
-
-        Arguments as in `predict_proba`.
-        """
-        return make_parts(*self._answers(self._encode(X, views)))
-
-    def kneighbors(
-        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
-    ) -> Any:
-        """Nearest remembered rows in the feature space.
-
-        Parameters
-        ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the training rows, each without itself.
-        n_neighbors : int, optional
-            Default: as many as the classifier asks.
-        return_distance : bool, default=True
-
-        Returns
-        -------
-        distances : ndarray of shape (n, n_neighbors)
-            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
-        ids : ndarray of shape (n, n_neighbors)
-            Ids in `memory_`; training rows count from 0.
-        """
-        check_is_fitted(self)
-        views = self._state.views
-        spec = views.specs[0]
-        k = spec.n_neighbors if n_neighbors is None else n_neighbors
-        spare = len(views.bank) - (X is None)
-        if not 1 <= k <= spare:
-            raise ValueError(
-                f"n_neighbors={k} must lie between 1 and the {spare} rows that may be asked."
-            )
-        encoded = self._encode(X, [])
-        if encoded is None:
-            found = views.search(spec, 0, views.bank.keys["features"], k, views.bank.ids)
-        else:
-            found = views.search(spec, 0, self._state.feature_keys(encoded[0]), k)
-        ids = views.bank.ids[found.indices].numpy()
-        return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
-
-    def explain(
-        self,
-        X: Any = None,
-        n_neighbors: int | None = 10,
-        *,
-        views: Sequence[Any] | None = None,
-    ) -> list[Explanation]:
-        """Show the neighbors behind each prediction.
-
-        Parameters
-        ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the training rows, each without itself (rows added later are left out).
-        n_neighbors : int or None, default=10
-            How many of the weightiest neighbors are shown; None shows all.
-        views : sequence of arrays like `X`, optional
-            As in `predict_proba`; a neighbor's weight is its mean over the views.
-
-        Returns
-        -------
-        explanations : list of Explanation
-        """
-        everyone = self._encode(X, views)
-        parts = make_parts(*self._answers(everyone))
-        return explain_rows(
-            self._state, everyone, parts, self.classes_, self._remembered, n_neighbors
-        )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete."""

@@ -1,0 +1,108 @@
+"""A fitted classifier is asked: for halves of a prediction, for neighbors, for reasons."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from nearwise.estimators import validation
+from nearwise.estimators.embedding import AnyRows
+from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
+from nearwise.estimators.images import from_source
+from nearwise.estimators.remembering import RemembersRows
+from nearwise.estimators.state import Answer, Calibration
+
+
+class AnswersQueries(RemembersRows):
+    """What lies behind a prediction: `predict_parts`, `kneighbors` and `explain`."""
+
+    def _encode(self, X: Any, views: Sequence[Any] | None = None) -> list[AnyRows] | None:
+        """Check and encode rows and their further views; None stays None."""
+        check_is_fitted(self)
+        if X is None:
+            return None
+        X, _ = from_source(X, None, training=False)
+        validation.check_kind(self._state.encoder, X)
+        rows = self._state.encoder.transform(validation.check_rows(self, X, reset=False))
+        return self._all_views(rows, views)
+
+    def _answers(self, views: list[AnyRows] | None) -> tuple[Answer, list[Answer], Calibration]:
+        """Give the merged answer, that to each view, and the temperatures that finish them."""
+        n_classes = len(self.classes_)
+        if views is None:
+            left_out = self._state.predict_left_out(n_classes)
+            return left_out, [left_out], self._state.calibration()
+        calibration = self._state.calibration(len(views))
+        return *self._state.predict_views(views, n_classes), calibration
+
+    def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
+        """Probabilities beside their two halves, base and neighbors, and how far views disagree.
+
+        Arguments as in `predict_proba`.
+        """
+        return make_parts(*self._answers(self._encode(X, views)))
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> Any:
+        """Nearest remembered rows in the feature space.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself.
+        n_neighbors : int, optional
+            Default: as many as the classifier asks.
+        return_distance : bool, default=True
+
+        Returns
+        -------
+        distances : ndarray of shape (n, n_neighbors)
+            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
+        ids : ndarray of shape (n, n_neighbors)
+            Ids in `memory_`; training rows count from 0.
+        """
+        check_is_fitted(self)
+        views = self._state.views
+        spec = views.specs[0]
+        k = spec.n_neighbors if n_neighbors is None else n_neighbors
+        spare = len(views.bank) - (X is None)
+        if not 1 <= k <= spare:
+            raise ValueError(
+                f"n_neighbors={k} must lie between 1 and the {spare} rows that may be asked."
+            )
+        encoded = self._encode(X, [])
+        if encoded is None:
+            found = views.search(spec, 0, views.bank.keys["features"], k, views.bank.ids)
+        else:
+            found = views.search(spec, 0, self._state.feature_keys(encoded[0]), k)
+        ids = views.bank.ids[found.indices].numpy()
+        return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
+
+    def explain(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = 10,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> list[Explanation]:
+        """Show the neighbors behind each prediction.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself (rows added later are left out).
+        n_neighbors : int or None, default=10
+            How many of the weightiest neighbors are shown; None shows all.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`; a neighbor's weight is its mean over the views.
+
+        Returns
+        -------
+        explanations : list of Explanation
+        """
+        everyone = self._encode(X, views)
+        parts = make_parts(*self._answers(everyone))
+        return explain_rows(
+            self._state, everyone, parts, self.classes_, self._remembered, n_neighbors
+        )

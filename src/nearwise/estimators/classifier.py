@@ -11,7 +11,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators import labels, validation
-from nearwise.estimators.asking import AnswersQueries
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,
@@ -27,11 +26,12 @@ from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import TableEncoder
+from nearwise.estimators.trusting import KnowsItsLimits
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName
 
 
-class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained

@@ -15,10 +15,10 @@ from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.shared import Merge, SharedState, merge_answers
+from nearwise.estimators.shared import HeldOut, Merge, SharedState, merge_answers, out_of_fold
 from nearwise.estimators.sight import Seen, Sight, average_views
 from nearwise.estimators.sight_fitting import image_sight, table_sight
-from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, as_float
+from nearwise.estimators.state import Calibration, LearnedState, MemberView, as_float
 from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
@@ -99,11 +99,12 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
     fit = choose_heads(state, repeated, settings, data, progress)
+    state.held = HeldOut(seen, truth, _numbered(folds), weight)
     first = torch.arange(len(truth))
     accept_heads(state, fit.take(first), data.take(first), settings)
     if len(views) > 1:
         progress.stage("views")
-        _calibrate_views(state, seen, looks, folds, data.take(first), settings)
+        _calibrate_views(state, state.held, looks, data.take(first), settings)
     return state
 
 
@@ -141,6 +142,14 @@ def _head_rows(looks: list[MemberView], truth: Tensor, weight: Tensor) -> HeadRo
     return HeadRows(spaces, base, truth.repeat(len(looks)), weight.repeat(len(looks)))
 
 
+def _numbered(folds: list[tuple[np.ndarray, np.ndarray]]) -> Tensor:
+    """Fold of every row, int64 (n,)."""
+    numbers = torch.zeros(sum(len(held_out) for _, held_out in folds), dtype=torch.int64)
+    for fold, (_, held_out) in enumerate(folds):
+        numbers[held_out] = fold
+    return numbers
+
+
 def _of_all_views(
     fold: tuple[np.ndarray, np.ndarray], n_rows: int, n_views: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -152,20 +161,20 @@ def _of_all_views(
 
 def _calibrate_views(
     state: SharedState,
-    seen: list[Seen],
+    held: HeldOut,
     looks: list[MemberView],
-    folds: list[tuple[np.ndarray, np.ndarray]],
     data: HeadRows,
     settings: FitSettings,
 ) -> None:
     """Choose how views are merged and fit the temperatures to the merged predictions."""
-    each = [_out_of_fold(state, look, folds) for look in looks]
+    each = [out_of_fold(state, look, held.folds, len(state.prior)) for look in looks]
     wanted = settings.tta_merge
     merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
     nlls: dict[str, float] = {}
     for merge in merges:
         if merge == "embeddings":
-            merged = _out_of_fold(state, state.look_at(average_views(seen)), folds)
+            look = state.look_at(average_views(held.seen))
+            merged = out_of_fold(state, look, held.folds, len(state.prior))
         else:
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
@@ -176,17 +185,3 @@ def _calibrate_views(
             whole = fits[0][0] if settings.calibrate else 1.0
             state.merge, state.of_views = merge, Calibration(whole, fits[1][0], fits[2][0])
     state.choice |= {"merge": state.merge, "merge_nll": nlls}
-
-
-def _out_of_fold(
-    state: SharedState, look: MemberView, folds: list[tuple[np.ndarray, np.ndarray]]
-) -> Answer:
-    """Answers to one view of the held-out rows, each from the head that was not fitted on it."""
-    order = [torch.from_numpy(held_out) for _, held_out in folds]
-    answers = []
-    for member, rows in enumerate(order):
-        spaces = [seen.take(rows) for seen in look.spaces]
-        view = MemberView(look.base_log_proba[rows], [], spaces)
-        answers.append(state.answer(member, view, len(state.prior)))
-    back = torch.argsort(torch.cat(order))
-    return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))

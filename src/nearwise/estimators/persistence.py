@@ -22,7 +22,7 @@ from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import Acceptance
-from nearwise.estimators.shared import SharedState
+from nearwise.estimators.shared import HeldOut, SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
 from nearwise.estimators.table import TableEncoder
@@ -119,6 +119,8 @@ def pack_state(
             "of_views": list(state.of_views),
         }
         meta["use_head"] = state.sight.use_head
+        if state.held is not None:
+            tensors |= {f"held/{name}": tensor for name, tensor in state.held.tensors().items()}
         if isinstance(state.sight, ImageSight):
             _pack_embedding(state.sight.embedding, tensors, meta)
             _pack_stages(state.sight, tensors, meta)
@@ -222,19 +224,21 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         sight: Sight = ImageSight(
             encoder, embedding, _unpack_stages(folder), prior, meta["use_head"]
         )
-        return SharedState(**common, **_unpack_shared(meta), sight=sight)
+        return SharedState(**common, **_unpack_shared(folder), sight=sight)
     assert isinstance(encoder, TableEncoder)
     arrays = {name: tensor.numpy() for name, tensor in _under(tensors, "features/").items()}
     features = FeatureSpace.from_state(meta["features"], arrays)
     if "shared" in meta:
         sight = TableSight(encoder, features, embedding, prior, meta["use_head"])
-        return SharedState(**common, **_unpack_shared(meta), sight=sight)
+        return SharedState(**common, **_unpack_shared(folder), sight=sight)
     base = _unpack_base(folder, trusted)
     return CrossFittedState(**common, features=features, embedding=embedding, base=base)
 
 
-def _unpack_shared(meta: dict[str, Any]) -> dict[str, Any]:
-    return meta["shared"] | {"of_views": Calibration(*meta["shared"]["of_views"])}
+def _unpack_shared(folder: Folder) -> dict[str, Any]:
+    shared, held = folder.meta["shared"], _under(folder.tensors, "held/")
+    kept = HeldOut.from_tensors(held) if held else None
+    return shared | {"of_views": Calibration(*shared["of_views"]), "held": kept}
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:

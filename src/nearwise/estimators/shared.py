@@ -21,6 +21,45 @@ from nearwise.functional import Neighbors
 Merge = Literal["probabilities", "logits", "embeddings"]
 
 
+@dataclass
+class HeldOut:
+    """Rows that neither memory nor networks have seen, kept to judge later predictions by.
+
+    Attributes
+    ----------
+    seen : list of Seen
+        Their keys and the base's opinion, one a view.
+    labels : int64 Tensor of shape (n,)
+    folds : int64 Tensor of shape (n,)
+        The member whose head was not fitted on the row.
+    weight : Tensor of shape (n,)
+    """
+
+    seen: list[Seen]
+    labels: Tensor
+    folds: Tensor
+    weight: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything as named tensors; `from_tensors` rebuilds it."""
+        named = {"labels": self.labels, "folds": self.folds, "weight": self.weight}
+        for view, seen in enumerate(self.seen):
+            named[f"{view}/base"] = seen.base_log_proba.contiguous()  # the prior is one row, spread
+            named |= {f"{view}/keys/{name}": keys for name, keys in seen.keys.items()}
+        return named
+
+    @classmethod
+    def from_tensors(cls, named: dict[str, Tensor]) -> "HeldOut":
+        """Rebuild the rows from what `tensors` returned."""
+        seen: list[Seen] = []
+        while f"{len(seen)}/base" in named:
+            view = len(seen)
+            start = f"{view}/keys/"
+            keys = {name[len(start) :]: t for name, t in named.items() if name.startswith(start)}
+            seen.append(Seen(keys, named[f"{view}/base"]))
+        return cls(seen, named["labels"], named["folds"], named["weight"])
+
+
 @dataclass(kw_only=True)
 class SharedState(LearnedState):
     """What predicts where the networks saw the memory's labels, and the heads did not.
@@ -36,11 +75,14 @@ class SharedState(LearnedState):
         How several views of a query are merged.
     of_views : Calibration
         Temperatures for all views merged; those of one view are where `LearnedState` has them.
+    held : HeldOut or None
+        The rows held out; None in a model that was saved before they were kept.
     """
 
     sight: Sight
     merge: Merge = "probabilities"
     of_views: Calibration = NO_CALIBRATION
+    held: HeldOut | None = None
 
     @property
     def has_base(self) -> bool:
@@ -83,9 +125,21 @@ class SharedState(LearnedState):
         """Refuse: the networks know the labels of the remembered rows."""
         _refuse_remembered()
 
-    def predict_left_out(self, n_classes: int) -> Answer:
+    def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Refuse: the networks know the labels of the remembered rows."""
         _refuse_remembered()
+
+    def predict_held_out(self, n_classes: int, n_views: int) -> Answer:
+        """Predict the rows held out, in one or all views, each by a head that was not fitted on it.
+
+        They ask the memory as it is now, whatever came or went since the fit.
+        """
+        assert self.held is not None  # the caller has looked
+        seen = self.held.seen[:n_views]
+        if n_views > 1 and self.merge == "embeddings":
+            seen = [average_views(seen)]
+        each = [out_of_fold(self, self.look_at(one), self.held.folds, n_classes) for one in seen]
+        return self.merged(each)
 
     def _pool(self, view: MemberView, n_classes: int) -> Answer:
         members = range(self.n_members)
@@ -116,6 +170,19 @@ def _refuse_remembered() -> NoReturn:
         "This classifier held rows out once (validation_fraction), so its networks were trained "
         "on the labels of all remembered rows and cannot predict them as if unseen. Give new rows."
     )
+
+
+def out_of_fold(state: LearnedState, look: MemberView, folds: Tensor, n_classes: int) -> Answer:
+    """Answers to rows held out, each from the head that was not fitted on it."""
+    members = range(int(folds.max()) + 1)
+    order = [torch.nonzero(folds == member)[:, 0] for member in members]
+    answers = []
+    for member, rows in enumerate(order):
+        spaces = [seen.take(rows) for seen in look.spaces]
+        view = MemberView(look.base_log_proba[rows], [], spaces)
+        answers.append(state.answer(member, view, n_classes))
+    back = torch.argsort(torch.cat(order))
+    return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))
 
 
 def merge_answers(views: list[Answer], merge: Merge) -> Answer:

@@ -121,8 +121,8 @@ class LearnedState(ABC):
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
 
     @abstractmethod
-    def predict_left_out(self, n_classes: int) -> Answer:
-        """Leave-one-out predictions of the remembered rows, in the bank's order."""
+    def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
+        """Leave-one-out predictions of the remembered rows, or of some, in their order."""
 
     def calibration(self, n_views: int = 1) -> Calibration:
         """Temperatures that predictions from so many views are finished with."""
@@ -273,16 +273,16 @@ class CrossFittedState(LearnedState):
         members = range(self.n_members)
         return [[(member, self.look(member, rows, features, shared)) for member in members]]
 
-    def predict_left_out(self, n_classes: int) -> Answer:
-        """Leave-one-out predictions of the remembered rows, in the bank's order."""
-        n = len(self.views.bank)
-        everyone = torch.arange(n)
+    def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
+        """Leave-one-out predictions of the remembered rows, or of some, in their order."""
+        asked = torch.arange(len(self.views.bank)) if positions is None else positions
+        n = len(asked)
         totals = [torch.zeros(n, n_classes) for _ in range(3)]
         null_mass, counts = torch.zeros(n), torch.zeros(n)
-        for member, rows in self.members_of(everyone):
+        for member, rows in self.members_of(asked):
             if not len(rows):
                 continue
-            answer = self.answer(member, self.look_again(member, rows), n_classes)
+            answer = self.answer(member, self.look_again(member, asked[rows]), n_classes)
             for total, part in zip(totals, answer[:3], strict=True):
                 total[rows] += part
             null_mass[rows] += answer.null_mass

@@ -86,10 +86,11 @@ class MemoryViews:
         self.index, self.memory_budget = index, memory_budget
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
+        self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
-        return self.__dict__ | {"_indexes": {}, "_own": {}}
+        return self.__dict__ | {"_indexes": {}, "_own": {}, "derived": {}}
 
     @property
     def labels(self) -> Tensor:
@@ -100,6 +101,7 @@ class MemoryViews:
         """Drop what was derived from the bank; call after it changed."""
         self._indexes.clear()
         self._own.clear()
+        self.derived.clear()
 
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""

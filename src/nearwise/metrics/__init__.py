@@ -1,10 +1,11 @@
-"""Measures of predicted probabilities: scores, calibration, selective risk, intervals.
+"""Measures of predictions: scores, calibration, selective risk, sets, strangers, intervals.
 
 Numpy in, floats out. `y` holds integer class positions, `proba` one row of probabilities
 for each row of `y`; both are checked, and an error says what to do.
 """
 
 from nearwise.metrics.calibration import classwise_ece, ece, equal_mass_ece, signed_gap
+from nearwise.metrics.detection import aupr, auroc, evaluate_detection, fpr_at_tpr
 from nearwise.metrics.evaluate import evaluate_probabilities
 from nearwise.metrics.intervals import (
     Interval,
@@ -23,6 +24,15 @@ from nearwise.metrics.selective import (
     risk_at_coverage,
     risk_coverage_curve,
 )
+from nearwise.metrics.sets import (
+    class_coverage_gap,
+    coverage_by_class,
+    coverage_by_size,
+    evaluate_sets,
+    mean_set_size,
+    set_coverage,
+    size_stratified_coverage,
+)
 from nearwise.metrics.smooth import smooth_ece
 
 __all__ = [
@@ -32,15 +42,24 @@ __all__ = [
     "RiskCoverageCurve",
     "accuracy",
     "augrc",
+    "aupr",
     "aurc",
+    "auroc",
     "bootstrap_interval",
     "brier",
+    "class_coverage_gap",
     "classwise_ece",
     "confusion_matrix",
+    "coverage_by_class",
+    "coverage_by_size",
     "ece",
     "equal_mass_ece",
+    "evaluate_detection",
     "evaluate_probabilities",
+    "evaluate_sets",
+    "fpr_at_tpr",
     "macro_f1",
+    "mean_set_size",
     "nll",
     "paired_bootstrap",
     "paired_difference",
@@ -48,6 +67,8 @@ __all__ = [
     "reliability_bins",
     "risk_at_coverage",
     "risk_coverage_curve",
+    "set_coverage",
     "signed_gap",
+    "size_stratified_coverage",
     "smooth_ece",
 ]

@@ -1,0 +1,175 @@
+"""Conformal prediction sets: how strange a label would be, and which labels are not too strange."""
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+Method = Literal["lac", "aps", "raps"]
+_SLACK = 1e-9  # 1 - 0.9 is 0.09999999999999998
+
+
+class Penalty(NamedTuple):
+    """What RAPS adds to the score of labels beyond the first few.
+
+    Attributes
+    ----------
+    each : float
+        Added for every rank beyond `free`; at least 0.
+    free : int
+        Most probable labels without a penalty; at least 0.
+    """
+
+    each: float
+    free: int
+
+
+NO_PENALTY = Penalty(0.0, 0)
+
+
+def nonconformity(
+    proba: np.ndarray,
+    method: Method,
+    penalty: Penalty = NO_PENALTY,
+    draws: np.ndarray | None = None,
+) -> np.ndarray:
+    """Score how strange each label of each row would be.
+
+    Parameters
+    ----------
+    proba : ndarray of shape (n, n_classes)
+    method : {"lac", "aps", "raps"}
+        "lac": 1 minus the label's probability. "aps": the probability of all labels that are more
+        probable, and 1 - u of the label's own. "raps": that, and the penalty.
+    penalty : Penalty
+        Of "raps".
+    draws : ndarray of shape (n,), optional
+        u of every row, uniform in [0, 1]. Default: 1, so that a label's own probability does not
+        count and the most probable label scores 0: no set is empty.
+
+    Returns
+    -------
+    scores : float64 ndarray of shape (n, n_classes)
+        Larger is stranger.
+
+    References
+    ----------
+    Sadinle, Lei and Wasserman, "Least Ambiguous Set-Valued Classifiers with Bounded Error Levels",
+    JASA 2019; Romano, Sesia and Candes, "Classification with Valid and Adaptive Coverage",
+    NeurIPS 2020; Angelopoulos et al., "Uncertainty Sets for Image Classifiers using Conformal
+    Prediction", ICLR 2021.
+    """
+    if method == "lac":
+        return 1.0 - proba
+    order = np.argsort(-proba, axis=1, kind="stable")
+    ranked = np.take_along_axis(proba, order, axis=1)
+    own = np.ones((len(proba), 1)) if draws is None else draws[:, None]
+    scores = np.cumsum(ranked, axis=1) - own * ranked
+    if draws is None:
+        scores[:, 0] = 0.0  # exactly, and no rounding of p - p
+    if method == "raps":
+        ranks = np.arange(1, proba.shape[1] + 1)
+        scores = scores + penalty.each * np.maximum(ranks - penalty.free, 0)
+    result = np.empty_like(scores)
+    np.put_along_axis(result, order, scores, axis=1)
+    return result
+
+
+def p_values(
+    scores: np.ndarray,
+    of_rows: np.ndarray,
+    folds: np.ndarray,
+    labels: np.ndarray | None = None,
+) -> np.ndarray:
+    """Share of judged rows at least as strange as each label of new rows would be (CV+).
+
+    A judged row is compared with what the member that predicted it says about the new row. With
+    one member this is split-conformal prediction.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_members, n, n_classes)
+        Nonconformity of new rows, as each member sees them.
+    of_rows : ndarray of shape (n_rows,)
+        Nonconformity of the judged rows' own labels.
+    folds : int64 ndarray of shape (n_rows,)
+        First axis of `scores` that each judged row is compared with; -1 is the last.
+    labels : int64 ndarray of shape (n_rows,), optional
+        Given, a label is compared with the judged rows of its own class only.
+
+    Returns
+    -------
+    p : float64 ndarray of shape (n, n_classes)
+        (1 + judged rows at least as strange) / (1 + judged rows), in (0, 1].
+    """
+    n_members, n, n_classes = scores.shape
+    at_least = np.ones((n, n_classes))
+    totals = np.ones(n_classes)
+    for member in range(n_members):
+        mine = (folds % n_members) == member
+        for label in range(n_classes) if labels is not None else [slice(None)]:
+            chosen = mine if labels is None else mine & (labels == label)
+            judged = np.sort(of_rows[chosen])
+            asked = scores[member][:, label]
+            at_least[:, label] += len(judged) - np.searchsorted(judged, asked, side="left")
+            totals[label] += len(judged)
+    return at_least / totals
+
+
+def sets_from_p_values(p: np.ndarray, confidence: float) -> np.ndarray:
+    """Labels whose p-value exceeds 1 - confidence, bool (n, n_classes)."""
+    return np.asarray(p > 1.0 - confidence + _SLACK)
+
+
+def check_method(method: str) -> Method:
+    """Return the name of a score, checked."""
+    for known in get_args(Method):
+        if method == known:
+            return method  # type: ignore[return-value]
+    raise ValueError(f'method={method!r} is not known. Use "lac", "aps" or "raps".')
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence that is not strictly between 0 and 1."""
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(
+            f"confidence={confidence!r} must lie between 0 and 1, both excluded. For sets that "
+            "hold the true label nine times in ten pass 0.9."
+        )
+
+
+def rows_needed(confidence: float) -> int:
+    """Fewest judged rows with which any label can be ruled out at a confidence."""
+    return max(1, math.ceil(1.0 / (1.0 - confidence) - 1.0 - _SLACK))
+
+
+def check_enough(labels: np.ndarray, classes: np.ndarray, confidence: float, *, each: bool) -> None:
+    """Refuse too few judged rows, in all or (`each`) of any class.
+
+    Raises
+    ------
+    ValueError
+        Saying how many there are and how many are needed.
+    """
+    needed = rows_needed(confidence)
+    if len(labels) < needed:
+        raise ValueError(
+            f"Sets of confidence {confidence} need at least {needed} rows to judge by, and there "
+            f"are {len(labels)}. Fit with more rows (or a larger validation_fraction), or ask for "
+            f"a confidence of at most {_most_confident(len(labels)):.3g}."
+        )
+    if not each:
+        return
+    counts = np.bincount(labels, minlength=len(classes))
+    short = np.flatnonzero(counts < needed)
+    if len(short):
+        named = ", ".join(f"{classes[place]!s} has {counts[place]}" for place in short[:5])
+        raise ValueError(
+            f"Class-conditional sets of confidence {confidence} need at least {needed} rows of "
+            f"every class to judge by; {named}{' ...' if len(short) > 5 else ''}. Give more rows "
+            "of them, a lower confidence, or class_conditional=False."
+        )
+
+
+def _most_confident(n_rows: int) -> float:
+    return n_rows / (n_rows + 1.0)

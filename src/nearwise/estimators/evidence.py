@@ -1,0 +1,148 @@
+"""What trust is built on: rows whose labels their own predictions have not seen, and distances."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.embedding import AnyRows
+from nearwise.estimators.explain import Parts, make_parts
+from nearwise.estimators.pooling import finish
+from nearwise.estimators.shared import SharedState
+from nearwise.estimators.state import LearnedState, pool
+from nearwise.estimators.views import FOLD, MemoryViews
+from nearwise.functional import paired_distances
+
+MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
+ALL_MEMBERS = -1
+_CHUNK = 4096
+_TINY = 1e-6  # in typical neighbor distances
+
+
+class Remoteness(NamedTuple):
+    """How far rows lie from the memory, in the feature space.
+
+    Attributes
+    ----------
+    distance : float64 ndarray of shape (n,)
+        To the k-th neighbor, k being those the classifier asks, in typical neighbor distances.
+    sparsity : float64 ndarray of shape (n,)
+        Logarithm of the mean distance to the neighbors over theirs to their own: above 0 where
+        the row lies thinner than its neighbors do. A difference under metric="inner_product".
+    """
+
+    distance: np.ndarray
+    sparsity: np.ndarray
+
+
+class JudgedRows(NamedTuple):
+    """Rows with their labels, predicted as if new: cross-fitted, or held out once.
+
+    Attributes
+    ----------
+    labels : int64 ndarray of shape (n,)
+        Class positions.
+    folds : int64 ndarray of shape (n,)
+        The member that predicted the row; -1 where all members did.
+    parts : Parts
+    remoteness : Remoteness
+    """
+
+    labels: np.ndarray
+    folds: np.ndarray
+    parts: Parts
+    remoteness: Remoteness
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Whether each row's prediction is its label, bool (n,)."""
+        right: np.ndarray = self.parts.proba.argmax(axis=1) == self.labels
+        return right
+
+
+def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
+    """Predict the rows that later predictions are judged by; kept until the memory changes.
+
+    After a cross-fit these are the remembered rows, each without itself and by the member that
+    was not fitted on it (a random 10,000 of more); after a fit with rows held out, those rows, in
+    one or in all views. Rows of weight 0 are left out.
+    """
+    place = ("judged rows", n_classes, n_views)
+    if place not in state.views.derived:
+        make = _held_out if isinstance(state, SharedState) else _left_out
+        state.views.derived[place] = make(state, n_classes, n_views)
+    found: JudgedRows = state.views.derived[place]
+    return found
+
+
+def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
+    bank = state.views.bank
+    rows = np.flatnonzero(bank.sample_weight.numpy() > 0)
+    if len(rows) > MOST_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, MOST_ROWS, replace=False))
+    positions = torch.from_numpy(rows)
+    answer = state.predict_left_out(n_classes, positions)
+    keys, ids = bank.keys["features"][positions], bank.ids[positions]
+    return JudgedRows(
+        bank.labels[positions].numpy(),
+        bank.keys[FOLD][positions, 0].numpy().astype(np.int64),
+        make_parts(answer, [answer], state.calibration(n_views)),
+        remoteness(state.views, keys, ids),
+    )
+
+
+def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
+    assert isinstance(state, SharedState)
+    if state.held is None:
+        raise ValueError(
+            "This classifier was saved by a version that did not keep the rows it held out, and "
+            "nothing else says how far it can be trusted. Fit it again."
+        )
+    kept = torch.nonzero(state.held.weight > 0)[:, 0]
+    answer = state.predict_held_out(n_classes, n_views)
+    answer = type(answer)(*(part[kept] for part in answer))
+    return JudgedRows(
+        state.held.labels[kept].numpy(),
+        state.held.folds[kept].numpy(),
+        make_parts(answer, [answer], state.calibration(n_views)),
+        remoteness(state.views, state.held.seen[0].keys["features"][kept]),
+    )
+
+
+def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None = None) -> Remoteness:
+    """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
+    spec = views.specs[0]
+    found = views.search(spec, 0, keys, spec.n_neighbors, ids)
+    near, far = found.distances.mean(1), _own_distances(views)[found.indices].mean(1)
+    if spec.metric == "inner_product":  # its distances have no zero to divide by
+        sparsity = near - far
+    else:
+        sparsity = torch.log(near.clamp_min(0) + _TINY) - torch.log(far.clamp_min(0) + _TINY)
+    return Remoteness(found.distances[:, -1].double().numpy(), sparsity.double().numpy())
+
+
+def _own_distances(views: MemoryViews) -> Tensor:
+    """Mean distance of every remembered row to its own neighbors, (n,)."""
+    if "own distances" not in views.derived:
+        spec, keys = views.specs[0], views.bank.keys["features"]
+        own = views.own_neighbors(spec, 0)
+        parts = [
+            paired_distances(keys[rows], keys[own[rows]], spec.metric).mean(1) / spec.unit
+            for rows in torch.arange(len(keys)).split(_CHUNK)
+        ]
+        views.derived["own distances"] = torch.cat(parts)
+    result: Tensor = views.derived["own distances"]
+    return result
+
+
+def member_probabilities(state: LearnedState, views: list[AnyRows], n_classes: int) -> np.ndarray:
+    """Predict new rows by every member alone, and by all of them; (n_members + 1, n, n_classes)."""
+    each = [
+        [state.answer(member, view, n_classes) for member, view in group]
+        for group in state.looks(views)
+    ]
+    answers = [state.merged(list(of_member)) for of_member in zip(*each, strict=True)]
+    answers.append(state.merged([pool(of_view) for of_view in each]))
+    temperature = state.calibration(len(views)).whole
+    return np.stack([finish(answer.log_proba, temperature) for answer in answers])

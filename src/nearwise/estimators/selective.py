@@ -1,0 +1,290 @@
+"""Abstention: scores of how sure an answer is, and thresholds with what they promise."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.stats import beta
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from nearwise.estimators.evidence import JudgedRows, Remoteness
+from nearwise.estimators.explain import Parts
+from nearwise.metrics import aurc
+
+Score = Literal["max_proba", "margin", "entropy", "null_mass", "distance", "learned"]
+PLAIN: tuple[Score, ...] = ("max_proba", "margin", "entropy", "null_mass", "distance")
+_FOLDS = 5
+_FEWEST = 10  # rows right and rows wrong below which nothing is learned about being wrong
+_GRID = 50  # coverages tried for a risk: 0.02, 0.04, .., 1
+_FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Predictions, which of them to act on, and what is known about those.
+
+    Attributes
+    ----------
+    labels : ndarray of shape (n,)
+        Predicted classes, of the rows not accepted too.
+    accepted : bool ndarray of shape (n,)
+    score : float64 ndarray of shape (n,)
+        Larger is surer; a row is accepted where it is at least `threshold`.
+    score_name : str
+    threshold : float
+    coverage : float
+        Share of the judged rows that the threshold accepts: to be expected of new rows.
+    expected_risk : float
+        Share of wrong rows among those accepted.
+    risk_bound : float
+        With probability `confidence`, no more of the accepted rows are wrong in the long run.
+    confidence : float
+    n_judged, n_accepted : int
+        Rows behind all this, and how many of them are accepted.
+    aurc : dict of str to float
+        Area under the risk-coverage curve of every score that was compared, on the judged rows.
+    guarantee : str
+        What the bound promises and what it does not.
+    """
+
+    labels: np.ndarray
+    accepted: np.ndarray
+    score: np.ndarray
+    score_name: str
+    threshold: float
+    coverage: float
+    expected_risk: float
+    risk_bound: float
+    confidence: float
+    n_judged: int
+    n_accepted: int
+    aurc: dict[str, float]
+    guarantee: str
+
+
+class Threshold(NamedTuple):
+    """A threshold on judged rows: the value, rows accepted, and how many of them are wrong."""
+
+    value: float
+    accepted: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Logistic regressions for being right, each fitted without a fold of the judged rows.
+
+    Attributes
+    ----------
+    center, scale : ndarray of shape (n_features,)
+    weights : ndarray of shape (n_folds, n_features)
+    intercepts : ndarray of shape (n_folds,)
+    of_rows : ndarray of shape (n_rows,)
+        Logits of the judged rows, each from the regression that was fitted without it.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+    weights: np.ndarray
+    intercepts: np.ndarray
+    of_rows: np.ndarray
+
+    def __call__(self, parts: Parts, remoteness: Remoteness) -> np.ndarray:
+        """Mean logit of new rows being right, (n,)."""
+        table = (_features(parts, remoteness) - self.center) / self.scale
+        logits: np.ndarray = (table @ self.weights.T + self.intercepts).mean(axis=1)
+        return logits
+
+
+def plain_score(name: Score, parts: Parts, remoteness: Remoteness) -> np.ndarray:
+    """One score that needs no fitting, larger is surer, (n,)."""
+    if name == "null_mass":
+        return -parts.null_mass
+    if name == "distance":
+        return -remoteness.distance
+    if name == "entropy":
+        return np.asarray((parts.proba * np.log(np.maximum(parts.proba, _FLOOR))).sum(axis=1))
+    top = np.sort(parts.proba, axis=1)
+    return np.asarray(top[:, -1] if name == "max_proba" else top[:, -1] - top[:, -2])
+
+
+def fit_combination(rows: JudgedRows) -> Combination | None:
+    """Cross-fit the learned score; None where too few rows are right or wrong."""
+    right = rows.correct
+    if min(int(right.sum()), int((~right).sum())) < _FEWEST:
+        return None
+    table = _features(rows.parts, rows.remoteness)
+    center, scale = table.mean(axis=0), table.std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    table = (table - center) / scale
+    of_rows = np.zeros(len(right))
+    models = []
+    for train, held_out in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(
+        table, right
+    ):
+        model = LogisticRegression(max_iter=1000).fit(table[train], right[train])
+        of_rows[held_out] = model.decision_function(table[held_out])
+        models.append(model)
+    return Combination(
+        center,
+        scale,
+        np.concatenate([model.coef_ for model in models]),
+        np.concatenate([model.intercept_ for model in models]),
+        of_rows,
+    )
+
+
+def _features(parts: Parts, remoteness: Remoteness) -> np.ndarray:
+    """Lay out what the learned score sees of a prediction, (n, 9)."""
+    best = parts.proba.argmax(axis=1)
+    rows = np.arange(len(best))
+    top = parts.proba[rows, best].clip(_FLOOR, 1 - _FLOOR)
+    return np.column_stack(
+        [
+            np.log(top) - np.log1p(-top),
+            plain_score("margin", parts, remoteness),
+            plain_score("entropy", parts, remoteness),
+            parts.base_proba[rows, best],
+            parts.neighbor_proba[rows, best],
+            parts.null_mass,
+            parts.disagreement,
+            remoteness.distance,
+            remoteness.sparsity,
+        ]
+    )
+
+
+class Judge:
+    """Scores of the judged rows, and thresholds on them.
+
+    Parameters
+    ----------
+    rows : JudgedRows
+    """
+
+    n_thresholds = _GRID
+
+    def __init__(self, rows: JudgedRows) -> None:
+        self.correct = rows.correct
+        self.combination = fit_combination(rows)
+        self.scores: dict[str, np.ndarray] = {
+            name: plain_score(name, rows.parts, rows.remoteness) for name in PLAIN
+        }
+        if self.combination is not None:
+            self.scores["learned"] = self.combination.of_rows
+        self.aurc = {
+            name: aurc(rows.labels, rows.parts.proba, confidence=score)
+            for name, score in self.scores.items()
+        }
+
+    def choose(self, name: Score | Literal["auto"]) -> Score:
+        """Give the score asked for, or the one with the lowest AURC.
+
+        Raises
+        ------
+        ValueError
+            If the name is unknown, or too few rows are wrong to learn from.
+        """
+        if name == "auto":
+            return min(self.aurc, key=self.aurc.__getitem__)  # type: ignore[arg-type,return-value]
+        if name in self.scores:
+            return name
+        known = ", ".join(map(repr, ("auto", *PLAIN, "learned")))
+        if name != "learned":
+            raise ValueError(f"score={name!r} is not known. Use one of {known}.")
+        raise ValueError(
+            f'score="learned" needs {_FEWEST} judged rows that are wrong and {_FEWEST} that are '
+            f"right, and of {len(self.correct)} there are {int((~self.correct).sum())} and "
+            f'{int(self.correct.sum())}. Use score="auto".'
+        )
+
+    def score(self, name: Score, parts: Parts, remoteness: Remoteness) -> np.ndarray:
+        """Score new rows, larger is surer, (n,)."""
+        if name == "learned":
+            assert self.combination is not None  # `choose` has looked
+            return self.combination(parts, remoteness)
+        return plain_score(name, parts, remoteness)
+
+    def at_coverage(self, name: Score, coverage: float) -> Threshold:
+        """Threshold that accepts at least a share of the judged rows; ties come with it."""
+        values = self.scores[name]
+        # 0.07 * 100 is 7.000000000000001: without the slack that would accept 8 rows.
+        wanted = max(1, int(np.ceil(coverage * len(values) - 1e-9)))
+        value = float(np.sort(values)[::-1][wanted - 1])
+        accepted = values >= value
+        return Threshold(value, int(accepted.sum()), int((accepted & ~self.correct).sum()))
+
+    def under_risk(self, name: Score, max_risk: float, doubt: float) -> tuple[Threshold, float]:
+        """Threshold of the largest coverage whose risk bound is small enough, and the bound.
+
+        `doubt` is shared out evenly among all coverages tried, so that whichever is taken, its
+        bound holds.
+
+        Raises
+        ------
+        ValueError
+            If there is none; it says the lowest risk that can be promised.
+        """
+        shares = np.arange(1, _GRID + 1) / _GRID
+        tried = [self.at_coverage(name, share) for share in shares]
+        bounds = [risk_bound(t.wrong, t.accepted, doubt / _GRID) for t in tried]
+        good = [place for place, bound in enumerate(bounds) if bound <= max_risk]
+        if not good:
+            best = int(np.argmin(bounds))
+            needed = int(np.ceil(np.log(doubt / _GRID) / np.log1p(-max_risk)))
+            raise ValueError(
+                f"max_risk={max_risk} cannot be promised: the lowest bound, on {len(self.correct)} "
+                f"judged rows, is {bounds[best]:.3g} at coverage {shares[best]:.2g}. Even without "
+                f"an error, {needed} accepted rows are needed. Ask for a larger risk or a lower "
+                "confidence, or give more rows."
+            )
+        return tried[good[-1]], bounds[good[-1]]
+
+
+def risk_bound(wrong: int, accepted: int, doubt: float) -> float:
+    """Upper Clopper-Pearson bound of a share of wrong rows, exceeded with probability `doubt`."""
+    if wrong >= accepted:
+        return 1.0
+    return float(beta.ppf(1.0 - doubt, wrong + 1, accepted - wrong))
+
+
+def check_request(coverage: float | None, max_risk: float | None, confidence: float) -> None:
+    """Refuse both or none of coverage and risk, and any that is out of its range."""
+    if (coverage is None) == (max_risk is None):
+        seen = "neither was" if coverage is None else "both were"
+        raise ValueError(
+            f"Give either coverage (the share of rows to answer) or max_risk (the share of answers "
+            f"that may be wrong); {seen} given."
+        )
+    if coverage is not None and not 0.0 < coverage <= 1.0:
+        raise ValueError(
+            f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."
+        )
+    if max_risk is not None and not 0.0 < max_risk < 1.0:
+        raise ValueError(
+            f"max_risk={max_risk!r} must lie between 0 and 1, both excluded. For at most one wrong "
+            "answer in fifty pass 0.02."
+        )
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(
+            f"confidence={confidence!r} must lie between 0 and 1, both excluded. Pass 0.95 for a "
+            "bound that may fail once in twenty."
+        )
+
+
+def guarantee(confidence: float, bound: float, n_tests: int, *, held_out: bool) -> str:
+    """Say in words what a risk bound promises and what not."""
+    how = (
+        "the rows are a held-out part that only heads and temperatures were fitted on"
+        if held_out
+        else "the rows are training rows, each predicted without itself by one member, while new "
+        "rows are predicted by all"
+    )
+    corrected = f", corrected for {n_tests} thresholds and scores tried" if n_tests > 1 else ""
+    return (
+        f"For rows drawn like the judged ones, with probability {confidence:g} over the draw of "
+        f"those, at most {bound:.3g} of the accepted answers are wrong (Clopper-Pearson"
+        f"{corrected}). It is exact for a classifier fixed beforehand; here {how}. It says nothing "
+        "about one row, one class, or data that changed."
+    )

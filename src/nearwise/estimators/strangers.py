@@ -1,0 +1,58 @@
+"""Rows unlike those remembered: a score, and how often a known row would score as high."""
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from nearwise.estimators.evidence import JudgedRows, Remoteness
+from nearwise.estimators.explain import Parts
+
+StrangerScore = Literal["combined", "distance", "sparsity", "null_mass", "entropy"]
+_SINGLE: tuple[StrangerScore, ...] = ("distance", "sparsity", "null_mass", "entropy")
+
+
+def stranger_scores(
+    name: StrangerScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
+) -> np.ndarray:
+    """Score how strange rows are, larger is stranger, (n,).
+
+    "combined" is the mean of the four others, each in standard deviations from its mean among the
+    judged rows: no stranger is needed to make it, and whichever of them sees a row as far out
+    raises it.
+    """
+    if name != "combined":
+        return _single(name, parts, remoteness)
+    return np.mean([_standardized(one, rows, parts, remoteness) for one in _SINGLE], axis=0)
+
+
+def stranger_p_values(score: np.ndarray, of_rows: np.ndarray) -> np.ndarray:
+    """Share of known rows that score at least as high, each row counted among them, in (0, 1]."""
+    known = np.sort(of_rows)
+    at_least = len(known) - np.searchsorted(known, score, side="left")
+    return np.asarray((1.0 + at_least) / (1.0 + len(known)))
+
+
+def check_stranger_score(name: str) -> StrangerScore:
+    """Return the name of a score, checked."""
+    for known in get_args(StrangerScore):
+        if name == known:
+            return name  # type: ignore[return-value]
+    names = ", ".join(map(repr, get_args(StrangerScore)))
+    raise ValueError(f"score={name!r} is not known. Use one of {names}.")
+
+
+def _standardized(
+    name: StrangerScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
+) -> np.ndarray:
+    usual = _single(name, rows.parts, rows.remoteness)
+    spread = usual.std()
+    return (_single(name, parts, remoteness) - usual.mean()) / (spread if spread > 0 else 1.0)
+
+
+def _single(name: StrangerScore, parts: Parts, remoteness: Remoteness) -> np.ndarray:
+    if name == "null_mass":
+        return parts.null_mass
+    if name == "entropy":
+        proba = parts.proba
+        return np.asarray(-(proba * np.log(np.maximum(proba, np.finfo(float).tiny))).sum(axis=1))
+    return remoteness.distance if name == "distance" else remoteness.sparsity

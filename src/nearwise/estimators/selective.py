@@ -187,7 +187,7 @@ class Judge:
             If the name is unknown, or too few rows are wrong to learn from.
         """
         if name == "auto":
-            return min(self.aurc, key=self.aurc.__getitem__)  # type: ignore[arg-type,return-value]
+            return min(self.aurc, key=self.aurc.__getitem__)  # type: ignore[arg-type]
         if name in self.scores:
             return name
         known = ", ".join(map(repr, ("auto", *PLAIN, "learned")))

@@ -11,6 +11,7 @@ from nearwise.cli.errors import reported
 from nearwise.cli.frames import match_columns, read_frame, split_target
 from nearwise.cli.models import open_model
 from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+from nearwise.cli.trust_columns import SET_CONFIDENCE, measure_trust, trust_in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +55,13 @@ def evaluate(
     resamples: Annotated[
         int, typer.Option(min=20, help="Bootstrap resamples behind each interval.")
     ] = 500,
+    coverage: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Measure the answers when only so many are given."),
+    ] = 0.9,
+    confidence: Annotated[
+        float, typer.Option(metavar="LEVEL", help="Measure prediction sets of this confidence.")
+    ] = SET_CONFIDENCE,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
@@ -61,6 +69,10 @@ def evaluate(
     Beside the model stand its two halves: the base alone (neighbors switched off) and the
     neighbors alone; what the neighbors add is the difference. Intervals are 95 % percentile
     bootstraps over rows.
+
+    Below stands how far the model knows its limits: the share of wrong answers when only the
+    surest --coverage of rows is answered, beside what the training rows, predicted as if new,
+    promised; and how often sets of --confidence hold the true class, and how large they are.
 
     [bold]Examples[/bold]
       nearwise evaluate iris.model test.csv
@@ -80,6 +92,7 @@ def evaluate(
     }
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
     null_mass = float(parts.null_mass.mean())
+    trust = measure_trust(learned, features, y, coverage, confidence)
     written = []
     if json_file:
         numbers = {
@@ -93,17 +106,19 @@ def evaluate(
             "base_alone": scores["base alone"],
             "neighbors_alone": scores["neighbors alone"],
             "null_mass": null_mass,
+            **trust,
         }
         _write_json(json_file, numbers)
         written.append(json_file)
     if report is not None:
         from nearwise.cli.evaluation_page import write_page
 
-        write_page(report, learned, data, features, y, halves, scores, null_mass)
+        write_page(report, learned, data, features, y, halves, scores, null_mass, trust)
         written.append(str(report))
     if json_file != "-":
         show(_score_table(scores, intervals, f"{model} on {len(y)} rows of {data}"))
         show(f"Attention that went to no neighbor: {null_mass:.1%}")
+        show(trust_in_words(trust))
     if written and not quiet and json_file != "-":
         say(f"Wrote {', '.join(written)}.")
 

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearwise.cli.trust_columns import trust_in_words
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -30,6 +32,7 @@ def write_page(
     proba: "dict[str, np.ndarray]",
     scores: dict[str, dict[str, float]],
     null_mass: float,
+    trust: dict[str, Any],
 ) -> None:
     """Write one self-contained HTML file about a model on labelled rows.
 
@@ -51,6 +54,8 @@ def write_page(
         Metrics of the same three.
     null_mass : float
         Mean mass of the null neighbor.
+    trust : dict
+        What `measure_trust` found.
     """
     import numpy as np
 
@@ -90,7 +95,8 @@ def write_page(
         page = make_page(Path(folder), results, f"{model.target_name_}, predicted on {name}")
     lead = (
         f"A model that remembers {len(model.memory_)} rows, measured on {len(labels)} rows it has "
-        "not learned from. Beside it stand its two halves: the base alone and the neighbors alone."
+        "not learned from. Beside it stand its two halves: the base alone and the neighbors alone. "
+        f"{trust_in_words(trust)}"
     )
     write_aside(path, render_page(replace(page, lead=lead)).encode("utf-8"))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,14 @@ from nearwise.cli.explanations import json_record, neighbor_columns, write_json_
 from nearwise.cli.frames import match_columns, read_frame, require_columns
 from nearwise.cli.models import open_model
 from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+from nearwise.cli.trust_columns import (
+    ConfidenceOption,
+    CoverageOption,
+    RiskOption,
+    Wishes,
+    spoken,
+    trust_columns,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +53,16 @@ def predict(
         int,
         typer.Option(min=0, help="With --explain: how many, weightiest first; 0 shows all."),
     ] = 5,
+    coverage: CoverageOption = None,
+    max_risk: RiskOption = None,
+    sets: Annotated[
+        bool, typer.Option("--sets", help="Add the set of classes that may be the true one.")
+    ] = False,
+    confidence: ConfidenceOption = None,
+    stranger: Annotated[
+        bool,
+        typer.Option("--stranger", help="Add how seldom a known row looks as strange."),
+    ] = False,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
@@ -64,12 +82,22 @@ def predict(
     what the prediction would be without each, and the two halves of the prediction. Columns of
     DATA are matched by name.
 
+    How far to trust a row, judged by training rows that were predicted as if new: --coverage or
+    --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
+    not ruled out, joined by | (empty: none fits); --stranger adds 'stranger_p', the share of known
+    rows that look at least as strange (below 0.05 raises a false alarm for one known row in
+    twenty).
+
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
+      nearwise predict iris.model new.csv --out answers.csv --max-risk 0.02 --stranger
+      nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
     form = form or _format_of(out)
+    wishes = Wishes(coverage, max_risk, sets, stranger, confidence)
+    wishes.check()
     learned = open_model(model)
     frame = read_frame(data)
     kept = frame[_existing(frame, keep or [], data)]
@@ -81,18 +109,25 @@ def predict(
         quiet=quiet,
     )
     explanations = learned.explain(features, neighbors or None) if explain else None
+    chosen = wishes.select(learned, features)
+    trust = trust_columns(learned, features, wishes, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
         classes = learned.classes_.tolist()
-        pairs = zip(explanations, kept.to_dict("records"), strict=True)
-        write_json_lines([json_record(one, row, classes) for one, row in pairs], out)
+        records = [
+            json_record(one, row, classes) | {name: values[i] for name, values in trust.items()}
+            for i, (one, row) in enumerate(zip(explanations, kept.to_dict("records"), strict=True))
+        ]
+        write_json_lines(records, out)
     else:
-        result = _table(learned, features, kept, explanations, proba=proba)
+        result = _table(learned, features, kept, explanations, trust, proba=proba)
         if form == "jsonl":
             write_json_lines(result.to_dict("records"), out)
         else:
             from nearwise.data.tables import write_table
 
             write_table(result, out, format=form)
+    if chosen is not None and not quiet:
+        say(spoken(chosen))
     if not quiet and out != "-":
         say(f"Wrote {len(frame)} rows to {out}.")
 
@@ -123,6 +158,7 @@ def _table(
     features: "pd.DataFrame",
     kept: "pd.DataFrame",
     explanations: "Sequence[Explanation] | None",
+    trust: dict[str, list[Any]],
     *,
     proba: bool,
 ) -> "pd.DataFrame":
@@ -139,6 +175,7 @@ def _table(
         columns |= {
             f"proba_{label}": probabilities[:, place] for place, label in enumerate(model.classes_)
         }
+    columns |= trust
     if explanations is not None:
         columns |= neighbor_columns(explanations)
     taken = [name for name in kept.columns if name in columns]

@@ -1,0 +1,219 @@
+"""How far to trust predictions: as columns of a table, and as numbers on labelled rows."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from nearwise.estimators import AttnKNNClassifier, Selection
+
+CoverageOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Answer the surest rows only, this share of them (0.8: four in five).",
+    ),
+]
+RiskOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Answer as many rows as leave at most this share of answers wrong (0.02: one in "
+        "fifty). Not with --coverage.",
+    ),
+]
+ConfidenceOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="LEVEL",
+        help="Of the sets (default 0.9: nine in ten hold the true class) and of the bound on the "
+        "share of wrong answers (default 0.95).",
+    ),
+]
+SET_CONFIDENCE, BOUND_CONFIDENCE = 0.9, 0.95
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks about trust.
+
+    Attributes
+    ----------
+    coverage, max_risk : float, optional
+        Of the answers; at most one of them.
+    sets : bool
+        Whether prediction sets are wanted.
+    stranger : bool
+        Whether p-values of strangers are wanted.
+    confidence : float, optional
+        Of sets and of the bound on the risk.
+    """
+
+    coverage: float | None = None
+    max_risk: float | None = None
+    sets: bool = False
+    stranger: bool = False
+    confidence: float | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be done together, before a model is read.
+
+        Raises
+        ------
+        ValueError
+            If --coverage meets --max-risk, or --confidence has nothing to speak of.
+        """
+        selective = self.coverage is not None or self.max_risk is not None
+        if self.coverage is not None and self.max_risk is not None:
+            raise ValueError("--coverage and --max-risk both limit the answers. Give one of them.")
+        if self.confidence is not None and not (selective or self.sets):
+            raise ValueError(
+                "--confidence is that of --sets, --coverage or --max-risk. Give one of them too."
+            )
+
+    @property
+    def set_confidence(self) -> float:
+        """Confidence of the sets."""
+        return SET_CONFIDENCE if self.confidence is None else self.confidence
+
+    def select(self, model: "AttnKNNClassifier", features: "pd.DataFrame") -> "Selection | None":
+        """Choose the rows to answer, or None where nothing was asked."""
+        if self.coverage is None and self.max_risk is None:
+            return None
+        return model.predict_selective(
+            features,
+            coverage=self.coverage,
+            max_risk=self.max_risk,
+            confidence=BOUND_CONFIDENCE if self.confidence is None else self.confidence,
+        )
+
+
+def trust_columns(
+    model: "AttnKNNClassifier",
+    features: "pd.DataFrame",
+    wishes: Wishes,
+    chosen: "Selection | None",
+    *,
+    as_text: bool,
+) -> dict[str, list[Any]]:
+    """Lay out what was asked about trust, one value for each row.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+        Fitted.
+    features : DataFrame of shape (n_rows, n_columns)
+        As the model knows them.
+    wishes : Wishes
+    chosen : Selection, optional
+        What `wishes.select` returned.
+    as_text : bool
+        Whether a set is one text, its classes joined by "|", or a list.
+
+    Returns
+    -------
+    columns : dict of str to list
+        accepted, set, stranger_p: those that were asked for.
+    """
+    columns: dict[str, list[Any]] = {}
+    if chosen is not None:
+        columns["accepted"] = chosen.accepted.tolist()
+    if wishes.sets:
+        sets = model.predict_set(features, wishes.set_confidence)
+        named = [model.classes_[row].tolist() for row in sets]
+        columns["set"] = ["|".join(map(str, one)) for one in named] if as_text else named
+    if wishes.stranger:
+        columns["stranger_p"] = model.stranger_p_value(features).tolist()
+    return columns
+
+
+def spoken(chosen: "Selection") -> str:
+    """Say in a line how many rows were accepted and what that promises."""
+    return (
+        f"Accepted {int(chosen.accepted.sum())} of {len(chosen.accepted)} rows ({chosen.score_name}"
+        f" at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such training rows, predicted "
+        f"as if new, {chosen.expected_risk:.2%} were wrong; at most {chosen.risk_bound:.2%} in the "
+        f"long run, with confidence {chosen.confidence:g}."
+    )
+
+
+def measure_trust(
+    model: "AttnKNNClassifier",
+    features: "pd.DataFrame",
+    labels: "np.ndarray",
+    coverage: float,
+    confidence: float,
+) -> dict[str, Any]:
+    """Measure abstention and sets on labelled rows.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+        Fitted.
+    features : DataFrame of shape (n_rows, n_columns)
+    labels : int64 ndarray of shape (n_rows,)
+        Positions of the true labels among the model's classes.
+    coverage : float in (0, 1]
+        Share of rows to answer.
+    confidence : float in (0, 1)
+        Of the sets.
+
+    Returns
+    -------
+    numbers : dict
+        "selective": coverage_asked, coverage, risk (None where no row was answered),
+        expected_risk, risk_bound, bound_confidence, score, threshold. "sets": confidence and the
+        metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the reason, where the
+        model has too few rows to judge by.
+
+    Raises
+    ------
+    ValueError
+        If `coverage` or `confidence` is out of its range.
+    """
+    from nearwise.estimators.conformal import check_confidence
+    from nearwise.estimators.selective import check_request
+    from nearwise.metrics import evaluate_sets
+
+    check_request(coverage, None, BOUND_CONFIDENCE)
+    check_confidence(confidence)
+    try:
+        chosen = model.predict_selective(features, coverage=coverage)
+        sets = model.predict_set(features, confidence)
+    except ValueError as error:
+        return {"not_measured": str(error)}
+    wrong = chosen.labels != model.classes_[labels]
+    answered = chosen.accepted
+    return {
+        "selective": {
+            "coverage_asked": coverage,
+            "coverage": float(answered.mean()),
+            "risk": float(wrong[answered].mean()) if answered.any() else None,
+            "expected_risk": chosen.expected_risk,
+            "risk_bound": chosen.risk_bound,
+            "bound_confidence": chosen.confidence,
+            "score": chosen.score_name,
+            "threshold": chosen.threshold,
+        },
+        "sets": {"confidence": confidence} | evaluate_sets(labels, sets, confidence),
+    }
+
+
+def trust_in_words(numbers: dict[str, Any]) -> str:
+    """Say what `measure_trust` found in two sentences."""
+    if "not_measured" in numbers:
+        return f"Abstention and sets were not measured. {numbers['not_measured']}"
+    chosen, sets = numbers["selective"], numbers["sets"]
+    risk = "none" if chosen["risk"] is None else f"{chosen['risk']:.2%}"
+    return (
+        f"Answering the surest {chosen['coverage']:.0%} of rows (by {chosen['score']}), {risk} of "
+        f"the answers are wrong; {chosen['expected_risk']:.2%} were expected, at most "
+        f"{chosen['risk_bound']:.2%} with confidence {chosen['bound_confidence']:g}. Sets of "
+        f"confidence {sets['confidence']:.0%} hold the true class of {sets['coverage']:.1%} of "
+        f"rows, with {sets['mean_size']:.2f} classes on average; classes lie "
+        f"{sets['class_gap']:.1%} from the confidence on average."
+    )

@@ -1,0 +1,96 @@
+"""``nearwise predict`` and ``evaluate`` say how far the model can be trusted."""
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearwise.estimators import AttnKNNClassifier
+
+
+def frame_of(text):
+    return pd.read_csv(io.StringIO(text), keep_default_na=False)
+
+
+def test_columns_are_what_the_library_says(nearwise, tables, trained):
+    options = ["--coverage", "0.7", "--sets", "--confidence", "0.8", "--stranger"]
+    result = nearwise("predict", trained, tables / "new.csv", *options)
+    assert result.exit_code == 0
+    table = frame_of(result.out)
+    assert list(table.columns) == ["prediction", "accepted", "set", "stranger_p"]
+    model = AttnKNNClassifier.load(trained)
+    X = pd.read_csv(tables / "new.csv")[list(model.feature_names_in_)]
+    chosen = model.predict_selective(X, coverage=0.7, confidence=0.8)
+    np.testing.assert_array_equal(table["accepted"], chosen.accepted)
+    sets = ["|".join(model.classes_[row]) for row in model.predict_set(X, 0.8)]
+    assert table["set"].tolist() == sets
+    np.testing.assert_allclose(table["stranger_p"], model.stranger_p_value(X))
+    assert f"Accepted {chosen.accepted.sum()} of 20 rows" in result.err
+    assert "with confidence 0.8" in result.err
+
+
+def test_json_lines_hold_sets_as_lists_with_and_without_neighbors(
+    nearwise, tables, trained, tmp_path
+):
+    found = []
+    for more in ([], ["--explain"]):
+        out = tmp_path / f"{len(more)}.jsonl"
+        done = nearwise("predict", trained, tables / "new.csv", "-o", out, "--sets", *more)
+        assert done.exit_code == 0
+        found.append([json.loads(line) for line in out.read_text().splitlines()])
+    assert [row["set"] for row in found[0]] == [row["set"] for row in found[1]]
+    assert {label for row in found[0] for label in row["set"]} <= {"yes", "no"}
+    assert "neighbors" in found[1][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--coverage", "0.5", "--max-risk", "0.1"], "Give one of them."),
+        (["--coverage", "90"], "must lie in (0, 1]"),
+        (["--max-risk", "0"], "must lie between 0 and 1"),
+        (["--max-risk", "0.0001"], "cannot be promised"),
+        (["--confidence", "0.9"], "Give one of them too"),
+        (["--sets", "--confidence", "0.999"], "at least 999 rows"),
+    ],
+)
+def test_a_bad_wish_ends_with_what_to_do(nearwise, tables, trained, options, message):
+    result = nearwise("predict", trained, tables / "new.csv", *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.err.split())
+    assert result.out == ""
+
+
+def test_evaluate_measures_answers_and_sets(nearwise, tables, trained, tmp_path):
+    out = tmp_path / "scores.json"
+    options = ["--json", out, "--coverage", "0.6", "--confidence", "0.8", "--resamples", "20"]
+    result = nearwise("evaluate", trained, tables / "test.csv", *options)
+    assert result.exit_code == 0
+    numbers = json.loads(out.read_text())
+    model = AttnKNNClassifier.load(trained)
+    frame = pd.read_csv(tables / "test.csv")
+    X = frame[list(model.feature_names_in_)]
+    chosen = model.predict_selective(X, coverage=0.6)
+    wrong = chosen.labels != frame["label"]
+    assert numbers["selective"]["risk"] == pytest.approx(wrong[chosen.accepted].mean())
+    assert numbers["selective"]["coverage"] == pytest.approx(chosen.accepted.mean())
+    sets = model.predict_set(X, 0.8)
+    assert numbers["sets"]["mean_size"] == pytest.approx(sets.sum(axis=1).mean())
+    assert "Sets of confidence 80%" in " ".join(result.out.split())
+
+
+def test_evaluate_says_why_it_does_not_measure_sets_of_a_small_memory(nearwise, tables, trained):
+    arguments = ["evaluate", trained, tables / "test.csv", "--resamples", "20"]
+    result = nearwise(*arguments, "--confidence", "0.999")
+    assert result.exit_code == 0
+    text = " ".join(result.out.split())
+    assert "not measured. Sets of confidence 0.999 need at least 999" in text
+    assert nearwise(*arguments, "--confidence", "99").exit_code == 2
+
+
+def test_help_says_what_the_columns_mean(nearwise):
+    text = " ".join(nearwise("predict", "--help").out.split())
+    for word in ("--coverage", "--max-risk", "--sets", "--stranger", "hand it to a person"):
+        assert word in text

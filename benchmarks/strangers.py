@@ -1,0 +1,212 @@
+"""Strangers: does the score tell rows of an unseen class, or of other data, from known ones.
+
+Claims: with one class held out of training, "combined" has a higher AUROC than the maximum
+probability; p <= .05 flags about one known row in twenty; CIFAR-10 against 2,000 images of
+CIFAR-100 reaches an AUROC of .92.
+
+    python benchmarks/strangers.py --data-root DATA                       # tables, minutes
+    python benchmarks/strangers.py --datasets cifar10 --size small        # images on a CPU
+    python benchmarks/strangers.py --datasets cifar10 --size full --device cuda --seeds 0-2
+
+Tables: every class of --classes is held out in turn and is the stranger; of the others 70 % are
+trained on, 30 % are the known rows. letter is a random 4,000 rows, cifar10-features the first
+6,000; settings in the JSON. cifar10 trains on images and meets CIFAR-100 and MNIST (digits set in
+32 x 32, three channels); "small" is 2,000 images, a small network and 8 epochs: it shows that the
+command runs, not how good the score gets. Rows are kept in runs/strangers as they finish; run
+again, it goes on. Writes benchmarks/results/strangers.json, keeping its other data sets.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from nearwise import AttnKNNClassifier
+from nearwise.cli.parsing import parse_seeds, split_list
+from nearwise.data import load_dataset, load_images
+from nearwise.experiments.measure import hardware, versions
+from nearwise.experiments.records import plain, write_aside
+from nearwise.metrics import evaluate_detection, paired_difference
+from nearwise.report.summary import mean_with_interval
+
+HERE = Path(__file__).parent
+TABLES = ("digits", "wine", "letter", "cifar10-features")
+SCORES = ("combined", "distance", "sparsity", "null_mass", "entropy")
+BASELINE = "max_proba"
+MOST = {"letter": 4000, "cifar10-features": 6000}
+CHEAP: dict[str, Any] = {"preset": "fast", "embedder": "identity"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(TABLES, CHEAP),
+    "small": {"embedder": "resnet-small", "train_params": {"epochs": 8}},
+    "full": {"tta": ["flip"]},
+}
+
+
+def held_out_class(name: str, which: int, root: str | None) -> dict[str, Any]:
+    """Train without a class, then meet it."""
+    dataset = load_dataset(name, data_root=root)
+    X, y = np.asarray(dataset.X), np.asarray(dataset.y)
+    if name in MOST:
+        some = np.random.default_rng(0).choice(len(y), MOST[name], replace=False)
+        some = np.arange(MOST[name]) if name == "cifar10-features" else some
+        X, y = X[some], y[some]
+    stranger = np.unique(y)[which]
+    known = np.flatnonzero(y != stranger)
+    train, test = train_test_split(known, test_size=0.3, stratify=y[known], random_state=which)
+    start = time.perf_counter()
+    model = AttnKNNClassifier(random_state=which, n_jobs=1, **SETTINGS[name])
+    model.fit(X[train], y[train])
+    met = {"held-out class": X[y == stranger]}
+    return {
+        "fit_seconds": time.perf_counter() - start,
+        "n_train": len(train),
+        "accuracy": float((model.predict(X[test]) == y[test]).mean()),
+        **meet(model, X[test], met),
+    }
+
+
+def other_images(size: str, seed: int, root: str | None, device: str) -> dict[str, Any]:
+    """Train on CIFAR-10, then meet CIFAR-100 and MNIST."""
+    few = size == "small"
+    ours = load_images("cifar10", limit=(2000, 500) if few else None, data_root=root)
+    met = {
+        "cifar100": load_images(
+            "cifar100", split="test", limit=500 if few else 2000, data_root=root
+        ).X,
+        "mnist": in_color(
+            load_images("mnist", split="test", limit=500 if few else 2000, data_root=root).X
+        ),
+    }
+    test = np.zeros(len(ours), dtype=bool)
+    test[ours.test_index] = True
+    X, y = np.asarray(ours.X), np.asarray(ours.y)
+    start = time.perf_counter()
+    model = AttnKNNClassifier(random_state=seed, device=device, **SETTINGS[size])
+    model.fit(X[~test], y[~test])
+    return {
+        "fit_seconds": time.perf_counter() - start,
+        "n_train": int((~test).sum()),
+        "accuracy": float((model.predict(X[test]) == y[test]).mean()),
+        **meet(model, X[test], met),
+    }
+
+
+def in_color(digits: np.ndarray) -> np.ndarray:
+    """MNIST as CIFAR has it: 32 x 32 with a black edge, three equal channels."""
+    return np.repeat(np.pad(digits, ((0, 0), (2, 2), (2, 2), (0, 0))), 3, axis=3)
+
+
+def meet(model: AttnKNNClassifier, known: Any, strangers: dict[str, Any]) -> dict[str, Any]:
+    """Every score's detection of every kind of strangers, and the alarms at p <= .05."""
+    usual = {name: model.stranger_score(known, name) for name in SCORES}
+    usual[BASELINE] = 1 - model.predict_proba(known).max(axis=1)
+    found: dict[str, Any] = {
+        "n_known": len(known),
+        "false_alarms": {
+            name: float((model.stranger_p_value(known, name) <= 0.05).mean()) for name in SCORES
+        },
+        "met": {},
+    }
+    for kind, rows in strangers.items():
+        odd = {name: model.stranger_score(rows, name) for name in SCORES}
+        odd[BASELINE] = 1 - model.predict_proba(rows).max(axis=1)
+        found["met"][kind] = {
+            "n": len(rows),
+            "flagged": float((model.stranger_p_value(rows) <= 0.05).mean()),
+            "detection": {name: evaluate_detection(usual[name], odd[name]) for name in usual},
+        }
+    return found
+
+
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over held-out classes (or seeds) with 95 % intervals."""
+    found: dict[str, Any] = {
+        "runs": len(rows),
+        "accuracy": interval([row["accuracy"] for row in rows]),
+        "false_alarms_at_.05": {
+            name: interval([row["false_alarms"][name] for row in rows]) for name in SCORES
+        },
+    }
+    for kind in rows[0]["met"]:
+        told = [row["met"][kind] for row in rows]
+        measured = {
+            name: {
+                key: interval([one["detection"][name][key] for one in told])
+                for key in told[0]["detection"][name]
+            }
+            for name in (*SCORES, BASELINE)
+        }
+        auroc = {
+            name: [one["detection"][name]["auroc"] for one in told] for name in (*SCORES, BASELINE)
+        }
+        found[kind] = {
+            "detection": measured,
+            "flagged_at_.05": interval([one["flagged"] for one in told]),
+            "auroc_minus_max_proba": {
+                name: paired_difference(auroc[name], auroc[BASELINE]).as_dict() for name in SCORES
+            },
+        }
+    return found
+
+
+def interval(values: list[float]) -> dict[str, Any]:
+    """Mean, ends of its 95 % interval, and the number of values."""
+    mean = mean_with_interval(values)
+    return {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": len(values)}
+
+
+def main() -> None:
+    """Run what is missing and write the summary."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-root", help="where data sets lie; default NEARWISE_DATA")
+    parser.add_argument("--datasets", default=",".join(TABLES), help="these, or cifar10")
+    parser.add_argument("--classes", default="0-9", help="positions of the classes to hold out")
+    parser.add_argument("--seeds", default="0", help="of cifar10")
+    parser.add_argument("--size", choices=("small", "full"), default="small", help="of cifar10")
+    parser.add_argument("--device", default="auto", help="of cifar10")
+    parser.add_argument("--runs", type=Path, default=Path("runs/strangers"))
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "strangers.json")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", category=UserWarning)
+    options.runs.mkdir(parents=True, exist_ok=True)
+    told = json.loads(options.out.read_text()) if options.out.exists() else {}
+    root = options.data_root
+    for name in split_list(options.datasets):
+        images = name == "cifar10"
+        label = f"{name}-{options.size}" if images else name
+        rows = []
+        for which in parse_seeds(options.seeds if images else options.classes):
+            place = options.runs / f"{label}-{which}.json"
+            if not images and which >= len(np.unique(load_dataset(name, data_root=root).y)):
+                continue
+            if not place.exists():
+                found = (
+                    other_images(options.size, which, root, options.device)
+                    if images
+                    else held_out_class(name, which, root)
+                )
+                write_aside(place, json.dumps(plain(found)).encode())
+            rows.append(json.loads(place.read_text()))
+        program = f"benchmarks/{Path(sys.argv[0]).name}"
+        told[label] = {
+            "command": shlex.join(["python", program, *sys.argv[1:]]),
+            "hardware": hardware(),
+            "versions": versions(),
+            "settings": SETTINGS[options.size if images else name],
+            **summarize(rows),
+        }
+        write_aside(options.out, f"{json.dumps(plain(told), indent=1)}\n".encode())
+        print(label, {key: told[label][key] for key in ("runs", "accuracy")}, flush=True)
+
+
+if __name__ == "__main__":
+    main()

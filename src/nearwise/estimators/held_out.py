@@ -18,7 +18,14 @@ from nearwise.estimators.progress import Progress
 from nearwise.estimators.shared import Merge, SharedState, merge_answers
 from nearwise.estimators.sight import Seen, Sight, average_views
 from nearwise.estimators.sight_fitting import image_sight, table_sight
-from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, as_float
+from nearwise.estimators.state import (
+    Answer,
+    Calibration,
+    LearnedState,
+    MemberView,
+    as_float,
+    on_host,
+)
 from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
@@ -94,8 +101,8 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     data = _head_rows(looks, truth, weight)
     repeated = replace(
         problem,
-        labels=data.labels.numpy(),
-        weight=data.weight.numpy(),
+        labels=data.labels.cpu().numpy(),
+        weight=data.weight.cpu().numpy(),
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
     fit = choose_heads(state, repeated, settings, data, progress)
@@ -103,7 +110,9 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     accept_heads(state, fit.take(first), data.take(first), settings)
     if len(views) > 1:
         progress.stage("views")
-        _calibrate_views(state, seen, looks, folds, data.take(first), settings)
+        own = data.take(first)
+        truths = (own.labels.cpu(), own.weight.cpu())
+        _calibrate_views(state, seen, looks, folds, truths, settings)
     return state
 
 
@@ -113,15 +122,18 @@ def _remember(
     """Fill the memory; ids are the rows' places among the training rows."""
     rows = torch.from_numpy(memory)
     weight = None if problem.weight is None else as_float(problem.weight[memory])
+    keys = {name: key.cpu() for name, key in seen.keys.items()}
     bank = MemoryBank(
-        seen.keys | {FOLD: torch.full((len(rows), 1), -1.0)},
+        keys | {FOLD: torch.full((len(rows), 1), -1.0)},
         problem.truth[rows],
         ids=rows,
         sample_weight=weight,
         n_classes=problem.n_classes,
         next_id=len(problem.labels),
     )
-    views = MemoryViews(bank, [], settings.index, settings.memory_budget)
+    views = MemoryViews(
+        bank, [], settings.index, settings.memory_budget, settings.search_device
+    )
     k = min(settings.n_neighbors, len(rows) - 1)
     for name in seen.keys:
         metric: Metric = settings.metric if name == "features" else "euclidean"
@@ -138,6 +150,7 @@ def _head_rows(looks: list[MemberView], truth: Tensor, weight: Tensor) -> HeadRo
         for space in zip(*(look.spaces for look in looks), strict=True)
     ]
     base = torch.cat([look.base_log_proba for look in looks])
+    truth, weight = truth.to(base.device), weight.to(base.device)
     return HeadRows(spaces, base, truth.repeat(len(looks)), weight.repeat(len(looks)))
 
 
@@ -155,7 +168,7 @@ def _calibrate_views(
     seen: list[Seen],
     looks: list[MemberView],
     folds: list[tuple[np.ndarray, np.ndarray]],
-    data: HeadRows,
+    truths: tuple[Tensor, Tensor],
     settings: FitSettings,
 ) -> None:
     """Choose how views are merged and fit the temperatures to the merged predictions."""
@@ -169,8 +182,8 @@ def _calibrate_views(
         else:
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
-        ridge = _RIDGE / len(data)
-        fits = [fit_temperature(part, data.labels, data.weight, ridge=ridge) for part in parts]
+        ridge = _RIDGE / len(truths[0])
+        fits = [fit_temperature(part, *truths, ridge=ridge) for part in parts]
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0
@@ -187,6 +200,6 @@ def _out_of_fold(
     for member, rows in enumerate(order):
         spaces = [seen.take(rows) for seen in look.spaces]
         view = MemberView(look.base_log_proba[rows], [], spaces)
-        answers.append(state.answer(member, view, len(state.prior)))
+        answers.append(on_host(state.answer(member, view, len(state.prior))))
     back = torch.argsort(torch.cat(order))
     return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))

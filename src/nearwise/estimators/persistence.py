@@ -374,7 +374,9 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     model._rows = unpack_rows(content)
     state = unpack_state(content, trusted)
     embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
+    device = torch.device(check_device(params["device"]))
     for network in [] if embedding is None else embedding.networks:
-        network.to(check_device(params["device"]))
+        network.to(device)
+    state.place(device)
     model._adopt(state)
     return model

@@ -47,6 +47,12 @@ class FitSettings:
     n_jobs: int | None
     checkpoint: Path | None
 
+    @property
+    def search_device(self) -> torch.device | None:
+        """Accelerator for searches and heads; None: the CPU."""
+        device = torch.device(self.device)
+        return None if device.type == "cpu" else device
+
 
 @dataclass
 class Problem:

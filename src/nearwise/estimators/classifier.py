@@ -95,6 +95,8 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
     verbose : {0, 1, 2}, default=0
     checkpoint_dir : path, optional
         Folder for training checkpoints; a fit that was killed goes on from them.
+    cache_dir : path, optional
+        Folder that keeps what a frozen image backbone makes of images, found again by content.
 
     Attributes
     ----------
@@ -154,6 +156,7 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         device: str = "auto",
         verbose: int = 0,
         checkpoint_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.embedder = embedder
@@ -180,6 +183,7 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         self.device = device
         self.verbose = verbose
         self.checkpoint_dir = checkpoint_dir
+        self.cache_dir = cache_dir
 
     def fit(
         self,

@@ -131,9 +131,7 @@ def _remember(
         n_classes=problem.n_classes,
         next_id=len(problem.labels),
     )
-    views = MemoryViews(
-        bank, [], settings.index, settings.memory_budget, settings.search_device
-    )
+    views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
     k = min(settings.n_neighbors, len(rows) - 1)
     for name in seen.keys:
         metric: Metric = settings.metric if name == "features" else "euclidean"

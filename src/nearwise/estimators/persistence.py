@@ -334,7 +334,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
     params = plain_params(model.get_params(deep=False))
     if not (params["base"] is None or isinstance(params["base"], str)):
         blobs["param.base"] = dump_model(params.pop("base"))
-    params["checkpoint_dir"] = None
+    params["checkpoint_dir"] = params["cache_dir"] = None  # folders of this machine
     if not isinstance(params["random_state"], int | None):
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
     meta |= {

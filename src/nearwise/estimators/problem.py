@@ -46,6 +46,7 @@ class FitSettings:
     tta_merge: Literal["auto", "probabilities", "logits", "embeddings"]
     n_jobs: int | None
     checkpoint: Path | None
+    feature_cache: Path | None = None
 
     @property
     def search_device(self) -> torch.device | None:

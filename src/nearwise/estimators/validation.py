@@ -220,7 +220,20 @@ def check_settings(
         tta_merge=estimator.tta_merge,
         n_jobs=estimator.n_jobs if estimator.n_jobs is not None else os.cpu_count(),
         checkpoint=None,
+        feature_cache=_check_cache(estimator, images),
     )
+
+
+def _check_cache(estimator: Any, images: bool) -> Path | None:
+    """Return the folder for what a frozen backbone makes of images."""
+    if estimator.cache_dir is None:
+        return None
+    if not (images and (estimator.embedder_params or {}).get("frozen")):
+        raise ValueError(
+            f"cache_dir={str(estimator.cache_dir)!r} keeps what a frozen image backbone makes of "
+            'images, and there is none. Set embedder_params={"frozen": True}, or leave it out.'
+        )
+    return Path(estimator.cache_dir)
 
 
 def check_device(device: Any) -> str:

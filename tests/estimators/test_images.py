@@ -287,7 +287,7 @@ def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vi
 
 
 def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
-    with pytest.raises(ValueError, match="there is none. Set embedder_params"):
+    with pytest.raises(ValueError, match=r"there is none\. Set embedder_params"):
         AttnKNNClassifier(**QUICK, cache_dir=tmp_path).fit(*data)
     with pytest.raises(ValueError, match="there is none"):
         AttnKNNClassifier(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)

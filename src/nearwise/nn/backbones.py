@@ -120,7 +120,7 @@ class Backbone(nn.Module):
         return self.vector_and_stages(pixels)[1]
 
     def vector_and_stages(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """What `forward` and `stages` return, from one pass."""
+        """Give what `forward` and `stages` return, from one pass."""
         output = self.model(pixel_values=pixels, output_hidden_states=True, **self._options)
         return _vector(output), _stages(output)
 

@@ -89,7 +89,7 @@ def cached_backbone(
     *,
     precision: Precision = "float32",
 ) -> BackboneFeatures:
-    """What a backbone makes of images, as `encode_backbone`, from `folder` as `cached_encode`.
+    """Give what `encode_backbone` makes of images, from `folder` as `cached_encode`.
 
     The projection and the head have no part in it: all networks over one frozen backbone share
     what is stored.

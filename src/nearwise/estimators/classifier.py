@@ -80,6 +80,8 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
     calibration : {"auto", None}, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
         the out-of-fold NLL.
+    spaces : {"all", "chosen"}, default="all"
+        "chosen" leaves key spaces out where that lowers the held-out NLL; only of rows held out.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
         "auto" is exact below 100,000 rows, then IVF-Flat.
     memory_budget : int, default=256 MiB
@@ -147,6 +149,7 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         k_ensemble: Sequence[int] | None = None,
         adaptive_k: Literal["entropy"] | None = None,
         calibration: Literal["auto"] | None = "auto",
+        spaces: Literal["all", "chosen"] = "all",
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
         train_params: dict[str, Any] | None = None,
@@ -174,6 +177,7 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         self.k_ensemble = k_ensemble
         self.adaptive_k = adaptive_k
         self.calibration = calibration
+        self.spaces = spaces
         self.index = index
         self.memory_budget = memory_budget
         self.train_params = train_params

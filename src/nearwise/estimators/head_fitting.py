@@ -15,7 +15,7 @@ from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_attention import Pooling
 from nearwise.training import HeadRows, predict_with_head, train_head
 
-_TRIED = 2  # members by which the pooling is chosen
+TRIED = 2  # members by which the pooling is chosen
 _FLAT = ("base_log_proba", "labels", "weight")
 
 
@@ -54,16 +54,16 @@ def choose_heads(
     if settings.pooling == "auto" and state.has_base and small:
         poolings.append("mixture")
     tried = {
-        pooling: _cross_fit_heads(state, problem, settings, data, pooling, _TRIED, progress)
+        pooling: cross_fit_heads(state, problem, settings, data, pooling, TRIED, progress)
         for pooling in poolings
     }
-    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:_TRIED]])
+    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:TRIED]])
     tried_nll = {
         pooling: mean_nll(fit.log_proba[judged], problem.truth[judged], problem.row_weight[judged])
         for pooling, fit in tried.items()
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
-    fit = _cross_fit_heads(
+    fit = cross_fit_heads(
         state, problem, settings, data, best, len(problem.folds), progress, tried[best]
     )
     state.heads = fit.heads
@@ -110,7 +110,7 @@ def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
     return HeadRows(spaces, base, truth, weight)
 
 
-def _cross_fit_heads(
+def cross_fit_heads(
     state: LearnedState,
     problem: Problem,
     settings: FitSettings,

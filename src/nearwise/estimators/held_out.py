@@ -18,6 +18,7 @@ from nearwise.estimators.progress import Progress
 from nearwise.estimators.shared import Merge, SharedState, merge_answers
 from nearwise.estimators.sight import Seen, Sight, average_views
 from nearwise.estimators.sight_fitting import image_sight, table_sight
+from nearwise.estimators.space_choice import leave_out_spaces
 from nearwise.estimators.state import (
     Answer,
     Calibration,
@@ -106,6 +107,9 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
     fit = choose_heads(state, repeated, settings, data, progress)
+    if settings.spaces == "chosen":
+        fit, kept = leave_out_spaces(state, repeated, settings, data, fit, progress)
+        looks = [look._replace(spaces=[look.spaces[place] for place in kept]) for look in looks]
     first = torch.arange(len(truth))
     accept_heads(state, fit.take(first), data.take(first), settings)
     if len(views) > 1:

@@ -47,6 +47,7 @@ class FitSettings:
     n_jobs: int | None
     checkpoint: Path | None
     feature_cache: Path | None = None
+    spaces: Literal["all", "chosen"] = "all"
 
     @property
     def search_device(self) -> torch.device | None:

@@ -55,7 +55,7 @@ class SharedState(LearnedState):
     def keys_of_new(self, views: list[Any]) -> dict[str, Tensor]:
         """Keys of rows that are to be remembered: means over their views."""
         keys = average_views([self.sight(rows) for rows in views]).keys
-        return {name: key.cpu() for name, key in keys.items()}
+        return {spec.name: keys[spec.name].cpu() for spec in self.views.specs}
 
     def looks(self, views: list[Any]) -> list[list[tuple[int, MemberView]]]:
         """See each view of new rows, or their mean where embeddings are merged, once for all."""

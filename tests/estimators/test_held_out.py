@@ -208,3 +208,60 @@ def test_held_out_rows_without_any_weight_are_refused(data, fitted):
     weight[fitted.memory_.ids.numpy()] = 1
     with pytest.raises(ValueError, match="Every row that was held out has sample_weight 0"):
         AttnKNNClassifier(**QUICK).fit(X, y, weight, views=[view])
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Features full of noise, beside which the trained space is much the better one."""
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 3
+    return np.eye(3)[y].repeat(2, axis=1) + rng.normal(scale=0.9, size=(400, 6)), y
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_spaces_that_do_not_lower_the_held_out_nll_are_left_out(noisy, views, tmp_path):
+    X, y = noisy
+    more = {"views": [X + 0.01]} if views else {}
+    settings = QUICK | {"head_params": {"epochs": 8}}
+    model = AttnKNNClassifier(**settings, spaces="chosen").fit(X, y, **more)
+    nlls, kept = model.choice_["spaces_nll"], model.choice_["spaces"]
+    assert set(nlls) == {"all", "without trained"}
+    gone = nlls["without trained"] < nlls["all"] - 1 / 80
+    assert kept == (["features"] if gone else ["features", "trained"])
+    assert [spec.name for spec in model._state.views.specs] == kept
+    new = {"views": [X[:5]]} if views else {}
+    proba = model.predict_proba(X[:5], **new)
+    ids = model.add(X[:2], y[:2], **({"views": [X[:2]]} if views else {}))
+    model.remove(ids)
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(X[:5], **new), proba)
+
+
+def test_a_space_whose_neighbors_mislead_is_left_out(noisy, monkeypatch):
+    X, y = noisy
+    from nearwise.estimators import held_out
+
+    look_at = held_out.SharedState.look_at
+
+    def misled(self, seen):
+        """Neighbors of the trained space carry labels drawn by lot."""
+        view = look_at(self, seen)
+        if len(view.spaces) < 2:
+            return view
+        labels = torch.randint(0, 3, view.spaces[1].labels.shape, generator=torch.manual_seed(0))
+        return view._replace(spaces=[view.spaces[0], view.spaces[1]._replace(labels=labels)])
+
+    monkeypatch.setattr(held_out.SharedState, "look_at", misled)
+    settings = QUICK | {"head_params": {"epochs": 1}, "base": None}
+    model = AttnKNNClassifier(**settings, spaces="chosen").fit(X, y)
+    assert model.choice_["spaces"] == ["features"]
+    assert "trained" not in model.memory_.keys
+    model.add(X[:2], y[:2])
+    assert np.isfinite(model.predict_proba(X[:5])).all()
+
+
+def test_leaving_spaces_out_needs_rows_that_were_held_out_once():
+    X, y = blobs()
+    with pytest.raises(ValueError, match="this fit cross-fits"):
+        AttnKNNClassifier(spaces="chosen").fit(X, y)

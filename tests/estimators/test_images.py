@@ -239,3 +239,55 @@ def test_images_of_another_size_are_refused(data, fitted):
 def test_only_arrays_of_three_or_four_axes_are_images():
     assert is_images(np.zeros((2, 3, 4, 1))) and is_images(torch.zeros(2, 3, 4))
     assert not is_images(np.zeros((2, 3))) and not is_images([[[1, 2]]])
+
+
+def test_one_pass_of_the_backbone_gives_keys_and_depths(data, fitted, monkeypatch):
+    images, _ = patches(12, seed=1)
+    (network,) = fitted._state.sight.embedding.networks
+    model = network.embedder.backbone.model
+    passes = []
+    hook = model.register_forward_hook(lambda *_: passes.append(1))
+    fitted.predict_proba(images, [])
+    hook.remove()
+    assert len(passes) == 1
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    """A small vision transformer in a folder of its own."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=16, image_size=8, patch_size=4)
+    folder = tmp_path_factory.mktemp("vit")
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vit, tmp_path):
+    images, labels = patches(90)
+    new, _ = patches(10, seed=1)
+    settings = {**QUICK, "embedder": str(vit), "train_params": {"epochs": 1}}
+    settings["embedder_params"] = {"dim": 8, "frozen": True}
+    plain = AttnKNNClassifier(**settings).fit(images, labels).predict_proba(new)
+    folder = tmp_path / "cache"
+    kept = AttnKNNClassifier(**settings, cache_dir=folder).fit(images, labels)
+    np.testing.assert_array_equal(kept.predict_proba(new), plain)
+
+    passes = []
+    for network in kept._state.sight.embedding.networks:
+        network.embedder.backbone.model.register_forward_hook(lambda *_: passes.append(1))
+    n_kept = len(list(folder.iterdir()))
+    np.testing.assert_array_equal(kept.predict_proba(new), plain)
+    assert not passes
+    # Another projection over the same backbone takes what is there.
+    other = AttnKNNClassifier(**{**settings, "random_state": 0, "num_heads": 2}, cache_dir=folder)
+    other.fit(images, labels).predict_proba(new)
+    assert len(list(folder.iterdir())) == n_kept
+
+
+def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
+    with pytest.raises(ValueError, match=r"there is none\. Set embedder_params"):
+        AttnKNNClassifier(**QUICK, cache_dir=tmp_path).fit(*data)
+    with pytest.raises(ValueError, match="there is none"):
+        AttnKNNClassifier(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)

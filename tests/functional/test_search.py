@@ -9,7 +9,7 @@ import torch
 
 from nearwise.functional import METRICS, kernels, paired_distances, topk_neighbors
 from nearwise.functional import search as search_module
-from nearwise.functional.search_torch import search_torch
+from nearwise.functional.search_torch import _Search, search_torch
 from nearwise.functional.tiles import refuse_not_finite
 from tests.reference.search import slow_topk
 
@@ -272,3 +272,19 @@ def test_kernels_compile_where_nothing_can_be_written(monkeypatch):
 
     monkeypatch.setattr(kernels, "njit", njit)
     assert kernels._compiled(lambda x: x + 1)(1) == 2
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_collapsed_keys_are_settled_without_measuring_every_key(metric, monkeypatch):
+    classes = rows(8, 32, 2).repeat(250, 1)
+    keys = torch.nn.functional.normalize(classes + 1e-4 * rows(2000, 32), dim=1)
+    query = torch.nn.functional.normalize(classes[:50] + 1e-4 * rows(50, 32, 1), dim=1)
+    measured = []
+    way = _Search._measure_all
+    monkeypatch.setattr(
+        _Search, "_measure_all", lambda self, *a: (measured.append(len(a[2])), way(self, *a))
+    )
+    got = search_torch(query, keys, 10, metric, None, 2**26)
+    want = topk_neighbors(query, keys, 10, metric=metric)
+    assert torch.equal(got[1], want.indices)
+    assert measured and sum(measured) == 0  # float32 products alone could not tell them apart

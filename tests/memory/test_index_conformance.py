@@ -15,9 +15,9 @@ from tests.reference.search import slow_topk
 
 ALL_INDEXES = [
     (name, metric)
-    for name in ("exact", *FAISS_INDEXES)
+    for name in ("exact", "exact-on-device", *FAISS_INDEXES)
     for metric in METRICS
-    if name == "exact" or metric in FAISS_INDEXES[name].metrics
+    if name.startswith("exact") or metric in FAISS_INDEXES[name].metrics
 ]
 # Share of the true neighbors an approximate index must find on the rows below.
 MIN_RECALL = 0.9
@@ -41,7 +41,14 @@ def lattice(n, d=3, seed=0):
 
 
 def fitted(name, metric, keys, ids=None):
-    return make_index(name, metric).fit(keys, ids)
+    return empty(name, metric).fit(keys, ids)
+
+
+def empty(name, metric):
+    """An index by name; "exact-on-device" takes the way of accelerators, on the CPU."""
+    if name == "exact-on-device":
+        return make_index("exact", metric, device=torch.device("cpu"))
+    return make_index(name, metric)
 
 
 def check(index, query, keys, k, query_ids=None, key_ids=None):
@@ -69,7 +76,7 @@ def check(index, query, keys, k, query_ids=None, key_ids=None):
 
 @every_index
 def test_it_is_a_neighbor_index_and_says_what_it_is(name, metric):
-    index = make_index(name, metric)
+    index = empty(name, metric)
     assert isinstance(index, NeighborIndex) and len(index) == 0
     assert index.metric == metric and index.is_exact == (name not in ("hnsw", "ivf-flat"))
     index.fit(rows(50), torch.arange(50) + 7)
@@ -252,15 +259,15 @@ def test_a_copy_finds_the_same_and_lives_its_own_life(name, metric, again):
     assert torch.equal(got.indices, want.indices) and torch.equal(got.distances, want.distances)
     twin.add(keys[:30])
     check(twin, query, torch.cat([keys[30:], keys[:30]]), 6)
-    assert len(again(make_index(name, metric)).fit(keys)) == 300
+    assert len(again(empty(name, metric)).fit(keys)) == 300
 
 
 @every_index
 def test_an_index_that_was_not_fitted_says_so(name, metric):
     with pytest.raises(ValueError, match="no rows of the index"):
-        make_index(name, metric).search(rows(2), 1)
+        empty(name, metric).search(rows(2), 1)
     with pytest.raises(ValueError, match="fit"):
-        make_index(name, metric).add(rows(2))
+        empty(name, metric).add(rows(2))
 
 
 @every_index

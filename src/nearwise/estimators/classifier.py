@@ -80,6 +80,8 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
     calibration : {"auto", None}, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
         the out-of-fold NLL.
+    spaces : {"all", "chosen"}, default="all"
+        "chosen" leaves key spaces out where that lowers the held-out NLL; only of rows held out.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
         "auto" is exact below 100,000 rows, then IVF-Flat.
     memory_budget : int, default=256 MiB
@@ -95,6 +97,8 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
     verbose : {0, 1, 2}, default=0
     checkpoint_dir : path, optional
         Folder for training checkpoints; a fit that was killed goes on from them.
+    cache_dir : path, optional
+        Folder that keeps what a frozen image backbone makes of images, found again by content.
 
     Attributes
     ----------
@@ -145,6 +149,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         k_ensemble: Sequence[int] | None = None,
         adaptive_k: Literal["entropy"] | None = None,
         calibration: Literal["auto"] | None = "auto",
+        spaces: Literal["all", "chosen"] = "all",
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
         train_params: dict[str, Any] | None = None,
@@ -154,6 +159,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         device: str = "auto",
         verbose: int = 0,
         checkpoint_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.embedder = embedder
@@ -171,6 +177,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         self.k_ensemble = k_ensemble
         self.adaptive_k = adaptive_k
         self.calibration = calibration
+        self.spaces = spaces
         self.index = index
         self.memory_budget = memory_budget
         self.train_params = train_params
@@ -180,6 +187,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         self.device = device
         self.verbose = verbose
         self.checkpoint_dir = checkpoint_dir
+        self.cache_dir = cache_dir
 
     def fit(
         self,

@@ -4,7 +4,7 @@ import difflib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from nearwise.training import (
     TrainConfig,
     TrainingResult,
     TrainingRows,
+    cached_backbone,
     encode,
-    encode_stages,
+    encode_backbone,
+    keys_of_features,
     predict_head,
     train_embedder,
 )
@@ -151,6 +153,21 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
     return config
 
 
+class Depths(NamedTuple):
+    """What one pass of a network makes of images, on the network's device.
+
+    Attributes
+    ----------
+    keys : Tensor of shape (n, dim)
+    stages : dict of str to Tensor of shape (n, width of that depth)
+    head_log_proba : Tensor of shape (n, C)
+    """
+
+    keys: Tensor
+    stages: dict[str, Tensor]
+    head_log_proba: Tensor
+
+
 class Embedding:
     """One trained network a member.
 
@@ -184,10 +201,20 @@ class Embedding:
             logits = network.head(keys.to(next(network.parameters()).device))
         return torch.log_softmax(logits, dim=1).cpu()
 
-    def stages(self, member: int, encoder: ImageEncoder, rows: EncodedImages) -> dict[str, Tensor]:
-        """Features of images at each depth of one member's backbone, on the CPU."""
-        features = encode_stages(self.networks[member], self._rows(member, encoder, rows))
-        return {name: feature.cpu() for name, feature in features.items()}
+    def depths(
+        self, member: int, encoder: ImageEncoder, rows: EncodedImages, cache: Path | None = None
+    ) -> Depths:
+        """See images by one pass of one member's backbone, or by none where `cache` has them.
+
+        `cache` is a folder for what frozen backbones make of images.
+        """
+        network, images = self.networks[member], self._rows(member, encoder, rows)
+        if cache is None:
+            features = encode_backbone(network, images)
+        else:
+            features = cached_backbone(network, images, cache)
+        keys = keys_of_features(network, features, images)
+        return Depths(keys, features.stages, predict_head(network, images, keys=keys))
 
     def _rows(self, member: int, encoder: AnyEncoder, rows: AnyRows) -> TrainingRows:
         numbers, codes = network_inputs(encoder, rows)

@@ -10,9 +10,9 @@ from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Parts, make_parts
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.shared import SharedState
-from nearwise.estimators.state import LearnedState, pool
+from nearwise.estimators.state import LearnedState, on_host, pool
 from nearwise.estimators.views import FOLD, MemoryViews
-from nearwise.functional import paired_distances
+from nearwise.functional import Neighbors, paired_distances
 
 MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
 ALL_MEMBERS = -1
@@ -113,7 +113,8 @@ def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
 def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None = None) -> Remoteness:
     """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
     spec = views.specs[0]
-    found = views.search(spec, 0, keys, spec.n_neighbors, ids)
+    searched = views.search(spec, 0, views.place(keys), spec.n_neighbors, ids)
+    found = Neighbors(*(part.cpu() for part in searched))
     near, far = found.distances.mean(1), _own_distances(views)[found.indices].mean(1)
     if spec.metric == "inner_product":  # its distances have no zero to divide by
         sparsity = near - far
@@ -139,7 +140,7 @@ def _own_distances(views: MemoryViews) -> Tensor:
 def member_probabilities(state: LearnedState, views: list[AnyRows], n_classes: int) -> np.ndarray:
     """Predict new rows by every member alone, and by all of them; (n_members + 1, n, n_classes)."""
     each = [
-        [state.answer(member, view, n_classes) for member, view in group]
+        [on_host(state.answer(member, view, n_classes)) for member, view in group]
         for group in state.looks(views)
     ]
     answers = [state.merged(list(of_member)) for of_member in zip(*each, strict=True)]

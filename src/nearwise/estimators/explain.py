@@ -10,7 +10,14 @@ from torch import Tensor
 
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.pooling import finish
-from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, pool
+from nearwise.estimators.state import (
+    Answer,
+    Calibration,
+    LearnedState,
+    MemberView,
+    on_host,
+    pool,
+)
 from nearwise.estimators.views import FOLD
 from nearwise.functional import paired_distances
 
@@ -131,8 +138,8 @@ def weigh(state: LearnedState, views: list[tuple[int, MemberView]]) -> list[Weig
         with torch.no_grad():
             output = state.heads[member](view.spaces, view.base_log_proba)
         for found, weight in zip(view.found, output.weights, strict=True):
-            positions.append(found.indices)
-            weights.append(weight / len(views))
+            positions.append(found.indices.cpu())
+            weights.append(weight.cpu() / len(views))
     everyone, shares = torch.cat(positions, dim=1), torch.cat(weights, dim=1)
     result = []
     for row, share in zip(everyone, shares, strict=True):
@@ -165,16 +172,17 @@ def _masked(
 ) -> list[Answer]:
     answers = []
     for member, view in look:
-        rows = torch.full((len(positions),), query)
+        rows = torch.full((len(positions),), query, device=view.base_log_proba.device)
+        gone = positions.to(rows.device)[:, None]
         spaces = []
         for seen, found in zip(view.spaces, view.found, strict=True):
             part = seen.take(rows)
-            masked = found.indices[rows] == positions[:, None]
+            masked = found.indices[rows] == gone
             spaces.append(
                 part._replace(log_weight=part.log_weight.masked_fill(masked, float("-inf")))
             )
         masked_view = MemberView(view.base_log_proba[rows], [], spaces)
-        answers.append(state.answer(member, masked_view, n_classes))
+        answers.append(on_host(state.answer(member, masked_view, n_classes)))
     return answers
 
 
@@ -214,7 +222,7 @@ def explain_rows(
         for i, weighed in enumerate(weigh(state, [view for look in looks for view in look])):
             shown = weighed.positions[:n_neighbors]
             gone = without(state, looks, i, shown, len(classes), calibration)
-            apart = feature_distances(state, features[i], shown)
+            apart = feature_distances(state, features[i].cpu(), shown)
             row = int(at[i])
             explained[row] = Explanation(
                 classes[parts.proba[row].argmax()],

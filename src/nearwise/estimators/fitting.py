@@ -243,7 +243,7 @@ def _build_views(
         plan.append(("trained", "all", True, "euclidean", everyone))
     weight = None if problem.weight is None else as_float(problem.weight)
     bank = MemoryBank(keys, problem.truth, sample_weight=weight, n_classes=problem.n_classes)
-    views = MemoryViews(bank, [], settings.index, settings.memory_budget)
+    views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
     for name, scope, per_member, metric, k in plan:
         spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
         views.specs.append(measured(views, spec))

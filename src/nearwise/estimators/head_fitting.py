@@ -1,5 +1,6 @@
 """The last stage of a fit: cross-fitted heads, the pooling, acceptance and temperature."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,8 @@ from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_attention import Pooling
 from nearwise.training import HeadRows, predict_with_head, train_head
 
-_TRIED = 2  # members by which the pooling is chosen
+TRIED = 2  # members by which the pooling is chosen
+_FLAT = ("base_log_proba", "labels", "weight")
 
 
 class CrossFit(NamedTuple):
@@ -52,16 +54,16 @@ def choose_heads(
     if settings.pooling == "auto" and state.has_base and small:
         poolings.append("mixture")
     tried = {
-        pooling: _cross_fit_heads(state, problem, settings, data, pooling, _TRIED, progress)
+        pooling: cross_fit_heads(state, problem, settings, data, pooling, TRIED, progress)
         for pooling in poolings
     }
-    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:_TRIED]])
+    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:TRIED]])
     tried_nll = {
         pooling: mean_nll(fit.log_proba[judged], problem.truth[judged], problem.row_weight[judged])
         for pooling, fit in tried.items()
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
-    fit = _cross_fit_heads(
+    fit = cross_fit_heads(
         state, problem, settings, data, best, len(problem.folds), progress, tried[best]
     )
     state.heads = fit.heads
@@ -75,6 +77,7 @@ def choose_heads(
 
 def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: FitSettings) -> None:
     """Decide by out-of-fold predictions on the head's share and on the temperatures."""
+    data = replace(data, **{name: getattr(data, name).cpu() for name in _FLAT})
     oof_nll = mean_nll(fit.log_proba, data.labels, data.weight)
     state.part_temperatures = tuple(
         fit_temperature(part, data.labels, data.weight)[0]
@@ -103,10 +106,11 @@ def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
         for seen in zip(*(view.spaces for view in views), strict=True)
     ]
     base = torch.cat([view.base_log_proba for view in views])[back]
-    return HeadRows(spaces, base, problem.truth, problem.row_weight)
+    truth, weight = problem.truth.to(base.device), problem.row_weight.to(base.device)
+    return HeadRows(spaces, base, truth, weight)
 
 
-def _cross_fit_heads(
+def cross_fit_heads(
     state: LearnedState,
     problem: Problem,
     settings: FitSettings,
@@ -123,6 +127,7 @@ def _cross_fit_heads(
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
         head = _make_head(state, settings, pooling, len(data.spaces), settings.seed + member)
+        head.to(data.labels.device)
         epochs = settings.head.for_rows(len(train)).epochs
 
         def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
@@ -141,7 +146,8 @@ def _cross_fit_heads(
             {"stage": f"{pooling} head", "member": member} | record for record in records
         )
         output = predict_with_head(head, held.spaces, held.base_log_proba)
-        fit.log_proba[rows], fit.alone[rows] = output.log_proba, output.neighbor_log_proba
+        fit.log_proba[rows] = output.log_proba.cpu()
+        fit.alone[rows] = output.neighbor_log_proba.cpu()
         fit.heads.append(head)
     return fit
 

@@ -18,6 +18,7 @@ from nearwise.estimators.progress import Progress
 from nearwise.estimators.shared import HeldOut, Merge, SharedState, merge_answers, out_of_fold
 from nearwise.estimators.sight import Seen, Sight, average_views
 from nearwise.estimators.sight_fitting import image_sight, table_sight
+from nearwise.estimators.space_choice import leave_out_spaces
 from nearwise.estimators.state import Calibration, LearnedState, MemberView, as_float
 from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
 from nearwise.functional import Metric
@@ -94,17 +95,20 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     data = _head_rows(looks, truth, weight)
     repeated = replace(
         problem,
-        labels=data.labels.numpy(),
-        weight=data.weight.numpy(),
+        labels=data.labels.cpu().numpy(),
+        weight=data.weight.cpu().numpy(),
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
     fit = choose_heads(state, repeated, settings, data, progress)
-    state.held = HeldOut(seen, truth, _numbered(folds), weight)
+    state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight)
+    if settings.spaces == "chosen":
+        fit, kept = leave_out_spaces(state, repeated, settings, data, fit, progress)
+        looks = [look._replace(spaces=[look.spaces[place] for place in kept]) for look in looks]
     first = torch.arange(len(truth))
     accept_heads(state, fit.take(first), data.take(first), settings)
     if len(views) > 1:
         progress.stage("views")
-        _calibrate_views(state, state.held, looks, data.take(first), settings)
+        _calibrate_views(state, state.held, looks, settings)
     return state
 
 
@@ -114,15 +118,16 @@ def _remember(
     """Fill the memory; ids are the rows' places among the training rows."""
     rows = torch.from_numpy(memory)
     weight = None if problem.weight is None else as_float(problem.weight[memory])
+    keys = {name: key.cpu() for name, key in seen.keys.items()}
     bank = MemoryBank(
-        seen.keys | {FOLD: torch.full((len(rows), 1), -1.0)},
+        keys | {FOLD: torch.full((len(rows), 1), -1.0)},
         problem.truth[rows],
         ids=rows,
         sample_weight=weight,
         n_classes=problem.n_classes,
         next_id=len(problem.labels),
     )
-    views = MemoryViews(bank, [], settings.index, settings.memory_budget)
+    views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
     k = min(settings.n_neighbors, len(rows) - 1)
     for name in seen.keys:
         metric: Metric = settings.metric if name == "features" else "euclidean"
@@ -139,6 +144,7 @@ def _head_rows(looks: list[MemberView], truth: Tensor, weight: Tensor) -> HeadRo
         for space in zip(*(look.spaces for look in looks), strict=True)
     ]
     base = torch.cat([look.base_log_proba for look in looks])
+    truth, weight = truth.to(base.device), weight.to(base.device)
     return HeadRows(spaces, base, truth.repeat(len(looks)), weight.repeat(len(looks)))
 
 
@@ -160,11 +166,7 @@ def _of_all_views(
 
 
 def _calibrate_views(
-    state: SharedState,
-    held: HeldOut,
-    looks: list[MemberView],
-    data: HeadRows,
-    settings: FitSettings,
+    state: SharedState, held: HeldOut, looks: list[MemberView], settings: FitSettings
 ) -> None:
     """Choose how views are merged and fit the temperatures to the merged predictions."""
     each = [out_of_fold(state, look, held.folds, len(state.prior)) for look in looks]
@@ -178,8 +180,8 @@ def _calibrate_views(
         else:
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
-        ridge = _RIDGE / len(data)
-        fits = [fit_temperature(part, data.labels, data.weight, ridge=ridge) for part in parts]
+        ridge = _RIDGE / len(held.labels)
+        fits = [fit_temperature(part, held.labels, held.weight, ridge=ridge) for part in parts]
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0

@@ -338,7 +338,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
     params = plain_params(model.get_params(deep=False))
     if not (params["base"] is None or isinstance(params["base"], str)):
         blobs["param.base"] = dump_model(params.pop("base"))
-    params["checkpoint_dir"] = None
+    params["checkpoint_dir"] = params["cache_dir"] = None  # folders of this machine
     if not isinstance(params["random_state"], int | None):
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
     meta |= {
@@ -378,7 +378,9 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     model._rows = unpack_rows(content)
     state = unpack_state(content, trusted)
     embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
+    device = torch.device(check_device(params["device"]))
     for network in [] if embedding is None else embedding.networks:
-        network.to(check_device(params["device"]))
+        network.to(device)
+    state.place(device)
     model._adopt(state)
     return model

@@ -46,6 +46,14 @@ class FitSettings:
     tta_merge: Literal["auto", "probabilities", "logits", "embeddings"]
     n_jobs: int | None
     checkpoint: Path | None
+    feature_cache: Path | None = None
+    spaces: Literal["all", "chosen"] = "all"
+
+    @property
+    def search_device(self) -> torch.device | None:
+        """Accelerator for searches and heads; None: the CPU."""
+        device = torch.device(self.device)
+        return None if device.type == "cpu" else device
 
 
 @dataclass

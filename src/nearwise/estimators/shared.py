@@ -14,6 +14,7 @@ from nearwise.estimators.state import (
     Calibration,
     LearnedState,
     MemberView,
+    on_host,
     pool,
 )
 from nearwise.functional import Neighbors
@@ -91,11 +92,12 @@ class SharedState(LearnedState):
 
     def feature_keys(self, rows: Any) -> Tensor:
         """Keys of new rows in the space "features"."""
-        return self.sight(rows).keys["features"]
+        return self.sight(rows).keys["features"].cpu()
 
     def keys_of_new(self, views: list[Any]) -> dict[str, Tensor]:
         """Keys of rows that are to be remembered: means over their views."""
-        return average_views([self.sight(rows) for rows in views]).keys
+        keys = average_views([self.sight(rows) for rows in views]).keys
+        return {spec.name: keys[spec.name].cpu() for spec in self.views.specs}
 
     def looks(self, views: list[Any]) -> list[list[tuple[int, MemberView]]]:
         """See each view of new rows, or their mean where embeddings are merged, once for all."""
@@ -113,13 +115,15 @@ class SharedState(LearnedState):
 
     def look_at(self, seen: Seen) -> MemberView:
         """Search all spaces for rows whose keys are known."""
+        base = self.views.place(seen.base_log_proba)
         found: list[Neighbors] = []
         spaces = []
         for spec in self.views.specs:
-            result = self.views.search(spec, 0, seen.keys[spec.name], spec.n_neighbors)
+            keys = self.views.place(seen.keys[spec.name])
+            result = self.views.search(spec, 0, keys, spec.n_neighbors)
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, 0, result, seen.base_log_proba))
-        return MemberView(seen.base_log_proba, found, spaces)
+            spaces.append(self.views.neighborhood(spec, 0, result, base))
+        return MemberView(base, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:
         """Refuse: the networks know the labels of the remembered rows."""
@@ -150,8 +154,10 @@ class SharedState(LearnedState):
         seen = [self.sight(rows) for rows in views]
         each = [self._pool(self.look_at(one), n_classes) for one in seen]
         if len(each) > 1 and self.merge == "embeddings":
-            return self._pool(self.look_at(average_views(seen)), n_classes), each
-        return self.merged(each), each
+            merged = self._pool(self.look_at(average_views(seen)), n_classes)
+        else:
+            merged = self.merged(each)
+        return on_host(merged), [on_host(one) for one in each]
 
     def calibration(self, n_views: int = 1) -> Calibration:
         """Temperatures for one view or for all views that were fitted."""
@@ -180,7 +186,7 @@ def out_of_fold(state: LearnedState, look: MemberView, folds: Tensor, n_classes:
     for member, rows in enumerate(order):
         spaces = [seen.take(rows) for seen in look.spaces]
         view = MemberView(look.base_log_proba[rows], [], spaces)
-        answers.append(state.answer(member, view, n_classes))
+        answers.append(on_host(state.answer(member, view, n_classes)))
     back = torch.argsort(torch.cat(order))
     return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))
 

@@ -1,13 +1,15 @@
 """How rows are seen when all members share one set of networks: keys of every space, and a base."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.estimators.embedding import Embedding
+from nearwise.estimators.embedding import Depths, Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import EncodedImages, ImageEncoder
 from nearwise.estimators.table import Encoded, TableEncoder
@@ -26,6 +28,11 @@ class Seen(NamedTuple):
 
     keys: dict[str, Tensor]
     base_log_proba: Tensor
+
+    def cpu(self) -> "Seen":
+        """Bring everything to the CPU."""
+        keys = {name: key.cpu() for name, key in self.keys.items()}
+        return Seen(keys, self.base_log_proba.cpu())
 
 
 class Sight(Protocol):
@@ -110,8 +117,20 @@ class StageSpace:
         return cls(encoder, FeatureSpace("whitened").fit(encoder, rows))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Keys (n, at most width) of features (n, width)."""
+        """Keys (n, at most width) of features (n, width), on their device."""
+        if values.device.type != "cpu":
+            return self.on_device(values)
         return self.features(self.encoder, self.encoder.transform(values.double().numpy()))
+
+    def on_device(self, values: Tensor) -> Tensor:
+        """Do what a call does, in torch, on the device of the features."""
+        # Apple's GPUs have no float64.
+        wide = torch.float32 if values.device.type == "mps" else torch.float64
+        state = self.features.state
+        center = np.asarray(self.encoder.mean) + state["mean"]
+        moved = values.to(wide) - torch.from_numpy(center).to(values.device, wide)
+        keys = moved @ torch.from_numpy(state["rotation"]).to(values.device, wide)
+        return F.normalize(keys, dim=1, eps=1e-12).float()
 
 
 @dataclass
@@ -131,6 +150,8 @@ class ImageSight:
         Class shares.
     use_head : bool
         Whether the networks' heads take part.
+    cache : Path, optional
+        Folder that keeps what frozen backbones make of images.
     """
 
     encoder: ImageEncoder
@@ -138,6 +159,7 @@ class ImageSight:
     stages: list[dict[str, StageSpace]]
     prior: Tensor
     use_head: bool = True
+    cache: Path | None = None
 
     @property
     def has_base(self) -> bool:
@@ -147,24 +169,26 @@ class ImageSight:
     def __call__(self, rows: EncodedImages) -> Seen:
         """See images: the spaces of the depths, and "trained"."""
         members = range(len(self.embedding.networks))
-        seen = [self._depths(member, rows) for member in members]
+        seen = [self.embedding.depths(each, self.encoder, rows, self.cache) for each in members]
+        return self.from_depths(seen)
+
+    def from_depths(self, seen: list[Depths]) -> Seen:
+        """Bring what each network's one pass made of images into the spaces."""
+        found = [{"features": list(one.stages.values())[-1]} | one.stages for one in seen]
         keys = {
             name: side_by_side(
-                [spaces[name](each[name]) for spaces, each in zip(self.stages, seen, strict=True)]
+                [spaces[name](each[name]) for spaces, each in zip(self.stages, found, strict=True)]
             )
             for name in self.stages[0]
         }
-        own = [self.embedding.keys(member, self.encoder, rows) for member in members]
-        keys["trained"] = side_by_side(own)
-        return Seen(keys, _opinion(self, rows, own))
-
-    def _depths(self, member: int, rows: EncodedImages) -> dict[str, Tensor]:
-        """Features by the name of their space: the deepest is "features"."""
-        found = self.embedding.stages(member, self.encoder, rows)
-        return {"features": list(found.values())[-1]} | found
+        keys["trained"] = side_by_side([one.keys for one in seen])
+        if not self.has_base:
+            prior = torch.log(self.prior.to(seen[0].keys.device))
+            return Seen(keys, prior.expand(len(seen[0].keys), -1))
+        return Seen(keys, _mean_opinion([one.head_log_proba for one in seen]))
 
 
-def _opinion(sight: TableSight | ImageSight, rows: Any, keys: list[Tensor]) -> Tensor:
+def _opinion(sight: TableSight, rows: Any, keys: list[Tensor]) -> Tensor:
     """Mean log-probability of the networks' heads for rows with these keys, or the class shares."""
     if not sight.has_base or sight.embedding is None:
         return torch.log(sight.prior).expand(len(rows), -1)
@@ -172,6 +196,10 @@ def _opinion(sight: TableSight | ImageSight, rows: Any, keys: list[Tensor]) -> T
         sight.embedding.head_log_proba(member, sight.encoder, rows, keys=key)
         for member, key in enumerate(keys)
     ]
+    return _mean_opinion(heads)
+
+
+def _mean_opinion(heads: list[Tensor]) -> Tensor:
     return torch.log_softmax(torch.stack(heads).mean(0), dim=1)
 
 

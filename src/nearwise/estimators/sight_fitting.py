@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nearwise.estimators.embedding import Embedding
+from nearwise.estimators.embedding import Depths
 from nearwise.estimators.feature_space import choose_feature_space
 from nearwise.estimators.fitting import embedder_kind, fit_embedding, laid_over, training_settings
 from nearwise.estimators.images import EncodedImages, ImageEncoder, image_backbone, image_config
@@ -64,19 +64,18 @@ def image_sight(
     assert embedding is not None  # images always have a network
     progress.stage("depths of the backbone")
     remembered = rows.take(memory)
-    stages = [
-        _stage_spaces(embedding, member, encoder, remembered)
-        for member in range(len(embedding.networks))
-    ]
-    return ImageSight(encoder, embedding, stages, problem.prior, settings.base is not None)
+    members = range(len(embedding.networks))
+    cache = settings.feature_cache
+    seen = [embedding.depths(member, encoder, remembered, cache) for member in members]
+    stages = [_stage_spaces(one) for one in seen]
+    use_head = settings.base is not None
+    return ImageSight(encoder, embedding, stages, problem.prior, use_head, cache)
 
 
-def _stage_spaces(
-    embedding: Embedding, member: int, encoder: ImageEncoder, rows: EncodedImages
-) -> dict[str, StageSpace]:
+def _stage_spaces(seen: Depths) -> dict[str, StageSpace]:
     """Map the deepest stages, deepest first; that one is called "features"."""
-    depths = list(embedding.stages(member, encoder, rows).items())[::-1][:_DEPTHS]
+    depths = list(seen.stages.items())[::-1][:_DEPTHS]
     return {
-        name if place else "features": StageSpace.fit(values)
+        name if place else "features": StageSpace.fit(values.cpu())
         for place, (name, values) in enumerate(depths)
     }

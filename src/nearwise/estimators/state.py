@@ -48,6 +48,11 @@ class Calibration(NamedTuple):
 NO_CALIBRATION = Calibration(1.0, 1.0, 1.0)
 
 
+def on_host(answer: Answer) -> Answer:
+    """Bring an answer to the CPU."""
+    return Answer(*(part.cpu() for part in answer))
+
+
 @dataclass(kw_only=True)
 class LearnedState(ABC):
     """The fitted parts that every kind of fit leaves behind.
@@ -124,6 +129,13 @@ class LearnedState(ABC):
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""
 
+    def place(self, device: torch.device) -> None:
+        """Have searches and heads run on a device from now on; the bank stays on the CPU."""
+        self.views.forget()
+        self.views.device = None if device.type == "cpu" else device
+        for head in self.heads:
+            head.to(device)
+
     def calibration(self, n_views: int = 1) -> Calibration:
         """Temperatures that predictions from so many views are finished with."""
         if n_views > 1:
@@ -197,7 +209,7 @@ class CrossFittedState(LearnedState):
         self, member: int, rows: Encoded, features: Tensor, shared: dict[str, Neighbors]
     ) -> MemberView:
         """Search all spaces for new rows; `shared` keeps what every member finds alike."""
-        base = self.base_log_proba(member, rows)
+        base = self.views.place(self.base_log_proba(member, rows))
         found, spaces = [], []
         for spec in self.views.specs:
             common = spec.scope == "all" and not spec.per_member
@@ -205,6 +217,7 @@ class CrossFittedState(LearnedState):
                 result = shared[spec.name]
             else:
                 keys = self.member_keys(spec.name, member, rows, features, base)
+                keys = self.views.place(keys)
                 result = self.views.search(spec, member, keys, spec.n_neighbors)
                 if common:
                     shared[spec.name] = result
@@ -215,10 +228,10 @@ class CrossFittedState(LearnedState):
     def look_again(self, member: int, positions: Tensor) -> MemberView:
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
         bank = self.views.bank
-        base = self.stored_base(positions)
+        base = self.views.place(self.stored_base(positions))
         found, spaces = [], []
         for spec in self.views.specs:
-            keys = bank.keys[spec.key(member)][positions]
+            keys = self.views.place(bank.keys[spec.key(member)][positions])
             result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
             found.append(result)
             spaces.append(self.views.neighborhood(spec, member, result, base, positions))
@@ -263,6 +276,7 @@ class CrossFittedState(LearnedState):
         """Pool all members' predictions for new rows, in one view, in the log domain."""
         (group,) = self.looks(views)
         pooled = pool([self.answer(member, view, n_classes) for member, view in group])
+        pooled = on_host(pooled)
         return pooled, [pooled]
 
     def looks(self, views: list[Encoded]) -> list[list[tuple[int, MemberView]]]:
@@ -282,7 +296,7 @@ class CrossFittedState(LearnedState):
         for member, rows in self.members_of(asked):
             if not len(rows):
                 continue
-            answer = self.answer(member, self.look_again(member, asked[rows]), n_classes)
+            answer = on_host(self.answer(member, self.look_again(member, asked[rows]), n_classes))
             for total, part in zip(totals, answer[:3], strict=True):
                 total[rows] += part
             null_mass[rows] += answer.null_mass
@@ -293,7 +307,7 @@ class CrossFittedState(LearnedState):
 
 def supervised_keys(features: Tensor, base_log_proba: Tensor) -> Tensor:
     """Features beside half the centred log-probabilities of the base, scaled by their width."""
-    opinion = base_log_proba.clamp_min(-9.0)
+    opinion = base_log_proba.to(features.device).clamp_min(-9.0)
     opinion = opinion - opinion.mean(dim=1, keepdim=True)
     return torch.cat([features, 0.5 * opinion / opinion.shape[1] ** 0.5], dim=1)
 

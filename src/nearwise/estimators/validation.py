@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "pooling": ("auto", "log-linear", "mixture"),
     "adaptive_k": (None, "entropy"),
     "calibration": ("auto", None),
+    "spaces": ("all", "chosen"),
     "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
     "index": INDEX_NAMES,
     "null_neighbor": (True, False),
@@ -220,7 +221,31 @@ def check_settings(
         tta_merge=estimator.tta_merge,
         n_jobs=estimator.n_jobs if estimator.n_jobs is not None else os.cpu_count(),
         checkpoint=None,
+        feature_cache=_check_cache(estimator, images),
+        spaces=_check_spaces(estimator, fraction),
     )
+
+
+def _check_spaces(estimator: Any, fraction: float | None) -> Literal["all", "chosen"]:
+    """Return which key spaces take part; leaving some out needs rows that were held out once."""
+    if estimator.spaces == "chosen" and fraction is None:
+        raise ValueError(
+            'spaces="chosen" leaves key spaces out by rows that were held out once, and this fit '
+            "cross-fits. Set validation_fraction, such as .1, or leave spaces out."
+        )
+    return "chosen" if estimator.spaces == "chosen" else "all"
+
+
+def _check_cache(estimator: Any, images: bool) -> Path | None:
+    """Return the folder for what a frozen backbone makes of images."""
+    if estimator.cache_dir is None:
+        return None
+    if not (images and (estimator.embedder_params or {}).get("frozen")):
+        raise ValueError(
+            f"cache_dir={str(estimator.cache_dir)!r} keeps what a frozen image backbone makes of "
+            'images, and there is none. Set embedder_params={"frozen": True}, or leave it out.'
+        )
+    return Path(estimator.cache_dir)
 
 
 def check_device(device: Any) -> str:

@@ -77,20 +77,46 @@ class MemoryViews:
     index : IndexName
     memory_budget : int
         Bytes of working memory of a search.
+    device : torch.device, optional
+        Accelerator that searches run on, with copies of what they need; the bank stays where it
+        is. None: the CPU. Queries on the device have their neighborhoods there, others have them
+        on the CPU.
     """
 
     def __init__(
-        self, bank: MemoryBank, specs: Iterable[SpaceSpec], index: IndexName, memory_budget: int
+        self,
+        bank: MemoryBank,
+        specs: Iterable[SpaceSpec],
+        index: IndexName,
+        memory_budget: int,
+        device: torch.device | None = None,
     ) -> None:
         self.bank, self.specs = bank, list(specs)
         self.index, self.memory_budget = index, memory_budget
+        self.device = device
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
+        self._copies: dict[str, tuple[Tensor, Tensor]] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
-        return self.__dict__ | {"_indexes": {}, "_own": {}, "derived": {}}
+        fresh: dict[str, Any] = {"_indexes": {}, "_own": {}, "_copies": {}, "derived": {}}
+        return self.__dict__ | fresh
+
+    def place(self, rows: Tensor) -> Tensor:
+        """Bring queries to where they are searched fastest."""
+        return rows if self.device is None else rows.to(self.device)
+
+    def _beside(self, name: str, column: Tensor, rows: Tensor) -> Tensor:
+        """Copy a column of the bank to the device of `rows`, once."""
+        if column.device == rows.device:
+            return column
+        source, copy = self._copies.get(name, (None, None))
+        if source is not column or copy is None or copy.device != rows.device:
+            copy = column.to(rows.device)
+            self._copies[name] = (column, copy)
+        return copy
 
     @property
     def labels(self) -> Tensor:
@@ -102,6 +128,7 @@ class MemoryViews:
         self._indexes.clear()
         self._own.clear()
         self.derived.clear()
+        self._copies.clear()
 
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
@@ -121,7 +148,8 @@ class MemoryViews:
                 f"The memory holds {len(positions)} rows that may be asked. Add rows first."
             )
         found = index.search(query, min(k, spare), query_ids)
-        return Neighbors(found.distances / spec.unit, positions[found.indices])
+        at = self._beside(f"positions {spec.name} {member}", positions, found.indices)
+        return Neighbors(found.distances / spec.unit, at[found.indices])
 
     def _index(self, spec: SpaceSpec, member: int) -> tuple[NeighborIndex, Tensor]:
         shared = spec.scope == "all" and not spec.per_member
@@ -134,6 +162,7 @@ class MemoryViews:
                 spec.metric,
                 len(positions),
                 memory_budget=self.memory_budget,
+                device=self.device,
             )
             everything = len(positions) == len(keys)
             index.fit(keys if everything else keys[positions], self.bank.ids[positions])
@@ -190,22 +219,26 @@ class MemoryViews:
         query_positions: Tensor | None = None,
     ) -> Neighborhood:
         """Describe what was found; `query_positions` when the queries are rows of the bank."""
-        labels = self.labels[found.indices]
+        here = found.indices
+        labels = self._beside("labels", self.labels, here)[here]
         n_known = base_log_proba.shape[1]
         own_opinion = None
         if spec.scope == "fold" and BASE in self.bank.keys:
-            stored = self.bank.keys[BASE]
+            stored = self._beside(BASE, self.bank.keys[BASE], here)
             known = labels < n_known
-            own_opinion = stored[found.indices, labels.clamp_max(n_known - 1)]
-            neutral = -torch.log(torch.tensor(float(n_known)))
+            own_opinion = stored[here, labels.clamp_max(n_known - 1)]
+            neutral = -torch.log(torch.tensor(float(n_known), device=here.device))
             own_opinion = torch.where(known, own_opinion, neutral)
         if query_positions is None:
-            reliability = self.bank.keys[spec.side][:, 0][found.indices]
+            reliability = self._beside(spec.side, self.bank.keys[spec.side], here)[:, 0][here]
         else:
             reliability = _pair_reliability(
-                found.indices, self.own_neighbors(spec, member), self.labels, query_positions
+                here,
+                self._beside(f"own {spec.name} {member}", self.own_neighbors(spec, member), here),
+                self._beside("labels", self.labels, here),
+                query_positions.to(here.device),
             )
-        weight = self.bank.sample_weight[found.indices]
+        weight = self._beside("weight", self.bank.sample_weight, here)[here]
         return describe_neighborhood(
             found.distances,
             labels,

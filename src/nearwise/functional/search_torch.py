@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ _KEY_TILE = 65536
 _SPARE = 16
 # Subtract the mean of the keys when it is longer than this many standard deviations.
 _LONG_MEAN = 2.0
+_UNIT32, _UNIT64 = 6.6e-8, 1.3e-16  # a little more than the rounding units
 
 # A little more than twice the rounding unit of what the two factors are rounded to.
 _BFLOAT16, _TF32 = 1.01 * 2.0**-7, 1.01 * 2.0**-10
@@ -27,6 +30,44 @@ _PRODUCT_ERRORS = {
 Ids = tuple[Tensor, Tensor] | None
 
 
+@dataclass(frozen=True)
+class PreparedKeys:
+    """Keys that are searched again and again, with what every search needs to know of them.
+
+    Attributes
+    ----------
+    keys : Tensor of shape (n_keys, n_features)
+    metric : Metric
+    center : Tensor of shape (n_features,) or None
+        Subtracted before products are taken.
+    norms : Tensor of shape (n_keys,)
+        L2 norms less the centre, in the widest type the device has.
+    longest : float
+        The largest norm.
+    """
+
+    keys: Tensor
+    metric: Metric
+    center: Tensor | None
+    norms: Tensor
+    longest: float
+
+    @classmethod
+    def of(cls, keys: Tensor, metric: Metric) -> Self:
+        """Look at all keys once."""
+        keys = keys.detach()
+        with torch.autocast(keys.device.type, enabled=False):
+            center = center_of(keys) if metric in ("euclidean", "sqeuclidean") else None
+            wide = _widest(keys)
+            parts = [
+                factors_of(part, center, torch.float32).to(wide).norm(dim=1)
+                for part in keys.split(_KEY_TILE)
+            ]
+            norms = torch.cat(parts)
+            longest = float(norms.max()) if len(norms) else 0.0
+        return cls(keys, metric, center, norms, longest)
+
+
 def search_torch(
     query: Tensor,
     keys: Tensor,
@@ -36,20 +77,24 @@ def search_torch(
     memory_budget: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return distances (b, k), indices (b, k) and the number found (b,); arguments are checked."""
-    device, width = query.device, query.shape[1]
-    n_kept = min(len(keys), n_neighbors + _SPARE)
-    key_step = max(1, min(len(keys), _KEY_TILE, memory_budget // 4 // (24 * width + 64)))
-    per_query = 24 * (key_step + n_kept) + 40 * n_kept * width + 24 * width
-    query_step = max(1, memory_budget // 2 // per_query)
-    empty = torch.empty(0, n_neighbors, device=device)
-    found = [(empty, empty.long(), torch.empty(0, dtype=torch.int64, device=device))]
-    with torch.autocast(device.type, enabled=False):
-        center = center_of(keys) if metric in ("euclidean", "sqeuclidean") else None
-        search = _Search(keys.detach(), n_neighbors, n_kept, metric, center, key_step)
-        for start in range(0, len(query), query_step):
-            here = slice(start, start + query_step)
+    return search_prepared(query, PreparedKeys.of(keys, metric), n_neighbors, ids, memory_budget)
+
+
+def search_prepared(
+    query: Tensor, prepared: PreparedKeys, n_neighbors: int, ids: Ids, memory_budget: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Search as `search_torch`, in keys that were looked at before."""
+    search = _Search(prepared, n_neighbors, memory_budget, with_ids=ids is not None)
+    empty = torch.empty(0, n_neighbors, device=query.device)
+    found = [(empty, empty.long(), torch.empty(0, dtype=torch.int64, device=query.device))]
+    with torch.autocast(query.device.type, enabled=False):
+        step = search.query_step(torch.float32)
+        for start in range(0, len(query), step):
+            here = slice(start, start + step)
             own = (ids[0][here], ids[1]) if ids else None
             found.append(search.rows(query[here].detach(), own))
+    if len(found) == 2:
+        return found[1]
     distances, indices, counts = (torch.cat(parts) for parts in zip(*found, strict=True))
     return distances, indices, counts
 
@@ -64,86 +109,129 @@ def center_of(keys: Tensor) -> Tensor | None:
     return mean if float(mean.norm()) > _LONG_MEAN * float(spread) else None
 
 
+def factors_of(rows: Tensor, center: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Operands of the matrix product: rows less the centre, in `dtype`."""
+    if center is None:
+        return rows.to(dtype)
+    if dtype == torch.float64:
+        rows = rows.to(dtype)
+    return (rows - center).to(dtype)
+
+
 class _Search:
-    """One search: keep a few more than `n_neighbors` by score, then measure those directly."""
+    """One search: keep a few more than `n_neighbors` by score, then measure those directly.
+
+    Scores are float32 products. Queries for which their rounding might hide a neighbor are scored
+    again in float64, where the device has it; those for which that may hide one still, as among
+    many copies of a row, are measured against all keys.
+    """
 
     def __init__(
-        self,
-        keys: Tensor,
-        n_neighbors: int,
-        n_kept: int,
-        metric: Metric,
-        center: Tensor | None,
-        key_step: int,
+        self, prepared: PreparedKeys, n_neighbors: int, memory_budget: int, *, with_ids: bool
     ) -> None:
-        self.keys, self.metric, self.center = keys, metric, center
-        self.n_neighbors, self.n_kept, self.key_step = n_neighbors, n_kept, key_step
+        self.prepared, self.keys, self.metric = prepared, prepared.keys, prepared.metric
+        self.n_neighbors, self.budget = n_neighbors, memory_budget
+        self.n_kept = min(len(self.keys), n_neighbors + _SPARE)
+        self.bytes_a_pair = 8 if not with_ids else 16
         # Apple's GPUs have no float64; distances are then exact to float32.
-        self.wide = torch.float32 if keys.device.type == "mps" else torch.float64
+        self.wide = _widest(self.keys)
+
+    def key_step(self, dtype: torch.dtype) -> int:
+        """Say how many keys are scored at once."""
+        width = self.keys.shape[1]
+        copied = self.prepared.center is not None or self.keys.dtype != dtype
+        per_key = (24 * width if copied else 0) + 64
+        return max(1, min(len(self.keys), _KEY_TILE, self.budget // 4 // per_key))
+
+    def query_step(self, dtype: torch.dtype) -> int:
+        """Say how many queries are scored at once."""
+        size = 2 if dtype == torch.float64 else 1
+        per_query = size * self.bytes_a_pair * (self.key_step(dtype) + self.n_kept)
+        per_query += 24 * self.keys.shape[1] + 64 * self.n_kept
+        return max(1, self.budget // 2 // per_query)
 
     def rows(self, query: Tensor, ids: Ids) -> tuple[Tensor, Tensor, Tensor]:
         """Search for one tile of queries."""
-        factors = self._factors(query)
+        distances, indices, left, unsure = self._by_scores(query, ids, torch.float32)
+        if self.wide == torch.float64 and len(unsure):
+            # A bfloat16 or float32 product was too coarse, as where the keys have collapsed.
+            for some in unsure.split(self.query_step(torch.float64)):
+                own = (ids[0][some], ids[1]) if ids else None
+                *found, _, again = self._by_scores(query[some], own, torch.float64)
+                distances[some], indices[some] = found
+                self._measure_all(query, ids, some[again], distances, indices)
+        elif len(unsure):
+            self._measure_all(query, ids, unsure, distances, indices)
+        return distances, indices, left
+
+    def _by_scores(
+        self, query: Tensor, ids: Ids, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Distances, indices and keys left of each query, and the queries that are not settled."""
+        factors = factors_of(query, self.prepared.center, dtype)
         norms = factors.to(self.wide).norm(dim=1)
-        score, kept, k_max, left = self._candidates(factors, ids)
-        exact = self._measure(query, self.keys[kept])
+        score, kept, left = self._candidates(factors, ids, dtype)
+        exact = self._measure_kept(query, kept)
         if ids:
             exact = exact.masked_fill(ids[1][kept] == ids[0][:, None], torch.inf)
         distances, indices = _first(exact, kept, self.n_neighbors)
-        if self.n_kept < len(self.keys):
-            # A dropped key scores at least as much as the last one kept. Unless that is more than
-            # rounding allows a neighbor to score, the whole row is measured.
-            limit = self._limit(distances[:, -1], norms, k_max)
-            unsure = ~(score[:, -1] > limit)
-            for i in unsure.nonzero()[:, 0].tolist():
-                own = (ids[0][i : i + 1], ids[1]) if ids else None
-                distances[i], indices[i] = self._whole_row(query[i : i + 1], own)
-        return distances, indices, left
+        if self.n_kept == len(self.keys):
+            return distances, indices, left, left[:0]
+        # A dropped key scores at least as much as the last one kept. Unless that is more than
+        # rounding allows a neighbor to score, there may be a nearer one among those dropped.
+        unsure = ~(score[:, -1] > self._limit(distances[:, -1], norms, dtype))
+        return distances, indices, left, unsure.nonzero()[:, 0]
 
-    def _factors(self, rows: Tensor) -> Tensor:
-        return rows.float() if self.center is None else (rows - self.center).float()
-
-    def _candidates(self, query: Tensor, ids: Ids) -> tuple[Tensor, Tensor, float, Tensor]:
+    def _candidates(
+        self, query: Tensor, ids: Ids, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]:
         n_keys, device = len(self.keys), query.device
-        score = torch.empty(len(query), 0, device=device)
+        score = torch.empty(len(query), 0, device=device, dtype=dtype)
         kept = torch.empty(len(query), 0, dtype=torch.int64, device=device)
         left = torch.full((len(query),), n_keys, device=device)
-        k_max = 0.0
-        for start in range(0, n_keys, self.key_step):
-            keys = self._factors(self.keys[start : start + self.key_step])
-            norms = keys.to(self.wide).norm(dim=1)
-            k_max = max(k_max, float(norms.max()))
-            tile = query @ keys.T
-            if self.metric in ("euclidean", "sqeuclidean"):
-                tile = norms.square().float() - 2.0 * tile
-            elif self.metric == "cosine":
-                tile = -tile / norms.clamp_min(torch.finfo(torch.float32).tiny).float()
-            else:
-                tile = -tile
+        step = self.key_step(dtype)
+        for start in range(0, n_keys, step):
+            keys = factors_of(self.keys[start : start + step], self.prepared.center, dtype)
+            wide = dtype == torch.float64
+            norms = keys.norm(dim=1) if wide else self.prepared.norms[start : start + step]
+            tile = self._scores(query @ keys.T, norms)
             if ids:
                 own = ids[1][start : start + len(keys)] == ids[0][:, None]
                 left = left - own.sum(1)
-                tile = tile.masked_fill(own, torch.inf)
+                tile.masked_fill_(own, torch.inf)
             near = tile.topk(min(self.n_kept, len(keys)), largest=False)
+            if step >= n_keys:
+                return near.values, near.indices, left
             score = torch.cat([score, near.values], 1)
             kept = torch.cat([kept, near.indices + start], 1)
             best = score.topk(min(self.n_kept, score.shape[1]), largest=False)
             score, kept = best.values, kept.gather(1, best.indices)
-        return score, kept, k_max, left
+        return score, kept, left
 
-    def _limit(self, worst: Tensor, q_norm: Tensor, k_max: float) -> Tensor:
+    def _scores(self, products: Tensor, norms: Tensor) -> Tensor:
+        """Turn products, in place, into what orders keys as their distances do."""
+        if self.metric in ("euclidean", "sqeuclidean"):
+            return products.mul_(-2.0).add_(norms.square().to(products.dtype))
+        if self.metric == "cosine":
+            lengths = norms.clamp_min(torch.finfo(torch.float32).tiny).to(products.dtype)
+            return products.neg_().div_(lengths)
+        return products.neg_()
+
+    def _limit(self, worst: Tensor, q_norm: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the largest score a row no farther than `worst` can have; see `kernels`."""
-        unit, width = 6.6e-8, self.keys.shape[1]
-        relative = (width + 16) * unit + product_error(self.keys.device)
+        wide = dtype == torch.float64
+        unit, k_max = _UNIT64 if wide else _UNIT32, self.prepared.longest
+        width = self.keys.shape[1]
+        relative = (width + 16) * unit + (0.0 if wide else product_error(self.keys.device))
         worst = worst.to(self.wide)
         if self.metric == "inner_product":
-            bound = worst + relative * q_norm * k_max + 8 * unit * worst.abs()
+            bound = worst + relative * q_norm * k_max + 8 * _UNIT32 * worst.abs()
         elif self.metric == "cosine":
-            bound = q_norm * (worst - 1) + (relative + 8 * unit) * q_norm
+            bound = q_norm * (worst - 1) + (relative + 8 * unit + 8 * _UNIT32 * worst) * q_norm
         else:
             squared = worst.square() if self.metric == "euclidean" else worst
             slack = 2 * relative * q_norm * k_max
-            slack = slack + 8 * unit * (k_max**2 + q_norm**2 + squared)
+            slack = slack + 8 * unit * (k_max**2 + q_norm**2) + 8 * _UNIT32 * squared
             bound = squared - q_norm**2 + slack
         return bound + bound.abs() * unit + (width + 1) * 1e-37 * (1 + q_norm + k_max)
 
@@ -151,14 +239,34 @@ class _Search:
         exact = paired_distances(query.to(self.wide), near.to(self.wide), self.metric).float()
         return exact.masked_fill(exact < 1e-30, 0.0) if self.metric == "cosine" else exact
 
-    def _whole_row(self, query: Tensor, ids: Ids) -> tuple[Tensor, Tensor]:
-        parts = self.keys.split(self.key_step)
-        exact = torch.cat([self._measure(query, part[None]) for part in parts], 1)
-        if ids:
-            exact = exact.masked_fill(ids[1] == ids[0][:, None], torch.inf)
-        order = torch.arange(len(self.keys), device=query.device)[None]
-        distances, indices = _first(exact, order, self.n_neighbors)
-        return distances[0], indices[0]
+    def _measure_kept(self, query: Tensor, kept: Tensor) -> Tensor:
+        step = max(1, self.budget // 4 // (40 * kept.shape[1] * query.shape[1]))
+        places = range(0, max(1, len(query)), step)
+        parts = [self._measure(query[i : i + step], self.keys[kept[i : i + step]]) for i in places]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _measure_all(
+        self, query: Tensor, ids: Ids, rows: Tensor, distances: Tensor, indices: Tensor
+    ) -> None:
+        """Measure the distances of some queries to every key, and put down the smallest."""
+        if not len(rows):
+            return
+        together = max(1, self.budget // 4 // (32 * len(self.keys)))
+        for some in rows.split(together):
+            step = max(1, self.budget // 4 // (40 * self.keys.shape[1] * len(some)))
+            parts = [
+                self._measure(query[some], part.expand(len(some), *part.shape))
+                for part in self.keys.split(step)
+            ]
+            exact = torch.cat(parts, 1)
+            if ids:
+                exact = exact.masked_fill(ids[1] == ids[0][some][:, None], torch.inf)
+            order = torch.arange(len(self.keys), device=query.device).expand(exact.shape)
+            distances[some], indices[some] = _first(exact, order, self.n_neighbors)
+
+
+def _widest(keys: Tensor) -> torch.dtype:
+    return torch.float32 if keys.device.type == "mps" else torch.float64
 
 
 def _first(exact: Tensor, positions: Tensor, n_neighbors: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.distances import check_metric
-from nearwise.functional.search import check_n_neighbors, check_rows, search_checked
+from nearwise.functional.search import (
+    check_left,
+    check_n_neighbors,
+    check_rows,
+    search_checked,
+)
+from nearwise.functional.search_torch import PreparedKeys, search_prepared
 from nearwise.functional.tiles import KeyNorms, refuse_not_finite
 from nearwise.memory import checks
 from nearwise.memory.locks import ReadWriteLock
@@ -78,6 +84,7 @@ def make_index(
     n_rows: int | None = None,
     *,
     memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    device: torch.device | None = None,
 ) -> NeighborIndex:
     """Make an index by name.
 
@@ -92,6 +99,9 @@ def make_index(
         Rows to come; "auto" needs it.
     memory_budget : int, default=256 MiB
         Bytes of working memory of a search.
+    device : torch.device, optional
+        Where "exact" keeps and searches its rows, see `ExactIndex`; with one "auto" is "exact" at
+        every size. The FAISS indexes search on the CPU.
 
     Returns
     -------
@@ -110,9 +120,9 @@ def make_index(
     if name == "auto":
         if n_rows is None:
             raise ValueError('index="auto" needs n_rows to choose by. Pass the number of rows.')
-        name = "exact" if n_rows < AUTO_EXACT_BELOW else "ivf-flat"
+        name = "exact" if n_rows < AUTO_EXACT_BELOW or device is not None else "ivf-flat"
     if name == "exact":
-        return ExactIndex(metric, memory_budget=memory_budget)
+        return ExactIndex(metric, memory_budget=memory_budget, device=device)
     from nearwise.memory import faiss_index
 
     return faiss_index.FAISS_INDEXES[name](metric, memory_budget=memory_budget)
@@ -261,16 +271,55 @@ class ExactIndex(BaseIndex):
     """Searches all rows, on the device they lie on; see `nearwise.functional.topk_neighbors`.
 
     Queries on another device are moved there and their neighbors back.
+
+    Parameters
+    ----------
+    metric, memory_budget
+        As for every index.
+    device : torch.device, optional
+        Rows are moved there and searched in plain torch, on a CPU too. None: they stay where they
+        are, and on a CPU they are searched by compiled loops.
     """
 
     _norms: KeyNorms | None = None
+    _prepared: PreparedKeys | None = None
+
+    def __init__(
+        self,
+        metric: Metric = "euclidean",
+        *,
+        memory_budget: int = DEFAULT_MEMORY_BUDGET,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(metric, memory_budget=memory_budget)
+        self.device = device
+
+    def _place(self, rows: Tensor) -> Tensor:
+        return rows if self.device is None else rows.to(self.device)
 
     def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
         rows = query.to(self._keys.device)
-        found = self._search_exactly(rows, n_neighbors, query_ids, self._norms)
+        if self._prepared is None:
+            found = self._search_exactly(rows, n_neighbors, query_ids, self._norms)
+        else:
+            found = self._search_prepared(rows, self._prepared, n_neighbors, query_ids)
         return Neighbors(*(part.to(query.device) for part in found))
 
+    def _search_prepared(
+        self, query: Tensor, prepared: PreparedKeys, n_neighbors: int, query_ids: Tensor | None
+    ) -> Neighbors:
+        ids = None if query_ids is None else (query_ids, self._ids)
+        budget = self.memory_budget
+        distances, indices, left = search_prepared(query, prepared, n_neighbors, ids, budget)
+        if ids and len(query):
+            check_left(int(left.min()), n_neighbors, len(self))
+        return Neighbors(distances, indices)
+
     def _build(self) -> None:
+        self._norms = self._prepared = None
+        if self.device is not None or self._keys.device.type != "cpu":
+            self._prepared = PreparedKeys.of(self._keys, self.metric)
+            return
         is_euclidean = self.metric in ("euclidean", "sqeuclidean")
         self._norms = KeyNorms.of(self._keys, is_euclidean)
 

@@ -109,11 +109,7 @@ class Backbone(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Features (B, width) of normalised pixels (B, c, h, w)."""
-        output = self.model(pixel_values=pixels, **self._options)
-        if output.last_hidden_state.ndim == 4:
-            return _pool(output.last_hidden_state)
-        pooled: Tensor | None = getattr(output, "pooler_output", None)
-        return output.last_hidden_state[:, 0] if pooled is None else pooled
+        return _vector(self.model(pixel_values=pixels, **self._options))
 
     def stages(self, pixels: Tensor) -> dict[str, Tensor]:
         """Features averaged over the image, at each depth, first to last.
@@ -121,15 +117,31 @@ class Backbone(nn.Module):
         A residual network gives "stem" and one entry a stage; a transformer its layers at each
         quarter of the depth, averaged over tokens, and its "output".
         """
+        return self.vector_and_stages(pixels)[1]
+
+    def vector_and_stages(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Give what `forward` and `stages` return, from one pass."""
         output = self.model(pixel_values=pixels, output_hidden_states=True, **self._options)
-        hidden = output.hidden_states
-        if hidden[0].ndim == 4:
-            names = ["stem", *(f"stage{depth}" for depth in range(1, len(hidden)))]
-            return {name: _pool(h) for name, h in zip(names, hidden, strict=True)}
-        last = len(hidden) - 1
-        depths = sorted({max(1, round(last * quarter / 4)) for quarter in (1, 2, 3, 4)})
-        layers = {f"layer{depth}": hidden[depth].mean(dim=1) for depth in depths}
-        return {**layers, "output": output.last_hidden_state[:, 0]}
+        return _vector(output), _stages(output)
+
+
+def _vector(output: Any) -> Tensor:
+    last: Tensor = output.last_hidden_state
+    if last.ndim == 4:
+        return _pool(last)
+    pooled: Tensor | None = getattr(output, "pooler_output", None)
+    return last[:, 0] if pooled is None else pooled
+
+
+def _stages(output: Any) -> dict[str, Tensor]:
+    hidden = output.hidden_states
+    if hidden[0].ndim == 4:
+        names = ["stem", *(f"stage{depth}" for depth in range(1, len(hidden)))]
+        return {name: _pool(h) for name, h in zip(names, hidden, strict=True)}
+    last = len(hidden) - 1
+    depths = sorted({max(1, round(last * quarter / 4)) for quarter in (1, 2, 3, 4)})
+    layers = {f"layer{depth}": hidden[depth].mean(dim=1) for depth in depths}
+    return {**layers, "output": output.last_hidden_state[:, 0]}
 
 
 def named_backbone(

@@ -179,8 +179,20 @@ class ImageEmbedder(Embedder):
 
     def key(self, embedded: Tensor) -> Tensor:
         """Key (B, dim) of normalised pixels (B, c, h, w), in float32 also under autocast."""
-        key: Tensor = self.trunk(embedded).float()
+        return self._finished(self.trunk(embedded))
+
+    def key_of_vector(self, vector: Tensor) -> Tensor:
+        """Key (B, dim) of what the backbone made of images, (B, width)."""
+        return self._finished(self.trunk.get_submodule("projection")(vector))
+
+    def _finished(self, projected: Tensor) -> Tensor:
+        key = projected.float()
         return F.normalize(key, dim=-1) if self.normalize else key
+
+    def vector_and_stages(self, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Vector (B, width) for `key_of_vector`, and what `stages` returns, from one pass."""
+        vector, features = self.backbone.vector_and_stages(self.embed(images))
+        return vector, {name: feature.float() for name, feature in features.items()}
 
     def stages(self, images: Tensor) -> dict[str, Tensor]:
         """Features of each depth of the backbone, averaged over the image, by name.

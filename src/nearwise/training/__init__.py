@@ -9,24 +9,36 @@ from nearwise.training.attention import (
 )
 from nearwise.training.augment import Augmentation, augment
 from nearwise.training.config import TrainConfig
-from nearwise.training.embedding_cache import cached_encode, cached_stages
-from nearwise.training.encode import encode, encode_stages, predict_head, predict_neighbors
+from nearwise.training.embedding_cache import cached_backbone, cached_encode, cached_stages
+from nearwise.training.encode import (
+    BackboneFeatures,
+    encode,
+    encode_backbone,
+    encode_stages,
+    keys_of_features,
+    predict_head,
+    predict_neighbors,
+)
 from nearwise.training.loop import TrainingResult, train_embedder
 from nearwise.training.rows import TrainingRows
 
 __all__ = [
     "Augmentation",
+    "BackboneFeatures",
     "HeadConfig",
     "HeadRows",
     "TrainConfig",
     "TrainingResult",
     "TrainingRows",
     "augment",
+    "cached_backbone",
     "cached_encode",
     "cached_stages",
     "encode",
+    "encode_backbone",
     "encode_stages",
     "held_out_nll",
+    "keys_of_features",
     "predict_head",
     "predict_neighbors",
     "predict_with_head",

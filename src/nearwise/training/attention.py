@@ -104,6 +104,12 @@ class HeadRows:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: torch.device) -> "HeadRows":
+        """Return the rows on another device."""
+        spaces = [Neighborhood(*(part.to(device) for part in seen)) for seen in self.spaces]
+        parts = (self.base_log_proba, self.labels, self.weight)
+        return HeadRows(spaces, *(part.to(device) for part in parts))
+
     def take(self, rows: Tensor) -> "HeadRows":
         """Return some of the rows."""
         return HeadRows(
@@ -130,6 +136,7 @@ def train_head(
     Parameters
     ----------
     head : NeighborHead
+        On the device of the rows.
     train, held_out : HeadRows
         Distinct rows.
     config : HeadConfig
@@ -178,7 +185,8 @@ def _descend(
     history: list[dict[str, Any]] = [{"epoch": 0, "train_loss": None, "held_out_nll": best_nll}]
     try:
         for epoch in range(1, epochs + 1):
-            order = torch.randperm(len(train), generator=generator)
+            # Drawn on the CPU: the same batches on every device.
+            order = torch.randperm(len(train), generator=generator).to(train.labels.device)
             losses = []
             for rows in order[: size * config.steps_per_epoch].split(size):
                 loss = _loss(head, train.take(rows), config.neighbor_weight)
@@ -247,7 +255,9 @@ def predict_with_head(
     with torch.no_grad():
         parts = [
             head([seen.take(rows) for seen in spaces], base_log_proba[rows])
-            for rows in torch.arange(len(base_log_proba)).split(_CHUNK)
+            for rows in torch.arange(len(base_log_proba), device=base_log_proba.device).split(
+                _CHUNK
+            )
         ]
     width = max(part.log_proba.shape[1] for part in parts)
     return HeadOutput(

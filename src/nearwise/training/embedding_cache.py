@@ -13,12 +13,19 @@ from torch import Tensor
 
 from nearwise.memory.store import StoreError, read_folder, write_folder
 from nearwise.nn import NeighborNetwork
-from nearwise.training.encode import Precision, encode, encode_stages
+from nearwise.training.encode import (
+    BackboneFeatures,
+    Precision,
+    encode,
+    encode_backbone,
+    encode_stages,
+)
 from nearwise.training.rows import TrainingRows
 
 KIND = "nearwise-embeddings"
 FORMAT_VERSION = 1
-_KEYS = "keys"
+_KEYS, _VECTORS = "keys", "backbone vectors"
+_OF_PROJECTION = ("dim", "projection_norm", "normalize", "frozen")
 
 
 def cached_encode(
@@ -75,6 +82,30 @@ def cached_stages(
     return _stored(Path(folder) / name, compute, rows.x_num.device)
 
 
+def cached_backbone(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = "float32",
+) -> BackboneFeatures:
+    """Give what `encode_backbone` makes of images, from `folder` as `cached_encode`.
+
+    The projection and the head have no part in it: all networks over one frozen backbone share
+    what is stored.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        features = encode_backbone(network, rows, precision=precision)
+        return {_VECTORS: features.vectors, **features.stages}
+
+    name = _content_hash(
+        network, rows, {"what": _VECTORS, "precision": precision}, without="trunk.projection."
+    )
+    tensors = dict(_stored(Path(folder) / name, compute, rows.x_num.device))
+    return BackboneFeatures(tensors.pop(_VECTORS), tensors)
+
+
 def _stored(
     path: Path, compute: Callable[[], dict[str, Tensor]], device: torch.device
 ) -> dict[str, Tensor]:
@@ -103,10 +134,19 @@ def _stored(
     return tensors
 
 
-def _content_hash(network: NeighborNetwork, rows: TrainingRows, settings: dict[str, str]) -> str:
-    embedder = network.embedder
-    digest = hashlib.sha256(json.dumps([embedder.config, settings], sort_keys=True).encode())
-    named = {**embedder.state_dict(), "rows/x_num": rows.x_num, "rows/x_cat": rows.x_cat}
+def _content_hash(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    settings: dict[str, str],
+    without: str | None = None,
+) -> str:
+    """Hash of all that decides a result; `without` names the weights that have no part in it."""
+    config, weights = network.embedder.config, network.embedder.state_dict()
+    if without is not None:
+        config = {name: value for name, value in config.items() if name not in _OF_PROJECTION}
+        weights = {name: part for name, part in weights.items() if not name.startswith(without)}
+    digest = hashlib.sha256(json.dumps([config, settings], sort_keys=True).encode())
+    named = {**weights, "rows/x_num": rows.x_num, "rows/x_cat": rows.x_cat}
     for name, tensor in named.items():
         digest.update(name.encode())
         if tensor is not None:

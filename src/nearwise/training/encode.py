@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -95,17 +95,70 @@ def encode_stages(
     features : dict of str to float32 Tensor of shape (n, width of that depth)
         First depth to last; names as in `ImageEmbedder.stages`.
     """
-    embedder = network.embedder
-    if not isinstance(embedder, ImageEmbedder):
-        raise ValueError(
-            f"Only an ImageEmbedder has stages; this network has a {type(embedder).__name__}."
-        )
+    embedder = _image_embedder(network)
     size = chunk_size or rows_at_once(embedder, rows)
     with evaluating(network), autocast(rows.x_num.device, precision):
         parts = in_chunks(
             lambda start, stop: embedder.stages(rows.x_num[start:stop]), len(rows), size
         )
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+class BackboneFeatures(NamedTuple):
+    """What one pass of a backbone makes of images.
+
+    Attributes
+    ----------
+    vectors : Tensor of shape (n, width)
+        For `keys_of_features`.
+    stages : dict of str to float32 Tensor of shape (n, width of that depth)
+        As from `encode_stages`.
+    """
+
+    vectors: Tensor
+    stages: dict[str, Tensor]
+
+
+def encode_backbone(
+    network: NeighborNetwork, rows: TrainingRows, *, precision: Precision = "float32"
+) -> BackboneFeatures:
+    """Vectors and features at each depth of images, in eval mode, from one pass.
+
+    Parameters as for `encode_stages`.
+    """
+    embedder = _image_embedder(network)
+    with evaluating(network), autocast(rows.x_num.device, precision):
+        parts = in_chunks(
+            lambda start, stop: embedder.vector_and_stages(rows.x_num[start:stop]),
+            len(rows),
+            rows_at_once(embedder, rows),
+        )
+    stages = {name: torch.cat([part[1][name] for part in parts]) for name in parts[0][1]}
+    return BackboneFeatures(torch.cat([part[0] for part in parts]), stages)
+
+
+def keys_of_features(
+    network: NeighborNetwork,
+    features: BackboneFeatures,
+    rows: TrainingRows,
+    *,
+    precision: Precision = "float32",
+) -> Tensor:
+    """Keys of `rows`, as `encode` makes them, of what the backbone made of those rows."""
+    embedder = _image_embedder(network)
+    with evaluating(network), autocast(rows.x_num.device, precision):
+        # In the pieces that `encode` takes: products of other sizes round otherwise.
+        pieces = features.vectors.split(rows_at_once(embedder, rows))
+        return torch.cat([embedder.key_of_vector(piece) for piece in pieces])
+
+
+def _image_embedder(network: NeighborNetwork) -> ImageEmbedder:
+    embedder = network.embedder
+    if not isinstance(embedder, ImageEmbedder):
+        raise ValueError(
+            f"Only an ImageEmbedder has stages; this network has a {type(embedder).__name__}."
+        )
+    return embedder
 
 
 def rows_at_once(embedder: Embedder, rows: TrainingRows) -> int:

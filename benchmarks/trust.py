@@ -10,13 +10,12 @@ maximum probability; the share of wrong answers lies under its 95 % bound in 95 
 Two cheap fits a split (30 % of rows are the test part, stratified): "cross-fitted" is
 preset="fast", embedder="identity"; "held-out" is validation_fraction=.2, base=None,
 embedder="identity", judged by the rows held out. adult is a random 4,000 rows. Rows are kept in
-runs/trust as they finish; run again, it goes on. Writes benchmarks/results/trust.json.
+runs/trust as they finish; run again, it goes on. Writes benchmarks/results/trust.json, keeping its
+other data sets.
 """
 
 import argparse
 import json
-import shlex
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from sklearn.model_selection import train_test_split
 from nearwise import AttnKNNClassifier
 from nearwise.cli.parsing import parse_seeds, split_list
 from nearwise.data import load_dataset
-from nearwise.experiments.measure import hardware, versions
+from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.records import plain, write_aside
 from nearwise.metrics import augrc, aurc, evaluate_sets, paired_difference
 from nearwise.report.summary import mean_with_interval
@@ -182,7 +181,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)
     options.runs.mkdir(parents=True, exist_ok=True)
-    summary: dict[str, Any] = {}
+    told = json.loads(options.out.read_text()) if options.out.exists() else {}
+    summary: dict[str, Any] = told.get("results", {})
     for name in split_list(options.datasets):
         X, y = read(name, options.data_root)
         for fit in split_list(options.fits):
@@ -193,7 +193,10 @@ def main() -> None:
                     text = json.dumps(plain(run(X, y, FITS[fit], seed)))
                     write_aside(place, text.encode())
                 rows.append(json.loads(place.read_text()))
-            summary.setdefault(name, {})[fit] = found = summarize(rows)
+            summary.setdefault(name, {})[fit] = found = {
+                "command": f"python benchmarks/{command_line()}",
+                **summarize(rows),
+            }
             coverage = found["sets"]["lac"]["coverage"]
             save(summary, options.out)
             print(f"{name} {fit}: {len(rows)} splits, coverage {coverage['mean']:.4f}", flush=True)
@@ -202,7 +205,6 @@ def main() -> None:
 def save(summary: dict[str, Any], out: Path) -> None:
     """Write what there is so far, with its conditions."""
     told = {
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "hardware": hardware(),
         "versions": versions(),
         "asked": {"confidence": CONFIDENCE, "coverage": COVERAGE, "max_risk": RISK},

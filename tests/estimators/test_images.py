@@ -239,3 +239,21 @@ def test_images_of_another_size_are_refused(data, fitted):
 def test_only_arrays_of_three_or_four_axes_are_images():
     assert is_images(np.zeros((2, 3, 4, 1))) and is_images(torch.zeros(2, 3, 4))
     assert not is_images(np.zeros((2, 3))) and not is_images([[[1, 2]]])
+
+
+def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_path):
+    images, labels = patches(seed=1)
+    noise = np.random.default_rng(0).integers(0, 256, images[:8].shape, dtype=np.uint8)
+    held = len(fitted._state.held.labels)
+    for views in (None, []):
+        chosen = fitted.predict_selective(images, coverage=0.9, views=views)
+        assert chosen.n_judged == held
+        assert chosen.accepted.mean() > 0.5
+        sets = fitted.predict_set(images, 0.8, views=views)
+        assert sets[np.arange(len(labels)), np.searchsorted(fitted.classes_, labels)].mean() > 0.6
+        odd, usual = (fitted.stranger_p_value(x, "distance", views=views) for x in (noise, images))
+        assert odd.mean() < usual.mean()
+    fitted.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_set(images, 0.8), fitted.predict_set(images, 0.8))
+    np.testing.assert_array_equal(again.stranger_score(noise), fitted.stranger_score(noise))

@@ -18,8 +18,6 @@ again, it goes on. Writes benchmarks/results/strangers.json, keeping its other d
 
 import argparse
 import json
-import shlex
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -31,7 +29,7 @@ from sklearn.model_selection import train_test_split
 from nearwise import AttnKNNClassifier
 from nearwise.cli.parsing import parse_seeds, split_list
 from nearwise.data import load_dataset, load_images
-from nearwise.experiments.measure import hardware, versions
+from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.records import plain, write_aside
 from nearwise.metrics import evaluate_detection, paired_difference
 from nearwise.report.summary import mean_with_interval
@@ -41,7 +39,7 @@ TABLES = ("digits", "wine", "letter", "cifar10-features")
 SCORES = ("combined", "distance", "sparsity", "null_mass", "entropy")
 BASELINE = "max_proba"
 MOST = {"letter": 4000, "cifar10-features": 6000}
-CHEAP: dict[str, Any] = {"preset": "fast", "embedder": "identity"}
+CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "head_params": {"epochs": 8}}
 SETTINGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(TABLES, CHEAP),
     "small": {"embedder": "resnet-small", "train_params": {"epochs": 8}},
@@ -196,9 +194,8 @@ def main() -> None:
                 )
                 write_aside(place, json.dumps(plain(found)).encode())
             rows.append(json.loads(place.read_text()))
-        program = f"benchmarks/{Path(sys.argv[0]).name}"
         told[label] = {
-            "command": shlex.join(["python", program, *sys.argv[1:]]),
+            "command": f"python benchmarks/{command_line()}",
             "hardware": hardware(),
             "versions": versions(),
             "settings": SETTINGS[options.size if images else name],

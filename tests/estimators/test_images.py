@@ -291,3 +291,21 @@ def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
         AttnKNNClassifier(**QUICK, cache_dir=tmp_path).fit(*data)
     with pytest.raises(ValueError, match="there is none"):
         AttnKNNClassifier(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)
+
+
+def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_path):
+    images, labels = patches(seed=1)
+    noise = np.random.default_rng(0).integers(0, 256, images[:8].shape, dtype=np.uint8)
+    held = len(fitted._state.held.labels)
+    for views in (None, []):
+        chosen = fitted.predict_selective(images, coverage=0.9, views=views)
+        assert chosen.n_judged == held
+        assert chosen.accepted.mean() > 0.5
+        sets = fitted.predict_set(images, 0.8, views=views)
+        assert sets[np.arange(len(labels)), np.searchsorted(fitted.classes_, labels)].mean() > 0.6
+        odd, usual = (fitted.stranger_p_value(x, "distance", views=views) for x in (noise, images))
+        assert odd.mean() < usual.mean()
+    fitted.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_set(images, 0.8), fitted.predict_set(images, 0.8))
+    np.testing.assert_array_equal(again.stranger_score(noise), fitted.stranger_score(noise))

@@ -18,6 +18,7 @@ _FOLDS = 5
 _FEWEST = 10  # rows right and rows wrong below which nothing is learned about being wrong
 _GRID = 50  # coverages tried for a risk: 0.02, 0.04, .., 1
 _FLOOR = 1e-6
+_RESAMPLES, _SURE = 100, 0.95  # how a score is preferred to the maximum probability
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Judge:
     n_thresholds = _GRID
 
     def __init__(self, rows: JudgedRows) -> None:
-        self.correct = rows.correct
+        self.rows, self.correct = rows, rows.correct
         self.combination = fit_combination(rows)
         self.scores: dict[str, np.ndarray] = {
             name: plain_score(name, rows.parts, rows.remoteness) for name in PLAIN
@@ -179,7 +180,11 @@ class Judge:
         }
 
     def choose(self, name: Score | Literal["auto"]) -> Score:
-        """Give the score asked for, or the one with the lowest AURC.
+        """Give the score asked for, or the best.
+
+        That is the one with the lowest AURC where it lies below that of the maximum probability
+        in 95 of 100 bootstrap resamples of the judged rows, else the maximum probability: few
+        wrong rows would often choose by chance.
 
         Raises
         ------
@@ -187,7 +192,8 @@ class Judge:
             If the name is unknown, or too few rows are wrong to learn from.
         """
         if name == "auto":
-            return min(self.aurc, key=self.aurc.__getitem__)  # type: ignore[arg-type]
+            best: Score = min(self.aurc, key=self.aurc.__getitem__)  # type: ignore[arg-type]
+            return best if self._surely_better(best) else "max_proba"
         if name in self.scores:
             return name
         known = ", ".join(map(repr, ("auto", *PLAIN, "learned")))
@@ -198,6 +204,19 @@ class Judge:
             f"right, and of {len(self.correct)} there are {int((~self.correct).sum())} and "
             f'{int(self.correct.sum())}. Use score="auto".'
         )
+
+    def _surely_better(self, name: Score) -> bool:
+        rng, n = np.random.default_rng(0), len(self.correct)
+        lower = 0
+        for _ in range(_RESAMPLES):
+            some = rng.integers(0, n, n)
+            labels, proba = self.rows.labels[some], self.rows.parts.proba[some]
+            there, usual = (
+                aurc(labels, proba, confidence=self.scores[one][some])
+                for one in (name, "max_proba")
+            )
+            lower += there < usual
+        return lower >= _SURE * _RESAMPLES
 
     def score(self, name: Score, parts: Parts, remoteness: Remoteness) -> np.ndarray:
         """Score new rows, larger is surer, (n,)."""

@@ -74,7 +74,8 @@ class KnowsItsLimits(AnswersQueries):
             What orders the rows: "max_proba", "margin" (of the two most probable classes),
             "entropy", "null_mass" (attention that went to no neighbor), "distance" (to the k-th
             neighbor), "learned" (a cross-fitted logistic regression on all of these), or "auto":
-            the one with the lowest AURC on the judged rows.
+            the one with the lowest AURC on the judged rows where that is clearly below the AURC
+            of "max_proba", else that.
         confidence : float in (0, 1), default=0.95
             With which the risk bound holds.
         views : sequence of arrays like `X`, optional

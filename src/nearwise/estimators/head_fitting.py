@@ -57,7 +57,12 @@ def choose_heads(
     }
     judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:_TRIED]])
     tried_nll = {
-        pooling: mean_nll(fit.log_proba[judged], problem.truth[judged], problem.row_weight[judged])
+        pooling: mean_nll(
+            fit.log_proba[judged],
+            problem.truth[judged],
+            problem.row_weight[judged],
+            problem.transition,
+        )
         for pooling, fit in tried.items()
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
@@ -75,17 +80,16 @@ def choose_heads(
 
 def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: FitSettings) -> None:
     """Decide by out-of-fold predictions on the head's share and on the temperatures."""
-    oof_nll = mean_nll(fit.log_proba, data.labels, data.weight)
+    given = (data.labels, data.weight, data.transition)
+    oof_nll = mean_nll(fit.log_proba, *given)
     state.part_temperatures = tuple(
-        fit_temperature(part, data.labels, data.weight)[0]
-        for part in (data.base_log_proba, fit.alone)
+        fit_temperature(part, *given)[0] for part in (data.base_log_proba, fit.alone)
     )
     state.acceptance = (
         accept(
             fit.log_proba,
             data.base_log_proba if state.has_base else None,
-            data.labels,
-            data.weight,
+            *given,
         )
         if settings.calibrate
         else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
@@ -103,7 +107,7 @@ def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
         for seen in zip(*(view.spaces for view in views), strict=True)
     ]
     base = torch.cat([view.base_log_proba for view in views])[back]
-    return HeadRows(spaces, base, problem.truth, problem.row_weight)
+    return HeadRows(spaces, base, problem.truth, problem.row_weight, problem.transition)
 
 
 def _cross_fit_heads(

@@ -7,12 +7,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nearwise.functional import Metric, Neighbors
+from nearwise.functional import Metric, Neighbors, posterior_log_proba
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.nn import Neighborhood, describe_neighborhood
 
 FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
 BASE = "side.base"  # out-of-fold log-probabilities of the base
+EVIDENCE = "side.evidence"  # log-probabilities of a row's true label, its given one not seen
 _OWN_NEIGHBORS = 16
 
 
@@ -77,29 +78,77 @@ class MemoryViews:
     index : IndexName
     memory_budget : int
         Bytes of working memory of a search.
+    transitions : Tensor of shape (n_members or 1, C, C), optional
+        From true to given labels as each member knows it, where labels are noisy. Members then
+        see each row's most probable true label, by Bayes' rule from its given label and from the
+        column EVIDENCE of the member.
     """
 
     def __init__(
-        self, bank: MemoryBank, specs: Iterable[SpaceSpec], index: IndexName, memory_budget: int
+        self,
+        bank: MemoryBank,
+        specs: Iterable[SpaceSpec],
+        index: IndexName,
+        memory_budget: int,
+        transitions: Tensor | None = None,
     ) -> None:
-        self.bank, self.specs = bank, list(specs)
+        self.bank, self.specs, self.transitions = bank, list(specs), transitions
         self.index, self.memory_budget = index, memory_budget
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
+        self._posterior: dict[int, Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
-        return self.__dict__ | {"_indexes": {}, "_own": {}}
+        return self.__dict__ | {"_indexes": {}, "_own": {}, "_posterior": {}}
+
+    def doubt(self, transitions: Tensor | None, evidence: Tensor | None) -> None:
+        """Take labels for noisy: remember what speaks for the true ones, member by member."""
+        self.transitions = transitions
+        for member, one in enumerate(() if evidence is None else evidence):
+            self.bank.keys[f"{EVIDENCE}_{member}"] = one
+
+    def labels(self, member: int) -> Tensor:
+        """Class positions of the remembered rows, as a member takes them to be."""
+        posterior = self.posterior(member)
+        return self.bank.labels if posterior is None else posterior.argmax(1)
+
+    def posterior(self, member: int) -> Tensor | None:
+        """Probabilities of the rows' true labels (n, n_classes); None where those given are true.
+
+        A label of a class that came after fitting is taken as it is.
+        """
+        if self.transitions is None:
+            return None
+        member = min(member, len(self.transitions) - 1)
+        if member not in self._posterior:
+            transition, given = self.transitions[member], self.bank.labels
+            n_known = len(transition)
+            known = given < n_known
+            seen = torch.where(known, given, 0)
+            evidence = self.bank.keys[f"{EVIDENCE}_{member}"]
+            proba = posterior_log_proba(evidence, transition, seen).exp()
+            proba = torch.nn.functional.pad(proba, (0, self.bank.n_classes - n_known))
+            whole = torch.nn.functional.one_hot(given, self.bank.n_classes).to(proba)
+            self._posterior[member] = torch.where(known[:, None], proba, whole)
+        return self._posterior[member]
+
+    def side(self, spec: SpaceSpec, member: int) -> str:
+        """Name of the bank's column with the rows' reliability, as a member judges it."""
+        if self.transitions is None or spec.scope == "fold":
+            return spec.side
+        return f"{spec.side}_{min(member, len(self.transitions) - 1)}"
 
     @property
-    def labels(self) -> Tensor:
-        """Class positions of the remembered rows."""
-        return self.bank.labels
+    def judges(self) -> range:
+        """Members that see labels each in their own way; the first one speaks for all else."""
+        return range(1 if self.transitions is None else len(self.transitions))
 
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed."""
         self._indexes.clear()
         self._own.clear()
+        self._posterior.clear()
 
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
@@ -157,7 +206,8 @@ class MemoryViews:
         """Share of each row's own neighbors that carry its label, (n, 1); 0.5 where unknown."""
         own = self.own_neighbors(spec, member)
         m = max(own.shape[1] - 1, 1)
-        same = (self.labels[own[:, :m].clamp_min(0)] == self.labels[:, None]).float().mean(1)
+        labels = self.labels(member)
+        same = (labels[own[:, :m].clamp_min(0)] == labels[:, None]).float().mean(1)
         same[own[:, 0] < 0] = 0.5
         return same[:, None]
 
@@ -171,11 +221,12 @@ class MemoryViews:
         """
         keys = self.bank.keys[spec.key(member)][positions]
         found = self.search(spec, member, keys, _OWN_NEIGHBORS, self.bank.ids[positions])
-        labels = self.labels[positions]
-        same = (self.labels[found.indices] == labels[:, None]).float().sum(1)
-        others = torch.bincount(self.labels)[labels] - 1
+        everyone = self.labels(member)
+        labels = everyone[positions]
+        same = (everyone[found.indices] == labels[:, None]).float().sum(1)
+        others = torch.bincount(everyone)[labels] - 1
         k = float(found.indices.shape[1])
-        usual = self.bank.keys[spec.side].mean()
+        usual = self.bank.keys[self.side(spec, member)].mean()
         of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
         return torch.where(labels < n_known, same / k, of_new_class)
 
@@ -188,7 +239,9 @@ class MemoryViews:
         query_positions: Tensor | None = None,
     ) -> Neighborhood:
         """Describe what was found; `query_positions` when the queries are rows of the bank."""
-        labels = self.labels[found.indices]
+        everyone, posterior = self.labels(member), self.posterior(member)
+        labels = everyone[found.indices]
+        certainty = None if posterior is None else posterior.amax(1)[found.indices]
         n_known = base_log_proba.shape[1]
         own_opinion = None
         if spec.scope == "fold" and BASE in self.bank.keys:
@@ -197,11 +250,13 @@ class MemoryViews:
             own_opinion = stored[found.indices, labels.clamp_max(n_known - 1)]
             neutral = -torch.log(torch.tensor(float(n_known)))
             own_opinion = torch.where(known, own_opinion, neutral)
+        elif certainty is not None:
+            own_opinion = torch.log(certainty)
         if query_positions is None:
-            reliability = self.bank.keys[spec.side][:, 0][found.indices]
+            reliability = self.bank.keys[self.side(spec, member)][:, 0][found.indices]
         else:
             reliability = _pair_reliability(
-                found.indices, self.own_neighbors(spec, member), self.labels, query_positions
+                found.indices, self.own_neighbors(spec, member), everyone, query_positions
             )
         weight = self.bank.sample_weight[found.indices]
         return describe_neighborhood(
@@ -211,6 +266,7 @@ class MemoryViews:
             base_log_proba,
             own_opinion,
             torch.log(weight),
+            certainty,
         )
 
 
@@ -233,8 +289,8 @@ def note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> Non
             own = bank.keys[FOLD][:, :1] == member
             before = bank.keys.get(spec.side, torch.full((len(bank), 1), 0.5))
             bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
-        elif member == 0 and not spec.per_member:
-            bank.keys[spec.side] = views.reliability(spec, member)
+        elif spec.judged_in == spec.name and member in views.judges:
+            bank.keys[views.side(spec, member)] = views.reliability(spec, member)
 
 
 def _for_metric(index: IndexName, metric: Metric) -> IndexName:

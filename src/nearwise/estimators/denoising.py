@@ -31,6 +31,7 @@ _INNER = 3  # folds inside the rows that a member may learn from
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
 _EVEN = 0.02  # share of the uniform distribution mixed into votes
 _CLEANINGS = 2  # rounds of votes on posterior labels before models are fitted to them
+_SURE_GAIN = 2.0  # standard errors by which labels from votes must be better than those given
 _TURNS = 3  # times that powers and transition are found in turn
 
 
@@ -56,11 +57,8 @@ class Noise:
     def posterior(self, member: int, labels: np.ndarray) -> np.ndarray:
         """Probabilities of the true labels once the given ones are known too; (n, C)."""
         assert self.evidence is not None and self.transitions is not None
-        return posterior(
-            self.evidence[member].double().numpy(),
-            self.transitions[member].double().numpy(),
-            labels,
-        )
+        evidence = self.evidence[member].double().numpy()
+        return posterior(evidence, self.transitions[member].double().numpy(), labels)
 
 
 class Verdict(NamedTuple):
@@ -76,12 +74,15 @@ class Verdict(NamedTuple):
         Of the given labels, in nats.
     power : float
         Of the first part in the pool.
+    losses : array of shape (n_rows,)
+        Of the given labels of the rows that lent theirs, in nats.
     """
 
     log_proba: np.ndarray
     matrix: np.ndarray
     nll: float
     power: float
+    losses: np.ndarray
 
 
 class Found(NamedTuple):
@@ -157,11 +158,13 @@ class Denoiser:
         for _ in range(_TURNS if self.known is None else 1):
             through = None if matrix is None else torch.from_numpy(matrix)
             powers, nll = pool_gates(judged, labels, weight, through)
-            pooled = log_softmax(sum(g * part for g, part in zip(powers, parts, strict=True)))
+            pooled = log_softmax(np.tensordot(np.array(powers), np.stack(parts), axes=1))
             if self.known is None:
                 matrix = estimate_transition(np.exp(pooled[rows]), labels, weight=weight)
         assert matrix is not None  # known or estimated
-        return Verdict(pooled, matrix, nll, powers[0])
+        given = np.exp(pooled[rows]) @ matrix
+        losses = -np.log(given[np.arange(len(rows)), labels].clip(1e-12))
+        return Verdict(pooled, matrix, nll, powers[0], losses)
 
     def _cross_fit(
         self, rows: np.ndarray, found: Found, best: int, first: Verdict, cleaned: bool
@@ -273,7 +276,9 @@ def find_noise(
         return Noise(transition, None, None)
     cleaned = denoiser.judge(everyone, cleaned=True)
     note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
-    better = cleaned if cleaned.nll < plain.nll else plain
+    gains = plain.losses - cleaned.losses
+    worth = _SURE_GAIN * gains.std() / len(gains) ** 0.5
+    better = cleaned if gains.mean() > worth else plain
     note["fitted_to"] = "posterior" if better is cleaned else "given"
     members = [denoiser.judge(train, cleaned=better is cleaned) for train, _ in problem.folds]
     transition = _transition(better, problem, settings, known)

@@ -49,7 +49,7 @@ def append_rows(
 
 
 def _evidence_of_new(state: LearnedState, views: list[AnyRows]) -> dict[str, Tensor]:
-    """What speaks for each true label of rows whose given one is doubted: the model's own word."""
+    """Say what speaks for each true label of rows whose given one is doubted: the model itself."""
     if state.views.transitions is None:
         return {}
     merged, _ = state.predict_views(views, len(state.prior))

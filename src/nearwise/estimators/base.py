@@ -1,7 +1,7 @@
 """The base: classifiers that are cross-fitted, pooled by out-of-fold NLL, and kept fold by fold."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,8 +26,10 @@ from nearwise.estimators.table import (
     category_places,
     ready_embeddings,
 )
+from nearwise.functional import given_log_proba
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
+Target = tuple[np.ndarray, np.ndarray | None]  # labels, and the weight of each row
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 _MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
 
@@ -210,6 +212,8 @@ def cross_fit(
     n_classes: int,
     *,
     extra: dict[str, np.ndarray] | None = None,
+    targets: Sequence[Target] | None = None,
+    transition: torch.Tensor | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Base:
     """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
@@ -223,6 +227,10 @@ def cross_fit(
     n_classes : int
     extra : dict of str to array of shape (n, C), optional
         Out-of-fold log-probabilities that come from elsewhere and may join the pool.
+    targets : sequence of (labels, weight), optional
+        What each fold's models are fitted to instead of `labels` and `weight`.
+    transition : Tensor of shape (C, C), optional
+        From true to given labels, where `labels` are noisy: the pool is of true labels.
     progress : callable, optional
         Called with a line before each fit.
     """
@@ -233,7 +241,8 @@ def cross_fit(
             for fold, (train, held_out) in enumerate(folds):
                 if progress is not None:
                     progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
-                candidate.fit_fold(encoder, rows, labels, weight, (train, held_out))
+                own = (labels, weight) if targets is None else targets[fold]
+                candidate.fit_fold(encoder, rows, *own, (train, held_out))
                 out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
         except KeyboardInterrupt:
             if not oof:
@@ -246,19 +255,24 @@ def cross_fit(
             )
             break
         oof[candidate.name] = out
-    gates, pooled_nll = pool_gates(list(oof.values()), labels, weight)
+    gates, pooled_nll = pool_gates(list(oof.values()), labels, weight, transition)
     # A candidate whose power is a hundredth costs a model a fold and moves nothing.
     named = {name: gate for name, gate in zip(oof, gates, strict=True) if gate > 0.02 * sum(gates)}
     base = Base([c for c in candidates if c.name in named], named, n_classes)
     weighted = np.stack([named[name] * oof[name] for name in named])
     base.oof_log_proba = log_softmax(weighted.sum(axis=0))
-    base.nll = {name: tempered_nll(part, labels, weight) for name, part in oof.items()}
+    base.nll = {name: tempered_nll(part, labels, weight, transition) for name, part in oof.items()}
     base.nll["pool"] = pooled_nll
     return base
 
 
 def pool_gates(
-    parts: list[np.ndarray], labels: np.ndarray, weight: np.ndarray | None, ridge: float = 1e-3
+    parts: list[np.ndarray],
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    transition: torch.Tensor | None = None,
+    *,
+    ridge: float = 1e-3,
 ) -> tuple[list[float], float]:
     """Positive powers that minimise the NLL of the product of distributions.
 
@@ -268,6 +282,8 @@ def pool_gates(
         Log-probabilities.
     labels : int array of shape (n,)
     weight : array of shape (n,), optional
+    transition : Tensor of shape (C, C), optional
+        From true to given labels, where `labels` are noisy.
     ridge : float, default=1e-3
         Pull towards equal powers that sum to 1.
 
@@ -289,7 +305,11 @@ def pool_gates(
     def objective() -> tuple[torch.Tensor, torch.Tensor]:
         gates = torch.nn.functional.softplus(raw)
         total = (gates[:, None, None] * stacked).sum(0)
-        losses = torch.nn.functional.cross_entropy(total, truth, reduction="none")
+        if transition is None:
+            losses = torch.nn.functional.cross_entropy(total, truth, reduction="none")
+        else:
+            given = given_log_proba(torch.log_softmax(total, dim=1), transition)
+            losses = torch.nn.functional.nll_loss(given, truth, reduction="none")
         return (losses * row_weight).sum(), ((gates - equal) ** 2).sum()
 
     def closure() -> torch.Tensor:
@@ -305,9 +325,14 @@ def pool_gates(
         return torch.nn.functional.softplus(raw).tolist(), float(nll)
 
 
-def tempered_nll(log_proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> float:
+def tempered_nll(
+    log_proba: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    transition: torch.Tensor | None = None,
+) -> float:
     """NLL of one distribution at its best temperature, in nats."""
-    return pool_gates([log_proba], labels, weight, ridge=0.0)[1]
+    return pool_gates([log_proba], labels, weight, transition, ridge=0.0)[1]
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:

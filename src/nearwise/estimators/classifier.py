@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -26,6 +27,7 @@ from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import TableEncoder
+from nearwise.estimators.transition import check_label_noise
 from nearwise.estimators.trusting import KnowsItsLimits
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName
@@ -86,6 +88,8 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         "auto" is exact below 100,000 rows, then IVF-Flat.
     memory_budget : int, default=256 MiB
         Bytes of working memory of a search.
+    label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
+        Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
     train_params, head_params : dict, optional
         Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
     n_jobs : int, optional
@@ -121,6 +125,9 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
     target_name_ : str
         Name of `y`, "target" where it had none.
     column_types_ : dict of str to str
+    noise_rate_, transition_, transition_interval_ : float, two ndarrays
+        With `label_noise`: share of wrong labels, probability of each given label (columns) for
+        each true one (rows), and its 95 % interval of shape (2, n_classes, n_classes).
 
     Examples
     --------
@@ -152,6 +159,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         spaces: Literal["all", "chosen"] = "all",
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
+        label_noise: Any = None,
         train_params: dict[str, Any] | None = None,
         head_params: dict[str, Any] | None = None,
         n_jobs: int | None = None,
@@ -180,6 +188,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         self.spaces = spaces
         self.index = index
         self.memory_budget = memory_budget
+        self.label_noise = label_noise
         self.train_params = train_params
         self.head_params = head_params
         self.n_jobs = n_jobs
@@ -237,6 +246,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
             n_views=1 + len(others),
             images=isinstance(encoder, ImageEncoder),
         )
+        settings = replace(settings, label_noise=check_label_noise(self.label_noise, classes))
         place = validation.check_checkpoint(self, settings, [rows, *others], codes, weight)
         encoded = encoder.fit(rows)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
@@ -261,6 +271,9 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         self.calibration_source_ = state.acceptance.source
         self.oof_nll_ = state.acceptance.nll
         self.column_types_ = dict(state.encoder.kinds)
+        if state.transition is not None:
+            self.noise_rate_, self.transition_ = state.transition.rate, state.transition.matrix
+            self.transition_interval_ = np.stack([state.transition.low, state.transition.high])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")

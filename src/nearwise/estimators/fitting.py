@@ -15,6 +15,7 @@ from nearwise.estimators.base import (
     cross_fit,
     given_candidate,
 )
+from nearwise.estimators.denoising import Noise, apply_noise, find_noise
 from nearwise.estimators.embedding import (
     HEAD,
     AnyRows,
@@ -22,7 +23,7 @@ from nearwise.estimators.embedding import (
     default_config,
     train_member,
 )
-from nearwise.estimators.feature_space import FeatureSpace, choose_feature_space
+from nearwise.estimators.feature_space import choose_feature_space
 from nearwise.estimators.head_fitting import fit_heads
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
@@ -60,10 +61,14 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
     )
     choice["features"] = features.kind
     history: list[dict[str, Any]] = []
+    keys = features(*problem.table)
+    noise = find_noise(problem, settings, keys, progress, choice)
+    if noise is not None and noise.evidence is not None:
+        apply_noise(problem, noise)
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
     base = _fit_base(problem, settings, embedding, progress, choice)
     progress.stage("memory")
-    views = _build_views(problem, settings, features, embedding, base)
+    views = _build_views(problem, settings, keys, embedding, base, noise)
     state = CrossFittedState(
         encoder=problem.table[0],
         views=views,
@@ -73,6 +78,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
         features=features,
         embedding=embedding,
         base=base,
+        transition=None if noise is None else noise.transition,
     )
     fit_heads(state, problem, settings, progress)
     return state
@@ -104,8 +110,7 @@ def fit_embedding(
             kind,
             problem.encoder,
             problem.rows,
-            problem.labels,
-            problem.weight,
+            *problem.target(member),
             fold,
             problem.n_classes,
             train,
@@ -194,6 +199,8 @@ def _fit_base(
         problem.folds,
         problem.n_classes,
         extra=extra,
+        targets=problem.targets,
+        transition=problem.transition,
         progress=progress.stage,
     )
     choice["base"] = {name: round(gate, 4) for name, gate in base.gates.items()}
@@ -217,11 +224,12 @@ def _candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
 def _build_views(
     problem: Problem,
     settings: FitSettings,
-    features: FeatureSpace,
+    features: Tensor,
     embedding: Embedding | None,
     base: Base | None,
+    noise: Noise | None,
 ) -> MemoryViews:
-    keys: dict[str, Tensor] = {"features": features(*problem.table)}
+    keys: dict[str, Tensor] = {"features": features}
     folds = torch.zeros(len(problem.labels), 1)
     for member, (_, held_out) in enumerate(problem.folds):
         folds[held_out] = member
@@ -244,6 +252,8 @@ def _build_views(
     weight = None if problem.weight is None else as_float(problem.weight)
     bank = MemoryBank(keys, problem.truth, sample_weight=weight, n_classes=problem.n_classes)
     views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
+    if noise is not None:
+        views.doubt(noise.transitions, noise.evidence)
     for name, scope, per_member, metric, k in plan:
         spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
         views.specs.append(measured(views, spec))

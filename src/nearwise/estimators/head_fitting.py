@@ -59,7 +59,12 @@ def choose_heads(
     }
     judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:TRIED]])
     tried_nll = {
-        pooling: mean_nll(fit.log_proba[judged], problem.truth[judged], problem.row_weight[judged])
+        pooling: mean_nll(
+            fit.log_proba[judged],
+            problem.truth[judged],
+            problem.row_weight[judged],
+            problem.transition,
+        )
         for pooling, fit in tried.items()
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
@@ -78,17 +83,16 @@ def choose_heads(
 def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: FitSettings) -> None:
     """Decide by out-of-fold predictions on the head's share and on the temperatures."""
     data = replace(data, **{name: getattr(data, name).cpu() for name in _FLAT})
-    oof_nll = mean_nll(fit.log_proba, data.labels, data.weight)
+    given = (data.labels, data.weight, data.transition)
+    oof_nll = mean_nll(fit.log_proba, *given)
     state.part_temperatures = tuple(
-        fit_temperature(part, data.labels, data.weight)[0]
-        for part in (data.base_log_proba, fit.alone)
+        fit_temperature(part, *given)[0] for part in (data.base_log_proba, fit.alone)
     )
     state.acceptance = (
         accept(
             fit.log_proba,
             data.base_log_proba if state.has_base else None,
-            data.labels,
-            data.weight,
+            *given,
         )
         if settings.calibrate
         else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
@@ -107,7 +111,7 @@ def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
     ]
     base = torch.cat([view.base_log_proba for view in views])[back]
     truth, weight = problem.truth.to(base.device), problem.row_weight.to(base.device)
-    return HeadRows(spaces, base, truth, weight)
+    return HeadRows(spaces, base, truth, weight, problem.transition)
 
 
 def cross_fit_heads(

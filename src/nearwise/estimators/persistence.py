@@ -26,6 +26,7 @@ from nearwise.estimators.shared import HeldOut, SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
 from nearwise.estimators.table import TableEncoder
+from nearwise.estimators.transition import Transition
 from nearwise.estimators.validation import check_device
 from nearwise.estimators.views import MemoryViews, SpaceSpec
 from nearwise.memory import Folder, MemoryBank, read_folder, write_folder
@@ -95,6 +96,8 @@ def pack_state(
     bank_tensors, bank_meta = state.views.bank.state()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
     tensors["prior"] = state.prior
+    if state.views.transitions is not None:
+        tensors["transitions"] = state.views.transitions
     for member, head in enumerate(state.heads):
         tensors |= {f"head/{member}/{k}": v for k, v in head.state_dict().items()}
     meta: dict[str, Any] = {
@@ -111,6 +114,7 @@ def pack_state(
         "n_members": state.n_members,
         "tta": list(state.tta),
         "n_views": state.n_views,
+        "transition": None if state.transition is None else state.transition.to_json(),
     }
     blobs: dict[str, bytes] = {}
     if isinstance(state, SharedState):
@@ -208,7 +212,13 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
     common: dict[str, Any] = {
         "encoder": encoder,
-        "views": MemoryViews(bank, specs, meta["index"], meta["memory_budget"]),
+        "views": MemoryViews(
+            bank,
+            specs,
+            meta["index"],
+            meta["memory_budget"],
+            transitions=tensors.get("transitions"),
+        ),
         "prior": prior,
         "heads": heads,
         "acceptance": Acceptance(**meta["acceptance"]),
@@ -217,6 +227,7 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         "history": meta["history"],
         "tta": tuple(meta.get("tta", ())),
         "n_views": meta.get("n_views", 1),
+        "transition": Transition.from_json(meta["transition"]) if meta.get("transition") else None,
     }
     embedding = _unpack_embedding(folder)
     if images:

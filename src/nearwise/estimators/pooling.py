@@ -7,6 +7,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from nearwise.functional import given_log_proba
+
 PROBABILITY_FLOOR = 1e-6
 
 
@@ -47,7 +49,13 @@ def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
     return torch.cat([mixed + rest, head[:, n_known:]], dim=1)
 
 
-def accept(head: Tensor, base: Tensor | None, labels: Tensor, weight: Tensor) -> Acceptance:
+def accept(
+    head: Tensor,
+    base: Tensor | None,
+    labels: Tensor,
+    weight: Tensor,
+    transition: Tensor | None = None,
+) -> Acceptance:
     """Choose share and temperature on out-of-fold rows.
 
     Each is one parameter and is accepted only where it lowers the out-of-fold NLL by more than
@@ -60,23 +68,31 @@ def accept(head: Tensor, base: Tensor | None, labels: Tensor, weight: Tensor) ->
     base : Tensor of shape (n, C) or None
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
+    transition : Tensor of shape (C, C), optional
+        From true to given labels, where `labels` are noisy.
     """
     worth = 1.0 / len(labels)
-    share, nll = 1.0, mean_nll(head, labels, weight)
+    share, nll = 1.0, mean_nll(head, labels, weight, transition)
     if base is not None:
         for candidate in np.linspace(0.0, 0.95, 20):
-            shrunk = mean_nll(shrink(head, base, float(candidate)), labels, weight)
+            mixed = shrink(head, base, float(candidate))
+            shrunk = mean_nll(mixed, labels, weight, transition)
             if shrunk < nll - (worth if share == 1.0 else 0.0):
                 share, nll = float(candidate), shrunk
     log_proba = head if base is None else shrink(head, base, share)
-    temperature, calibrated = fit_temperature(log_proba, labels, weight)
+    temperature, calibrated = fit_temperature(log_proba, labels, weight, transition)
     if calibrated < nll - worth:
         return Acceptance(share, temperature, "out-of-fold temperature", calibrated)
     return Acceptance(share, 1.0, "out-of-fold head (a temperature lowers no NLL)", nll)
 
 
 def fit_temperature(
-    log_proba: Tensor, labels: Tensor, weight: Tensor, *, ridge: float = 0.0
+    log_proba: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    transition: Tensor | None = None,
+    *,
+    ridge: float = 0.0,
 ) -> tuple[float, float]:
     """Temperature with the lowest NLL, searched as its logarithm in [-3, 3], and that NLL.
 
@@ -85,7 +101,8 @@ def fit_temperature(
     """
 
     def nll_at(log_t: float) -> float:
-        return mean_nll(torch.log_softmax(log_proba / float(np.exp(log_t)), dim=1), labels, weight)
+        tempered = torch.log_softmax(log_proba / float(np.exp(log_t)), dim=1)
+        return mean_nll(tempered, labels, weight, transition)
 
     found = minimize_scalar(
         lambda log_t: nll_at(log_t) + ridge * log_t**2, bounds=(-3.0, 3.0), method="bounded"
@@ -93,9 +110,12 @@ def fit_temperature(
     return float(np.exp(found.x)), nll_at(float(found.x))
 
 
-def mean_nll(log_proba: Tensor, labels: Tensor, weight: Tensor) -> float:
-    """Weighted NLL in nats."""
-    losses = torch.nn.functional.nll_loss(log_proba, labels, reduction="none")
+def mean_nll(
+    log_proba: Tensor, labels: Tensor, weight: Tensor, transition: Tensor | None = None
+) -> float:
+    """Weighted NLL in nats; of the given labels, where a transition leads to them."""
+    given = given_log_proba(log_proba, transition)
+    losses = torch.nn.functional.nll_loss(given, labels, reduction="none")
     return float((losses * weight).sum() / weight.sum())
 
 

@@ -10,6 +10,7 @@ import torch
 from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
+from nearwise.estimators.base import Target
 from nearwise.estimators.embedding import AnyEncoder, AnyRows
 from nearwise.estimators.images import ImageEncoder, TTAView
 from nearwise.estimators.state import as_float
@@ -48,6 +49,7 @@ class FitSettings:
     checkpoint: Path | None
     feature_cache: Path | None = None
     spaces: Literal["all", "chosen"] = "all"
+    label_noise: Literal["auto"] | np.ndarray | None = None
 
     @property
     def search_device(self) -> torch.device | None:
@@ -58,7 +60,11 @@ class FitSettings:
 
 @dataclass
 class Problem:
-    """The training rows of one fit; `views` are further views of the same rows."""
+    """The training rows of one fit; `views` are further views of the same rows.
+
+    Where labels are noisy, `transition` leads from true to given ones, `targets` holds what each
+    member's base and networks are fitted to, and `shares` the true classes' shares.
+    """
 
     encoder: AnyEncoder
     rows: AnyRows
@@ -68,6 +74,13 @@ class Problem:
     folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
+    transition: Tensor | None = None
+    targets: list[Target] | None = None
+    shares: np.ndarray | None = None
+
+    def target(self, member: int) -> Target:
+        """Labels and weights that a member's base and networks are fitted to."""
+        return (self.labels, self.weight) if self.targets is None else self.targets[member]
 
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:
@@ -88,7 +101,11 @@ class Problem:
     @property
     def prior(self) -> Tensor:
         """Class shares, each class counted half a row more; float32 (C,)."""
-        counts = torch.from_numpy(np.bincount(self.labels, minlength=self.n_classes)).float() + 0.5
+        if self.shares is None:
+            found = np.bincount(self.labels, minlength=self.n_classes)
+        else:
+            found = self.shares * len(self.labels)
+        counts = torch.from_numpy(found).float() + 0.5
         return counts / counts.sum()
 
 

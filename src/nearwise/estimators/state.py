@@ -14,6 +14,7 @@ from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder, TTAView
 from nearwise.estimators.pooling import NOT_YET, Acceptance, shrink
 from nearwise.estimators.table import Encoded, TableEncoder
+from nearwise.estimators.transition import Transition
 from nearwise.estimators.views import BASE, FOLD, MemoryViews
 from nearwise.functional import Neighbors
 from nearwise.nn import NeighborHead, Neighborhood
@@ -77,6 +78,8 @@ class LearnedState(ABC):
         Views that `fit` made of images.
     n_views : int
         Views of every row in `fit`, the first included.
+    transition : Transition or None
+        What is known of label noise; None where nothing was asked.
     """
 
     encoder: TableEncoder | ImageEncoder
@@ -89,6 +92,7 @@ class LearnedState(ABC):
     history: list[dict[str, Any]] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     n_views: int = 1
+    transition: Transition | None = None
 
     @property
     def n_members(self) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.state import LearnedState, as_float
-from nearwise.estimators.views import FOLD
+from nearwise.estimators.views import EVIDENCE, FOLD
 
 
 def append_rows(
@@ -29,20 +29,33 @@ def append_rows(
     bank, specs = state.views.bank, state.views.specs
     n_rows = len(labels)
     keys = state.keys_of_new(views) | {FOLD: torch.full((n_rows, 1), -1.0)}
+    keys |= _evidence_of_new(state, views)
     for spec in specs:
-        keys.setdefault(spec.side, torch.zeros(n_rows, 1))
+        for member in state.views.judges:
+            keys.setdefault(state.views.side(spec, member), torch.zeros(n_rows, 1))
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
     state.views.forget()
     positions = bank.positions(ids)
     for spec in specs:
-        if spec.judged_in == spec.name:
-            column = bank.keys[spec.side].clone()
+        for member in state.views.judges if spec.judged_in == spec.name else ():
+            side = state.views.side(spec, member)
+            column = bank.keys[side].clone()
             column[positions, 0] = float("nan")
-            bank.keys[spec.side] = column.nan_to_num(float(column.nanmean()))
-            reliability = state.views.reliability_of_new(spec, 0, positions, len(state.prior))
-            bank.keys[spec.side][positions, 0] = reliability
+            bank.keys[side] = column.nan_to_num(float(column.nanmean()))
+            reliability = state.views.reliability_of_new(spec, member, positions, len(state.prior))
+            bank.keys[side][positions, 0] = reliability
     return ids
+
+
+def _evidence_of_new(state: LearnedState, views: list[AnyRows]) -> dict[str, Tensor]:
+    """Say what speaks for each true label of rows whose given one is doubted: the model itself."""
+    if state.views.transitions is None:
+        return {}
+    merged, _ = state.predict_views(views, len(state.prior))
+    whole = state.calibration(len(views)).whole
+    evidence = torch.log_softmax(merged.log_proba[:, : len(state.prior)] / whole, dim=1)
+    return {f"{EVIDENCE}_{member}": evidence for member in state.views.judges}
 
 
 def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
@@ -83,8 +96,9 @@ def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:
     positions = bank.positions(ids)
     for spec in state.views.specs:
         for member in range(state.n_members):
-            column = bank.keys[spec.side].clone()
+            side = state.views.side(spec, member)
+            column = bank.keys[side].clone()
             fresh = state.views.reliability(spec, member)
             allowed = torch.isin(positions, state.views.rows(spec, member))
             column[positions[allowed]] = fresh[positions[allowed]]
-            bank.keys[spec.side] = column
+            bank.keys[side] = column

@@ -387,5 +387,7 @@ def check_checkpoint(
     digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
     own = {name: getattr(settings, name) for name in _OF_NETWORKS}
     digest.update(repr((own, estimator.n_members)).encode())
+    if settings.label_noise is not None:
+        digest.update(repr(np.asarray(settings.label_noise).tolist()).encode())
     folder = Path(estimator.checkpoint_dir) / f"fit-{digest.hexdigest()[:16]}"
     return replace(settings, checkpoint=folder)

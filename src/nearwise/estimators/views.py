@@ -7,12 +7,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nearwise.functional import Metric, Neighbors
+from nearwise.functional import Metric, Neighbors, posterior_log_proba
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.nn import Neighborhood, describe_neighborhood
 
 FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
 BASE = "side.base"  # out-of-fold log-probabilities of the base
+EVIDENCE = "side.evidence"  # log-probabilities of a row's true label, its given one not seen
 _OWN_NEIGHBORS = 16
 
 
@@ -81,6 +82,10 @@ class MemoryViews:
         Accelerator that searches run on, with copies of what they need; the bank stays where it
         is. None: the CPU. Queries on the device have their neighborhoods there, others have them
         on the CPU.
+    transitions : Tensor of shape (n_members or 1, C, C), optional
+        From true to given labels as each member knows it, where labels are noisy. Members then
+        see each row's most probable true label, by Bayes' rule from its given label and from the
+        column EVIDENCE of the member.
     """
 
     def __init__(
@@ -90,19 +95,21 @@ class MemoryViews:
         index: IndexName,
         memory_budget: int,
         device: torch.device | None = None,
+        transitions: Tensor | None = None,
     ) -> None:
-        self.bank, self.specs = bank, list(specs)
+        self.bank, self.specs, self.transitions = bank, list(specs), transitions
         self.index, self.memory_budget = index, memory_budget
         self.device = device
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
+        self._posterior: dict[int, Tensor] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
-        fresh: dict[str, Any] = {"_indexes": {}, "_own": {}, "_copies": {}, "derived": {}}
-        return self.__dict__ | fresh
+        derived = ("_indexes", "_own", "_copies", "_posterior", "derived")
+        return self.__dict__ | {name: {} for name in derived}
 
     def place(self, rows: Tensor) -> Tensor:
         """Bring queries to where they are searched fastest."""
@@ -118,10 +125,47 @@ class MemoryViews:
             self._copies[name] = (column, copy)
         return copy
 
+    def doubt(self, transitions: Tensor | None, evidence: Tensor | None) -> None:
+        """Take labels for noisy: remember what speaks for the true ones, member by member."""
+        self.transitions = transitions
+        for member, one in enumerate(() if evidence is None else evidence):
+            self.bank.keys[f"{EVIDENCE}_{member}"] = one
+
+    def labels(self, member: int) -> Tensor:
+        """Class positions of the remembered rows, as a member takes them to be."""
+        posterior = self.posterior(member)
+        return self.bank.labels if posterior is None else posterior.argmax(1)
+
+    def posterior(self, member: int) -> Tensor | None:
+        """Probabilities of the rows' true labels (n, n_classes); None where those given are true.
+
+        A label of a class that came after fitting is taken as it is.
+        """
+        if self.transitions is None:
+            return None
+        member = min(member, len(self.transitions) - 1)
+        if member not in self._posterior:
+            transition, given = self.transitions[member], self.bank.labels
+            n_known = len(transition)
+            known = given < n_known
+            seen = torch.where(known, given, 0)
+            evidence = self.bank.keys[f"{EVIDENCE}_{member}"]
+            proba = posterior_log_proba(evidence, transition, seen).exp()
+            proba = torch.nn.functional.pad(proba, (0, self.bank.n_classes - n_known))
+            whole = torch.nn.functional.one_hot(given, self.bank.n_classes).to(proba)
+            self._posterior[member] = torch.where(known[:, None], proba, whole)
+        return self._posterior[member]
+
+    def side(self, spec: SpaceSpec, member: int) -> str:
+        """Name of the bank's column with the rows' reliability, as a member judges it."""
+        if self.transitions is None or spec.scope == "fold":
+            return spec.side
+        return f"{spec.side}_{min(member, len(self.transitions) - 1)}"
+
     @property
-    def labels(self) -> Tensor:
-        """Class positions of the remembered rows."""
-        return self.bank.labels
+    def judges(self) -> range:
+        """Members that see labels each in their own way; the first one speaks for all else."""
+        return range(1 if self.transitions is None else len(self.transitions))
 
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed."""
@@ -129,6 +173,7 @@ class MemoryViews:
         self._own.clear()
         self.derived.clear()
         self._copies.clear()
+        self._posterior.clear()
 
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
@@ -188,7 +233,8 @@ class MemoryViews:
         """Share of each row's own neighbors that carry its label, (n, 1); 0.5 where unknown."""
         own = self.own_neighbors(spec, member)
         m = max(own.shape[1] - 1, 1)
-        same = (self.labels[own[:, :m].clamp_min(0)] == self.labels[:, None]).float().mean(1)
+        labels = self.labels(member)
+        same = (labels[own[:, :m].clamp_min(0)] == labels[:, None]).float().mean(1)
         same[own[:, 0] < 0] = 0.5
         return same[:, None]
 
@@ -202,11 +248,12 @@ class MemoryViews:
         """
         keys = self.bank.keys[spec.key(member)][positions]
         found = self.search(spec, member, keys, _OWN_NEIGHBORS, self.bank.ids[positions])
-        labels = self.labels[positions]
-        same = (self.labels[found.indices] == labels[:, None]).float().sum(1)
-        others = torch.bincount(self.labels)[labels] - 1
+        everyone = self.labels(member)
+        labels = everyone[positions]
+        same = (everyone[found.indices] == labels[:, None]).float().sum(1)
+        others = torch.bincount(everyone)[labels] - 1
         k = float(found.indices.shape[1])
-        usual = self.bank.keys[spec.side].mean()
+        usual = self.bank.keys[self.side(spec, member)].mean()
         of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
         return torch.where(labels < n_known, same / k, of_new_class)
 
@@ -220,7 +267,9 @@ class MemoryViews:
     ) -> Neighborhood:
         """Describe what was found; `query_positions` when the queries are rows of the bank."""
         here = found.indices
-        labels = self._beside("labels", self.labels, here)[here]
+        everyone, posterior = self.labels(member), self.posterior(member)
+        labels = self._beside(f"labels {member}", everyone, here)[here]
+        certainty = None if posterior is None else posterior.amax(1).to(here.device)[here]
         n_known = base_log_proba.shape[1]
         own_opinion = None
         if spec.scope == "fold" and BASE in self.bank.keys:
@@ -229,13 +278,16 @@ class MemoryViews:
             own_opinion = stored[here, labels.clamp_max(n_known - 1)]
             neutral = -torch.log(torch.tensor(float(n_known), device=here.device))
             own_opinion = torch.where(known, own_opinion, neutral)
+        elif certainty is not None:
+            own_opinion = torch.log(certainty)
         if query_positions is None:
-            reliability = self._beside(spec.side, self.bank.keys[spec.side], here)[:, 0][here]
+            side = self.side(spec, member)
+            reliability = self._beside(side, self.bank.keys[side], here)[:, 0][here]
         else:
             reliability = _pair_reliability(
                 here,
                 self._beside(f"own {spec.name} {member}", self.own_neighbors(spec, member), here),
-                self._beside("labels", self.labels, here),
+                self._beside(f"labels {member}", everyone, here),
                 query_positions.to(here.device),
             )
         weight = self._beside("weight", self.bank.sample_weight, here)[here]
@@ -246,6 +298,7 @@ class MemoryViews:
             base_log_proba,
             own_opinion,
             torch.log(weight),
+            certainty,
         )
 
 
@@ -268,8 +321,8 @@ def note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> Non
             own = bank.keys[FOLD][:, :1] == member
             before = bank.keys.get(spec.side, torch.full((len(bank), 1), 0.5))
             bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
-        elif member == 0 and not spec.per_member:
-            bank.keys[spec.side] = views.reliability(spec, member)
+        elif spec.judged_in == spec.name and member in views.judges:
+            bank.keys[views.side(spec, member)] = views.reliability(spec, member)
 
 
 def _for_metric(index: IndexName, metric: Metric) -> IndexName:

@@ -2,6 +2,7 @@
 
 from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
 from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
+from nearwise.functional.transition import given_log_proba, posterior_log_proba
 from nearwise.functional.weights import (
     aggregate_labels,
     distance_weights,
@@ -19,10 +20,12 @@ __all__ = [
     "aggregate_labels",
     "distance_weights",
     "entropy_adaptive_k",
+    "given_log_proba",
     "k_ensemble",
     "nearest_mask",
     "paired_distances",
     "pairwise_distances",
+    "posterior_log_proba",
     "topk_neighbors",
     "uniform_weights",
 ]

@@ -34,6 +34,9 @@ class Neighborhood(NamedTuple):
         base's confidence and entropy.
     log_weight : Tensor of shape (B, K)
         Logarithm of the neighbors' sample weights; -inf leaves a neighbor out.
+    certainty : Tensor of shape (B, K) or (B, 0)
+        How sure each neighbor's label is, in [0, 1]; the rest of its vote is spread evenly over
+        the other known classes. Of no width where labels are taken as they are.
     """
 
     distances: Tensor
@@ -41,6 +44,7 @@ class Neighborhood(NamedTuple):
     features: Tensor
     summary: Tensor
     log_weight: Tensor
+    certainty: Tensor
 
     def take(self, rows: Tensor) -> "Neighborhood":
         """Return the neighborhoods of some queries."""
@@ -54,6 +58,7 @@ def describe_neighborhood(
     base_log_proba: Tensor,
     neighbor_log_proba: Tensor | None = None,
     log_weight: Tensor | None = None,
+    certainty: Tensor | None = None,
 ) -> Neighborhood:
     """Compute what the head sees from distances, labels and the base's opinions.
 
@@ -74,6 +79,8 @@ def describe_neighborhood(
         The base's out-of-fold log-probability of each neighbor's own label.
     log_weight : Tensor of shape (B, K), optional
         Logarithm of sample weights; zeros by default.
+    certainty : Tensor of shape (B, K), optional
+        How sure each neighbor's label is; wholly by default.
 
     Returns
     -------
@@ -117,7 +124,8 @@ def describe_neighborhood(
         ],
         dim=1,
     )
-    return Neighborhood(distances, labels, features, summary, log_weight)
+    sure = distances.new_zeros(n_queries, 0) if certainty is None else certainty
+    return Neighborhood(distances, labels, features, summary, log_weight, sure)
 
 
 def _softmax_or_nothing(scores: Tensor) -> Tensor:
@@ -276,7 +284,7 @@ class NeighborHead(nn.Module):
         votes, weights, nulls, opinions = [], [], [], []
         for share, attention, seen in zip(shares, self.attention, spaces, strict=True):
             (alpha,), empty = self._weights([attention(seen)])
-            vote = self._votes(alpha, seen.labels, width)
+            vote = self._votes(alpha, seen, width)
             old = self._smooth(vote[:, :n_known]) + empty[:, None] * self.prior
             opinions.append(torch.log(_shares(old)))
             votes.append(share * vote)
@@ -299,8 +307,7 @@ class NeighborHead(nn.Module):
         weights, empty = self._weights(logits)
         width, n_known = self._width(spaces), len(self.prior)
         each = [
-            self._votes(alpha, seen.labels, width)
-            for alpha, seen in zip(weights, spaces, strict=True)
+            self._votes(alpha, seen, width) for alpha, seen in zip(weights, spaces, strict=True)
         ]
         votes = torch.stack(each).sum(0)
         fresh = votes[:, n_known:]
@@ -348,9 +355,14 @@ class NeighborHead(nn.Module):
     def _width(self, spaces: list[Neighborhood]) -> int:
         return max(len(self.prior), *(int(seen.labels.max()) + 1 for seen in spaces))
 
-    @staticmethod
-    def _votes(weights: Tensor, labels: Tensor, width: int) -> Tensor:
-        return weights.new_zeros(len(weights), width).scatter_add_(1, labels, weights)
+    def _votes(self, weights: Tensor, seen: Neighborhood, width: int) -> Tensor:
+        votes = weights.new_zeros(len(weights), width)
+        if not seen.certainty.shape[1]:
+            return votes.scatter_add_(1, seen.labels, weights)
+        n_known = len(self.prior)
+        doubt = weights * (1 - seen.certainty) / max(n_known - 1, 1)
+        votes = votes.scatter_add_(1, seen.labels, weights * seen.certainty - doubt)
+        return votes + F.pad(doubt.sum(1, keepdim=True).expand(-1, n_known), (0, width - n_known))
 
     def _smooth(self, votes: Tensor) -> Tensor:
         eps = torch.sigmoid(self.smoothing)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from nearwise.functional import given_log_proba
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.training.schedule import learning_rate_factor
 
@@ -94,12 +95,16 @@ class HeadRows:
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
         Non-negative weight of each row's loss.
+    transition : Tensor of shape (C, C), optional
+        Probability of each given label for each true one, where `labels` are noisy: the head then
+        learns the true label's probability, and its loss is that of the given one.
     """
 
     spaces: list[Neighborhood]
     base_log_proba: Tensor
     labels: Tensor
     weight: Tensor
+    transition: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -117,7 +122,13 @@ class HeadRows:
             self.base_log_proba[rows],
             self.labels[rows],
             self.weight[rows],
+            self.transition,
         )
+
+    def loss(self, log_proba: Tensor) -> Tensor:
+        """NLL of each row's given label, (n,), from log-probabilities of the true one."""
+        given = given_log_proba(log_proba, self.transition)
+        return F.nll_loss(given, self.labels, reduction="none")
 
 
 def train_head(
@@ -241,9 +252,9 @@ def _snapshot(head: NeighborHead) -> dict[str, Tensor]:
 
 def _loss(head: NeighborHead, rows: HeadRows, neighbor_weight: float) -> Tensor:
     output = head(rows.spaces, rows.base_log_proba)
-    loss = F.nll_loss(output.log_proba, rows.labels, reduction="none")
+    loss = rows.loss(output.log_proba)
     if neighbor_weight:
-        alone = F.nll_loss(output.neighbor_log_proba, rows.labels, reduction="none")
+        alone = rows.loss(output.neighbor_log_proba)
         loss = loss + neighbor_weight * alone
     return (loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12)
 
@@ -276,5 +287,5 @@ def _widened(log_proba: Tensor, width: int) -> Tensor:
 def held_out_nll(head: NeighborHead, rows: HeadRows) -> float:
     """Weighted NLL of the pooled prediction, in nats."""
     log_proba = predict_with_head(head, rows.spaces, rows.base_log_proba).log_proba
-    loss = F.nll_loss(log_proba, rows.labels, reduction="none")
+    loss = rows.loss(log_proba)
     return float((loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12))

@@ -1,0 +1,330 @@
+"""Round one under label noise: what speaks for each row's true label, and the transition."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.estimators.base import (
+    Candidate,
+    Target,
+    auto_candidates,
+    given_candidate,
+    log_softmax,
+    pool_gates,
+)
+from nearwise.estimators.problem import FitSettings, Problem, make_folds
+from nearwise.estimators.progress import Progress
+from nearwise.estimators.state import as_float
+from nearwise.estimators.transition import (
+    NOISE_FLOOR,
+    Transition,
+    estimate_transition,
+    known_transition,
+    with_interval,
+)
+from nearwise.functional import Neighbors, posterior_log_proba, topk_neighbors
+
+_INNER = 3  # folds inside the rows that a member may learn from
+_SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
+_EVEN = 0.02  # share of the uniform distribution mixed into votes
+_CLEANINGS = 2  # rounds of votes on posterior labels before models are fitted to them
+_SURE_GAIN = 2.0  # standard errors by which labels from votes must be better than those given
+_TURNS = 3  # times that powers and transition are found in turn
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What round one found.
+
+    Attributes
+    ----------
+    transition : Transition
+        For heads and calibration.
+    transitions : float32 Tensor of shape (n_members, C, C) or None
+        As each member knows it, from labels outside its fold. None: labels are taken as given.
+    evidence : float32 Tensor of shape (n_members, n, C) or None
+        Log-probabilities of the rows' true labels, made for a member without any given label of
+        its fold and without the row's own.
+    """
+
+    transition: Transition
+    transitions: Tensor | None
+    evidence: Tensor | None
+
+    def posterior(self, member: int, labels: np.ndarray) -> np.ndarray:
+        """Probabilities of the true labels once the given ones are known too; (n, C)."""
+        assert self.evidence is not None and self.transitions is not None
+        evidence = self.evidence[member].double().numpy()
+        return posterior(evidence, self.transitions[member].double().numpy(), labels)
+
+
+class Verdict(NamedTuple):
+    """Pooled opinions on the true labels of all rows.
+
+    Attributes
+    ----------
+    log_proba : array of shape (n, C)
+        Each row's made without its own given label.
+    matrix : array of shape (C, C)
+        The transition they go with.
+    nll : float
+        Of the given labels, in nats.
+    power : float
+        Of the first part in the pool.
+    losses : array of shape (n_rows,)
+        Of the given labels of the rows that lent theirs, in nats.
+    """
+
+    log_proba: np.ndarray
+    matrix: np.ndarray
+    nll: float
+    power: float
+    losses: np.ndarray
+
+
+class Found(NamedTuple):
+    """Neighbors of all rows among some, and their weights at every sharpness."""
+
+    positions: np.ndarray
+    weights: list[np.ndarray]
+
+
+class Denoiser:
+    """Finds what speaks for true labels, from models and votes that did not see the given ones.
+
+    Parameters
+    ----------
+    problem : Problem
+    settings : FitSettings
+    keys : Tensor of shape (n, width)
+        In a space that is blind to labels.
+    progress : Progress
+    known : array of shape (C, C), optional
+        The transition, where the user gave it.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        settings: FitSettings,
+        keys: Tensor,
+        progress: Progress,
+        known: np.ndarray | None,
+    ) -> None:
+        self.problem, self.settings, self.keys = problem, settings, keys
+        self.progress, self.known = progress, known
+        self.given = np.eye(problem.n_classes)[problem.labels]
+
+    def judge(self, rows: np.ndarray, *, cleaned: bool) -> Verdict:
+        """Pool cross-fitted opinions on all rows, by the given labels of `rows` alone.
+
+        Models are fitted to given labels, or to those that votes make most probable (`cleaned`).
+        """
+        found = self._seek(rows)
+        votes = [_vote(found, weights, self.given) for weights in found.weights]
+        firsts = [self._pool([vote], rows, None) for vote in votes]
+        best = min(range(len(firsts)), key=lambda place: firsts[place].nll)
+        parts = self._cross_fit(rows, found, best, firsts[best], cleaned)
+        return self._pool(parts, rows, firsts[best].matrix)
+
+    def _seek(self, rows: np.ndarray) -> Found:
+        # Two thirds of those found are voters where a third is held out inside.
+        k = min(self.settings.n_neighbors * 3 // 2, len(rows) - 1)
+        found: Neighbors = topk_neighbors(
+            self.keys,
+            self.keys[rows],
+            k,
+            metric=self.settings.metric,
+            query_ids=torch.arange(len(self.keys)),
+            key_ids=torch.from_numpy(rows),
+            memory_budget=self.settings.memory_budget,
+        )
+        unit = float(found.distances.abs().median()) or 1.0
+        weights = [
+            torch.softmax(-sharpness * found.distances / unit, dim=1).numpy()
+            for sharpness in _SHARPNESS
+        ]
+        return Found(rows[found.indices.numpy()], weights)
+
+    def _pool(self, parts: list[np.ndarray], rows: np.ndarray, start: np.ndarray | None) -> Verdict:
+        """Find the powers of the parts and the transition in turn."""
+        matrix = start if self.known is None else self.known
+        judged = [part[rows] for part in parts]
+        labels = self.problem.labels[rows]
+        weight = None if self.problem.weight is None else self.problem.weight[rows]
+        for _ in range(_TURNS if self.known is None else 1):
+            through = None if matrix is None else torch.from_numpy(matrix)
+            powers, nll = pool_gates(judged, labels, weight, through)
+            pooled = log_softmax(np.tensordot(np.array(powers), np.stack(parts), axes=1))
+            if self.known is None:
+                matrix = estimate_transition(np.exp(pooled[rows]), labels, weight=weight)
+        assert matrix is not None  # known or estimated
+        given = np.exp(pooled[rows]) @ matrix
+        losses = -np.log(given[np.arange(len(rows)), labels].clip(1e-12))
+        return Verdict(pooled, matrix, nll, powers[0], losses)
+
+    def _cross_fit(
+        self, rows: np.ndarray, found: Found, best: int, first: Verdict, cleaned: bool
+    ) -> list[np.ndarray]:
+        """Opinions of models and votes that each leave a part of `rows` out, and all others."""
+        n, n_classes = self.given.shape
+        others = np.setdiff1d(np.arange(n), rows)
+        total: dict[str, np.ndarray] = {}
+        folds = make_folds(self.problem.labels[rows], _INNER, self.settings.seed)
+        for number, (train, held_out) in enumerate(folds):
+            voters, asked = rows[train], np.concatenate([rows[held_out], others])
+            inside = np.isin(found.positions, voters)
+            kept = [weights * inside for weights in found.weights]
+            labels = self._clean(found, kept[best], voters, first)
+            opinions = {
+                f"{kind} votes {place}": _vote(found, kept[place], carried)[asked]
+                for kind, carried in (("given", self.given), ("posterior", labels))
+                for place in (1, 3)
+            }
+            for candidate in self._candidates():
+                self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
+                own = self._target(labels, voters) if cleaned else self._target(self.given, voters)
+                candidate.fit_fold(*self.problem.table, *own, (voters, asked))
+                table, encoded = self.problem.table
+                opinions[candidate.name] = log_softmax(
+                    candidate.log_proba(table, encoded.take(asked), 0, n_classes)
+                )
+            for name, opinion in opinions.items():
+                part = total.setdefault(name, np.zeros((n, n_classes)))
+                part[rows[held_out]] = opinion[: len(held_out)]
+                part[others] += opinion[len(held_out) :] / len(folds)
+        return [log_softmax(part) for part in total.values()]
+
+    def _clean(
+        self, found: Found, weights: np.ndarray, voters: np.ndarray, first: Verdict
+    ) -> np.ndarray:
+        """Posterior labels of the voters, from votes among themselves; zeros elsewhere."""
+        labels = self.given
+        power = first.power
+        for _ in range(_CLEANINGS):
+            vote = _vote(found, weights, labels)[voters]
+            labels = np.zeros_like(self.given)
+            labels[voters] = posterior(
+                log_softmax(power * vote), first.matrix, self.problem.labels[voters]
+            )
+        return labels
+
+    def _target(self, labels: np.ndarray, rows: np.ndarray) -> Target:
+        weight = np.zeros(len(labels))
+        weight[rows] = labels[rows].max(axis=1)
+        if self.problem.weight is not None:
+            weight = weight * self.problem.weight
+        plain = self.problem.weight is None and bool((weight[rows] == 1).all())
+        return labels.argmax(axis=1), None if plain else weight
+
+    def _candidates(self) -> list[Candidate]:
+        """Light classifiers, or the user's own; none stops on rows that it will be asked about."""
+        settings, problem = self.settings, self.problem
+        if settings.base is None:
+            return []
+        if not isinstance(settings.base, str):
+            return [given_candidate(settings.base)]
+        light = auto_candidates(
+            problem.table[0],
+            len(problem.labels),
+            problem.n_classes,
+            fast=True,
+            seed=settings.seed,
+            n_jobs=settings.n_jobs,
+        )
+        return [replace(candidate, stops_on_held_out=False, folds=[]) for candidate in light]
+
+
+def find_noise(
+    problem: Problem,
+    settings: FitSettings,
+    keys: Tensor,
+    progress: Progress,
+    choice: dict[str, Any],
+) -> Noise | None:
+    """Run round one; None where labels are taken as they are.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its folds say whose given labels a member must not see.
+    settings : FitSettings
+    keys : Tensor of shape (n, width)
+    progress : Progress
+    choice : dict
+        Gets what was found, as "label_noise".
+    """
+    wanted = settings.label_noise
+    if wanted is None:
+        return None
+    progress.stage("label noise")
+    known = None if isinstance(wanted, str) else wanted
+    denoiser = Denoiser(problem, settings, keys, progress, known)
+    everyone = np.arange(len(problem.labels))
+    plain = denoiser.judge(everyone, cleaned=False)
+    transition = _transition(plain, problem, settings, known)
+    note = choice["label_noise"] = {
+        "rate": transition.rate,
+        "interval": list(transition.interval),
+        "source": transition.source,
+    }
+    if known is None and transition.interval[0] <= NOISE_FLOOR:
+        note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
+        return Noise(transition, None, None)
+    cleaned = denoiser.judge(everyone, cleaned=True)
+    note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
+    gains = plain.losses - cleaned.losses
+    worth = _SURE_GAIN * gains.std() / len(gains) ** 0.5
+    better = cleaned if gains.mean() > worth else plain
+    note["fitted_to"] = "posterior" if better is cleaned else "given"
+    members = [denoiser.judge(train, cleaned=better is cleaned) for train, _ in problem.folds]
+    transition = _transition(better, problem, settings, known)
+    note |= {"rate": transition.rate, "interval": list(transition.interval)}
+    return Noise(
+        transition,
+        as_float(np.stack([one.matrix for one in members])),
+        as_float(np.stack([one.log_proba for one in members])),
+    )
+
+
+def _transition(
+    verdict: Verdict, problem: Problem, settings: FitSettings, known: np.ndarray | None
+) -> Transition:
+    if known is not None:
+        return known_transition(known, problem.labels)
+    proba = np.exp(verdict.log_proba)
+    return with_interval(proba, problem.labels, settings.seed, weight=problem.weight)
+
+
+def apply_noise(problem: Problem, noise: Noise) -> None:
+    """Set what round two works on: the transition, each member's targets and the class shares."""
+    assert noise.evidence is not None  # callers see to it
+    posteriors = [noise.posterior(member, problem.labels) for member in range(len(noise.evidence))]
+    problem.transition = as_float(noise.transition.matrix)
+    problem.shares = np.mean(posteriors, axis=(0, 1))
+    problem.targets = []
+    for labels in posteriors:
+        weight = labels.max(axis=1)
+        own = weight if problem.weight is None else weight * problem.weight
+        problem.targets.append((labels.argmax(axis=1), own))
+
+
+def posterior(log_proba: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Probabilities of true labels once the given ones are known, (n, C)."""
+    found = posterior_log_proba(
+        torch.from_numpy(log_proba), torch.from_numpy(matrix), torch.from_numpy(labels)
+    )
+    proba: np.ndarray = found.exp().numpy()
+    return proba
+
+
+def _vote(found: Found, weights: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Logarithm of the share of the weights that each class gets, (n, C)."""
+    votes = np.zeros((len(weights), labels.shape[1]))
+    for place in range(weights.shape[1]):
+        votes += weights[:, place, None] * labels[found.positions[:, place]]
+    total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
+    return np.log((1 - _EVEN) * votes / total + _EVEN / labels.shape[1])

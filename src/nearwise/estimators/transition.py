@@ -1,0 +1,250 @@
+"""How given labels come about from true ones: a transition, given by the user or estimated."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+NOISE_FLOOR = 0.05  # a share of wrong labels up to which "auto" takes a table for clean
+_SURE = 0.8  # probability from which a row counts as confident
+_LEAST_SHARE = 0.2  # of the rows predicted as a class, if fewer are that sure
+_LEAST_ROWS = 20
+_PRIOR_ROWS = 10.0  # rows of a class that the even spread of mistakes counts for
+_STEPS = 50
+_BOOTSTRAP_STEPS = 10
+_BOOTSTRAPS = 100
+_LEAST_INFORMATION = 1e-3
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Probability of each given label for each true one.
+
+    Attributes
+    ----------
+    matrix : float64 array of shape (C, C)
+        Rows true, columns given; each row sums to 1.
+    rate : float
+        Share of the labels that are wrong.
+    interval : (float, float)
+        95 % bootstrap interval of `rate`; of no width where the user gave the transition.
+    low, high : float64 array of shape (C, C)
+        95 % bootstrap interval of `matrix`, entry by entry.
+    source : str
+        Where it comes from.
+    """
+
+    matrix: np.ndarray
+    rate: float
+    interval: tuple[float, float]
+    low: np.ndarray
+    high: np.ndarray
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in vars(self).items()
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Transition":
+        """Rebuild a transition from what `to_json` returned."""
+        arrays = {name: np.array(data[name]) for name in ("matrix", "low", "high")}
+        return cls(**(data | arrays | {"interval": tuple(data["interval"])}))
+
+
+def check_label_noise(label_noise: Any, classes: np.ndarray) -> Literal["auto"] | np.ndarray | None:
+    """Check the parameter `label_noise`; a rate becomes the transition that spreads it evenly.
+
+    Raises
+    ------
+    ValueError
+        If a rate is outside [0, 1), a matrix is not square, not of this many classes, not
+        stochastic, or if given labels would say nothing about true ones.
+    """
+    n = len(classes)
+    if label_noise is None:
+        return None
+    if isinstance(label_noise, str):
+        if label_noise != "auto":
+            raise ValueError(_unusable(label_noise))
+        return "auto"
+    try:
+        given = np.asarray(label_noise, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(_unusable(label_noise)) from None
+    if given.ndim == 0:
+        if not 0 <= given < 1:
+            raise ValueError(
+                f"label_noise={label_noise} is not a share of wrong labels. Give one in [0, 1)."
+            )
+        matrix = np.full((n, n), float(given) / (n - 1))
+        np.fill_diagonal(matrix, 1 - float(given))
+    else:
+        matrix = _check_matrix(given, classes)
+    if np.linalg.svd(matrix, compute_uv=False)[-1] < _LEAST_INFORMATION:
+        raise ValueError(
+            "label_noise: with this transition some true classes give the same labels, so the "
+            "labels do not tell them apart. Merge these classes, or give a smaller rate."
+        )
+    return matrix
+
+
+def _unusable(label_noise: Any) -> str:
+    return (
+        f'label_noise={label_noise!r} is not usable. Give None, "auto", a rate in [0, 1) or a '
+        "transition matrix (rows true, columns given)."
+    )
+
+
+def _check_matrix(matrix: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    n, named = len(classes), ", ".join(map(str, classes.tolist()[:10]))
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(
+            f"label_noise has shape {matrix.shape}. A transition is square: a row for each true "
+            "class, a column for each given one."
+        )
+    if len(matrix) > n:
+        raise ValueError(
+            f"label_noise is a transition of {len(matrix)} classes, but y holds {n} ({named}): "
+            f"{len(matrix) - n} have no row. Drop the rows and columns of classes that y lacks."
+        )
+    if len(matrix) < n:
+        raise ValueError(
+            f"label_noise is a transition of {len(matrix)} classes, but y holds {n} ({named}). "
+            "Give a row and a column for each, in sorted order."
+        )
+    if not np.isfinite(matrix).all() or (matrix < 0).any():
+        raise ValueError(
+            f"label_noise holds values that are no probabilities (smallest {np.nanmin(matrix)}). "
+            "Every entry of a transition is 0 or more."
+        )
+    sums = matrix.sum(axis=1)
+    wrong = np.flatnonzero(np.abs(sums - 1) > 1e-6)
+    if len(wrong):
+        raise ValueError(
+            f"label_noise is not stochastic: the row of class {classes[wrong[0]]} sums to "
+            f"{sums[wrong[0]]:.6g}. Rows (true class) must sum to 1; transpose it if columns do."
+        )
+    unseen = np.flatnonzero(matrix.sum(axis=0) == 0)
+    if len(unseen):
+        raise ValueError(
+            f"label_noise never gives the label {classes[unseen[0]]}, but y holds it. Give every "
+            "label that occurs a positive probability."
+        )
+    return matrix / sums[:, None]
+
+
+def known_transition(matrix: np.ndarray, labels: np.ndarray) -> Transition:
+    """Take a transition from the user; the rate is that of the true classes behind `labels`."""
+    counts = np.bincount(labels, minlength=len(matrix)) / len(labels)
+    true = np.clip(np.linalg.lstsq(matrix.T, counts, rcond=None)[0], 0, None)
+    rate = float(1 - (true / true.sum()) @ np.diag(matrix))
+    return Transition(matrix, rate, (rate, rate), matrix, matrix, "given")
+
+
+def estimate_transition(
+    proba: np.ndarray, labels: np.ndarray, *, weight: np.ndarray | None = None
+) -> np.ndarray:
+    """Estimate the transition from the rows whose true class is nearly certain.
+
+    The mean of two estimates, for the truth lies between them. The surest fifth of each predicted
+    class, taken for certain: what doubt is left there counts as wrong labels. And the rows that
+    are at least 0.8 sure beside these, each row's posterior and the transition found in turn
+    (expectation-maximisation with `proba` held fixed): honest doubt does not count, but doubt
+    that the noise itself has put into `proba` is taken for honest.
+
+    Parameters
+    ----------
+    proba : array of shape (n, C)
+        Probabilities of the true classes, each row's made without its own label.
+    labels : int array of shape (n,)
+        Given labels.
+    weight : array of shape (n,), optional
+
+    Returns
+    -------
+    matrix : float64 array of shape (C, C)
+        Drawn towards an even spread of mistakes as by ten rows a class.
+    """
+    rows, surest = confident_rows(proba)
+    seen = np.ones(len(rows)) if weight is None else weight[rows]
+    return _estimate(proba[rows], labels[rows], seen, surest, None, _STEPS)
+
+
+def confident_rows(proba: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows a transition is estimated from, and which are the surest fifth."""
+    predicted, sure = proba.argmax(axis=1), proba.max(axis=1)
+    surest = np.zeros(len(proba), dtype=bool)
+    for c in range(proba.shape[1]):
+        rows = np.flatnonzero(predicted == c)
+        n = max(_LEAST_ROWS, int(_LEAST_SHARE * len(rows)))
+        surest[rows[np.argsort(-sure[rows], kind="stable")][:n]] = True
+    chosen = np.flatnonzero(surest | (sure >= _SURE))
+    return chosen, surest[chosen]
+
+
+def _estimate(
+    proba: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray,
+    surest: np.ndarray,
+    start: np.ndarray | None,
+    steps: int,
+) -> np.ndarray:
+    """Mean of the estimates with the surest rows taken for certain, and with none."""
+    certain = np.eye(proba.shape[1])[proba[surest].argmax(axis=1)]
+    plain = _maximise(certain, labels[surest], weight[surest], None, 1)
+    return (plain + _maximise(proba, labels, weight, start, steps)) / 2
+
+
+def _maximise(
+    proba: np.ndarray, labels: np.ndarray, weight: np.ndarray, start: np.ndarray | None, steps: int
+) -> np.ndarray:
+    n_classes = proba.shape[1]
+    given = np.eye(n_classes)[labels] * weight[:, None]
+    matrix = _even(n_classes, 0.2) if start is None else start
+    for _ in range(steps):
+        behind = proba * matrix[:, labels].T
+        behind /= np.maximum(behind.sum(axis=1, keepdims=True), 1e-300)
+        counts = behind.T @ given
+        off = 1 - np.trace(counts) / counts.sum()
+        counts = counts + _PRIOR_ROWS * _even(n_classes, off)
+        before, matrix = matrix, counts / counts.sum(axis=1, keepdims=True)
+        if np.abs(matrix - before).max() < 1e-6:
+            break
+    return matrix
+
+
+def _even(n_classes: int, rate: float) -> np.ndarray:
+    matrix = np.full((n_classes, n_classes), rate / (n_classes - 1))
+    np.fill_diagonal(matrix, 1 - rate)
+    return matrix
+
+
+def with_interval(
+    proba: np.ndarray, labels: np.ndarray, seed: int, *, weight: np.ndarray | None = None
+) -> Transition:
+    """Estimate a transition and its 95 % interval, by a bootstrap over the confident rows."""
+    rows, surest = confident_rows(proba)
+    weight = np.ones(len(labels)) if weight is None else weight
+    some, given, seen = proba[rows], labels[rows], weight[rows]
+    shares = proba.mean(axis=0)
+    matrix = _estimate(some, given, seen, surest, None, _STEPS)
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(_BOOTSTRAPS):
+        times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)))
+        drawn.append(_estimate(some, given, seen * times, surest, matrix, _BOOTSTRAP_STEPS))
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    rates = [_rate(one, shares) for one in drawn]
+    interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
+    return Transition(
+        matrix, _rate(matrix, shares), interval, low, high, f"{len(rows)} confident unseen rows"
+    )
+
+
+def _rate(matrix: np.ndarray, shares: np.ndarray) -> float:
+    return float(1 - shares @ np.diag(matrix))

@@ -1,0 +1,52 @@
+"""Given labels seen through a transition: what is given when another class is true."""
+
+import torch
+from torch import Tensor
+
+_FLOOR = 1e-12
+
+
+def given_log_proba(log_proba: Tensor, transition: Tensor | None) -> Tensor:
+    """Turn log-probabilities of the true labels into those of the given labels.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Normalised, of the true labels.
+    transition : Tensor of shape (C, C) or None
+        Probability of each given label (columns) for each true one (rows). None: the given
+        labels are the true ones, and `log_proba` is returned as it is.
+
+    Returns
+    -------
+    log_proba : Tensor of shape (n, C)
+
+    References
+    ----------
+    Patrini et al., "Making Deep Neural Networks Robust to Label Noise", CVPR 2017: the forward
+    correction.
+    """
+    if transition is None:
+        return log_proba
+    return torch.log((log_proba.exp() @ transition.to(log_proba)).clamp_min(_FLOOR))
+
+
+def posterior_log_proba(log_proba: Tensor, transition: Tensor, labels: Tensor) -> Tensor:
+    """Log-probabilities of the true labels once the given ones are known too, by Bayes' rule.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Of the true labels, from predictions that did not see the given ones.
+    transition : Tensor of shape (C, C)
+        Probability of each given label (columns) for each true one (rows).
+    labels : int64 Tensor of shape (n,)
+        Given labels.
+
+    Returns
+    -------
+    log_proba : Tensor of shape (n, C)
+        Normalised.
+    """
+    likelihood = transition.to(log_proba).clamp_min(_FLOOR).log()
+    return torch.log_softmax(log_proba + likelihood.T[labels], dim=1)

@@ -58,8 +58,9 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, of the feature space
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
         How neighbors and base meet; "auto" tries both up to 5,000 rows, else takes log-linear.
-    null_neighbor : bool, default=True
-        Whether attention may go to no neighbor.
+    null : {"auto", "prior", "parametric"} or None, default="auto"
+        What a prediction gets where attention goes to no neighbor: the class shares or the base's
+        prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.
     num_heads : int, default=4
         Attention heads, whose weights are averaged.
     n_members : int or "auto", default="auto"
@@ -136,7 +137,7 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         preset: Literal["default", "fast"] = "default",
         metric: Metric = "euclidean",
         pooling: Literal["auto", "log-linear", "mixture"] = "auto",
-        null_neighbor: bool = True,
+        null: Literal["auto", "prior", "parametric"] | None = "auto",
         num_heads: int = 4,
         n_members: int | Literal["auto"] = "auto",
         validation_fraction: float | Literal["auto"] | None = "auto",
@@ -162,7 +163,7 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         self.preset = preset
         self.metric = metric
         self.pooling = pooling
-        self.null_neighbor = null_neighbor
+        self.null = null
         self.num_heads = num_heads
         self.n_members = n_members
         self.validation_fraction = validation_fraction

@@ -1,18 +1,20 @@
 """The last stage of a fit: cross-fitted heads, the pooling, acceptance and temperature."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nearwise.estimators.head_extras import choose_extras
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import CrossFittedState, LearnedState
 from nearwise.estimators.table import LARGE
 from nearwise.nn import NeighborHead, Neighborhood
-from nearwise.nn.neighbor_attention import Pooling
-from nearwise.training import HeadRows, predict_with_head, train_head
+from nearwise.nn.neighbor_head import Pooling
+from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
 
 _TRIED = 2  # members by which the pooling is chosen
 
@@ -34,6 +36,7 @@ def fit_heads(
 ) -> None:
     """Cross-fit the heads of a state in place, choose the pooling, accept and calibrate."""
     progress.stage("neighborhoods")
+    state.views.with_keys = settings.head.bilinear > 0
     data = _cross_fitted_rows(state, problem)
     fit = choose_heads(state, problem, settings, data, progress)
     accept_heads(state, fit, data, settings)
@@ -47,6 +50,9 @@ def choose_heads(
     progress: Progress,
 ) -> CrossFit:
     """Fit a head a fold to rows whose neighborhoods are known, by the better pooling of two."""
+    wanted = settings.head
+    if wanted.keep == "better":
+        settings = replace(settings, head=wanted.without_extras())
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
     small = len(problem.labels) <= LARGE and not settings.fast
     if settings.pooling == "auto" and state.has_base and small:
@@ -61,10 +67,25 @@ def choose_heads(
         for pooling, fit in tried.items()
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
+    begun: CrossFit | None = tried[best]
+    if wanted.keep == "better" and wanted.extras:
+
+        def held_out_nll(config: HeadConfig) -> float:
+            other = replace(settings, head=config)
+            found = _cross_fit_heads(state, problem, other, data, best, _TRIED, progress)
+            return mean_nll(
+                found.log_proba[judged], problem.truth[judged], problem.row_weight[judged]
+            )
+
+        kept, report = choose_extras(wanted, tried_nll[best], len(judged), held_out_nll)
+        state.choice["head_extras"] = report
+        if kept.extras:
+            settings, begun = replace(settings, head=kept), None
     fit = _cross_fit_heads(
-        state, problem, settings, data, best, len(problem.folds), progress, tried[best]
+        state, problem, settings, data, best, len(problem.folds), progress, begun
     )
     state.heads = fit.heads
+    state.views.with_keys = settings.head.bilinear > 0
     state.choice |= {
         "pooling": best,
         "pooling_nll": tried_nll,
@@ -122,7 +143,7 @@ def _cross_fit_heads(
     for member in range(len(fit.heads), min(n_members, len(problem.folds))):
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
-        head = _make_head(state, settings, pooling, len(data.spaces), settings.seed + member)
+        head = _make_head(state, settings, pooling, data.spaces, settings.seed + member)
         epochs = settings.head.for_rows(len(train)).epochs
 
         def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
@@ -147,12 +168,16 @@ def _cross_fit_heads(
 
 
 def _make_head(
-    state: LearnedState, settings: FitSettings, pooling: Pooling, n_spaces: int, seed: int
+    state: LearnedState,
+    settings: FitSettings,
+    pooling: Pooling,
+    spaces: list[Neighborhood],
+    seed: int,
 ) -> NeighborHead:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NeighborHead(
-            n_spaces,
+            len(spaces),
             state.prior,
             has_base=state.has_base,
             pooling=pooling,
@@ -160,4 +185,9 @@ def _make_head(
             null=settings.null,
             k_ensemble=settings.k_ensemble,
             adaptive_k=settings.adaptive_k,
+            k_temperature=settings.head.k_temperature,
+            temperature=settings.head.temperature,
+            clusters=settings.head.clusters,
+            bilinear=settings.head.bilinear,
+            key_widths=tuple(seen.keys.shape[2] for seen in spaces),
         )

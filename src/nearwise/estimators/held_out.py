@@ -86,6 +86,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         n_views=len(views),
     )
     progress.stage("neighborhoods")
+    state.views.with_keys = settings.head.bilinear > 0
     seen = [sight(view.take(held_out)) for view in views]
     looks = [state.look_at(one) for one in seen]
     truth = problem.truth[torch.from_numpy(held_out)]

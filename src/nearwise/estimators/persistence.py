@@ -204,9 +204,11 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
     bank = MemoryBank.from_state(_under(tensors, "bank/"), meta["bank"])
     images = "stages" in meta
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
+    views = MemoryViews(bank, specs, meta["index"], meta["memory_budget"])
+    views.with_keys = bool(meta["head"].get("bilinear"))
     common: dict[str, Any] = {
         "encoder": encoder,
-        "views": MemoryViews(bank, specs, meta["index"], meta["memory_budget"]),
+        "views": views,
         "prior": prior,
         "heads": heads,
         "acceptance": Acceptance(**meta["acceptance"]),
@@ -265,8 +267,17 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
 
 
 def _tupled(config: dict[str, Any]) -> dict[str, Any]:
-    sizes = config["k_ensemble"]
-    return config | {"k_ensemble": None if sizes is None else tuple(sizes)}
+    """Head settings as they were before JSON made lists of tuples; older folders' null too."""
+    sizes, null = config["k_ensemble"], config["null"]
+    return config | {
+        "k_ensemble": None if sizes is None else tuple(sizes),
+        "key_widths": tuple(config.get("key_widths", ())),
+        "null": _renamed_null(null) if isinstance(null, bool) else null,
+    }
+
+
+def _renamed_null(switched_on: bool) -> str | None:
+    return "auto" if switched_on else None
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -362,6 +373,8 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     content = read_folder(Path(folder), kind=KIND, newest_version=VERSION)
     meta = content.meta
     params = dict(meta["params"])
+    if "null_neighbor" in params:  # before nearwise 0.2
+        params["null"] = _renamed_null(params.pop("null_neighbor"))
     if "param.base" in content.blobs:
         params["base"] = load_model(content.blobs["param.base"], trusted)
     model = kind(**params)

@@ -74,9 +74,12 @@ class SharedState(LearnedState):
         found: list[Neighbors] = []
         spaces = []
         for spec in self.views.specs:
-            result = self.views.search(spec, 0, seen.keys[spec.name], spec.n_neighbors)
+            query = seen.keys[spec.name]
+            result = self.views.search(spec, 0, query, spec.n_neighbors)
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, 0, result, seen.base_log_proba))
+            spaces.append(
+                self.views.neighborhood(spec, 0, result, seen.base_log_proba, query=query)
+            )
         return MemberView(seen.base_log_proba, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:

@@ -201,6 +201,7 @@ class CrossFittedState(LearnedState):
         found, spaces = [], []
         for spec in self.views.specs:
             common = spec.scope == "all" and not spec.per_member
+            keys = None
             if common and spec.name in shared:
                 result = shared[spec.name]
             else:
@@ -209,7 +210,8 @@ class CrossFittedState(LearnedState):
                 if common:
                     shared[spec.name] = result
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, member, result, base))
+            query = features if keys is None else keys  # what all share is sought by the features
+            spaces.append(self.views.neighborhood(spec, member, result, base, query=query))
         return MemberView(base, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:
@@ -221,7 +223,8 @@ class CrossFittedState(LearnedState):
             keys = bank.keys[spec.key(member)][positions]
             result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, member, result, base, positions))
+            seen = self.views.neighborhood(spec, member, result, base, positions, query=keys)
+            spaces.append(seen)
         return MemberView(base, found, spaces)
 
     def stored_base(self, positions: Tensor) -> Tensor:

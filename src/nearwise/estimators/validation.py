@@ -35,7 +35,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "calibration": ("auto", None),
     "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
     "index": INDEX_NAMES,
-    "null_neighbor": (True, False),
+    "null": ("auto", "prior", "parametric", None),
 }
 
 
@@ -181,6 +181,11 @@ def check_settings(
         raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
     if base is not None and not isinstance(base, str):
         given_candidate(base)
+    if base is None and estimator.null == "parametric":
+        raise ValueError(
+            'null="parametric" carries the prediction of a base, and base=None has none. Use '
+            'null="prior", or give a base.'
+        )
     ks = _check_sizes(estimator.k_ensemble)
     fraction = _check_fraction(estimator, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
@@ -205,7 +210,7 @@ def check_settings(
         fast=estimator.preset == "fast",
         metric=estimator.metric,
         pooling=estimator.pooling,
-        null=estimator.null_neighbor,
+        null=estimator.null,
         num_heads=estimator.num_heads,
         k_ensemble=ks,
         adaptive_k=estimator.adaptive_k,

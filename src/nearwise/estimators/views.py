@@ -77,6 +77,11 @@ class MemoryViews:
     index : IndexName
     memory_budget : int
         Bytes of working memory of a search.
+
+    Attributes
+    ----------
+    with_keys : bool
+        Whether neighborhoods carry the keys of queries and neighbors, for a bilinear term.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class MemoryViews:
         self.index, self.memory_budget = index, memory_budget
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
+        self.with_keys = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
@@ -186,8 +192,10 @@ class MemoryViews:
         found: Neighbors,
         base_log_proba: Tensor,
         query_positions: Tensor | None = None,
+        *,
+        query: Tensor,
     ) -> Neighborhood:
-        """Describe what was found; `query_positions` when the queries are rows of the bank."""
+        """Describe what was found for keys `query`; `query_positions` when they are the bank's."""
         labels = self.labels[found.indices]
         n_known = base_log_proba.shape[1]
         own_opinion = None
@@ -211,6 +219,8 @@ class MemoryViews:
             base_log_proba,
             own_opinion,
             torch.log(weight),
+            query if self.with_keys else None,
+            self.bank.keys[spec.key(member)][found.indices] if self.with_keys else None,
         )
 
 

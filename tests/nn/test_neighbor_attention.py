@@ -255,7 +255,7 @@ def test_temperature_divides_the_pooled_log_probabilities(pooling):
 
 
 def test_bilinear_term_starts_at_nothing_and_equals_its_definition():
-    spaces, base = spaces_and_base(n_spaces=1)
+    spaces, _ = spaces_and_base(n_spaces=1)
     g = torch.Generator().manual_seed(3)
     query, keys = torch.randn(5, 4, generator=g), torch.randn(5, 6, 4, generator=g)
     seen = spaces[0]._replace(query=query, keys=keys)

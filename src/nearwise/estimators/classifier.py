@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators import labels, validation
 from nearwise.estimators.asking import AnswersQueries
+from nearwise.estimators.class_prior import ClassPrior
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,
@@ -78,9 +79,13 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         Average the weights of these neighborhood sizes, from one search.
     adaptive_k : {"entropy"}, optional
         The original study's rule, by the entropy of the weights; None asks all `n_neighbors`.
-    calibration : {"auto", None}, default="auto"
+    calibration : {"auto", "per-class", None}, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
-        the out-of-fold NLL.
+        the out-of-fold NLL; "per-class" tries biases and scales a class besides.
+    class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
+        Class shares where predictions are used; others than in training correct votes, null, base.
+    max_per_class : int, optional
+        Most remembered rows a class, each with the weight of those it stands for.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
         "auto" is exact below 100,000 rows, then IVF-Flat.
     memory_budget : int, default=256 MiB
@@ -145,7 +150,9 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto",
         k_ensemble: Sequence[int] | None = None,
         adaptive_k: Literal["entropy"] | None = None,
-        calibration: Literal["auto"] | None = "auto",
+        calibration: Literal["auto", "per-class"] | None = "auto",
+        class_prior: ClassPrior = "train",
+        max_per_class: int | None = None,
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
         train_params: dict[str, Any] | None = None,
@@ -172,6 +179,8 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         self.k_ensemble = k_ensemble
         self.adaptive_k = adaptive_k
         self.calibration = calibration
+        self.class_prior = class_prior
+        self.max_per_class = max_per_class
         self.index = index
         self.memory_budget = memory_budget
         self.train_params = train_params

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nearwise.estimators.class_calibration import fit_class_correction, train_shares
+from nearwise.estimators.class_prior import ClassCorrection, log_ratio
 from nearwise.estimators.head_extras import choose_extras
-from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
+from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import CrossFittedState, LearnedState
@@ -39,7 +41,7 @@ def fit_heads(
     state.views.with_keys = settings.head.bilinear > 0
     data = _cross_fitted_rows(state, problem)
     fit = choose_heads(state, problem, settings, data, progress)
-    accept_heads(state, fit, data, settings)
+    accept_heads(state, fit, data, problem, settings)
 
 
 def choose_heads(
@@ -94,7 +96,9 @@ def choose_heads(
     return fit
 
 
-def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: FitSettings) -> None:
+def accept_heads(
+    state: LearnedState, fit: CrossFit, data: HeadRows, problem: Problem, settings: FitSettings
+) -> None:
     """Decide by out-of-fold predictions on the head's share and on the temperatures."""
     oof_nll = mean_nll(fit.log_proba, data.labels, data.weight)
     state.part_temperatures = tuple(
@@ -112,6 +116,34 @@ def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: F
         else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
     )
     state.choice |= {"head_nll": oof_nll, "head_share": state.acceptance.share}
+    log_proba = fit.log_proba
+    if state.has_base:
+        log_proba = shrink(log_proba, data.base_log_proba, state.acceptance.share)
+    state.classes = correct_classes(
+        state, log_proba / state.acceptance.temperature, data, problem, settings
+    )
+
+
+def correct_classes(
+    state: LearnedState, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
+) -> ClassCorrection | None:
+    """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing."""
+    if settings.class_prior is None and not settings.per_class:
+        return None
+    train = train_shares(problem.labels, problem.row_weight, problem.n_classes)
+    kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
+    if settings.per_class:
+        kinds = ("temperature", "bias", "vector")
+    correction, nlls = fit_class_correction(
+        scores,
+        data.labels,
+        data.weight,
+        log_ratio(settings.class_prior, train),
+        kinds,
+        settings.seed,
+    )
+    state.choice["classes"] = {"source": correction.source, "nll": nlls}
+    return correction
 
 
 def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from nearwise.data import hold_out
+from nearwise.estimators.class_prior import capped_rows
 from nearwise.estimators.fitting import fit_state
-from nearwise.estimators.head_fitting import accept_heads, choose_heads
+from nearwise.estimators.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.problem import FitSettings, Problem, auto_members, make_folds
@@ -67,6 +68,11 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     the rows held out.
     """
     memory, held_out = problem.folds[0]
+    stands_for = np.ones(len(memory))
+    if settings.max_per_class is not None:
+        labels = problem.labels[memory]
+        kept, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
+        memory = memory[kept]
     choice: dict[str, Any] = {"held_out": len(held_out)}
     history: list[dict[str, Any]] = []
     make_sight = image_sight if isinstance(problem.encoder, ImageEncoder) else table_sight
@@ -77,7 +83,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     remembered = average_views([sight(view.take(memory)) for view in views])
     state = SharedState(
         encoder=problem.encoder,
-        views=_remember(remembered, problem, memory, settings),
+        views=_remember(remembered, problem, memory, stands_for, settings),
         prior=problem.prior,
         choice=choice,
         history=history,
@@ -101,19 +107,28 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     )
     fit = choose_heads(state, repeated, settings, data, progress)
     first = torch.arange(len(truth))
-    accept_heads(state, fit.take(first), data.take(first), settings)
+    accept_heads(state, fit.take(first), data.take(first), problem, settings)
     if len(views) > 1:
         progress.stage("views")
-        _calibrate_views(state, seen, looks, folds, data.take(first), settings)
+        merged = _calibrate_views(state, seen, looks, folds, data.take(first), settings)
+        scores = merged.log_proba / state.of_views.whole
+        corrected = correct_classes(state, scores, data.take(first), problem, settings)
+        state.of_views = state.of_views._replace(classes=corrected)
     return state
 
 
 def _remember(
-    seen: Seen, problem: Problem, memory: np.ndarray, settings: FitSettings
+    seen: Seen,
+    problem: Problem,
+    memory: np.ndarray,
+    stands_for: np.ndarray,
+    settings: FitSettings,
 ) -> MemoryViews:
     """Fill the memory; ids are the rows' places among the training rows."""
     rows = torch.from_numpy(memory)
-    weight = None if problem.weight is None else as_float(problem.weight[memory])
+    weight = None
+    if problem.weight is not None or settings.max_per_class is not None:
+        weight = problem.row_weight[rows] * as_float(stands_for)
     bank = MemoryBank(
         seen.keys | {FOLD: torch.full((len(rows), 1), -1.0)},
         problem.truth[rows],
@@ -158,8 +173,8 @@ def _calibrate_views(
     folds: list[tuple[np.ndarray, np.ndarray]],
     data: HeadRows,
     settings: FitSettings,
-) -> None:
-    """Choose how views are merged and fit the temperatures to the merged predictions."""
+) -> Answer:
+    """Choose how views are merged, fit the temperatures to the merged predictions, give these."""
     each = [_out_of_fold(state, look, folds) for look in looks]
     wanted = settings.tta_merge
     merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
@@ -176,7 +191,9 @@ def _calibrate_views(
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0
             state.merge, state.of_views = merge, Calibration(whole, fits[1][0], fits[2][0])
+            best = merged
     state.choice |= {"merge": state.merge, "merge_nll": nlls}
+    return best
 
 
 def _out_of_fold(

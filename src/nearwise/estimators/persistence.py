@@ -1,6 +1,5 @@
 """A fitted classifier as a folder: tensors, JSON, and scikit-learn parts through skops."""
 
-import io
 import os
 import platform
 import zipfile
@@ -10,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import skops.io
 import torch
 from pydantic import BaseModel
 from torch import Tensor
 
 from nearwise.estimators.base import Base, Candidate
+from nearwise.estimators.class_prior import ClassCorrection
 from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import Acceptance
+from nearwise.estimators.row_storage import pack_rows, unpack_rows
 from nearwise.estimators.shared import SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
@@ -105,6 +104,7 @@ def pack_state(
         "memory_budget": state.views.memory_budget,
         "acceptance": asdict(state.acceptance),
         "part_temperatures": list(state.part_temperatures),
+        "class_correction": None if state.classes is None else state.classes.to_json(),
         "choice": state.choice,
         "history": state.history,
         "head": state.heads[0].config,
@@ -114,9 +114,11 @@ def pack_state(
     }
     blobs: dict[str, bytes] = {}
     if isinstance(state, SharedState):
+        of_views = state.of_views.classes
         meta["shared"] = {
             "merge": state.merge,
-            "of_views": list(state.of_views),
+            "of_views": list(state.of_views[:3]),
+            "classes": None if of_views is None else of_views.to_json(),
         }
         meta["use_head"] = state.sight.use_head
         if isinstance(state.sight, ImageSight):
@@ -213,6 +215,7 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         "heads": heads,
         "acceptance": Acceptance(**meta["acceptance"]),
         "part_temperatures": tuple(meta["part_temperatures"]),
+        "classes": ClassCorrection.from_json(meta.get("class_correction")),
         "choice": meta["choice"],
         "history": meta["history"],
         "tta": tuple(meta.get("tta", ())),
@@ -236,7 +239,12 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
 
 
 def _unpack_shared(meta: dict[str, Any]) -> dict[str, Any]:
-    return meta["shared"] | {"of_views": Calibration(*meta["shared"]["of_views"])}
+    shared = meta["shared"]
+    classes = ClassCorrection.from_json(shared.get("classes"))
+    return {
+        "merge": shared["merge"],
+        "of_views": Calibration(*shared["of_views"])._replace(classes=classes),
+    }
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:
@@ -299,43 +307,6 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [_plain_value(item) for item in value]
     return value
-
-
-def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[str, bytes]]:
-    """Training rows as a tensor (arrays) or a Parquet blob (tables)."""
-    if isinstance(rows, np.ndarray):
-        return {"rows": torch.from_numpy(rows)}, {}
-    buffer = io.BytesIO()
-    _storable(rows).to_parquet(buffer, index=False)
-    return {}, {"rows": buffer.getvalue()}
-
-
-def _storable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Turn columns that Parquet cannot hold (mixed types, intervals) into text."""
-    columns = {}
-    for place, name in enumerate(rows.columns):
-        column = rows.iloc[:, place]
-        try:
-            pa.Array.from_pandas(column)
-            if isinstance(column.dtype, pd.CategoricalDtype):
-                _refuse_odd_categories(column.dtype)
-        except (pa.ArrowException, TypeError):
-            column = column.astype(object).map(str, na_action="ignore")
-        columns[name] = column
-    return pd.DataFrame(columns)
-
-
-def _refuse_odd_categories(dtype: pd.CategoricalDtype) -> None:
-    if isinstance(dtype.categories.dtype, pd.IntervalDtype | pd.PeriodDtype):
-        raise TypeError(f"categories of {dtype.categories.dtype} come back from no Parquet file")
-
-
-def unpack_rows(folder: Folder) -> pd.DataFrame | np.ndarray:
-    """Training rows from what `pack_rows` returned."""
-    if "rows" in folder.tensors:
-        array: np.ndarray = folder.tensors["rows"].numpy()
-        return array
-    return pd.read_parquet(io.BytesIO(folder.blobs["rows"]))
 
 
 def save_model(model: Any, folder: str | os.PathLike[str]) -> None:

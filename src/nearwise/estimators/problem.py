@@ -37,6 +37,9 @@ class FitSettings:
     k_ensemble: tuple[int, ...] | None
     adaptive_k: Literal["entropy"] | None
     calibrate: bool
+    per_class: bool
+    class_prior: np.ndarray | None
+    max_per_class: int | None
     index: IndexName
     memory_budget: int
     train: dict[str, Any]

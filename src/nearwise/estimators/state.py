@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.base import Base
+from nearwise.estimators.class_prior import ClassCorrection
 from nearwise.estimators.embedding import HEAD, Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder, TTAView
@@ -38,11 +39,23 @@ class Answer(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Temperatures of the whole, of the base alone and of the neighbors alone."""
+    """Temperatures of the whole, of the base alone and of the neighbors alone; class shares."""
 
     whole: float
     base: float
     neighbors: float
+    classes: ClassCorrection | None = None
+
+    def corrected(self, answer: Answer) -> Answer:
+        """Bring an answer to the wanted class shares; the temperatures are still to be applied."""
+        if self.classes is None:
+            return answer
+        alone = self.classes.of_parts()
+        return answer._replace(
+            log_proba=self.classes(answer.log_proba, self.whole),
+            base_log_proba=alone(answer.base_log_proba, self.base),
+            neighbor_log_proba=alone(answer.neighbor_log_proba, self.neighbors),
+        )
 
 
 NO_CALIBRATION = Calibration(1.0, 1.0, 1.0)
@@ -65,6 +78,8 @@ class LearnedState(ABC):
     part_temperatures : (float, float)
         Out-of-fold temperatures of the base alone and of the neighbors alone; that of the whole
         is part of the acceptance.
+    classes : ClassCorrection or None
+        What brings predictions from one view to the wanted class shares.
     choice : dict
         What was chosen, with the out-of-fold NLL it was chosen by.
     history : list of dict
@@ -80,6 +95,7 @@ class LearnedState(ABC):
     heads: list[NeighborHead] = field(default_factory=list)
     acceptance: Acceptance = NOT_YET
     part_temperatures: tuple[float, ...] = (1.0, 1.0)
+    classes: ClassCorrection | None = None
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
@@ -131,7 +147,8 @@ class LearnedState(ABC):
                 f"{n_views} views were given, but the classifier was fitted without. Give views "
                 "to fit as well, or leave them out."
             )
-        return Calibration(self.acceptance.temperature, *self.part_temperatures)
+        base, neighbors = self.part_temperatures
+        return Calibration(self.acceptance.temperature, base, neighbors, self.classes)
 
     def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
         """Predict with one member."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.state import LearnedState, as_float
-from nearwise.estimators.views import FOLD
+from nearwise.estimators.views import ASKED, FOLD
 
 
 def append_rows(
@@ -29,6 +29,8 @@ def append_rows(
     bank, specs = state.views.bank, state.views.specs
     n_rows = len(labels)
     keys = state.keys_of_new(views) | {FOLD: torch.full((n_rows, 1), -1.0)}
+    if ASKED in bank.keys:
+        keys[ASKED] = torch.ones(n_rows, 1)
     for spec in specs:
         keys.setdefault(spec.side, torch.zeros(n_rows, 1))
     sample_weight = None if weight is None else as_float(weight)

@@ -13,6 +13,7 @@ import torch
 from sklearn.utils.validation import validate_data
 
 from nearwise.estimators.base import given_candidate
+from nearwise.estimators.class_prior import check_class_prior
 from nearwise.estimators.embedding import TABLE_EMBEDDERS
 from nearwise.estimators.images import ImageEncoder, check_images, check_tta, is_images
 from nearwise.estimators.problem import FitSettings
@@ -32,7 +33,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "metric": METRICS,
     "pooling": ("auto", "log-linear", "mixture"),
     "adaptive_k": (None, "entropy"),
-    "calibration": ("auto", None),
+    "calibration": ("auto", "per-class", None),
     "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
     "index": INDEX_NAMES,
     "null": ("auto", "prior", "parametric", None),
@@ -192,6 +193,8 @@ def check_settings(
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
     k = _check_neighbors(estimator.n_neighbors, n_remembered, ks, usual)
     _count("num_heads", estimator.num_heads, 1)
+    if estimator.max_per_class is not None:
+        _count("max_per_class", estimator.max_per_class, 2)
     if estimator.n_members != "auto":
         _count("n_members", estimator.n_members, 1)
     train = dict(estimator.train_params or {})
@@ -214,7 +217,10 @@ def check_settings(
         num_heads=estimator.num_heads,
         k_ensemble=ks,
         adaptive_k=estimator.adaptive_k,
-        calibrate=estimator.calibration == "auto",
+        calibrate=estimator.calibration is not None,
+        per_class=estimator.calibration == "per-class",
+        class_prior=check_class_prior(estimator.class_prior, n_classes),
+        max_per_class=estimator.max_per_class,
         index=estimator.index,
         memory_budget=estimator.memory_budget,
         train=train,

@@ -12,6 +12,7 @@ from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.nn import Neighborhood, describe_neighborhood
 
 FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
+ASKED = "side.asked"  # 0 for rows that are predicted and kept but never found, 1 for the others
 BASE = "side.base"  # out-of-fold log-probabilities of the base
 _OWN_NEIGHBORS = 16
 
@@ -109,10 +110,13 @@ class MemoryViews:
 
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
-        if spec.scope == "all":
-            return torch.arange(len(self.bank))
-        fold = self.bank.keys[FOLD][:, 0]
-        return torch.nonzero((fold == member) | (fold < 0))[:, 0]
+        allowed = torch.ones(len(self.bank), dtype=torch.bool)
+        if ASKED in self.bank.keys:
+            allowed = self.bank.keys[ASKED][:, 0] > 0
+        if spec.scope == "fold":
+            fold = self.bank.keys[FOLD][:, 0]
+            allowed = allowed & ((fold == member) | (fold < 0))
+        return torch.nonzero(allowed)[:, 0]
 
     def search(
         self, spec: SpaceSpec, member: int, query: Tensor, k: int, query_ids: Tensor | None = None

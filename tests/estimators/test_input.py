@@ -20,7 +20,10 @@ SETTINGS = {
     "metric": ("euclidian", "metric='euclidian' is not known. Use one of 'euclidean'"),
     "pooling": ("loglinear", "pooling='loglinear' is not known. Use one of 'auto'"),
     "adaptive_k": ("entrpy", "adaptive_k='entrpy' is not known. Use one of None, 'entropy'"),
-    "calibration": ("platt", "calibration='platt' is not known. Use one of 'auto', None"),
+    "calibration": (
+        "platt",
+        "calibration='platt' is not known. Use one of 'auto', 'per-class'",
+    ),
     "index": ("faiss", "index='faiss' is not known. Use one of"),
     "null": (True, "null=True is not known. Use one of 'auto', 'prior', 'parametric', None"),
     "base": ("forest", "base='forest' is not known. Use \"auto\", None or a classifier"),

@@ -23,6 +23,7 @@ from nearwise.metrics.selective import (
     risk_at_coverage,
     risk_coverage_curve,
 )
+from nearwise.metrics.shots import shot_breakdown, shot_groups, uneven
 from nearwise.metrics.smooth import smooth_ece
 
 __all__ = [
@@ -48,6 +49,9 @@ __all__ = [
     "reliability_bins",
     "risk_at_coverage",
     "risk_coverage_curve",
+    "shot_breakdown",
+    "shot_groups",
     "signed_gap",
     "smooth_ece",
+    "uneven",
 ]

@@ -22,33 +22,40 @@ def drawn(n=900, n_classes=3, seed=0):
     return log_proba, labels
 
 
-def slow_objective(kind, values, scores, labels, weight):
+def unpacked(kind, values, free):
+    """Logarithms of the scales, and biases, of every class."""
+    n_classes = len(free)
+    own = values[1 : 1 + n_classes] if kind == "vector" else np.zeros(n_classes)
+    bias = np.zeros(n_classes) if kind == "temperature" else values[-n_classes:]
+    return values[0] + own * free, bias * free
+
+
+def slow_objective(kind, values, scores, labels, weight, free):
     """Weighted NLL with its ridge, a row at a time."""
-    n_classes = scores.shape[1]
-    n_scales = n_classes if kind == "vector" else 1
-    log_scale, bias = values[:n_scales], values[n_scales:]
-    bias = np.zeros(n_classes) if kind == "temperature" else bias
+    log_scale, bias = unpacked(kind, values, free)
     total = 0.0
     for row, label, w in zip(scores.tolist(), labels.tolist(), weight.tolist(), strict=True):
-        z = [np.exp(log_scale[c % n_scales]) * row[c] + bias[c] for c in range(n_classes)]
+        z = [np.exp(s) * x + b for s, x, b in zip(log_scale, row, bias, strict=True)]
         total += w * (np.log(sum(np.exp(x) for x in z)) - z[label])
     effective = weight.sum().item() ** 2 / (weight**2).sum().item()
-    pull = float((np.asarray(log_scale) ** 2).sum() + (np.asarray(bias) ** 2).sum())
-    return total / weight.sum().item() + RIDGE / effective * pull
+    return total / weight.sum().item() + RIDGE / effective * float((np.asarray(values) ** 2).sum())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fit_is_the_minimum_of_the_slow_objective(kind):
+@pytest.mark.parametrize("free", [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]], ids=str)
+def test_fit_is_the_minimum_of_the_slow_objective(kind, free):
     log_proba, labels = drawn(120)
     scores = 2 * log_proba + torch.tensor([0.0, 0.7, -0.3])
     weight = torch.linspace(0.5, 2.0, 120, dtype=torch.float64)
-    scale, bias = _fit(kind, scores, labels, weight)
-    n_scales = 3 if kind == "vector" else 1
-    found = [*scale.log().tolist()[:n_scales], *([] if kind == "temperature" else bias.tolist())]
+    scale, bias = _fit(kind, scores, labels, weight, torch.tensor(free, dtype=torch.float64))
+    free = np.array(free)
+    n_values = {"temperature": 1, "bias": 4, "vector": 7}[kind]
     best = minimize(
-        lambda v: slow_objective(kind, v, scores, labels, weight), np.zeros(len(found)), tol=1e-8
+        lambda v: slow_objective(kind, v, scores, labels, weight, free), np.zeros(n_values)
     )
-    np.testing.assert_allclose(found, best.x, atol=2e-3)
+    log_scale, expected = unpacked(kind, best.x, free)
+    np.testing.assert_allclose(scale.log().expand(3).numpy(), log_scale, atol=2e-3)
+    np.testing.assert_allclose(bias.numpy(), expected, atol=2e-3)
 
 
 def test_a_calibrated_prediction_is_left_alone():

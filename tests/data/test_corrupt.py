@@ -153,3 +153,10 @@ def test_a_ratio_outside_zero_and_one_is_refused(ratio):
 def test_empty_labels_are_refused():
     with pytest.raises(ValueError, match="at least one label"):
         long_tail([], 0.5)
+
+
+def test_a_long_tail_keeps_as_many_of_each_class_as_asked():
+    y = np.repeat([0, 1, 2], [50, 50, 1])
+    assert np.bincount(y[long_tail(y, 0.01, least=2)]).tolist() == [50, 5, 1]
+    y = np.repeat([0, 1, 2], 50)
+    assert np.bincount(y[long_tail(y, 0.01, least=2)]).tolist() == [50, 5, 2]

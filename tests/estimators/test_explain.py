@@ -20,9 +20,9 @@ SETTINGS = [
     {},
     {"base": logistic()},
     {"base": logistic(), "pooling": "mixture"},
-    {"null_neighbor": False},
+    {"null": None},
     {"k_ensemble": (2, 6)},
-    {"n_neighbors": 1, "null_neighbor": False},
+    {"n_neighbors": 1, "null": None},
     {"embedder": "table", "train_params": {"epochs": 1}},
 ]
 
@@ -69,7 +69,7 @@ def test_without_a_neighbor_is_what_a_weight_of_zero_predicts(settings):
 
 def test_without_the_only_neighbor_the_shares_of_the_classes_answer():
     X, y = blobs()
-    model = AttnKNNClassifier(**CHEAP, n_neighbors=1, null_neighbor=False, calibration=None)
+    model = AttnKNNClassifier(**CHEAP, n_neighbors=1, null=None, calibration=None)
     (explanation,) = model.fit(X, y).explain(X[:1])
     assert np.allclose(explanation.neighbors[0].proba_without, 1 / 3, atol=1e-2)
 

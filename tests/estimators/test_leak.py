@@ -16,7 +16,9 @@ CONFIGURATIONS = {
     "all-neighbors": {"n_neighbors": 89},
     "k-ensemble": {"k_ensemble": (3, 9)},
     "entropy": {"adaptive_k": "entropy"},
-    "no-null": {"null_neighbor": False},
+    "no-null": {"null": None},
+    "clusters": {"head_params": {"epochs": 3, "keep": "always", "clusters": "label"}},
+    "bilinear": {"head_params": {"epochs": 3, "keep": "always", "bilinear": 2}},
     "cosine": {"metric": "cosine"},
     "base": {"base": logistic()},
     "mixture": {"base": logistic(), "pooling": "mixture"},
@@ -82,7 +84,7 @@ def test_a_row_is_never_its_own_neighbor_among_duplicates():
 def test_twins_with_opposite_labels_are_predicted_by_each_other():
     X, _ = blobs(60, 2)
     X, y = np.repeat(X[:40] * 10, 2, axis=0), np.tile([0, 1], 40)
-    model = fitted(X, y, n_neighbors=1, null_neighbor=False)
+    model = fitted(X, y, n_neighbors=1, null=None)
     assert (model.predict(None) == y).mean() < 0.1
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.memory import StoreError
+from nearwise.estimators.persistence import KIND, VERSION
+from nearwise.memory import StoreError, read_folder, write_folder
 from nearwise.memory.store import MANIFEST
 from tests.estimators.cases import (
     CHEAP,
@@ -23,17 +24,23 @@ from tests.estimators.cases import (
     table,
 )
 
+EXTRAS = {
+    "epochs": 3, "keep": "always", "ece_weight": 1.0, "brier_weight": 0.5, "temperature": True,
+    "k_temperature": True, "clusters": "label", "bilinear": 2,
+}  # fmt: skip
 CONFIGURATIONS = {
     "no-base": CHEAP,
     "fast": {"preset": "fast", **QUICK},
     "logistic": {**CHEAP, "base": logistic()},
     "mixture": {**CHEAP, "base": logistic(), "pooling": "mixture"},
     "sizes": {**CHEAP, "k_ensemble": (2, 7), "n_neighbors": np.int64(9)},
-    "entropy": {**CHEAP, "adaptive_k": "entropy", "null_neighbor": False},
+    "entropy": {**CHEAP, "adaptive_k": "entropy", "null": None},
     "table": {**CHEAP, "embedder": "table", "train_params": {"epochs": 1}},
     "deep": {**CHEAP, "embedder": "deep", "train_params": {"epochs": 1}},
     "mlp": {**CHEAP, "embedder": "mlp", "train_params": {"epochs": 1}},
     "cosine": {**CHEAP, "metric": "cosine"},
+    "parametric": {**CHEAP, "base": logistic(), "pooling": "log-linear", "null": "parametric"},
+    "extras": {**CHEAP, "k_ensemble": (2, 7), "head_params": EXTRAS},
 }
 
 
@@ -213,3 +220,21 @@ def test_nothing_saved_is_a_pickle(tmp_path):
     assert names <= {".json", ".safetensors", ".bin"}
     for path in (tmp_path / "model").glob("*.bin"):
         assert path.read_bytes()[:2] == b"PK"  # a skops archive
+
+
+@pytest.mark.parametrize("switched_on", [True, False])
+def test_folder_from_before_the_null_was_named_loads(tmp_path, switched_on):
+    X, y = blobs()
+    model = fitted(X, y, null="auto" if switched_on else None)
+    model.save(tmp_path / "model")
+    folder = tmp_path / "model"
+    old = read_folder(folder, kind=KIND, newest_version=VERSION)
+    del old.meta["params"]["null"]
+    old.meta["params"]["null_neighbor"] = old.meta["head"]["null"] = switched_on
+    for name in ("k_temperature", "temperature", "clusters", "bilinear", "key_widths"):
+        del old.meta["head"][name]
+    parts = {"tensors": old.tensors, "meta": old.meta, "blobs": old.blobs}
+    write_folder(folder, kind=KIND, format_version=VERSION, **parts)
+    again = AttnKNNClassifier.load(folder)
+    assert again.null == ("auto" if switched_on else None)
+    assert same(again.predict_proba(X), model.predict_proba(X))

@@ -22,11 +22,11 @@ SETTINGS = [
     {},
     {"n_neighbors": 1},
     {"n_neighbors": 59},
-    {"n_neighbors": 1, "null_neighbor": False},
+    {"n_neighbors": 1, "null": None},
     {"k_ensemble": [1, 2, 5, 10, 20, 40]},
     {"k_ensemble": (5, 500)},
     {"adaptive_k": "entropy"},
-    {"null_neighbor": False},
+    {"null": None},
     {"num_heads": 1},
     {"metric": "sqeuclidean"},
     {"metric": "cosine"},
@@ -35,7 +35,10 @@ SETTINGS = [
     {"n_members": 5},
     {"pooling": "mixture"},
     {"base": logistic()},
-    {"base": logistic(), "pooling": "mixture", "null_neighbor": False},
+    {"base": logistic(), "pooling": "mixture", "null": None},
+    {"base": logistic(), "pooling": "mixture", "null": "prior"},
+    {"base": logistic(), "pooling": "log-linear", "null": "parametric"},
+    {"head_params": {"epochs": 2, "keep": "always", "clusters": "label", "bilinear": 2}},
     {"base": logistic(), "pooling": "mixture", "adaptive_k": "entropy"},
     {"base": logistic(), "k_ensemble": (2, 7)},
     {"embedder": "table", "train_params": {"epochs": 1}},
@@ -58,11 +61,11 @@ def test_rows_sum_to_one_everywhere(settings):
         assert ((parts.null_mass >= 0) & (parts.null_mass <= 1 + 1e-6)).all()
         assert same(parts.proba, model.predict_proba(queries))
         assert same(model.predict(queries), model.classes_[parts.proba.argmax(axis=1)])
-        if not model.null_neighbor:
+        if model.null is None:
             assert (parts.null_mass == 0).all()
 
 
-@pytest.mark.parametrize("null", [True, False])
+@pytest.mark.parametrize("null", ["auto", None])
 @pytest.mark.parametrize("zeroed", ["a class", "most rows", "all but one"])
 def test_weights_of_zero_leave_no_gaps(null, zeroed):
     X, y = blobs(60)
@@ -73,7 +76,7 @@ def test_weights_of_zero_leave_no_gaps(null, zeroed):
         ]
     ] = 0
     with quietly():
-        model = AttnKNNClassifier(**CHEAP, n_neighbors=5, null_neighbor=null)
+        model = AttnKNNClassifier(**CHEAP, n_neighbors=5, null=null)
         model.fit(X, y, sample_weight=weight)
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
     for explanation in model.explain(X[:5], n_neighbors=None):

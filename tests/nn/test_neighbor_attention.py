@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
-from nearwise.nn import NeighborHead, describe_neighborhood
+from nearwise.nn import NeighborAttention, NeighborHead, describe_neighborhood
 from tests.reference.neighbor_head import slow_describe, slow_head
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 POOLINGS = ["log-linear", "mixture"]
+NULLS = ["auto", "prior", "parametric", None]
 
 
 def neighborhood(kind="random", n=5, k=6, n_classes=3, seed=0):
@@ -72,11 +73,15 @@ def test_description_of_a_class_that_the_base_does_not_know():
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("kind", ["random", "lattice"])
-@pytest.mark.parametrize("null", [True, False])
+@pytest.mark.parametrize("null", NULLS)
 @pytest.mark.parametrize("k_ensemble", [None, (1, 3, 20)])
 @pytest.mark.parametrize("has_base", [True, False])
 def test_head_equals_loops(pooling, kind, null, k_ensemble, has_base):
     spaces, base = spaces_and_base(kind, n=3, k=4)
+    if null == "parametric" and not has_base:
+        with pytest.raises(ValueError, match="there is none"):
+            make_head(pooling=pooling, null=null, has_base=has_base)
+        return
     settings = {"null": null, "k_ensemble": k_ensemble, "has_base": has_base, "num_heads": 2}
     head = trained_looking(make_head(pooling=pooling, **settings))
     with torch.no_grad():
@@ -89,7 +94,7 @@ def test_head_equals_loops(pooling, kind, null, k_ensemble, has_base):
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("null", [True, False])
+@pytest.mark.parametrize("null", ["auto", None])
 @pytest.mark.parametrize("num_heads", [1, 4])
 @pytest.mark.parametrize(
     "sizes",
@@ -111,7 +116,7 @@ def test_weights_and_null_mass_sum_to_one(pooling, null, num_heads, sizes, k):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_untrained_head_without_null_is_distance_weighting(dtype):
     d, y, r, base, _, w = neighborhood()
-    head = make_head(1, null=False, num_heads=1, has_base=False).to(dtype)
+    head = make_head(1, null=None, num_heads=1, has_base=False).to(dtype)
     seen = describe_neighborhood(*(x.to(dtype) for x in (d,)), y, r, base, None, w)
     output = head([seen], base)
     expected = torch.softmax(-d + w, dim=1)
@@ -121,7 +126,7 @@ def test_untrained_head_without_null_is_distance_weighting(dtype):
 
 def test_untrained_heads_differ_in_scale_and_average():
     d, y, r, base, _, _ = neighborhood()
-    head = make_head(1, null=False, num_heads=3, has_base=False)
+    head = make_head(1, null=None, num_heads=3, has_base=False)
     seen = describe_neighborhood(d, y, r, base)
     expected = torch.stack([torch.softmax(-d * math.exp(s), 1) for s in (-0.7, 0.0, 0.7)]).mean(0)
     torch.testing.assert_close(head([seen], base).weights[0], expected)
@@ -134,7 +139,7 @@ def test_untrained_null_takes_the_same_small_share_everywhere():
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("null", [True, False])
+@pytest.mark.parametrize("null", ["auto", None])
 def test_with_every_neighbor_left_out_the_prior_answers_and_gradients_stay_finite(pooling, null):
     d, y, r, base, _, w = neighborhood()
     seen = describe_neighborhood(d, y, r, base, None, torch.full_like(w, -math.inf))
@@ -192,7 +197,7 @@ def test_each_query_is_answered_alone():
 
 
 def test_config_rebuilds_the_head():
-    head = make_head(3, pooling="mixture", k_ensemble=(2, 4), null=False, num_heads=2)
+    head = make_head(3, pooling="mixture", k_ensemble=(2, 4), null=None, num_heads=2)
     twin = NeighborHead(prior=head.prior, **head.config)
     twin.load_state_dict(head.state_dict())
     spaces, base = spaces_and_base(n_spaces=3)
@@ -203,3 +208,68 @@ def test_gates_are_positive_and_name_base_and_spaces():
     base, spaces = make_head(2).gates
     assert base == pytest.approx(1.0) and spaces == pytest.approx([0.1, 0.1])
     assert make_head(2, has_base=False).gates[0] == 0.0
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("null", ["prior", "parametric"])
+def test_where_no_neighbor_is_asked_the_null_gives_what_it_carries(pooling, null):
+    d, y, r, base, _, w = neighborhood()
+    nobody = describe_neighborhood(d, y, r, base, None, torch.full_like(w, -math.inf))
+    head = make_head(1, pooling=pooling, null=null)
+    with torch.no_grad():
+        head.base_gate.fill_(-50.0)  # the base speaks through the null alone
+        head.space_gate.fill_(math.log(math.expm1(1.0)))
+    carried = head.prior.expand(len(base), -1) if null == "prior" else base.exp()
+    torch.testing.assert_close(head([nobody], base).log_proba.exp(), carried, **CLOSE)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_learned_temperatures_start_as_none(pooling):
+    spaces, base = spaces_and_base()
+    plain = make_head(pooling=pooling, k_ensemble=(2, 5))
+    warm = make_head(pooling=pooling, k_ensemble=(2, 5), k_temperature=True, temperature=True)
+    warm.load_state_dict(plain.state_dict(), strict=False)
+    torch.testing.assert_close(warm(spaces, base).log_proba, plain(spaces, base).log_proba, **CLOSE)
+
+
+def test_temperature_of_a_size_sharpens_the_weights_of_that_size_alone():
+    spaces, base = spaces_and_base(n_spaces=1)
+    head = make_head(1, k_ensemble=(2, 5), k_temperature=True, null=None, num_heads=1)
+    with torch.no_grad():
+        head.log_k_temperature.copy_(torch.tensor([math.log(0.5), 0.0]))
+    scores = -spaces[0].distances + spaces[0].log_weight
+    few = torch.nn.functional.pad(torch.softmax(2 * scores[:, :2], dim=1), (0, 4))
+    many = torch.nn.functional.pad(torch.softmax(scores[:, :5], dim=1), (0, 1))
+    torch.testing.assert_close(head(spaces, base).weights[0], (few + many) / 2)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_temperature_divides_the_pooled_log_probabilities(pooling):
+    spaces, base = spaces_and_base()
+    head = make_head(pooling=pooling, temperature=True)
+    before = head(spaces, base).log_proba
+    with torch.no_grad():
+        head.log_temperature.fill_(math.log(2.0))
+    after = head(spaces, base).log_proba
+    torch.testing.assert_close(after, torch.log_softmax(before / 2, dim=1), **CLOSE)
+
+
+def test_bilinear_term_starts_at_nothing_and_equals_its_definition():
+    spaces, _ = spaces_and_base(n_spaces=1)
+    g = torch.Generator().manual_seed(3)
+    query, keys = torch.randn(5, 4, generator=g), torch.randn(5, 6, 4, generator=g)
+    seen = spaces[0]._replace(query=query, keys=keys)
+    attention = NeighborAttention(2, bilinear=3, key_width=4)
+    start = attention(seen)[0]
+    with torch.no_grad():
+        attention.bilinear.key.weight.copy_(torch.randn(6, 4, generator=g))
+        added = attention(seen)[0] - start
+    term = attention.bilinear
+    w_q, w_k = (layer.weight.detach().view(2, 3, 4) for layer in (term.query, term.key))
+    for b, j, h in [(0, 0, 0), (4, 5, 1), (2, 3, 1)]:
+        q, k = query[b] / query[b].norm(), keys[b, j] / keys[b, j].norm()
+        expected = float((w_q[h] @ q) @ (w_k[h] @ k)) / math.sqrt(3)
+        assert float(added[b, j, h]) == pytest.approx(expected, abs=1e-5)
+    plain = NeighborAttention(2)
+    plain.load_state_dict(attention.state_dict(), strict=False)
+    torch.testing.assert_close(plain(seen)[0], start)

@@ -98,7 +98,7 @@ def slow_weights(head, attentions, spaces, b, sizes=None):
         null = top + math.log(sum(math.exp(x - top) for x in nulls) / len(nulls))
         for size in sizes:
             scores = [s if j < size else -math.inf for part in logits for j, s in enumerate(part)]
-            shares = slow_softmax([*scores, null if head.null else -math.inf])
+            shares = slow_softmax([*scores, -math.inf if head.null is None else null])
             total = [t + s / n_heads / len(sizes) for t, s in zip(total, shares, strict=True)]
     found = sum(total)
     total = [t / found for t in total] if found else [*total[:-1], 1.0]
@@ -125,20 +125,26 @@ def slow_head(head, spaces, base_log_proba):
             parts, null = slow_weights(head, head.attention, spaces, b, head.k_ensemble)
             votes = slow_votes(spaces, parts, b, n_classes)
             votes = smoothed(votes, eps)
-            carried = [math.exp(x) for x in base] if head.has_base else prior
+            from_base = head.has_base and head.null != "prior"
+            carried = [math.exp(x) for x in base] if from_base else prior
             pooled[b] = torch.tensor(normalised(votes, null, carried))
             alone[b] = torch.tensor(normalised(votes, null, prior))
             weights = parts
         else:
             logs, weights, null = [0.0] * n_classes, [], 0.0
+            helped = [0.0] * n_classes
+            from_base = head.has_base and head.null == "parametric"
+            carried = [math.exp(x) for x in base] if from_base else prior
             for s, seen in enumerate(spaces):
                 parts, empty = slow_weights(head, [head.attention[s]], [seen], b, head.k_ensemble)
                 votes = smoothed(slow_votes([seen], parts, b, n_classes), eps)
                 opinion = normalised(votes, empty, prior)
                 logs = [x + shares[s] * math.log(p) for x, p in zip(logs, opinion, strict=True)]
+                whole = normalised(votes, empty, carried)
+                helped = [x + shares[s] * math.log(p) for x, p in zip(helped, whole, strict=True)]
                 weights.append([shares[s] * w for w in parts[0]])
                 null += shares[s] * empty
-            both = [sum(gates) * x + base_gate * y for x, y in zip(logs, base, strict=True)]
+            both = [sum(gates) * x + base_gate * y for x, y in zip(helped, base, strict=True)]
             pooled[b] = torch.tensor(slow_softmax(both))
             alone[b] = torch.tensor(slow_softmax(logs))
         all_weights.append([w for part in weights for w in part])

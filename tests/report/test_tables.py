@@ -15,6 +15,7 @@ from nearwise.report.tables import (
     paired_table,
     ranks_table,
     results_table,
+    shots_table,
     to_csv,
     to_latex,
     to_markdown,
@@ -105,3 +106,20 @@ def test_csv_holds_every_mean(results):
     assert float(found[0]["mean"]) == mean.mean
     assert float(found[0]["high"]) == pytest.approx(mean.high)
     assert found[0]["n"] == "3"
+
+
+def test_accuracy_by_class_size_stands_where_sizes_differ():
+    shots = {
+        "many": 0.9, "medium": None, "few": 0.5, "balanced": 0.7,
+        "classes": {"many": 1, "medium": 0, "few": 1}, "rule": "more than 100 training rows",
+    }  # fmt: skip
+    rows = [
+        Record("d", "a", 0, nll=0.1, details={"shots": shots}),
+        Record("d", "b", 0, nll=0.2, details={"shots": shots | {"few": 0.6}}),
+    ]
+    table = shots_table(Results(rows), "d")
+    assert [cell.text for cell in table.rows[0][1]] == ["0.7000", "0.9000", "-", "0.5000"]
+    assert [cells[3].mark for _, cells in table.rows] == ["", "best"]
+    assert "more than 100 training rows: 1 many-shot, 1 few-shot" in table.caption
+    assert table in all_tables(Results(rows))
+    assert shots_table(Results([Record("d", "a", 0, nll=0.1)]), "d") is None

@@ -10,7 +10,7 @@ from nearwise.nn import vote_nll
 from nearwise.training import TrainConfig, TrainingRows, predict_neighbors
 from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
 from nearwise.training.mixup import Mix, draw_mix, mix_ids, mix_labels
-from nearwise.training.sampling import Batch, epoch_batches
+from nearwise.training.sampling import Batch, class_balance, combined, epoch_batches
 from nearwise.training.scale import fit_start_scale
 from nearwise.training.schedule import learning_rate_factor, parameter_groups
 from nearwise.training.steps import step_losses
@@ -173,3 +173,23 @@ def test_start_scale_is_the_best_of_a_grid_and_dropout_does_not_blur_it(similari
                 network.log_scale.sub_(math.log(factor))
         scales.append(network.scale.item())
     assert scales[0] == pytest.approx(scales[1])
+
+
+def test_balanced_candidates_take_rare_classes_as_often_as_common_ones():
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor([900, 90, 10]))
+    weights = class_balance(labels, 1.0)
+    counts = torch.zeros(3)
+    for batch in epoch_batches(1000, 4, 10, generator(), candidate_weights=weights):
+        assert len(batch.extra) == 6 and len(batch.extra.unique()) == 6
+        assert not torch.isin(batch.extra, batch.queries).any()
+        counts += torch.bincount(labels[batch.extra], minlength=3)
+    assert (counts / counts.sum() - 1 / 3).abs().max() < 0.08
+
+
+def test_balance_to_a_power_weighs_rows_by_the_size_of_their_class():
+    labels = torch.tensor([0, 0, 0, 0, 1])
+    assert class_balance(labels, 0.0) is None
+    torch.testing.assert_close(class_balance(labels, 0.5), torch.tensor([0.5, 0.5, 0.5, 0.5, 1.0]))
+    hard = torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0])
+    assert combined(None, None) is None and combined(hard, None) is hard
+    torch.testing.assert_close(combined(hard, class_balance(labels, 1.0))[1], torch.tensor(0.5))

@@ -93,6 +93,7 @@ def evaluate(
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
     null_mass = float(parts.null_mass.mean())
     trust = measure_trust(learned, features, y, coverage, confidence)
+    shots = _shots(learned, y, halves)
     written = []
     if json_file:
         numbers = {
@@ -107,6 +108,7 @@ def evaluate(
             "neighbors_alone": scores["neighbors alone"],
             "null_mass": null_mass,
             **trust,
+            "shots": shots,
         }
         _write_json(json_file, numbers)
         written.append(json_file)
@@ -117,6 +119,8 @@ def evaluate(
         written.append(str(report))
     if json_file != "-":
         show(_score_table(scores, intervals, f"{model} on {len(y)} rows of {data}"))
+        if shots:
+            show(_shot_table(shots))
         show(f"Attention that went to no neighbor: {null_mass:.1%}")
         show(trust_in_words(trust))
     if written and not quiet and json_file != "-":
@@ -191,6 +195,39 @@ def _score_table(
         low_high = "{:.4f} to {:.4f}".format(*intervals[name]) if name in intervals else ""
         values = [f"{scores[part][name]:.4f}" for part in scores]
         table.add_row(label, values[0], low_high, *values[1:], better)
+    return table
+
+
+def _shots(
+    learned: Any, y: "np.ndarray", halves: "dict[str, np.ndarray]"
+) -> dict[str, dict[str, Any]]:
+    """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
+    from nearwise import metrics
+
+    memory = learned.memory_
+    weight = memory.sample_weight if learned.max_per_class else None  # those a row stands for
+    counts = memory.labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()
+    if not metrics.uneven(counts):
+        return {}
+    return {name: metrics.shot_breakdown(y, proba, counts) for name, proba in halves.items()}
+
+
+def _shot_table(shots: dict[str, dict[str, Any]]) -> "rich.table.Table":
+    from rich.table import Table
+
+    whole = shots["model"]
+    table = Table(
+        title=f"Accuracy by the size of the class ({whole['rule']})", title_justify="left"
+    )
+    table.add_column("classes")
+    for column in shots:
+        table.add_column(column, justify="right")
+    for name, n_classes in whole["classes"].items():
+        if n_classes:
+            values = [shots[part][name] for part in shots]
+            shown = ["-" if value is None else f"{value:.4f}" for value in values]
+            table.add_row(f"{name}-shot ({n_classes})", *shown)
+    table.add_row("mean over classes", *(f"{shots[part]['balanced']:.4f}" for part in shots))
     return table
 
 

@@ -86,11 +86,16 @@ def label_noise(
 
 
 def long_tail(
-    y: ArrayLike, ratio: float, seed: int = 0, *, classes: ArrayLike | None = None
+    y: ArrayLike,
+    ratio: float,
+    seed: int = 0,
+    *,
+    classes: ArrayLike | None = None,
+    least: int = 1,
 ) -> NDArray[np.int64]:
     """Return the rows to keep so that class sizes fall exponentially.
 
-    Of class c (0 to C - 1 in the order of `classes`) ``max(1, floor(m * ratio^(c / (C - 1))))``
+    Of class c (0 to C - 1 in the order of `classes`) ``max(least, floor(m * ratio^(c / (C - 1))))``
     rows stay, m being the size of the largest class; a class with fewer rows keeps them all.
     They are chosen uniformly; for one seed a smaller ratio keeps a part of what a larger keeps.
 
@@ -104,6 +109,8 @@ def long_tail(
         Seed of ``numpy.random.default_rng``.
     classes : array of shape (n_classes,), optional
         All classes, the one to keep whole first. Default: the sorted distinct labels of `y`.
+    least : int, default=1
+        Rows that stay of every class at least; 2 where something is to be left out of each.
 
     Returns
     -------
@@ -128,7 +135,7 @@ def long_tail(
     for c in range(len(known)):
         share = ratio ** (c / max(1, len(known) - 1))
         # the tiny term keeps 28.999999999999996 (= 0.29 * 100) from becoming 28
-        n_kept = max(1, math.floor(largest * share + 1e-9))
+        n_kept = max(least, math.floor(largest * share + 1e-9))
         kept.append(order[codes[order] == c][:n_kept])
     return np.sort(np.concatenate(kept)).astype(np.int64)
 

@@ -27,13 +27,20 @@ class AnswersQueries(RemembersRows):
         return self._all_views(rows, views)
 
     def _answers(self, views: list[AnyRows] | None) -> tuple[Answer, list[Answer], Calibration]:
-        """Give the merged answer, that to each view, and the temperatures that finish them."""
+        """Give the merged answer, that to each view, and the temperatures that finish them.
+
+        Both already speak for the wanted class shares.
+        """
         n_classes = len(self.classes_)
         if views is None:
             left_out = self._state.predict_left_out(n_classes)
-            return left_out, [left_out], self._state.calibration()
+            calibration = self._state.calibration()
+            corrected = calibration.corrected(left_out)
+            return corrected, [corrected], calibration
         calibration = self._state.calibration(len(views))
-        return *self._state.predict_views(views, n_classes), calibration
+        merged, each = self._state.predict_views(views, n_classes)
+        answers = [calibration.corrected(answer) for answer in each]
+        return calibration.corrected(merged), answers, calibration
 
     def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
         """Probabilities beside their two halves, base and neighbors, and how far views disagree.
@@ -66,7 +73,7 @@ class AnswersQueries(RemembersRows):
         views = self._state.views
         spec = views.specs[0]
         k = spec.n_neighbors if n_neighbors is None else n_neighbors
-        spare = len(views.bank) - (X is None)
+        spare = len(views.rows(spec, 0)) - (X is None)
         if not 1 <= k <= spare:
             raise ValueError(
                 f"n_neighbors={k} must lie between 1 and the {spare} rows that may be asked."

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators import labels, validation
+from nearwise.estimators.class_prior import ClassPrior
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,
@@ -60,8 +61,9 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, of the feature space
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
         How neighbors and base meet; "auto" tries both up to 5,000 rows, else takes log-linear.
-    null_neighbor : bool, default=True
-        Whether attention may go to no neighbor.
+    null : {"auto", "prior", "parametric"} or None, default="auto"
+        What a prediction gets where attention goes to no neighbor: the class shares or the base's
+        prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.
     num_heads : int, default=4
         Attention heads, whose weights are averaged.
     n_members : int or "auto", default="auto"
@@ -79,9 +81,13 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         Average the weights of these neighborhood sizes, from one search.
     adaptive_k : {"entropy"}, optional
         The original study's rule, by the entropy of the weights; None asks all `n_neighbors`.
-    calibration : {"auto", None}, default="auto"
+    calibration : {"auto", "per-class", None}, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
-        the out-of-fold NLL.
+        the out-of-fold NLL; "per-class" tries biases and scales a class besides.
+    class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
+        Class shares where predictions are used; others than in training correct votes, null, base.
+    max_per_class : int, optional
+        Most remembered rows a class, each with the weight of those it stands for.
     spaces : {"all", "chosen"}, default="all"
         "chosen" leaves key spaces out where that lowers the held-out NLL; only of rows held out.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
@@ -147,7 +153,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         preset: Literal["default", "fast"] = "default",
         metric: Metric = "euclidean",
         pooling: Literal["auto", "log-linear", "mixture"] = "auto",
-        null_neighbor: bool = True,
+        null: Literal["auto", "prior", "parametric"] | None = "auto",
         num_heads: int = 4,
         n_members: int | Literal["auto"] = "auto",
         validation_fraction: float | Literal["auto"] | None = "auto",
@@ -155,7 +161,9 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto",
         k_ensemble: Sequence[int] | None = None,
         adaptive_k: Literal["entropy"] | None = None,
-        calibration: Literal["auto"] | None = "auto",
+        calibration: Literal["auto", "per-class"] | None = "auto",
+        class_prior: ClassPrior = "train",
+        max_per_class: int | None = None,
         spaces: Literal["all", "chosen"] = "all",
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
@@ -176,7 +184,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         self.preset = preset
         self.metric = metric
         self.pooling = pooling
-        self.null_neighbor = null_neighbor
+        self.null = null
         self.num_heads = num_heads
         self.n_members = n_members
         self.validation_fraction = validation_fraction
@@ -186,6 +194,8 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         self.adaptive_k = adaptive_k
         self.calibration = calibration
         self.spaces = spaces
+        self.class_prior = class_prior
+        self.max_per_class = max_per_class
         self.index = index
         self.memory_budget = memory_budget
         self.label_noise = label_noise

@@ -160,7 +160,7 @@ def without(
 ) -> np.ndarray:
     """Predictions for one query with each of some neighbors masked, (n_positions, n_classes)."""
     answers = [pool(_masked(state, look, query, positions, n_classes)) for look in looks]
-    return finish(state.merged(answers).log_proba, calibration.whole)
+    return finish(calibration.corrected(state.merged(answers)).log_proba, calibration.whole)
 
 
 def _masked(

@@ -15,6 +15,7 @@ from nearwise.estimators.base import (
     cross_fit,
     given_candidate,
 )
+from nearwise.estimators.class_prior import capped_rows
 from nearwise.estimators.denoising import Noise, apply_noise, find_noise
 from nearwise.estimators.embedding import (
     HEAD,
@@ -30,6 +31,7 @@ from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import CrossFittedState, as_float, supervised_keys
 from nearwise.estimators.table import LARGE, ready_embeddings
 from nearwise.estimators.views import (
+    ASKED,
     BASE,
     FOLD,
     MemoryViews,
@@ -234,6 +236,14 @@ def _build_views(
     for member, (_, held_out) in enumerate(problem.folds):
         folds[held_out] = member
     keys[FOLD] = folds
+    asked = np.ones(len(problem.labels), dtype=bool)
+    weight = None if problem.weight is None else as_float(problem.weight)
+    if settings.max_per_class is not None:
+        kept, stands_for = capped_rows(problem.labels, settings.max_per_class, settings.seed)
+        asked = np.isin(np.arange(len(asked)), kept)
+        keys[ASKED] = as_float(asked)[:, None]
+        weight = problem.row_weight.clone()
+        weight[torch.from_numpy(kept)] *= as_float(stands_for)
     everyone = min(settings.n_neighbors, len(problem.labels) - 1)
     plan: list[tuple[str, Literal["all", "fold"], bool, Metric, int]] = [
         ("features", "all", False, settings.metric, everyone)
@@ -241,7 +251,7 @@ def _build_views(
     if base is not None:
         keys[BASE] = as_float(base.oof_log_proba)
         keys["supervised"] = supervised_keys(keys["features"], keys[BASE])
-        smallest = min(len(held_out) for _, held_out in problem.folds)
+        smallest = min(int(asked[held_out].sum()) for _, held_out in problem.folds)
         if smallest > 2:
             in_fold = min(settings.fold_neighbors, smallest - 1)
             plan.append(("supervised", "fold", False, "euclidean", in_fold))
@@ -249,7 +259,6 @@ def _build_views(
         for member in range(len(problem.folds)):
             keys[f"trained_{member}"] = embedding.keys(member, problem.encoder, problem.rows)
         plan.append(("trained", "all", True, "euclidean", everyone))
-    weight = None if problem.weight is None else as_float(problem.weight)
     bank = MemoryBank(keys, problem.truth, sample_weight=weight, n_classes=problem.n_classes)
     views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
     if noise is not None:

@@ -6,14 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
+from nearwise.estimators.class_calibration import fit_class_correction, train_shares
+from nearwise.estimators.class_prior import ClassCorrection, log_ratio
+from nearwise.estimators.head_extras import choose_extras
+from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import CrossFittedState, LearnedState
 from nearwise.estimators.table import LARGE
 from nearwise.nn import NeighborHead, Neighborhood
-from nearwise.nn.neighbor_attention import Pooling
-from nearwise.training import HeadRows, predict_with_head, train_head
+from nearwise.nn.neighbor_head import Pooling
+from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
 
 TRIED = 2  # members by which the pooling is chosen
 _FLAT = ("base_log_proba", "labels", "weight")
@@ -36,9 +39,10 @@ def fit_heads(
 ) -> None:
     """Cross-fit the heads of a state in place, choose the pooling, accept and calibrate."""
     progress.stage("neighborhoods")
+    state.views.with_keys = settings.head.bilinear > 0
     data = _cross_fitted_rows(state, problem)
     fit = choose_heads(state, problem, settings, data, progress)
-    accept_heads(state, fit, data, settings)
+    accept_heads(state, fit, data, problem, settings)
 
 
 def choose_heads(
@@ -49,6 +53,9 @@ def choose_heads(
     progress: Progress,
 ) -> CrossFit:
     """Fit a head a fold to rows whose neighborhoods are known, by the better pooling of two."""
+    wanted = settings.head
+    if wanted.keep == "better":
+        settings = replace(settings, head=wanted.without_extras())
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
     small = len(problem.labels) <= LARGE and not settings.fast
     if settings.pooling == "auto" and state.has_base and small:
@@ -68,10 +75,26 @@ def choose_heads(
         for pooling, fit in tried.items()
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
-    fit = cross_fit_heads(
-        state, problem, settings, data, best, len(problem.folds), progress, tried[best]
-    )
+    begun: CrossFit | None = tried[best]
+    if wanted.keep == "better" and wanted.extras:
+
+        def held_out_nll(config: HeadConfig) -> float:
+            other = replace(settings, head=config)
+            found = cross_fit_heads(state, problem, other, data, best, TRIED, progress)
+            return mean_nll(
+                found.log_proba[judged],
+                problem.truth[judged],
+                problem.row_weight[judged],
+                problem.transition,
+            )
+
+        kept, report = choose_extras(wanted, tried_nll[best], len(judged), held_out_nll)
+        state.choice["head_extras"] = report
+        if kept.extras:
+            settings, begun = replace(settings, head=kept), None
+    fit = cross_fit_heads(state, problem, settings, data, best, len(problem.folds), progress, begun)
     state.heads = fit.heads
+    state.views.with_keys = settings.head.bilinear > 0
     state.choice |= {
         "pooling": best,
         "pooling_nll": tried_nll,
@@ -80,7 +103,9 @@ def choose_heads(
     return fit
 
 
-def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: FitSettings) -> None:
+def accept_heads(
+    state: LearnedState, fit: CrossFit, data: HeadRows, problem: Problem, settings: FitSettings
+) -> None:
     """Decide by out-of-fold predictions on the head's share and on the temperatures."""
     data = replace(data, **{name: getattr(data, name).cpu() for name in _FLAT})
     given = (data.labels, data.weight, data.transition)
@@ -98,6 +123,34 @@ def accept_heads(state: LearnedState, fit: CrossFit, data: HeadRows, settings: F
         else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
     )
     state.choice |= {"head_nll": oof_nll, "head_share": state.acceptance.share}
+    log_proba = fit.log_proba
+    if state.has_base:
+        log_proba = shrink(log_proba, data.base_log_proba, state.acceptance.share)
+    state.classes = correct_classes(
+        state, log_proba / state.acceptance.temperature, data, problem, settings
+    )
+
+
+def correct_classes(
+    state: LearnedState, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
+) -> ClassCorrection | None:
+    """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing."""
+    if settings.class_prior is None and not settings.per_class:
+        return None
+    train = train_shares(problem.labels, problem.row_weight, problem.n_classes)
+    kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
+    if settings.per_class:
+        kinds = ("temperature", "bias", "vector")
+    correction, nlls = fit_class_correction(
+        scores,
+        data.labels,
+        data.weight,
+        log_ratio(settings.class_prior, train),
+        kinds,
+        settings.seed,
+    )
+    state.choice["classes"] = {"source": correction.source, "nll": nlls}
+    return correction
 
 
 def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
@@ -130,7 +183,7 @@ def cross_fit_heads(
     for member in range(len(fit.heads), min(n_members, len(problem.folds))):
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
-        head = _make_head(state, settings, pooling, len(data.spaces), settings.seed + member)
+        head = _make_head(state, settings, pooling, data.spaces, settings.seed + member)
         head.to(data.labels.device)
         epochs = settings.head.for_rows(len(train)).epochs
 
@@ -157,12 +210,16 @@ def cross_fit_heads(
 
 
 def _make_head(
-    state: LearnedState, settings: FitSettings, pooling: Pooling, n_spaces: int, seed: int
+    state: LearnedState,
+    settings: FitSettings,
+    pooling: Pooling,
+    spaces: list[Neighborhood],
+    seed: int,
 ) -> NeighborHead:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NeighborHead(
-            n_spaces,
+            len(spaces),
             state.prior,
             has_base=state.has_base,
             pooling=pooling,
@@ -170,4 +227,9 @@ def _make_head(
             null=settings.null,
             k_ensemble=settings.k_ensemble,
             adaptive_k=settings.adaptive_k,
+            k_temperature=settings.head.k_temperature,
+            temperature=settings.head.temperature,
+            clusters=settings.head.clusters,
+            bilinear=settings.head.bilinear,
+            key_widths=tuple(seen.keys.shape[2] for seen in spaces),
         )

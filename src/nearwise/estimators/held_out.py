@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from nearwise.data import hold_out
+from nearwise.estimators.class_prior import capped_rows
 from nearwise.estimators.fitting import fit_state
-from nearwise.estimators.head_fitting import accept_heads, choose_heads
+from nearwise.estimators.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.problem import FitSettings, Problem, auto_members, make_folds
@@ -19,7 +20,7 @@ from nearwise.estimators.shared import HeldOut, Merge, SharedState, merge_answer
 from nearwise.estimators.sight import Seen, Sight, average_views
 from nearwise.estimators.sight_fitting import image_sight, table_sight
 from nearwise.estimators.space_choice import leave_out_spaces
-from nearwise.estimators.state import Calibration, LearnedState, MemberView, as_float
+from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, as_float
 from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
@@ -68,6 +69,11 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     the rows held out.
     """
     memory, held_out = problem.folds[0]
+    stands_for = np.ones(len(memory))
+    if settings.max_per_class is not None:
+        labels = problem.labels[memory]
+        kept, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
+        memory = memory[kept]
     choice: dict[str, Any] = {"held_out": len(held_out)}
     history: list[dict[str, Any]] = []
     make_sight = image_sight if isinstance(problem.encoder, ImageEncoder) else table_sight
@@ -78,7 +84,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     remembered = average_views([sight(view.take(memory)) for view in views])
     state = SharedState(
         encoder=problem.encoder,
-        views=_remember(remembered, problem, memory, settings),
+        views=_remember(remembered, problem, memory, stands_for, settings),
         prior=problem.prior,
         choice=choice,
         history=history,
@@ -87,6 +93,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         n_views=len(views),
     )
     progress.stage("neighborhoods")
+    state.views.with_keys = settings.head.bilinear > 0
     seen = [sight(view.take(held_out)) for view in views]
     looks = [state.look_at(one) for one in seen]
     truth = problem.truth[torch.from_numpy(held_out)]
@@ -102,22 +109,31 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     fit = choose_heads(state, repeated, settings, data, progress)
     state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight)
     if settings.spaces == "chosen":
-        fit, kept = leave_out_spaces(state, repeated, settings, data, fit, progress)
-        looks = [look._replace(spaces=[look.spaces[place] for place in kept]) for look in looks]
+        fit, stay = leave_out_spaces(state, repeated, settings, data, fit, progress)
+        looks = [look._replace(spaces=[look.spaces[place] for place in stay]) for look in looks]
     first = torch.arange(len(truth))
-    accept_heads(state, fit.take(first), data.take(first), settings)
+    accept_heads(state, fit.take(first), data.take(first), problem, settings)
     if len(views) > 1:
         progress.stage("views")
-        _calibrate_views(state, state.held, looks, settings)
+        merged = _calibrate_views(state, state.held, looks, settings)
+        scores = merged.log_proba / state.of_views.whole
+        corrected = correct_classes(state, scores, data.take(first), problem, settings)
+        state.of_views = state.of_views._replace(classes=corrected)
     return state
 
 
 def _remember(
-    seen: Seen, problem: Problem, memory: np.ndarray, settings: FitSettings
+    seen: Seen,
+    problem: Problem,
+    memory: np.ndarray,
+    stands_for: np.ndarray,
+    settings: FitSettings,
 ) -> MemoryViews:
     """Fill the memory; ids are the rows' places among the training rows."""
     rows = torch.from_numpy(memory)
-    weight = None if problem.weight is None else as_float(problem.weight[memory])
+    weight = None
+    if problem.weight is not None or settings.max_per_class is not None:
+        weight = problem.row_weight[rows] * as_float(stands_for)
     keys = {name: key.cpu() for name, key in seen.keys.items()}
     bank = MemoryBank(
         keys | {FOLD: torch.full((len(rows), 1), -1.0)},
@@ -167,8 +183,8 @@ def _of_all_views(
 
 def _calibrate_views(
     state: SharedState, held: HeldOut, looks: list[MemberView], settings: FitSettings
-) -> None:
-    """Choose how views are merged and fit the temperatures to the merged predictions."""
+) -> Answer:
+    """Choose how views are merged, fit the temperatures to the merged predictions, give these."""
     each = [out_of_fold(state, look, held.folds, len(state.prior)) for look in looks]
     wanted = settings.tta_merge
     merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
@@ -186,4 +202,6 @@ def _calibrate_views(
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0
             state.merge, state.of_views = merge, Calibration(whole, fits[1][0], fits[2][0])
+            best = merged
     state.choice |= {"merge": state.merge, "merge_nll": nlls}
+    return best

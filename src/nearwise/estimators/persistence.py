@@ -1,6 +1,5 @@
 """A fitted classifier as a folder: tensors, JSON, and scikit-learn parts through skops."""
 
-import io
 import os
 import platform
 import zipfile
@@ -10,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import skops.io
 import torch
 from pydantic import BaseModel
 from torch import Tensor
 
 from nearwise.estimators.base import Base, Candidate
+from nearwise.estimators.class_prior import ClassCorrection
 from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import Acceptance
+from nearwise.estimators.row_storage import pack_rows, unpack_rows
 from nearwise.estimators.shared import HeldOut, SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
@@ -108,6 +107,7 @@ def pack_state(
         "memory_budget": state.views.memory_budget,
         "acceptance": asdict(state.acceptance),
         "part_temperatures": list(state.part_temperatures),
+        "class_correction": None if state.classes is None else state.classes.to_json(),
         "choice": state.choice,
         "history": state.history,
         "head": state.heads[0].config,
@@ -118,9 +118,11 @@ def pack_state(
     }
     blobs: dict[str, bytes] = {}
     if isinstance(state, SharedState):
+        of_views = state.of_views.classes
         meta["shared"] = {
             "merge": state.merge,
-            "of_views": list(state.of_views),
+            "of_views": list(state.of_views[:3]),
+            "classes": None if of_views is None else of_views.to_json(),
         }
         meta["use_head"] = state.sight.use_head
         if state.held is not None:
@@ -210,19 +212,18 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
     bank = MemoryBank.from_state(_under(tensors, "bank/"), meta["bank"])
     images = "stages" in meta
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
+    views = MemoryViews(
+        bank, specs, meta["index"], meta["memory_budget"], transitions=tensors.get("transitions")
+    )
+    views.with_keys = bool(meta["head"].get("bilinear"))
     common: dict[str, Any] = {
         "encoder": encoder,
-        "views": MemoryViews(
-            bank,
-            specs,
-            meta["index"],
-            meta["memory_budget"],
-            transitions=tensors.get("transitions"),
-        ),
+        "views": views,
         "prior": prior,
         "heads": heads,
         "acceptance": Acceptance(**meta["acceptance"]),
         "part_temperatures": tuple(meta["part_temperatures"]),
+        "classes": ClassCorrection.from_json(meta.get("class_correction")),
         "choice": meta["choice"],
         "history": meta["history"],
         "tta": tuple(meta.get("tta", ())),
@@ -248,8 +249,12 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
 
 def _unpack_shared(folder: Folder) -> dict[str, Any]:
     shared, held = folder.meta["shared"], _under(folder.tensors, "held/")
-    kept = HeldOut.from_tensors(held) if held else None
-    return shared | {"of_views": Calibration(*shared["of_views"]), "held": kept}
+    classes = ClassCorrection.from_json(shared.get("classes"))
+    return {
+        "merge": shared["merge"],
+        "of_views": Calibration(*shared["of_views"])._replace(classes=classes),
+        "held": HeldOut.from_tensors(held) if held else None,
+    }
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:
@@ -280,8 +285,17 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
 
 
 def _tupled(config: dict[str, Any]) -> dict[str, Any]:
-    sizes = config["k_ensemble"]
-    return config | {"k_ensemble": None if sizes is None else tuple(sizes)}
+    """Head settings as they were before JSON made lists of tuples; older folders' null too."""
+    sizes, null = config["k_ensemble"], config["null"]
+    return config | {
+        "k_ensemble": None if sizes is None else tuple(sizes),
+        "key_widths": tuple(config.get("key_widths", ())),
+        "null": _renamed_null(null) if isinstance(null, bool) else null,
+    }
+
+
+def _renamed_null(switched_on: bool) -> str | None:
+    return "auto" if switched_on else None
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -303,43 +317,6 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [_plain_value(item) for item in value]
     return value
-
-
-def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[str, bytes]]:
-    """Training rows as a tensor (arrays) or a Parquet blob (tables)."""
-    if isinstance(rows, np.ndarray):
-        return {"rows": torch.from_numpy(rows)}, {}
-    buffer = io.BytesIO()
-    _storable(rows).to_parquet(buffer, index=False)
-    return {}, {"rows": buffer.getvalue()}
-
-
-def _storable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Turn columns that Parquet cannot hold (mixed types, intervals) into text."""
-    columns = {}
-    for place, name in enumerate(rows.columns):
-        column = rows.iloc[:, place]
-        try:
-            pa.Array.from_pandas(column)
-            if isinstance(column.dtype, pd.CategoricalDtype):
-                _refuse_odd_categories(column.dtype)
-        except (pa.ArrowException, TypeError):
-            column = column.astype(object).map(str, na_action="ignore")
-        columns[name] = column
-    return pd.DataFrame(columns)
-
-
-def _refuse_odd_categories(dtype: pd.CategoricalDtype) -> None:
-    if isinstance(dtype.categories.dtype, pd.IntervalDtype | pd.PeriodDtype):
-        raise TypeError(f"categories of {dtype.categories.dtype} come back from no Parquet file")
-
-
-def unpack_rows(folder: Folder) -> pd.DataFrame | np.ndarray:
-    """Training rows from what `pack_rows` returned."""
-    if "rows" in folder.tensors:
-        array: np.ndarray = folder.tensors["rows"].numpy()
-        return array
-    return pd.read_parquet(io.BytesIO(folder.blobs["rows"]))
 
 
 def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
@@ -377,6 +354,8 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     content = read_folder(Path(folder), kind=KIND, newest_version=VERSION)
     meta = content.meta
     params = dict(meta["params"])
+    if "null_neighbor" in params:  # before nearwise 0.2
+        params["null"] = _renamed_null(params.pop("null_neighbor"))
     if "param.base" in content.blobs:
         params["base"] = load_model(content.blobs["param.base"], trusted)
     model = kind(**params)

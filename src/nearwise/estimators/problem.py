@@ -17,6 +17,7 @@ from nearwise.estimators.state import as_float
 from nearwise.estimators.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
+from nearwise.nn.neighbor_head import Null
 from nearwise.training import HeadConfig
 
 
@@ -32,11 +33,14 @@ class FitSettings:
     fast: bool
     metric: Metric
     pooling: Literal["auto", "log-linear", "mixture"]
-    null: bool
+    null: Null | None
     num_heads: int
     k_ensemble: tuple[int, ...] | None
     adaptive_k: Literal["entropy"] | None
     calibrate: bool
+    per_class: bool
+    class_prior: np.ndarray | None
+    max_per_class: int | None
     index: IndexName
     memory_budget: int
     train: dict[str, Any]

@@ -119,10 +119,10 @@ class SharedState(LearnedState):
         found: list[Neighbors] = []
         spaces = []
         for spec in self.views.specs:
-            keys = self.views.place(seen.keys[spec.name])
-            result = self.views.search(spec, 0, keys, spec.n_neighbors)
+            query = self.views.place(seen.keys[spec.name])
+            result = self.views.search(spec, 0, query, spec.n_neighbors)
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, 0, result, base))
+            spaces.append(self.views.neighborhood(spec, 0, result, base, query=query))
         return MemberView(base, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:

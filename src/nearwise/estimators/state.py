@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.base import Base
+from nearwise.estimators.class_prior import ClassCorrection
 from nearwise.estimators.embedding import HEAD, Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder, TTAView
@@ -39,11 +40,23 @@ class Answer(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Temperatures of the whole, of the base alone and of the neighbors alone."""
+    """Temperatures of the whole, of the base alone and of the neighbors alone; class shares."""
 
     whole: float
     base: float
     neighbors: float
+    classes: ClassCorrection | None = None
+
+    def corrected(self, answer: Answer) -> Answer:
+        """Bring an answer to the wanted class shares; the temperatures are still to be applied."""
+        if self.classes is None:
+            return answer
+        alone = self.classes.of_parts()
+        return answer._replace(
+            log_proba=self.classes(answer.log_proba, self.whole),
+            base_log_proba=alone(answer.base_log_proba, self.base),
+            neighbor_log_proba=alone(answer.neighbor_log_proba, self.neighbors),
+        )
 
 
 NO_CALIBRATION = Calibration(1.0, 1.0, 1.0)
@@ -71,6 +84,8 @@ class LearnedState(ABC):
     part_temperatures : (float, float)
         Out-of-fold temperatures of the base alone and of the neighbors alone; that of the whole
         is part of the acceptance.
+    classes : ClassCorrection or None
+        What brings predictions from one view to the wanted class shares.
     choice : dict
         What was chosen, with the out-of-fold NLL it was chosen by.
     history : list of dict
@@ -88,6 +103,7 @@ class LearnedState(ABC):
     heads: list[NeighborHead] = field(default_factory=list)
     acceptance: Acceptance = NOT_YET
     part_temperatures: tuple[float, ...] = (1.0, 1.0)
+    classes: ClassCorrection | None = None
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
@@ -147,7 +163,8 @@ class LearnedState(ABC):
                 f"{n_views} views were given, but the classifier was fitted without. Give views "
                 "to fit as well, or leave them out."
             )
-        return Calibration(self.acceptance.temperature, *self.part_temperatures)
+        base, neighbors = self.part_temperatures
+        return Calibration(self.acceptance.temperature, base, neighbors, self.classes)
 
     def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
         """Predict with one member."""
@@ -217,6 +234,7 @@ class CrossFittedState(LearnedState):
         found, spaces = [], []
         for spec in self.views.specs:
             common = spec.scope == "all" and not spec.per_member
+            keys = None
             if common and spec.name in shared:
                 result = shared[spec.name]
             else:
@@ -226,7 +244,8 @@ class CrossFittedState(LearnedState):
                 if common:
                     shared[spec.name] = result
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, member, result, base))
+            query = features if keys is None else keys  # what all share is sought by the features
+            spaces.append(self.views.neighborhood(spec, member, result, base, query=query))
         return MemberView(base, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:
@@ -238,7 +257,8 @@ class CrossFittedState(LearnedState):
             keys = self.views.place(bank.keys[spec.key(member)][positions])
             result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, member, result, base, positions))
+            seen = self.views.neighborhood(spec, member, result, base, positions, query=keys)
+            spaces.append(seen)
         return MemberView(base, found, spaces)
 
     def stored_base(self, positions: Tensor) -> Tensor:

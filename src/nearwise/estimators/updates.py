@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.state import LearnedState, as_float
-from nearwise.estimators.views import EVIDENCE, FOLD
+from nearwise.estimators.views import ASKED, EVIDENCE, FOLD
 
 
 def append_rows(
@@ -30,6 +30,8 @@ def append_rows(
     n_rows = len(labels)
     keys = state.keys_of_new(views) | {FOLD: torch.full((n_rows, 1), -1.0)}
     keys |= _evidence_of_new(state, views)
+    if ASKED in bank.keys:
+        keys[ASKED] = torch.ones(n_rows, 1)
     for spec in specs:
         for member in state.views.judges:
             keys.setdefault(state.views.side(spec, member), torch.zeros(n_rows, 1))

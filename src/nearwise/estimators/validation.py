@@ -13,6 +13,7 @@ import torch
 from sklearn.utils.validation import validate_data
 
 from nearwise.estimators.base import given_candidate
+from nearwise.estimators.class_prior import check_class_prior
 from nearwise.estimators.embedding import TABLE_EMBEDDERS
 from nearwise.estimators.images import ImageEncoder, check_images, check_tta, is_images
 from nearwise.estimators.problem import FitSettings
@@ -32,11 +33,11 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "metric": METRICS,
     "pooling": ("auto", "log-linear", "mixture"),
     "adaptive_k": (None, "entropy"),
-    "calibration": ("auto", None),
+    "calibration": ("auto", "per-class", None),
     "spaces": ("all", "chosen"),
     "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
     "index": INDEX_NAMES,
-    "null_neighbor": (True, False),
+    "null": ("auto", "prior", "parametric", None),
 }
 
 
@@ -182,12 +183,19 @@ def check_settings(
         raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
     if base is not None and not isinstance(base, str):
         given_candidate(base)
+    if base is None and estimator.null == "parametric":
+        raise ValueError(
+            'null="parametric" carries the prediction of a base, and base=None has none. Use '
+            'null="prior", or give a base.'
+        )
     ks = _check_sizes(estimator.k_ensemble)
     fraction = _check_fraction(estimator, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
     k = _check_neighbors(estimator.n_neighbors, n_remembered, ks, usual)
     _count("num_heads", estimator.num_heads, 1)
+    if estimator.max_per_class is not None:
+        _count("max_per_class", estimator.max_per_class, 2)
     if estimator.n_members != "auto":
         _count("n_members", estimator.n_members, 1)
     train = dict(estimator.train_params or {})
@@ -206,11 +214,14 @@ def check_settings(
         fast=estimator.preset == "fast",
         metric=estimator.metric,
         pooling=estimator.pooling,
-        null=estimator.null_neighbor,
+        null=estimator.null,
         num_heads=estimator.num_heads,
         k_ensemble=ks,
         adaptive_k=estimator.adaptive_k,
-        calibrate=estimator.calibration == "auto",
+        calibrate=estimator.calibration is not None,
+        per_class=estimator.calibration == "per-class",
+        class_prior=check_class_prior(estimator.class_prior, n_classes),
+        max_per_class=estimator.max_per_class,
         index=estimator.index,
         memory_budget=estimator.memory_budget,
         train=train,

@@ -12,6 +12,7 @@ from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.nn import Neighborhood, describe_neighborhood
 
 FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
+ASKED = "side.asked"  # 0 for rows that are predicted and kept but never found, 1 for the others
 BASE = "side.base"  # out-of-fold log-probabilities of the base
 EVIDENCE = "side.evidence"  # log-probabilities of a row's true label, its given one not seen
 _OWN_NEIGHBORS = 16
@@ -86,6 +87,11 @@ class MemoryViews:
         From true to given labels as each member knows it, where labels are noisy. Members then
         see each row's most probable true label, by Bayes' rule from its given label and from the
         column EVIDENCE of the member.
+
+    Attributes
+    ----------
+    with_keys : bool
+        Whether neighborhoods carry the keys of queries and neighbors, for a bilinear term.
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class MemoryViews:
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
         self._posterior: dict[int, Tensor] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
+        self.with_keys = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
@@ -124,6 +131,11 @@ class MemoryViews:
             copy = column.to(rows.device)
             self._copies[name] = (column, copy)
         return copy
+
+    def _keys_beside(self, spec: SpaceSpec, member: int, found: Tensor) -> Tensor:
+        """Keys (B, K, width) of what was found, on its device."""
+        name = spec.key(member)
+        return self._beside(f"keys {name}", self.bank.keys[name], found)[found]
 
     def doubt(self, transitions: Tensor | None, evidence: Tensor | None) -> None:
         """Take labels for noisy: remember what speaks for the true ones, member by member."""
@@ -177,10 +189,13 @@ class MemoryViews:
 
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
-        if spec.scope == "all":
-            return torch.arange(len(self.bank))
-        fold = self.bank.keys[FOLD][:, 0]
-        return torch.nonzero((fold == member) | (fold < 0))[:, 0]
+        allowed = torch.ones(len(self.bank), dtype=torch.bool)
+        if ASKED in self.bank.keys:
+            allowed = self.bank.keys[ASKED][:, 0] > 0
+        if spec.scope == "fold":
+            fold = self.bank.keys[FOLD][:, 0]
+            allowed = allowed & ((fold == member) | (fold < 0))
+        return torch.nonzero(allowed)[:, 0]
 
     def search(
         self, spec: SpaceSpec, member: int, query: Tensor, k: int, query_ids: Tensor | None = None
@@ -264,8 +279,10 @@ class MemoryViews:
         found: Neighbors,
         base_log_proba: Tensor,
         query_positions: Tensor | None = None,
+        *,
+        query: Tensor,
     ) -> Neighborhood:
-        """Describe what was found; `query_positions` when the queries are rows of the bank."""
+        """Describe what was found for keys `query`; `query_positions` when they are the bank's."""
         here = found.indices
         everyone, posterior = self.labels(member), self.posterior(member)
         labels = self._beside(f"labels {member}", everyone, here)[here]
@@ -299,6 +316,8 @@ class MemoryViews:
             own_opinion,
             torch.log(weight),
             certainty,
+            query if self.with_keys else None,
+            self._keys_beside(spec, member, here) if self.with_keys else None,
         )
 
 

@@ -21,7 +21,7 @@ from nearwise.experiments.artifacts import (
 from nearwise.experiments.measure import PeakMemory
 from nearwise.experiments.methods import Method
 from nearwise.experiments.records import Record, plain
-from nearwise.metrics import evaluate_probabilities
+from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
 
 NoiseKind = Literal["symmetric", "asymmetric"]
 WARM_UP_ROWS = 8
@@ -179,7 +179,9 @@ def align(proba: Any, classes: np.ndarray, all_classes: np.ndarray) -> np.ndarra
 
 
 def _metrics(split: Split, proba: np.ndarray) -> dict[str, Any]:
-    return dict(evaluate_probabilities(split.y_test, proba))
+    counts = np.bincount(np.searchsorted(split.classes, split.y_train), minlength=proba.shape[1])
+    details = {"shots": shot_breakdown(split.y_test, proba, counts)} if uneven(counts) else {}
+    return {**evaluate_probabilities(split.y_test, proba), "details": details}
 
 
 def _halves(

@@ -33,6 +33,7 @@ from nearwise.metrics.sets import (
     set_coverage,
     size_stratified_coverage,
 )
+from nearwise.metrics.shots import shot_breakdown, shot_groups, uneven
 from nearwise.metrics.smooth import smooth_ece
 
 __all__ = [
@@ -68,7 +69,10 @@ __all__ = [
     "risk_at_coverage",
     "risk_coverage_curve",
     "set_coverage",
+    "shot_breakdown",
+    "shot_groups",
     "signed_gap",
     "size_stratified_coverage",
     "smooth_ece",
+    "uneven",
 ]

@@ -1,5 +1,7 @@
 """Modules that learn: embedders, neighbor attention and their losses."""
 
+from nearwise.nn.calibration_losses import brier_loss, soft_binned_ece
+from nearwise.nn.cluster_attention import ClusterAttention, cluster_features, cluster_ids
 from nearwise.nn.embedders import (
     CategoricalEmbedding,
     Embedder,
@@ -26,13 +28,9 @@ from nearwise.nn.multi_head import (
     MultiHeadNeighborAttention,
     UniformAttention,
 )
-from nearwise.nn.neighbor_attention import (
-    HeadOutput,
-    NeighborAttention,
-    NeighborHead,
-    Neighborhood,
-    describe_neighborhood,
-)
+from nearwise.nn.neighbor_attention import NeighborAttention
+from nearwise.nn.neighbor_head import HeadOutput, NeighborHead
+from nearwise.nn.neighborhood import Neighborhood, describe_neighborhood
 from nearwise.nn.network import (
     NeighborNetwork,
     NetworkOutput,
@@ -45,6 +43,7 @@ from nearwise.nn.vision import ImageEmbedder
 
 __all__ = [
     "CategoricalEmbedding",
+    "ClusterAttention",
     "DistanceAttention",
     "Embedder",
     "HeadOutput",
@@ -63,7 +62,10 @@ __all__ = [
     "TableEmbedder",
     "TabularMLP",
     "UniformAttention",
+    "brier_loss",
     "build_network",
+    "cluster_features",
+    "cluster_ids",
     "contrastive",
     "describe_neighborhood",
     "euclidean",
@@ -74,6 +76,7 @@ __all__ = [
     "neighbor_probabilities",
     "neighbor_vote",
     "network_config",
+    "soft_binned_ece",
     "soft_cross_entropy",
     "soft_targets",
     "supervised_contrastive",

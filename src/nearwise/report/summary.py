@@ -27,7 +27,7 @@ class Measure:
     Attributes
     ----------
     key : str
-        Field of `Record`.
+        Field of `Record`, or a path into its details, such as "shots.many".
     title : str
         Column heading.
     digits : int
@@ -62,6 +62,12 @@ MEASURES = (
     Measure("fit_seconds", "fit s", 1, None, interval=False),
     Measure("predict_us_per_row", "predict µs/row", 0, None, interval=False),
     Measure("peak_memory_mib", "peak MiB", 0, None, interval=False),
+)
+SHOT_MEASURES = (
+    Measure("shots.balanced", "balanced accuracy", 4, True),
+    Measure("shots.many", "many-shot", 4, True),
+    Measure("shots.medium", "medium-shot", 4, True),
+    Measure("shots.few", "few-shot", 4, True),
 )
 _MORE_CALIBRATION = ("equal_mass_ece", "smooth_ece", "signed_gap", "augrc")
 MAIN_MEASURES = tuple(m for m in MEASURES if m.key not in _MORE_CALIBRATION)
@@ -148,7 +154,7 @@ class Results:
         found = {}
         for seed in self.seeds:
             row = self._rows.get((dataset, method, seed))
-            value = None if row is None else getattr(row, key)
+            value = None if row is None else looked_up(row, key)
             if value is not None:
                 found[seed] = float(value)
         return found
@@ -231,6 +237,16 @@ class Results:
             return {}
         table = {d: {m: row[m] for m in row if m in common} for d, row in means.items()}
         return rank_methods(table, higher_is_better=key in ("accuracy", "macro_f1"))
+
+
+def looked_up(row: Record, key: str) -> Any:
+    """Value of a field, or of a path into the details; None where there is none."""
+    if "." not in key:
+        return getattr(row, key)
+    value: Any = row.details
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def paired_across(

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nearwise.metrics import PairedDifference
-from nearwise.report.summary import COMPARED, LEVEL, MEASURES, Mean, Measure, Results, better
+from nearwise.report.summary import (
+    COMPARED,
+    LEVEL,
+    MEASURES,
+    SHOT_MEASURES,
+    Mean,
+    Measure,
+    Results,
+    better,
+)
 
 EMPTY = "-"
 
@@ -126,6 +135,33 @@ def halves_table(results: Results, dataset: str, method: str) -> Table | None:
     return table
 
 
+def shots_table(results: Results, dataset: str) -> Table | None:
+    """Accuracy by the size of the classes; None where classes are of like size."""
+    rows = [r for r in results.records if r.dataset == dataset and r.details.get("shots")]
+    if not rows:
+        return None
+    shots = rows[0].details["shots"]
+    sizes = ", ".join(f"{n} {name}-shot" for name, n in shots["classes"].items() if n)
+    methods = [m for m in results.every_method if results.values(dataset, m, "shots.balanced")]
+    table = Table(
+        f"{dataset}: accuracy by the size of the class",
+        f"Classes in groups by {shots['rule']}: {sizes}. Balanced accuracy is the mean over "
+        f"classes. {over_seeds(results)}.",
+        ["method", *(m.title for m in SHOT_MEASURES)],
+    )
+    means = {m: [results.mean(dataset, m, x.key) for x in SHOT_MEASURES] for m in methods}
+    for method in methods:
+        cells = [
+            Cell(
+                show_mean(mean, x),
+                "best" if is_best(mean, [means[o][i] for o in methods], x) else "",
+            )
+            for i, (x, mean) in enumerate(zip(SHOT_MEASURES, means[method], strict=True))
+        ]
+        table.rows.append((method, cells))
+    return table
+
+
 def ranks_table(results: Results) -> Table | None:
     """Mean ranks over data sets; None for a single data set."""
     if len(results.datasets) < 2:
@@ -162,6 +198,7 @@ def all_tables(results: Results) -> list[Table]:
             tables.append(results_table(results, dataset))
             tables.append(paired_table(results, dataset, reference))
             tables += [halves_table(results, dataset, m) for m in results.methods]
+            tables.append(shots_table(results, dataset))
     return [t for t in tables if t is not None and t.rows]
 
 

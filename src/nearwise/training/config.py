@@ -63,6 +63,9 @@ class TrainConfig(BaseModel):
         Neighbors whose disagreement makes a row hard.
     hard_negative_every : int, default=5
         Epochs between selections.
+    query_balance, candidate_balance : float, default=0.0
+        In [0, 1]: rows are drawn as queries, or as candidates, in proportion to the size of their
+        class to the power of minus this; 1 draws every class equally often.
     patience : int or None, default=16
         Evaluations without a better held-out NLL before stopping; None never stops early.
     evaluate_every : int, default=1
@@ -117,6 +120,9 @@ class TrainConfig(BaseModel):
     hard_negative_fraction: float = Field(0.3, gt=0, le=1)
     hard_negative_neighbors: int = Field(10, ge=1)
     hard_negative_every: int = Field(5, ge=1)
+
+    query_balance: float = Field(0.0, ge=0, le=1)
+    candidate_balance: float = Field(0.0, ge=0, le=1)
 
     patience: int | None = Field(16, ge=1)
     evaluate_every: int = Field(1, ge=1)

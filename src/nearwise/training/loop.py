@@ -27,7 +27,7 @@ from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagree
 from nearwise.training.key_cache import KeyCache, encode_shared
 from nearwise.training.processes import Processes, join_processes
 from nearwise.training.rows import TrainingRows
-from nearwise.training.sampling import count_batches, epoch_batches
+from nearwise.training.sampling import class_balance, combined, count_batches, epoch_batches
 from nearwise.training.scale import fit_start_scale
 from nearwise.training.schedule import make_optimizer, set_learning_rate
 
@@ -182,6 +182,8 @@ class _Run:
         self.optimizer = make_optimizer(network, config)
         self.state = TrainingState()
         self.row_weights: Tensor | None = None
+        self.balance = class_balance(train.labels, config.query_balance)
+        self.candidate_weights = class_balance(train.labels, config.candidate_balance)
         self.cache: KeyCache | None = None
         self.fingerprint = ""
         self.started = False
@@ -256,7 +258,8 @@ class _Run:
             config.batch_size,
             config.n_candidates,
             self.generator,
-            self.row_weights,
+            combined(self.row_weights, self.balance),
+            self.candidate_weights,
         )
         for batch in batches:
             step = epoch * n_batches + steps

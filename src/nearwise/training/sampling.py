@@ -20,6 +20,7 @@ def epoch_batches(
     n_candidates: int | None,
     generator: torch.Generator,
     row_weights: Tensor | None = None,
+    candidate_weights: Tensor | None = None,
 ) -> Iterator[Batch]:
     """Split an epoch into batches of nearly equal size, each with candidates drawn for it.
 
@@ -38,6 +39,9 @@ def epoch_batches(
     row_weights : Tensor of shape (n_rows,), optional
         How often a row is drawn, relative to the others. Rows are then drawn with replacement;
         a row drawn twice in one batch is kept once.
+    candidate_weights : Tensor of shape (n_rows,), optional
+        How often a row is drawn as a further candidate, relative to the others; each is drawn
+        once a step at most. Without, all rows take turns.
     """
     order = torch.randperm(n_rows, generator=generator)
     n_total = n_rows if n_candidates is None else min(n_rows, n_candidates)
@@ -47,7 +51,8 @@ def epoch_batches(
         for queries in torch.tensor_split(order, n_batches):
             stop = start + len(queries)
             others = torch.cat([order[stop:], order[:start]])
-            yield Batch(queries, others[: max(0, n_total - len(queries))])
+            n_extra = max(0, n_total - len(queries))
+            yield Batch(queries, _drawn(others, n_extra, candidate_weights, generator))
             start = stop
         return
     drawn = torch.multinomial(row_weights.cpu(), n_rows, replacement=True, generator=generator)
@@ -57,7 +62,34 @@ def epoch_batches(
         taken[queries] = True
         start = int(torch.randint(n_rows, (), generator=generator))
         others = torch.cat([order[start:], order[:start]])
-        yield Batch(queries, others[~taken[others]][: max(1, n_total - len(queries))])
+        others, n_extra = others[~taken[others]], max(1, n_total - len(queries))
+        yield Batch(queries, _drawn(others, n_extra, candidate_weights, generator))
+
+
+def _drawn(
+    others: Tensor, n_extra: int, weights: Tensor | None, generator: torch.Generator
+) -> Tensor:
+    """Give the first of some rows, or a weighted draw from them without replacement."""
+    if weights is None or n_extra >= len(others):
+        return others[:n_extra]
+    # The largest of log(w) + Gumbel noise: torch.multinomial is limited to 2^24 rows.
+    noise = -torch.log(torch.empty(len(others)).exponential_(generator=generator))
+    return others[torch.topk(torch.log(weights.cpu()[others]) + noise, n_extra).indices]
+
+
+def class_balance(labels: Tensor, power: float) -> Tensor | None:
+    """Weight of each row: the size of its class to the power of minus `power`; None for 0."""
+    if not power:
+        return None
+    sizes = torch.bincount(labels).clamp_min(1).float()
+    return sizes.pow(-power)[labels].cpu()
+
+
+def combined(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Product of two sets of row weights, either of which may be absent."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first.cpu() * second.cpu()
 
 
 def count_batches(n_rows: int, batch_size: int) -> int:

@@ -22,7 +22,7 @@ STUDY_FIELDS = (
 ABLATIONS: dict[str, dict[str, Any]] = {
     "full": {},
     "without=base": {"base": None},
-    "without=null-neighbor": {"null_neighbor": False},
+    "without=null-neighbor": {"null": None},
     "without=calibration": {"calibration": None},
     "without=trained-space": {"embedder": "identity"},
     "without=heads": {"num_heads": 1},

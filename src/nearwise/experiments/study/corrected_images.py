@@ -81,8 +81,13 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
     frame = _Frame(session)
     jobs = []
     for ratio in session.preset.tail_ratios:
-        jobs += frame.pair(
-            "long-tail", f"ratio={ratio:g}", partial(_thinned, ratio=ratio, seed=session.seed)
+        condition = f"ratio={ratio:g}"
+        change = partial(_thinned, ratio=ratio, seed=session.seed)
+        jobs += frame.pair("long-tail", condition, change)
+        jobs.append(
+            frame.attention(
+                "long-tail", "attention+uniform-prior", condition, change, class_prior="uniform"
+            )
         )
     return jobs
 

@@ -64,7 +64,10 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
     return [
         _job(session, "long-tail", method, f"ratio={ratio:g}", tail=ratio)
         for ratio in session.preset.tail_ratios
-        for method in _short_methods(session)
+        for method in [
+            *_short_methods(session),
+            _attention(session, "attention+uniform-prior", class_prior="uniform"),
+        ]
     ]
 
 

@@ -17,7 +17,7 @@ from nearwise.experiments.records import Record, RunFolder
 from nearwise.experiments.study.evaluate import Prediction, study_nll
 from nearwise.experiments.study.inputs import StudyInputs
 from nearwise.experiments.study.presets import StudyPreset
-from nearwise.metrics import evaluate_probabilities
+from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,9 @@ def measured(
     y = inputs.y_test.numpy()
     metrics: dict[str, Any] = dict(evaluate_probabilities(y, prediction.proba))
     details = {"nll_study": study_nll(y, prediction.proba), **values.pop("details", {})}
+    counts = inputs.y_train.cpu().bincount(minlength=inputs.n_classes).numpy()
+    if uneven(counts):
+        details["shots"] = shot_breakdown(y, prediction.proba, counts)
     record = replace(
         blank,
         **sizes(inputs),

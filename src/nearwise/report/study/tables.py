@@ -8,7 +8,15 @@ from nearwise.report.study.claims import CLAIMS
 from nearwise.report.study.parts import Place, Study, seed_words
 from nearwise.report.study.published import DATASET, REPORTED, SOURCE, Reported
 from nearwise.report.study.verdicts import MARKS, Finding
-from nearwise.report.summary import COMPARED, MEASURES, Mean, Measure, Results, paired_across
+from nearwise.report.summary import (
+    COMPARED,
+    MEASURES,
+    SHOT_MEASURES,
+    Mean,
+    Measure,
+    Results,
+    paired_across,
+)
 from nearwise.report.tables import (
     EMPTY,
     Cell,
@@ -23,7 +31,7 @@ from nearwise.report.tables import (
 NULL_MASS = Measure("null_mass", "null mass", 3, None)
 _SHOWN = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
 _COSTS = ("fit_seconds", "predict_us_per_row")
-STUDY_MEASURES = (*(m for m in MEASURES if m.key in _SHOWN), NULL_MASS)
+STUDY_MEASURES = (*(m for m in MEASURES if m.key in _SHOWN), *SHOT_MEASURES, NULL_MASS)
 COST_MEASURES = tuple(m for m in MEASURES if m.key in _COSTS)
 # A single seed is compared over its rows by a bootstrap for every cell: the sweeps show fewer.
 SWEEP_COMPARED = tuple(m for m in COMPARED if m.key in ("accuracy", "nll", "ece"))

@@ -1,0 +1,146 @@
+"""Predictions for a world with other class shares than those of the training rows.
+
+With shares pi in training and rho where the prediction is used, Bayes' rule turns p(c | x) into
+p(c | x) rho_c / pi_c. Applied to a pooled prediction this corrects the neighbors' votes, the null's
+prior and the base alike.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ClassPrior = Literal["train", "uniform"] | Sequence[float] | np.ndarray
+_SUM_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class ClassCorrection:
+    """What turns a calibrated prediction into one for the wanted class shares.
+
+    log p_c becomes ``scale_c (log p_c + shift_c) + bias_c``, normalised over the classes that were
+    there in `fit`, which keep their total; classes that came later are untouched.
+
+    Attributes
+    ----------
+    shift : tuple of float, (C,)
+        Logarithm of the wanted over the training share of each class.
+    scale : tuple of float, (C,)
+        Positive.
+    bias : tuple of float, (C,)
+    source : {"prior", "temperature", "bias", "vector"}
+        What was fitted beside the shift, "prior" being nothing.
+    """
+
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+    bias: tuple[float, ...]
+    source: str
+
+    def of_parts(self) -> Self:
+        """Return the shift alone, for the halves of a prediction, which have own temperatures."""
+        n = len(self.shift)
+        return type(self)(self.shift, (1.0,) * n, (0.0,) * n, "prior")
+
+    def __call__(self, log_proba: Tensor, temperature: float) -> Tensor:
+        """Correct log-probabilities (B, C) so that `temperature` can still be applied to them.
+
+        Returns
+        -------
+        corrected : Tensor of shape (B, C)
+            Normalised; divided by `temperature` and normalised it is the corrected prediction.
+        """
+        n_known = len(self.shift)
+        shift, scale, bias = (
+            torch.tensor(values, dtype=log_proba.dtype)
+            for values in (self.shift, self.scale, self.bias)
+        )
+        finished = torch.log_softmax(log_proba / temperature, dim=1)
+        known = torch.log_softmax(scale * (finished[:, :n_known] + shift) + bias, dim=1)
+        if log_proba.shape[1] > n_known:
+            total = torch.logsumexp(finished[:, :n_known], dim=1, keepdim=True)
+            known = torch.cat([known + total, finished[:, n_known:]], dim=1)
+        return torch.log_softmax(temperature * known, dim=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any] | None) -> Self | None:
+        """Rebuild from plain data; None stays None."""
+        if data is None:
+            return None
+        shift, scale, bias = (tuple(data[name]) for name in ("shift", "scale", "bias"))
+        return cls(shift, scale, bias, data["source"])
+
+
+def check_class_prior(prior: Any, n_classes: int) -> np.ndarray | None:
+    """Return the wanted class shares as float64 (C,), or None for those of the training rows."""
+    if isinstance(prior, str):
+        if prior == "train":
+            return None
+        if prior == "uniform":
+            return np.full(n_classes, 1 / n_classes)
+        raise ValueError(
+            f'class_prior={prior!r} is not known. Use "train", "uniform", or the share of each '
+            "class as an array."
+        )
+    try:
+        shares = np.asarray(prior, dtype=np.float64)
+    except (TypeError, ValueError):
+        shares = np.empty((0, 0))
+    if shares.shape != (n_classes,):
+        raise ValueError(
+            f"class_prior has shape {shares.shape} but there are {n_classes} classes. Give one "
+            'share a class, in sorted order of the labels, or "train" or "uniform".'
+        )
+    if not np.isfinite(shares).all() or (shares <= 0).any():
+        bad = shares[~np.isfinite(shares) | (shares <= 0)]
+        raise ValueError(
+            f"class_prior holds {bad[0]}; every share must be positive and finite. Give a small "
+            "share to a class that hardly occurs, or fit without its rows."
+        )
+    if abs(shares.sum() - 1) > _SUM_TOLERANCE:
+        raise ValueError(
+            f"class_prior sums to {shares.sum():.6g} and must sum to 1. Divide it by its sum."
+        )
+    return shares
+
+
+def log_ratio(wanted: np.ndarray | None, train: Tensor) -> Tensor:
+    """Logarithm of the wanted over the training shares, float64 (C,); zeros where they agree."""
+    if wanted is None:
+        return torch.zeros(len(train), dtype=torch.float64)
+    return torch.log(torch.from_numpy(wanted)) - torch.log(train.double())
+
+
+def capped_rows(labels: np.ndarray, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose at most so many rows a class.
+
+    Parameters
+    ----------
+    labels : int array of shape (n,)
+    most : int
+    seed : int
+
+    Returns
+    -------
+    kept : int64 ndarray of shape (n_kept,)
+        Ascending positions; a smaller `most` keeps a part of what a larger one keeps.
+    stands_for : float64 ndarray of shape (n_kept,)
+        Rows of its class that each of them stands for: the weight that keeps votes unbiased.
+    """
+    order = np.random.default_rng(seed).permutation(len(labels))
+    counts = np.bincount(labels)
+    kept = np.sort(np.concatenate(list(_first_of_each(labels, order, most))))
+    sizes = np.minimum(counts, most)
+    return kept, (counts / np.maximum(sizes, 1))[labels[kept]]
+
+
+def _first_of_each(labels: np.ndarray, order: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    for label in range(int(labels.max()) + 1):
+        yield order[labels[order] == label][:most]

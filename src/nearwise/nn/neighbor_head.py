@@ -1,0 +1,299 @@
+"""The head: attention over the neighbors of several key spaces, pooled with a base prediction."""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearwise.functional import entropy_adaptive_k, nearest_mask
+from nearwise.nn.cluster_attention import Clusters
+from nearwise.nn.neighbor_attention import NeighborAttention
+from nearwise.nn.neighborhood import Neighborhood, softmax_or_nothing
+
+Pooling = Literal["log-linear", "mixture"]
+AdaptiveK = Literal["entropy"]
+Null = Literal["auto", "prior", "parametric"]
+
+_FLOOR = 1e-9
+
+
+class HeadOutput(NamedTuple):
+    """Prediction of a head and what lies behind it.
+
+    Attributes
+    ----------
+    log_proba : Tensor of shape (B, C)
+        Neighbors and base together.
+    neighbor_log_proba : Tensor of shape (B, C)
+        Neighbors alone, the null carrying the class prior.
+    weights : tuple of Tensor of shape (B, K)
+        For each space the neighbors' shares of the attention; with `null_mass` they sum to 1.
+    null_mass : Tensor of shape (B,)
+        Share of the null, in [0, 1].
+    """
+
+    log_proba: Tensor
+    neighbor_log_proba: Tensor
+    weights: tuple[Tensor, ...]
+    null_mass: Tensor
+
+
+class NeighborHead(nn.Module):
+    """Attention over the neighbors of one or more key spaces, pooled with a base prediction.
+
+    "log-linear": each space weighs its own neighbors beside a null that carries the class prior,
+    and ``log p = a log p_base + sum_s b_s log p_s + const`` with learned positive gates.
+    "mixture": one softmax over the neighbors of all spaces and a null that carries the base.
+    New classes, which the base does not know, take the mass of the neighbors that carry them.
+
+    Parameters
+    ----------
+    n_spaces : int
+        Key spaces, at least 1.
+    prior : Tensor of shape (C,)
+        Class shares; positive, sums to 1.
+    has_base : bool
+        Whether a base prediction takes part; without, the prior stands in for it.
+    pooling : {"log-linear", "mixture"}
+    num_heads, hidden : int
+        Of each space's `NeighborAttention`.
+    null : {"auto", "prior", "parametric"} or None, default="auto"
+        What the null neighbor carries: the class prior or the base's prediction. "auto" takes the
+        prior in "log-linear", where the base has a gate of its own, and the base in "mixture".
+        None switches the null off.
+    k_ensemble : tuple of int, optional
+        Average the weights of these neighborhood sizes.
+    adaptive_k : {"entropy"}, optional
+        Choose each query's neighborhood size by the entropy of its weights.
+    k_temperature : bool, default=False
+        Learn a temperature of the logits for each size of `k_ensemble`.
+    temperature : bool, default=False
+        Learn a temperature of the pooled prediction together with the rest.
+    clusters : {"label", "band"}, optional
+        Attend over clusters of the neighbors, then within; see `ClusterAttention`.
+    bilinear : int, default=0
+        Rank of a bilinear term between query and neighbor keys; 0 has none.
+    key_widths : tuple of int, default=()
+        Width of each space's keys, where there is a bilinear term.
+
+    Raises
+    ------
+    ValueError
+        If the null shall carry a base that is not there.
+    """
+
+    prior: Tensor
+
+    def __init__(
+        self,
+        n_spaces: int,
+        prior: Tensor,
+        *,
+        has_base: bool,
+        pooling: Pooling = "log-linear",
+        num_heads: int = 4,
+        hidden: int = 16,
+        null: Null | None = "auto",
+        k_ensemble: tuple[int, ...] | None = None,
+        adaptive_k: AdaptiveK | None = None,
+        k_temperature: bool = False,
+        temperature: bool = False,
+        clusters: Clusters | None = None,
+        bilinear: int = 0,
+        key_widths: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        if null == "parametric" and not has_base:
+            raise ValueError(
+                'null="parametric" carries the prediction of a base, and there is none. Use '
+                'null="prior", or give a base.'
+            )
+        self.register_buffer("prior", prior.to(torch.float32))
+        self.has_base, self.pooling, self.null = has_base, pooling, null
+        self.k_ensemble, self.adaptive_k = k_ensemble, adaptive_k
+        self.config = {
+            "n_spaces": n_spaces,
+            "has_base": has_base,
+            "pooling": pooling,
+            "num_heads": num_heads,
+            "hidden": hidden,
+            "null": null,
+            "k_ensemble": k_ensemble,
+            "adaptive_k": adaptive_k,
+            "k_temperature": k_temperature,
+            "temperature": temperature,
+            "clusters": clusters,
+            "bilinear": bilinear,
+            "key_widths": key_widths,
+        }
+        widths = key_widths if bilinear else (0,) * n_spaces
+        self.attention = nn.ModuleList(
+            NeighborAttention(
+                num_heads, hidden, clusters=clusters, bilinear=bilinear, key_width=width
+            )
+            for width in widths
+        )
+        self.smoothing = nn.Parameter(torch.tensor(-4.0))
+        self.base_gate = nn.Parameter(torch.tensor(_inverse_softplus(1.0)))
+        start = 0.2 if has_base else 1.0
+        self.space_gate = nn.Parameter(torch.full((n_spaces,), _inverse_softplus(start / n_spaces)))
+        # Only what is used is there, so that heads saved before these existed load as they are.
+        self.log_k_temperature: nn.Parameter | None = None
+        self.log_temperature: nn.Parameter | None = None
+        if k_temperature and k_ensemble:
+            self.log_k_temperature = nn.Parameter(torch.zeros(len(k_ensemble)))
+        if temperature:
+            self.log_temperature = nn.Parameter(torch.zeros(()))
+
+    @property
+    def null_carries_base(self) -> bool:
+        """Whether the mass that goes to no neighbor goes to the base's prediction."""
+        if not self.has_base or self.null == "prior":
+            return False
+        return self.null == "parametric" or self.pooling == "mixture"
+
+    @property
+    def gates(self) -> tuple[float, list[float]]:
+        """The positive gates of the base and of each space, as used by "log-linear"."""
+        base = float(F.softplus(self.base_gate.detach())) if self.has_base else 0.0
+        return base, F.softplus(self.space_gate).tolist()
+
+    def forward(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
+        """Predict from the neighborhoods of each space and the base's (B, C) log-probabilities."""
+        if self.pooling == "mixture":
+            return self._mixture(spaces, base_log_proba)
+        return self._log_linear(spaces, base_log_proba)
+
+    def _log_linear(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
+        gates = F.softplus(self.space_gate)
+        shares = gates / gates.sum()
+        width, n_known = self._width(spaces), len(self.prior)
+        votes, weights, nulls, opinions, helped = [], [], [], [], []
+        for share, attention, seen in zip(shares, self.attention, spaces, strict=True):
+            (alpha,), empty = self._weights([attention(seen)])
+            vote = self._votes(alpha, seen, width)
+            old = self._smooth(vote[:, :n_known])
+            opinions.append(torch.log(_shares(old + empty[:, None] * self.prior)))
+            if self.null_carries_base:
+                helped.append(torch.log(_shares(old + empty[:, None] * base_log_proba.exp())))
+            votes.append(share * vote)
+            weights.append(share * alpha)
+            nulls.append(share * empty)
+        neighbors = (shares[:, None, None] * torch.stack(opinions)).sum(0)
+        pooled = (shares[:, None, None] * torch.stack(helped)).sum(0) if helped else neighbors
+        both = gates.sum() * pooled
+        if self.has_base:
+            both = both + F.softplus(self.base_gate) * base_log_proba
+        fresh = torch.stack(votes).sum(0)[:, n_known:]
+        return HeadOutput(
+            _with_new_classes(self._finished(both), fresh),
+            _with_new_classes(torch.log_softmax(neighbors, dim=1), fresh),
+            tuple(weights),
+            torch.stack(nulls).sum(0),
+        )
+
+    def _mixture(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
+        logits = [attention(seen) for attention, seen in zip(self.attention, spaces, strict=True)]
+        weights, empty = self._weights(logits)
+        width, n_known = self._width(spaces), len(self.prior)
+        each = [
+            self._votes(alpha, seen, width) for alpha, seen in zip(weights, spaces, strict=True)
+        ]
+        votes = torch.stack(each).sum(0)
+        fresh = votes[:, n_known:]
+        old = self._smooth(votes[:, :n_known])
+        carried = base_log_proba.exp() if self.null_carries_base else self.prior
+        both = torch.log(_shares(old + empty[:, None] * carried))
+        if self.log_temperature is not None:
+            both = self._finished(both)
+        alone = torch.log(_shares(old + empty[:, None] * self.prior))
+        return HeadOutput(
+            _with_new_classes(both, fresh), _with_new_classes(alone, fresh), tuple(weights), empty
+        )
+
+    def _finished(self, scores: Tensor) -> Tensor:
+        """Log-probabilities at the learned temperature, where there is one."""
+        if self.log_temperature is not None:
+            scores = scores * torch.exp(-self.log_temperature)
+        return torch.log_softmax(scores, dim=1)
+
+    def _weights(self, logits: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:
+        """Weights of the neighbors of each list (B, K) and of the null (B,); they sum to 1."""
+        sizes = [neighbors.shape[1] for neighbors, _ in logits]
+        scores = torch.cat([neighbors for neighbors, _ in logits], dim=1)
+        null = torch.logsumexp(torch.stack([null for _, null in logits]), dim=0)
+        null = null - math.log(len(logits))
+        if self.null is None:
+            null = torch.full_like(null, -math.inf)
+        ranks = torch.cat([torch.arange(size, device=scores.device) for size in sizes])
+        if self.k_ensemble:
+            parts = []
+            for place, k in enumerate(self.k_ensemble):
+                keep = (ranks < k).expand(scores.shape[:2])
+                if self.log_k_temperature is None:
+                    parts.append(self._softmax(scores, null, keep))
+                    continue
+                sharp = torch.exp(-self.log_k_temperature[place])
+                parts.append(self._softmax(scores * sharp, null * sharp, keep))
+            alpha = torch.stack(parts).mean(0)
+        else:
+            alpha = self._softmax(scores, null, None)
+        if self.adaptive_k == "entropy":
+            few = [_nearest_by_entropy(part) for part in alpha[:, :-1].split(sizes, dim=1)]
+            alpha = self._softmax(scores, null, torch.cat(few, dim=1))
+        # Where neither neighbors nor a null can be asked, the prior or the base has to answer; a
+        # size that finds nobody leaves it to the others.
+        total = alpha.sum(dim=1, keepdim=True)
+        alpha = alpha / torch.where(total > 0, total, 1.0)
+        nobody = (total[:, 0] == 0).to(alpha)
+        return list(alpha[:, :-1].split(sizes, dim=1)), alpha[:, -1] + nobody
+
+    @staticmethod
+    def _softmax(scores: Tensor, null: Tensor, keep: Tensor | None) -> Tensor:
+        if keep is not None:
+            scores = scores.masked_fill(~keep[:, :, None], -math.inf)
+        return softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
+
+    def _width(self, spaces: list[Neighborhood]) -> int:
+        return max(len(self.prior), *(int(seen.labels.max()) + 1 for seen in spaces))
+
+    def _votes(self, weights: Tensor, seen: Neighborhood, width: int) -> Tensor:
+        votes = weights.new_zeros(len(weights), width)
+        if not seen.certainty.shape[1]:
+            return votes.scatter_add_(1, seen.labels, weights)
+        n_known = len(self.prior)
+        doubt = weights * (1 - seen.certainty) / max(n_known - 1, 1)
+        votes = votes.scatter_add_(1, seen.labels, weights * seen.certainty - doubt)
+        return votes + F.pad(doubt.sum(1, keepdim=True).expand(-1, n_known), (0, width - n_known))
+
+    def _smooth(self, votes: Tensor) -> Tensor:
+        eps = torch.sigmoid(self.smoothing)
+        return (1 - eps) * votes + eps * votes.sum(1, keepdim=True) / votes.shape[1]
+
+
+def _nearest_by_entropy(weights: Tensor) -> Tensor:
+    """Keep as many of the nearest (B, K) as the entropy of their weights asks for."""
+    total = weights.detach().sum(1, keepdim=True)
+    even = torch.full_like(weights, 1 / weights.shape[1])
+    share = torch.where(total > _FLOOR, weights.detach() / total.clamp_min(_FLOOR), even)
+    return nearest_mask(entropy_adaptive_k(share), weights.shape[1])
+
+
+def _shares(mass: Tensor) -> Tensor:
+    mass = mass.clamp_min(_FLOOR)
+    return mass / mass.sum(1, keepdim=True)
+
+
+def _with_new_classes(log_proba: Tensor, fresh: Tensor) -> Tensor:
+    """Give new classes the mass of their neighbors; the known ones share the rest."""
+    if not fresh.shape[1]:
+        return log_proba
+    fresh = fresh.clamp(0, 1 - 1e-6)
+    rest = torch.log1p(-fresh.sum(1, keepdim=True).clamp_max(1 - 1e-6))
+    return torch.cat([log_proba + rest, torch.log(fresh.clamp_min(_FLOOR))], dim=1)
+
+
+def _inverse_softplus(value: float) -> float:
+    return math.log(math.expm1(value))

@@ -26,12 +26,13 @@ from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState
+from nearwise.estimators.streaming import LearnsStreams
 from nearwise.estimators.table import TableEncoder
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
-from nearwise.memory import IndexName
+from nearwise.memory import EvictionName, IndexName
 
 
-class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(LearnsStreams, AnswersQueries, ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
@@ -84,6 +85,11 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         "auto" is exact below 100,000 rows, then IVF-Flat.
     memory_budget : int, default=256 MiB
         Bytes of working memory of a search.
+    capacity : int, optional
+        Most rows the memory holds after `fit`, `add` and `partial_fit`; None bounds nothing.
+    eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
+        Who goes: a random row of all ever seen, one of the largest class, the one neighbors lean
+        on least, or old ones first (half as likely to stay a row that came `capacity` / 2 earlier).
     train_params, head_params : dict, optional
         Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
     n_jobs : int, optional
@@ -105,6 +111,8 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         Where the training table had names.
     memory_ : MemoryBank
         The remembered rows.
+    evicted_ : int64 Tensor of shape (n_evicted,)
+        Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity.
     choice_ : dict
         What was chosen and the out-of-fold NLL behind it.
     history_ : list of dict
@@ -147,6 +155,8 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         calibration: Literal["auto"] | None = "auto",
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
+        capacity: int | None = None,
+        eviction: EvictionName = "reservoir",
         train_params: dict[str, Any] | None = None,
         head_params: dict[str, Any] | None = None,
         n_jobs: int | None = None,
@@ -173,6 +183,8 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
         self.calibration = calibration
         self.index = index
         self.memory_budget = memory_budget
+        self.capacity = capacity
+        self.eviction = eviction
         self.train_params = train_params
         self.head_params = head_params
         self.n_jobs = n_jobs
@@ -244,6 +256,7 @@ class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
             rows.iloc[kept].reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows[kept]
         )
         self._adopt(state)
+        self._begin_stream(seed)
         return self
 
     def _adopt(self, state: LearnedState) -> None:

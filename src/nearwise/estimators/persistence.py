@@ -345,6 +345,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
         "feature_names_in": getattr(model, "feature_names_in_", np.array([])).tolist(),
         "target_name": model.target_name_,
         "weight_unit": model._weight_unit,
+        "stream": model._stream.to_json(),
         "versions": versions(),
     }
     write_folder(
@@ -377,4 +378,5 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     for network in [] if embedding is None else embedding.networks:
         network.to(check_device(params["device"]))
     model._adopt(state)
+    model._resume_stream(meta.get("stream"))
     return model

@@ -189,13 +189,13 @@ class MemoryViews:
     ) -> Neighborhood:
         """Describe what was found; `query_positions` when the queries are rows of the bank."""
         labels = self.labels[found.indices]
-        n_known = base_log_proba.shape[1]
         own_opinion = None
         if spec.scope == "fold" and BASE in self.bank.keys:
             stored = self.bank.keys[BASE]
-            known = labels < n_known
-            own_opinion = stored[found.indices, labels.clamp_max(n_known - 1)]
-            neutral = -torch.log(torch.tensor(float(n_known)))
+            n_stored = stored.shape[1]
+            known = labels < n_stored
+            own_opinion = stored[found.indices, labels.clamp_max(n_stored - 1)]
+            neutral = -torch.log(torch.tensor(float(n_stored)))
             own_opinion = torch.where(known, own_opinion, neutral)
         if query_positions is None:
             reliability = self.bank.keys[spec.side][:, 0][found.indices]

@@ -80,11 +80,14 @@ def test_no_class_loses_its_last_row(policy):
         assert len(stay) == 6 and set(labels[stay].tolist()) == {0, 1, 2, 3, 4}
 
 
-def test_the_least_useful_go_first():
-    worth = torch.tensor([0.5, -1.0, 0.0, 2.0, 0.1, -0.2])
-    labels = torch.tensor([0, 0, 0, 1, 1, 1])
-    gone = choose_evicted("importance", torch.arange(6), labels, 3, seed=0, usefulness=worth)
-    assert gone.tolist() == [1, 2, 5]
+def test_the_useful_stay_and_the_misleading_go():
+    worth = torch.cat([torch.full((100,), 0.1), torch.full((100,), 3.0), torch.full((20,), -1.0)])
+    counts, labels = np.zeros(220), torch.arange(220) % 2
+    for seed in range(50):
+        options = {"seed": seed, "usefulness": worth}
+        counts[kept("importance", torch.arange(220), labels, 110, **options)] += 1
+    assert counts[200:].mean() < 0.4 * counts[:100].mean()
+    assert counts[100:200].mean() > 1.4 * counts[:100].mean() > 0
 
 
 def test_usefulness_of_redundant_wrong_and_needed_rows():
@@ -92,15 +95,18 @@ def test_usefulness_of_redundant_wrong_and_needed_rows():
     neighbors = torch.tensor([[1, 2], [0, 2], [0, 1], [0, 4], [0, 1], [6, 4], [5, 4]])
     labels = torch.tensor([0, 0, 0, 0, 1, 2, 2])
     worth = neighbor_usefulness(neighbors, labels)
-    reference = torch.zeros(7)
+    reference, net = torch.zeros(7), torch.zeros(7)
     for i, near in enumerate(neighbors):
         own = float((labels[near] == labels[i]).float().mean())
         others = [float((labels[near] == c).float().mean()) for c in range(3) if c != labels[i]]
         doubt = 1 - max(0.0, own - max(others)) + 0.02
         for j in near:
-            reference[j] += doubt / 2 if labels[j] == labels[i] else -doubt / 2
+            agrees = labels[j] == labels[i]
+            reference[j] += doubt / 2 if agrees else 0.0
+            net[j] += 1 if agrees else -1
+    reference[net < 0] = -1
     torch.testing.assert_close(worth, reference)
-    assert worth[4] < 0 < worth[2] < worth[5]
+    assert worth[4] == -1 < worth[2] < worth[5]
 
 
 def test_nothing_goes_while_there_is_room():

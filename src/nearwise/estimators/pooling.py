@@ -47,7 +47,14 @@ def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
     return torch.cat([mixed + rest, head[:, n_known:]], dim=1)
 
 
-def accept(head: Tensor, base: Tensor | None, labels: Tensor, weight: Tensor) -> Acceptance:
+def accept(
+    head: Tensor,
+    base: Tensor | None,
+    labels: Tensor,
+    weight: Tensor,
+    *,
+    ridge: float = 0.0,
+) -> Acceptance:
     """Choose share and temperature on out-of-fold rows.
 
     Each is one parameter and is accepted only where it lowers the out-of-fold NLL by more than
@@ -60,6 +67,8 @@ def accept(head: Tensor, base: Tensor | None, labels: Tensor, weight: Tensor) ->
     base : Tensor of shape (n, C) or None
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
+    ridge : float, default=0.0
+        Of the temperature; see `fit_temperature`.
     """
     worth = 1.0 / len(labels)
     share, nll = 1.0, mean_nll(head, labels, weight)
@@ -69,7 +78,7 @@ def accept(head: Tensor, base: Tensor | None, labels: Tensor, weight: Tensor) ->
             if shrunk < nll - (worth if share == 1.0 else 0.0):
                 share, nll = float(candidate), shrunk
     log_proba = head if base is None else shrink(head, base, share)
-    temperature, calibrated = fit_temperature(log_proba, labels, weight)
+    temperature, calibrated = fit_temperature(log_proba, labels, weight, ridge=ridge)
     if calibrated < nll - worth:
         return Acceptance(share, temperature, "out-of-fold temperature", calibrated)
     return Acceptance(share, 1.0, "out-of-fold head (a temperature lowers no NLL)", nll)

@@ -108,7 +108,7 @@ def _left_out_rows(state: CrossFittedState, positions: Tensor) -> HeadRows:
         for seen in zip(*(look.spaces for look in looks), strict=True)
     ]
     base = torch.cat([look.base_log_proba for look in looks])[back]
-    return HeadRows(spaces, base, state.views.labels[positions], bank.sample_weight[positions])
+    return HeadRows(spaces, base, state.views.labels[positions], state.views.weight(positions))
 
 
 def _same_width(seen: tuple[Neighborhood, ...]) -> list[tuple[Tensor, ...]]:
@@ -142,6 +142,6 @@ def _calibrate(state: CrossFittedState, rows: HeadRows, settings: FitSettings) -
         state.acceptance = Acceptance(1.0, 1.0, "none (calibration=None)", nll)
         return
     base = rows.base_log_proba if state.has_base else None
-    accepted = accept(output.log_proba, base, rows.labels, rows.weight)
+    accepted = accept(output.log_proba, base, rows.labels, rows.weight, ridge=ridge)
     source = f"{accepted.source}, on {len(rows)} remembered rows left out"
     state.acceptance = replace(accepted, source=source)

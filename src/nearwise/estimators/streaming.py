@@ -13,8 +13,14 @@ from nearwise.estimators import labels, validation
 from nearwise.estimators.images import from_source
 from nearwise.estimators.refreshing import can_refresh, refresh_state
 from nearwise.estimators.remembering import RemembersRows
+from nearwise.estimators.views import Forgetting
 from nearwise.memory import choose_evicted, neighbor_usefulness
-from nearwise.memory.eviction import EVICTION_NAMES, EvictionName, check_capacity
+from nearwise.memory.eviction import (
+    EVICTION_NAMES,
+    EvictionName,
+    check_capacity,
+    usual_half_life,
+)
 
 REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows ask for the next
 _REFRESH_NEW_CLASS = 0.02  # of the memory: so many rows of classes that attention has not met
@@ -33,6 +39,8 @@ class StreamState:
         Rows that had arrived at the last refresh, or at the fit.
     refreshed_size : int
         Rows that were remembered then.
+    first : int
+        Rows of the first fit.
     declared : bool
         Whether `partial_fit` was told all classes.
     """
@@ -40,6 +48,7 @@ class StreamState:
     seed: int
     refreshed_at: int
     refreshed_size: int
+    first: int
     declared: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -182,15 +191,18 @@ class LearnsStreams(RemembersRows):
         """Take the fitted rows as the first that arrived."""
         check_settings(self)
         bank = self.memory_
-        self._stream = StreamState(seed, int(bank.ids.max()) + 1, len(bank))
+        first = int(bank.ids.max()) + 1
+        self._stream = StreamState(seed, first, len(bank), first)
         self._make_room()
         self._stream.refreshed_size = len(bank)
 
     def _resume_stream(self, kept: dict[str, Any] | None) -> None:
         """Go on where a saved stream was; a folder older than streams begins one."""
         bank = self.memory_
-        begun = {"seed": 0, "refreshed_at": int(bank.ids.max()) + 1, "refreshed_size": len(bank)}
+        n = int(bank.ids.max()) + 1
+        begun = {"seed": 0, "refreshed_at": n, "refreshed_size": len(bank), "first": n}
         self._stream = StreamState(**(begun if kept is None else kept))
+        self._set_forgetting()
         self.evicted_ = torch.empty(0, dtype=torch.int64)
 
     def _positions(self) -> Tensor:
@@ -199,6 +211,7 @@ class LearnsStreams(RemembersRows):
 
     def _make_room(self) -> None:
         """Forget what is beyond the capacity."""
+        self._set_forgetting()
         self.evicted_ = torch.empty(0, dtype=torch.int64)
         bank = self.memory_
         if self.capacity is None or len(bank) <= self.capacity:
@@ -215,9 +228,17 @@ class LearnsStreams(RemembersRows):
             self.capacity,
             seed=self._stream.seed,
             usefulness=useful,
+            arrival=bank.ids.clamp_min(self._stream.first - 1),
         )
         self.evicted_ = bank.ids[gone]
         self._forget(self.evicted_)
+
+    def _set_forgetting(self) -> None:
+        """Let votes fade with age where old rows go first."""
+        views = self._state.views
+        views.forgetting = None
+        if self.eviction == "age" and self.capacity is not None:
+            views.forgetting = Forgetting(usual_half_life(self.capacity), self._stream.first)
 
     def _refresh_is_due(self) -> bool:
         bank, stream = self.memory_, self._stream

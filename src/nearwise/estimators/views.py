@@ -14,6 +14,7 @@ from nearwise.nn import Neighborhood, describe_neighborhood
 FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
 BASE = "side.base"  # out-of-fold log-probabilities of the base
 _OWN_NEIGHBORS = 16
+_FADED = 1e-3  # share of its vote that the oldest row keeps
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,33 @@ class SpaceSpec:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Forgetting:
+    """How votes fade with age: by half every so many rows that came since.
+
+    A faded row still wins where no newer one stands against it; only where they disagree does the
+    newer one outvote it.
+
+    Attributes
+    ----------
+    half_life : float
+        In rows.
+    first : int
+        Rows of the first fit, which came at once.
+    """
+
+    half_life: float
+    first: int
+
+    def arrival(self, ids: Tensor) -> Tensor:
+        """When each row came: its id, that of the last row for those of the first fit."""
+        return ids.clamp_min(self.first - 1)
+
+    def share(self, age: Tensor) -> Tensor:
+        """Weight left at an age in rows, at least a thousandth."""
+        return torch.exp2(-age / self.half_life).clamp_min(_FADED)
+
+
 class MemoryViews:
     """Searches and describes neighborhoods in a bank, member by member.
 
@@ -84,6 +112,7 @@ class MemoryViews:
     ) -> None:
         self.bank, self.specs = bank, list(specs)
         self.index, self.memory_budget = index, memory_budget
+        self.forgetting: Forgetting | None = None
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
 
@@ -179,6 +208,14 @@ class MemoryViews:
         of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
         return torch.where(labels < n_known, same / k, of_new_class)
 
+    def weight(self, positions: Tensor) -> Tensor:
+        """Sample weights of rows, faded by their age where the memory forgets."""
+        weight = self.bank.sample_weight[positions]
+        if self.forgetting is None:
+            return weight
+        came = self.forgetting.arrival(self.bank.ids)
+        return weight * self.forgetting.share(int(came.max()) - came)[positions]
+
     def neighborhood(
         self,
         spec: SpaceSpec,
@@ -203,7 +240,7 @@ class MemoryViews:
             reliability = _pair_reliability(
                 found.indices, self.own_neighbors(spec, member), self.labels, query_positions
             )
-        weight = self.bank.sample_weight[found.indices]
+        weight = self.weight(found.indices)
         return describe_neighborhood(
             found.distances,
             labels,

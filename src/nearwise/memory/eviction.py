@@ -10,6 +10,8 @@ from torch import Tensor
 EvictionName = Literal["reservoir", "class-balanced", "importance", "age"]
 EVICTION_NAMES: tuple[EvictionName, ...] = get_args(EvictionName)
 _DOUBT = 0.02  # worth of supporting a row that needs no support
+_EVEN = 1.0  # weight of staying beside the usefulness, in units of its mean
+_DISTRUSTED = 0.2  # weight of rows that mislead more than they help
 _MASK = (1 << 64) - 1
 
 
@@ -45,10 +47,10 @@ def arrival_draws(ids: Tensor, seed: int) -> np.ndarray:
 def neighbor_usefulness(neighbors: Tensor, labels: Tensor) -> Tensor:
     """How much each row is worth to the rows that have it as a neighbor.
 
-    Row i gives each of its neighbors j its doubt, 1 minus the margin of its own label in its
-    neighbors' even vote: a plus where j carries i's label, a minus where it carries another. Rows
-    that others lean on wrongly come out negative, rows among plenty of their like near zero, and
-    rows that carry an unsure neighborhood high.
+    Row i gives each neighbor j that carries i's label its doubt: 1 minus the margin of that label
+    in the even vote of i's neighbors. Rows among plenty of their like come out near zero, rows
+    that carry an unsure neighborhood high. Rows that mislead more of those that ask them than
+    they help come out negative.
 
     Parameters
     ----------
@@ -59,6 +61,7 @@ def neighbor_usefulness(neighbors: Tensor, labels: Tensor) -> Tensor:
     Returns
     -------
     usefulness : float32 Tensor of shape (n,)
+        -1 for rows that mislead.
     """
     n_rows, m = neighbors.shape
     voters = labels[neighbors]
@@ -69,8 +72,10 @@ def neighbor_usefulness(neighbors: Tensor, labels: Tensor) -> Tensor:
     own = vote.gather(1, labels[:, None])[:, 0]
     other = vote.scatter(1, labels[:, None], 0.0).amax(1)
     doubt = 1 - (own - other).clamp_min(0) + _DOUBT
-    signed = torch.where(agree, doubt[:, None], -doubt[:, None]) / m
-    return torch.zeros(n_rows).index_add_(0, neighbors.ravel(), signed.ravel())
+    help_given = torch.where(agree, doubt[:, None], 0.0) / m
+    net = torch.zeros(n_rows).index_add_(0, neighbors.ravel(), 2.0 * agree.ravel() - 1.0)
+    useful = torch.zeros(n_rows).index_add_(0, neighbors.ravel(), help_given.ravel())
+    return torch.where(net < 0, -1.0, useful)
 
 
 def choose_evicted(
@@ -81,6 +86,7 @@ def choose_evicted(
     *,
     seed: int,
     usefulness: Tensor | None = None,
+    arrival: Tensor | None = None,
     half_life: float | None = None,
 ) -> Tensor:
     """Choose the rows to forget so that `capacity` are left, every class keeping at least one.
@@ -89,8 +95,9 @@ def choose_evicted(
     ----------
     policy : {"reservoir", "class-balanced", "importance", "age"}
         "reservoir": every row ever seen stays with the same probability. "class-balanced": row by
-        row in the order of arrival, the largest class gives up one. "importance": the least useful
-        go first. "age": a row that came `half_life` rows earlier is half as likely to stay.
+        row in the order of arrival, the largest class gives up one. "importance": the same, and
+        within the class useful rows are likelier to stay than redundant ones, and these than those
+        that mislead. "age": a row that came `half_life` rows earlier is half as likely to stay.
     ids : int64 Tensor of shape (n,)
         In the order of arrival: a larger id came later.
     labels : int64 Tensor of shape (n,)
@@ -100,8 +107,10 @@ def choose_evicted(
     seed : int
     usefulness : Tensor of shape (n,), optional
         For "importance"; see `neighbor_usefulness`.
+    arrival : Tensor of shape (n,), optional
+        For "age": when each row came, counted in rows; by default its id.
     half_life : float, optional
-        For "age", in rows; `capacity` / 2 by default.
+        For "age", in rows; by default `usual_half_life(capacity)`.
 
     Returns
     -------
@@ -119,24 +128,39 @@ def choose_evicted(
     surplus = len(ids) - capacity
     if surplus <= 0:
         return torch.empty(0, dtype=torch.int64)
-    draws, classes = arrival_draws(ids, seed), labels.cpu().numpy()
-    if policy == "class-balanced":
-        chosen = _from_largest_class(draws, classes, ids.cpu().numpy(), capacity)
-        return torch.from_numpy(np.sort(chosen))
-    if policy == "reservoir":
-        rank = draws
-    elif policy == "age":
-        # Efraimidis and Spirakis: with weight w a row's key is log(-log u) - log w; least stay.
-        decay = np.log(2) / (half_life or capacity / 2)
-        rank = np.log(-np.log(draws)) - decay * ids.cpu().numpy()
-    else:
+    classes = labels.cpu().numpy()
+    # Efraimidis and Spirakis: with weight w a row's key is log(-log u) - log w; the least stay.
+    rank = np.log(-np.log(arrival_draws(ids, seed)))
+    if policy == "age":
+        came = (ids if arrival is None else arrival).cpu().numpy()
+        rank = rank - np.log(2) / (half_life or usual_half_life(capacity)) * came
+    elif policy == "importance":
         if usefulness is None:
             raise ValueError('eviction="importance" needs the usefulness of the rows.')
-        rank = np.empty(len(ids))
-        rank[np.lexsort((draws, -usefulness.double().cpu().numpy()))] = np.arange(len(ids))
+        rank = rank - _log_weight(usefulness)
+    if policy in ("class-balanced", "importance"):
+        chosen = _from_largest_class(rank, classes, ids.cpu().numpy(), capacity)
+        return torch.from_numpy(np.sort(chosen))
     order = np.argsort(rank, kind="stable")
     order = order[~_first_of_class(classes[order])]
     return torch.from_numpy(np.sort(order[len(order) - surplus :]))
+
+
+def usual_half_life(capacity: int) -> float:
+    """Half-life of a row in a memory of so many: a quarter of it, so that most of it is recent."""
+    return max(capacity / 4, 1.0)
+
+
+def _log_weight(usefulness: Tensor) -> np.ndarray:
+    """Turn usefulness into log-weights of staying.
+
+    A part is the same for all: a memory of rows in doubt alone would not look like the queries.
+    """
+    useful = usefulness.double().cpu().numpy()
+    positive = useful[useful > 0]
+    unit = positive.mean() if len(positive) else 1.0
+    weight: np.ndarray = np.where(useful > 0, _EVEN + useful / unit, _DISTRUSTED)
+    return np.log(weight)
 
 
 def check_capacity(capacity: int, n_classes: int) -> None:
@@ -156,16 +180,16 @@ def _first_of_class(classes: np.ndarray) -> np.ndarray:
 
 
 def _from_largest_class(
-    draws: np.ndarray, classes: np.ndarray, ids: np.ndarray, capacity: int
+    rank: np.ndarray, classes: np.ndarray, ids: np.ndarray, capacity: int
 ) -> np.ndarray:
-    """Let rows in one by one; while there is one too many, the largest class gives up a row.
+    """Let rows in one by one; while there is one too many, the largest class gives its last rank.
 
     Where classes are equally large, the one with the lowest position gives.
     """
     heaps: list[list[tuple[float, int]]] = [[] for _ in range(int(classes.max()) + 1)]
     gone = []
     for count, row in enumerate(np.argsort(ids), start=1):
-        heapq.heappush(heaps[classes[row]], (-draws[row], int(row)))
+        heapq.heappush(heaps[classes[row]], (-rank[row], int(row)))
         if count > capacity:
             largest = max(range(len(heaps)), key=lambda c: (len(heaps[c]), -c))
             gone.append(heapq.heappop(heaps[largest])[1])

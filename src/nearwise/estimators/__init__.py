@@ -2,5 +2,6 @@
 
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
+from nearwise.estimators.few_shot import FewShotAttention
 
-__all__ = ["AttnKNNClassifier", "Explanation", "Neighbor", "Parts"]
+__all__ = ["AttnKNNClassifier", "Explanation", "FewShotAttention", "Neighbor", "Parts"]

@@ -82,6 +82,19 @@ def test_add_can_write_elsewhere(nearwise, tables, trained, tmp_path):
     assert rows == [160, 220]
 
 
+def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path):
+    out = tmp_path / "bounded"
+    options = ("--capacity", "120", "--eviction", "age", "--refresh")
+    result = nearwise("add", trained, tables / "test.csv", "-o", out, *options)
+    assert result.exit_code == 0 and "100 were forgotten" in result.err
+    facts = json.loads(nearwise("inspect", out, "--json").out)
+    assert facts["rows"] == 120
+    assert facts["settings"] | {"capacity": 120, "eviction": "age"} == facts["settings"]
+    assert "left out" in facts["calibration_source"]
+    failed = nearwise("add", trained, tables / "test.csv", "--eviction", "fifo", "-o", out / "x")
+    assert failed.exit_code == 2 and "'fifo' is not known" in failed.err
+
+
 def test_inspect_tells_rows_classes_columns_and_choices(nearwise, trained):
     text = nearwise("inspect", trained)
     assert text.exit_code == 0

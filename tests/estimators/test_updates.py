@@ -176,7 +176,9 @@ def test_a_member_keeps_rows_that_it_may_ask():
 def test_a_class_may_be_forgotten_altogether():
     X, y = blobs()
     model = fitted(X, y)
-    model.remove(np.flatnonzero(y == 2))
+    with pytest.raises(ValueError, match="no row of the class 2"):
+        model.remove(np.flatnonzero(y == 2))
+    model.remove(np.flatnonzero(y == 2), forget_classes=True)
     proba = model.predict_proba(X)
     assert sums_to_one(proba) and proba.shape == (90, 3)
     assert (proba[y == 2, 2] < 0.5).all()

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -38,6 +38,26 @@ def add(
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Leave MODEL as it is; write here."),
     ] = None,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            "--capacity",
+            metavar="N",
+            help="Most rows the model remembers from now on; others are forgotten.",
+        ),
+    ] = None,
+    eviction: Annotated[
+        str | None,
+        typer.Option(
+            "--eviction",
+            metavar="WHO",
+            help="Who is forgotten: reservoir (at random), class-balanced, importance or age.",
+        ),
+    ] = None,
+    refresh: Annotated[
+        bool,
+        typer.Option("--refresh", help="Also bring the attention up to date with the memory."),
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Teach a model new rows without training it again; new classes too.
@@ -48,6 +68,7 @@ def add(
     [bold]Examples[/bold]
       nearwise add iris.model more.csv
       nearwise add iris.model more.csv --out bigger.model
+      nearwise add iris.model more.csv --capacity 5000 --eviction age --refresh
     """
     if out is not None:
         check_place(out, overwrite=False)
@@ -56,13 +77,20 @@ def add(
         frame, labels = split_target(read_frame(data), target or learned.target_name_, data)
         features = match_columns(frame, learned.feature_names_in_, data, quiet=quiet)
         before = set(learned.classes_.tolist())
+        if capacity is not None:
+            learned.capacity = capacity
+        if eviction is not None:
+            learned.eviction = cast(Any, eviction)  # add checks it
         learned.add(features, labels)
+        if refresh:
+            learned.refresh()
         learned.save(out or model)
     if not quiet:
         new = [str(label) for label in learned.classes_.tolist() if label not in before]
         say(
             f"Added {len(frame)} rows; {out or model} now remembers {len(learned.memory_)} rows"
             + (f", and the new classes {', '.join(new)}." if new else ".")
+            + (f" {len(learned.evicted_)} were forgotten." if len(learned.evicted_) else "")
         )
 
 

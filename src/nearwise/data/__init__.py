@@ -3,6 +3,7 @@
 from nearwise.data.corrupt import label_noise, long_tail
 from nearwise.data.dataset import Dataset
 from nearwise.data.describe import DatasetSummary, describe_dataset
+from nearwise.data.episodes import Episode, draw_episodes
 from nearwise.data.images.hub import image_dataset
 from nearwise.data.images.human import load_human_labels
 from nearwise.data.images.load import load_images
@@ -13,8 +14,10 @@ from nearwise.data.tables import read_table, write_table
 __all__ = [
     "Dataset",
     "DatasetSummary",
+    "Episode",
     "dataset_names",
     "describe_dataset",
+    "draw_episodes",
     "hold_out",
     "image_dataset",
     "label_noise",

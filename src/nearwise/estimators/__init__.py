@@ -2,6 +2,7 @@
 
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
+from nearwise.estimators.few_shot import FewShotAttention
 from nearwise.estimators.selective import Selection
 
-__all__ = ["AttnKNNClassifier", "Explanation", "Neighbor", "Parts", "Selection"]
+__all__ = ["AttnKNNClassifier", "Explanation", "FewShotAttention", "Neighbor", "Parts", "Selection"]

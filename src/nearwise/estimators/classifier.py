@@ -27,14 +27,15 @@ from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import LearnedState
+from nearwise.estimators.streaming import LearnsStreams
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.transition import check_label_noise
 from nearwise.estimators.trusting import KnowsItsLimits
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
-from nearwise.memory import IndexName
+from nearwise.memory import EvictionName, IndexName
 
 
-class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(LearnsStreams, KnowsItsLimits, ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
@@ -96,6 +97,11 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         Bytes of working memory of a search.
     label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
         Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
+    capacity : int, optional
+        Most rows the memory holds after `fit`, `add` and `partial_fit`; None bounds nothing.
+    eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
+        Who goes: a random row of all ever seen, one of the largest class, the one neighbors lean
+        on least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows.
     train_params, head_params : dict, optional
         Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
     n_jobs : int, optional
@@ -119,6 +125,8 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         Where the training table had names.
     memory_ : MemoryBank
         The remembered rows.
+    evicted_ : int64 Tensor of shape (n_evicted,)
+        Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity.
     choice_ : dict
         What was chosen and the out-of-fold NLL behind it.
     history_ : list of dict
@@ -168,6 +176,8 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
         label_noise: Any = None,
+        capacity: int | None = None,
+        eviction: EvictionName = "reservoir",
         train_params: dict[str, Any] | None = None,
         head_params: dict[str, Any] | None = None,
         n_jobs: int | None = None,
@@ -199,6 +209,8 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
         self.index = index
         self.memory_budget = memory_budget
         self.label_noise = label_noise
+        self.capacity = capacity
+        self.eviction = eviction
         self.train_params = train_params
         self.head_params = head_params
         self.n_jobs = n_jobs
@@ -272,6 +284,7 @@ class AttnKNNClassifier(KnowsItsLimits, ClassifierMixin, BaseEstimator):
             rows.iloc[kept].reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows[kept]
         )
         self._adopt(state)
+        self._begin_stream(seed)
         return self
 
     def _adopt(self, state: LearnedState) -> None:

@@ -337,6 +337,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
         "feature_names_in": getattr(model, "feature_names_in_", np.array([])).tolist(),
         "target_name": model.target_name_,
         "weight_unit": model._weight_unit,
+        "stream": model._stream.to_json(),
         "versions": versions(),
     }
     write_folder(
@@ -373,4 +374,5 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
         network.to(device)
     state.place(device)
     model._adopt(state)
+    model._resume_stream(meta.get("stream"))
     return model

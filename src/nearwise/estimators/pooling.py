@@ -55,6 +55,8 @@ def accept(
     labels: Tensor,
     weight: Tensor,
     transition: Tensor | None = None,
+    *,
+    ridge: float = 0.0,
 ) -> Acceptance:
     """Choose share and temperature on out-of-fold rows.
 
@@ -70,6 +72,8 @@ def accept(
     weight : Tensor of shape (n,)
     transition : Tensor of shape (C, C), optional
         From true to given labels, where `labels` are noisy.
+    ridge : float, default=0.0
+        Of the temperature; see `fit_temperature`.
     """
     worth = 1.0 / len(labels)
     share, nll = 1.0, mean_nll(head, labels, weight, transition)
@@ -80,7 +84,7 @@ def accept(
             if shrunk < nll - (worth if share == 1.0 else 0.0):
                 share, nll = float(candidate), shrunk
     log_proba = head if base is None else shrink(head, base, share)
-    temperature, calibrated = fit_temperature(log_proba, labels, weight, transition)
+    temperature, calibrated = fit_temperature(log_proba, labels, weight, transition, ridge=ridge)
     if calibrated < nll - worth:
         return Acceptance(share, temperature, "out-of-fold temperature", calibrated)
     return Acceptance(share, 1.0, "out-of-fold head (a temperature lowers no NLL)", nll)

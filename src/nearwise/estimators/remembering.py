@@ -15,7 +15,12 @@ from nearwise.estimators.images import ImageEncoder, encode_views, from_source
 from nearwise.estimators.labels import check_labels, positions_among
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import as_frame, plain
-from nearwise.estimators.updates import append_rows, drop_rows, give_labels
+from nearwise.estimators.updates import (
+    append_rows,
+    drop_rows,
+    give_labels,
+    refuse_emptied_classes,
+)
 from nearwise.memory import MemoryBank
 
 
@@ -86,17 +91,50 @@ class RemembersRows:
             self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
         return ids
 
-    def remove(self, ids: Any) -> None:
-        """Forget remembered rows by id; the head is not trained again."""
+    def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
+        """Forget remembered rows by id; the head is not trained again.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_removed,)
+        forget_classes : bool, default=False
+            True lets a class lose its last row. It keeps its place in `classes_`, and only the
+            base and the null speak for it.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a class would lose its last row, or too few rows stay.
+            Nothing is then forgotten.
+        """
         check_is_fitted(self)
+        if not forget_classes:
+            at = self.memory_.positions(ids)
+            refuse_emptied_classes(self.memory_, at, None, self.classes_, "Removing")
+        self._forget(ids)
+
+    def _forget(self, ids: Any) -> None:
         keep = drop_rows(self._state, ids)
         if isinstance(self._rows, pd.DataFrame):
             self._rows = self._rows.iloc[keep].reset_index(drop=True)
         else:
             self._rows = self._rows[keep]
 
-    def relabel(self, ids: Any, y: Any) -> None:
-        """Give remembered rows other labels among `classes_`; the head is not trained again."""
+    def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
+        """Give remembered rows other labels among `classes_`; the head is not trained again.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_changed,)
+        y : array-like of shape (n_changed,)
+        forget_classes : bool, default=False
+            As in `remove`.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a label is new, or a class would lose its last row.
+        """
         check_is_fitted(self)
         wanted = np.asarray(y).ravel()
         places, strange = positions_among(self.classes_, wanted)
@@ -105,7 +143,10 @@ class RemembersRows:
                 f"Labels {strange[:5]} are not among the classes {self.classes_.tolist()[:10]}. "
                 "Rows of new classes come in through add()."
             )
-        give_labels(self._state, ids, torch.from_numpy(places))
+        bank, new = self.memory_, torch.from_numpy(places)
+        if not forget_classes and len(places) == len(at := bank.positions(ids)):
+            refuse_emptied_classes(bank, at, new, self.classes_, "Relabelling")
+        give_labels(self._state, ids, new)
 
     def _remembered(self, position: int) -> dict[str, Any]:
         """Give the training row at a bank position, column name to value."""

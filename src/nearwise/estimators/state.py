@@ -59,6 +59,8 @@ class Calibration(NamedTuple):
         )
 
 
+_VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
+
 NO_CALIBRATION = Calibration(1.0, 1.0, 1.0)
 
 
@@ -230,20 +232,23 @@ class CrossFittedState(LearnedState):
         self, member: int, rows: Encoded, features: Tensor, shared: dict[str, Neighbors]
     ) -> MemberView:
         """Search all spaces for new rows; `shared` keeps what every member finds alike."""
-        base = self.views.place(self.base_log_proba(member, rows))
-        found, spaces = [], []
+        own = base = self.views.place(self.base_log_proba(member, rows))
+        found: list[Neighbors] = []
+        spaces: list[Neighborhood] = []
         for spec in self.views.specs:
             common = spec.scope == "all" and not spec.per_member
             keys = None
             if common and spec.name in shared:
                 result = shared[spec.name]
             else:
-                keys = self.member_keys(spec.name, member, rows, features, base)
+                keys = self.member_keys(spec.name, member, rows, features, own)
                 keys = self.views.place(keys)
                 result = self.views.search(spec, member, keys, spec.n_neighbors)
                 if common:
                     shared[spec.name] = result
             found.append(result)
+            if not spaces:
+                base = self.widened_base(own, result)
             query = features if keys is None else keys  # what all share is sought by the features
             spaces.append(self.views.neighborhood(spec, member, result, base, query=query))
         return MemberView(base, found, spaces)
@@ -252,14 +257,28 @@ class CrossFittedState(LearnedState):
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
         bank = self.views.bank
         base = self.views.place(self.stored_base(positions))
-        found, spaces = [], []
+        found: list[Neighbors] = []
+        spaces: list[Neighborhood] = []
         for spec in self.views.specs:
             keys = self.views.place(bank.keys[spec.key(member)][positions])
             result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
             found.append(result)
+            if not spaces:
+                base = self.widened_base(base, result)
             seen = self.views.neighborhood(spec, member, result, base, positions, query=keys)
             spaces.append(seen)
         return MemberView(base, found, spaces)
+
+    def widened_base(self, base_log_proba: Tensor, found: Neighbors) -> Tensor:
+        """Widen base log-probabilities (n, C0) to all C classes that the heads know.
+
+        On classes the base was not fitted on, the neighbors in the feature space give its opinion.
+        """
+        n_known = base_log_proba.shape[1]
+        if n_known == len(self.prior):
+            return base_log_proba
+        labels = self.views.labels_of(0, found.indices)
+        return opinion_on_new(base_log_proba, found.distances, labels, len(self.prior))
 
     def stored_base(self, positions: Tensor) -> Tensor:
         """Out-of-fold base (or prior) log-probabilities of remembered rows."""
@@ -334,6 +353,19 @@ def supervised_keys(features: Tensor, base_log_proba: Tensor) -> Tensor:
     opinion = base_log_proba.to(features.device).clamp_min(-9.0)
     opinion = opinion - opinion.mean(dim=1, keepdim=True)
     return torch.cat([features, 0.5 * opinion / opinion.shape[1] ** 0.5], dim=1)
+
+
+def opinion_on_new(
+    base_log_proba: Tensor, distances: Tensor, labels: Tensor, n_classes: int
+) -> Tensor:
+    """Give classes a base does not know their share of the neighbors, and it the rest; (n, C)."""
+    n_known = base_log_proba.shape[1]
+    near = torch.softmax(-_VOTE_SHARPNESS * distances, dim=1)
+    vote = near.new_zeros(len(near), max(n_classes, int(labels.max()) + 1))
+    vote = vote.scatter_add_(1, labels, near)[:, n_known:n_classes].clamp(1e-6, 1 - 1e-6)
+    rest = torch.log1p(-vote.sum(1, keepdim=True).clamp_max(1 - 1e-6))
+    own = torch.log_softmax(base_log_proba, dim=1)
+    return torch.log_softmax(torch.cat([own + rest, torch.log(vote)], dim=1), dim=1)
 
 
 def widen(log_proba: Tensor, n_classes: int) -> Tensor:

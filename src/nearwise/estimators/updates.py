@@ -9,6 +9,7 @@ from torch import Tensor
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.state import LearnedState, as_float
 from nearwise.estimators.views import ASKED, EVIDENCE, FOLD
+from nearwise.memory import MemoryBank
 
 
 def append_rows(
@@ -75,6 +76,24 @@ def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
     state.views.forget()
     mask: np.ndarray = keep.numpy()
     return mask
+
+
+def refuse_emptied_classes(
+    bank: MemoryBank, at: Tensor, new: Tensor | None, classes: np.ndarray, doing: str
+) -> None:
+    """Refuse to take a class's last row, by removal or (with `new` labels) by another label."""
+    labels = bank.labels.argmax(1) if bank.is_soft else bank.labels
+    before = torch.bincount(labels, minlength=len(classes))
+    after = before - torch.bincount(labels[at.unique()], minlength=len(classes))
+    if new is not None:
+        after = after + torch.bincount(new, minlength=len(classes))
+    emptied = torch.nonzero((before > 0) & (after <= 0))[:, 0].numpy()
+    if len(emptied):
+        named = ", ".join(map(repr, classes[emptied].tolist()[:5]))
+        raise ValueError(
+            f"{doing} {len(at)} rows leaves no row of the class {named}. Keep one, or pass "
+            "forget_classes=True: the class keeps its column, and no neighbor speaks for it."
+        )
 
 
 def _refuse_lonely_members(state: LearnedState, keep: Tensor) -> None:

@@ -16,6 +16,7 @@ ASKED = "side.asked"  # 0 for rows that are predicted and kept but never found, 
 BASE = "side.base"  # out-of-fold log-probabilities of the base
 EVIDENCE = "side.evidence"  # log-probabilities of a row's true label, its given one not seen
 _OWN_NEIGHBORS = 16
+_FADED = 1e-3  # share of its vote that the oldest row keeps
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,33 @@ class SpaceSpec:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Forgetting:
+    """How votes fade with age: by half every so many rows that came since.
+
+    A faded row still wins where no newer one stands against it; only where they disagree does the
+    newer one outvote it.
+
+    Attributes
+    ----------
+    half_life : float
+        In rows.
+    first : int
+        Rows of the first fit, which came at once.
+    """
+
+    half_life: float
+    first: int
+
+    def arrival(self, ids: Tensor) -> Tensor:
+        """When each row came: its id, that of the last row for those of the first fit."""
+        return ids.clamp_min(self.first - 1)
+
+    def share(self, age: Tensor) -> Tensor:
+        """Weight left at an age in rows, at least a thousandth."""
+        return torch.exp2(-age / self.half_life).clamp_min(_FADED)
+
+
 class MemoryViews:
     """Searches and describes neighborhoods in a bank, member by member.
 
@@ -106,6 +134,7 @@ class MemoryViews:
         self.bank, self.specs, self.transitions = bank, list(specs), transitions
         self.index, self.memory_budget = index, memory_budget
         self.device = device
+        self.forgetting: Forgetting | None = None
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
@@ -147,6 +176,10 @@ class MemoryViews:
         """Class positions of the remembered rows, as a member takes them to be."""
         posterior = self.posterior(member)
         return self.bank.labels if posterior is None else posterior.argmax(1)
+
+    def labels_of(self, member: int, found: Tensor) -> Tensor:
+        """Class positions of what was found, as a member takes them to be, on its device."""
+        return self._beside(f"labels {member}", self.labels(member), found)[found]
 
     def posterior(self, member: int) -> Tensor | None:
         """Probabilities of the rows' true labels (n, n_classes); None where those given are true.
@@ -272,6 +305,15 @@ class MemoryViews:
         of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
         return torch.where(labels < n_known, same / k, of_new_class)
 
+    def weight(self, positions: Tensor) -> Tensor:
+        """Sample weights of rows, faded by their age where the memory forgets."""
+        weight = self._beside("weight", self.bank.sample_weight, positions)[positions]
+        if self.forgetting is None:
+            return weight
+        came = self.forgetting.arrival(self.bank.ids)
+        left = self.forgetting.share(int(came.max()) - came)
+        return weight * left.to(positions.device)[positions]
+
     def neighborhood(
         self,
         spec: SpaceSpec,
@@ -284,16 +326,16 @@ class MemoryViews:
     ) -> Neighborhood:
         """Describe what was found for keys `query`; `query_positions` when they are the bank's."""
         here = found.indices
-        everyone, posterior = self.labels(member), self.posterior(member)
-        labels = self._beside(f"labels {member}", everyone, here)[here]
+        posterior = self.posterior(member)
+        labels = self.labels_of(member, here)
         certainty = None if posterior is None else posterior.amax(1).to(here.device)[here]
-        n_known = base_log_proba.shape[1]
         own_opinion = None
         if spec.scope == "fold" and BASE in self.bank.keys:
             stored = self._beside(BASE, self.bank.keys[BASE], here)
-            known = labels < n_known
-            own_opinion = stored[here, labels.clamp_max(n_known - 1)]
-            neutral = -torch.log(torch.tensor(float(n_known), device=here.device))
+            n_stored = stored.shape[1]
+            known = labels < n_stored
+            own_opinion = stored[here, labels.clamp_max(n_stored - 1)]
+            neutral = -torch.log(torch.tensor(float(n_stored), device=here.device))
             own_opinion = torch.where(known, own_opinion, neutral)
         elif certainty is not None:
             own_opinion = torch.log(certainty)
@@ -304,10 +346,10 @@ class MemoryViews:
             reliability = _pair_reliability(
                 here,
                 self._beside(f"own {spec.name} {member}", self.own_neighbors(spec, member), here),
-                self._beside(f"labels {member}", everyone, here),
+                self._beside(f"labels {member}", self.labels(member), here),
                 query_positions.to(here.device),
             )
-        weight = self._beside("weight", self.bank.sample_weight, here)[here]
+        weight = self.weight(here)
         return describe_neighborhood(
             found.distances,
             labels,

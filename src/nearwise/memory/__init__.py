@@ -1,6 +1,12 @@
 """What is remembered: the memory bank, neighbor indexes and durable folders."""
 
 from nearwise.memory.bank import DEFAULT_SPACE, BankRow, MemoryBank
+from nearwise.memory.eviction import (
+    EVICTION_NAMES,
+    EvictionName,
+    choose_evicted,
+    neighbor_usefulness,
+)
 from nearwise.memory.index import (
     AUTO_EXACT_BELOW,
     INDEX_NAMES,
@@ -14,15 +20,19 @@ from nearwise.memory.store import Folder, StoreError, read_folder, write_folder
 __all__ = [
     "AUTO_EXACT_BELOW",
     "DEFAULT_SPACE",
+    "EVICTION_NAMES",
     "INDEX_NAMES",
     "BankRow",
+    "EvictionName",
     "ExactIndex",
     "Folder",
     "IndexName",
     "MemoryBank",
     "NeighborIndex",
     "StoreError",
+    "choose_evicted",
     "make_index",
+    "neighbor_usefulness",
     "read_folder",
     "write_folder",
 ]

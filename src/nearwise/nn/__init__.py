@@ -9,6 +9,7 @@ from nearwise.nn.embedders import (
     TableEmbedder,
     TabularMLP,
 )
+from nearwise.nn.episodes import EpisodeAttention
 from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
     contrastive,
@@ -46,6 +47,7 @@ __all__ = [
     "ClusterAttention",
     "DistanceAttention",
     "Embedder",
+    "EpisodeAttention",
     "HeadOutput",
     "IdentityEmbedder",
     "ImageEmbedder",

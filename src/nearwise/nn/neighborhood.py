@@ -50,6 +50,19 @@ class Neighborhood(NamedTuple):
         """Return the neighborhoods of some queries."""
         return Neighborhood(*(tensor[rows] for tensor in self))
 
+    def nearest(self, k: int) -> "Neighborhood":
+        """Return the neighborhoods of the nearest `k` only; the summary stays that of all."""
+        return Neighborhood(
+            self.distances[:, :k],
+            self.labels[:, :k],
+            self.features[:, :k],
+            self.summary,
+            self.log_weight[:, :k],
+            self.certainty[:, :k],
+            self.query,
+            self.keys[:, :k],
+        )
+
 
 def describe_neighborhood(
     distances: Tensor,

@@ -140,3 +140,51 @@ def test_a_folder_that_is_no_model_is_refused(nearwise, tables):
     result = nearwise("predict", tables, tables / "new.csv")
     assert result.exit_code == 2
     assert "Traceback" not in result.err
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Give a model of images, and a folder with three of them without labels."""
+    Image = pytest.importorskip("PIL.Image")
+    from nearwise import AttnKNNClassifier
+    from tests.estimators.test_images import QUICK, patches
+
+    root = tmp_path_factory.mktemp("pictures")
+    AttnKNNClassifier(**QUICK).fit(*patches(80)).save(root / "model")
+    (root / "new").mkdir()
+    for place, image in enumerate(patches(3, seed=1)[0]):
+        Image.fromarray(image[..., 0]).save(root / "new" / f"{place}.png")
+    Image.new("L", (20, 16)).save(root / "large.png")
+    return root
+
+
+def test_a_folder_of_images_is_predicted_file_by_file(nearwise, pictures):
+    result = nearwise("predict", pictures / "model", pictures / "new", "--proba")
+    assert result.exit_code == 0, result.err
+    table = frame_of(result.out)
+    assert list(table.columns) == ["file", "prediction", "proba_down", "proba_up"]
+    assert [name.rsplit("/", 1)[-1] for name in table["file"]] == ["0.png", "1.png", "2.png"]
+    assert set(table["prediction"]) <= {"up", "down"}
+    file = pictures / "new" / "1.png"
+    why = nearwise("predict", pictures / "model", file, "--explain", "--format", "jsonl")
+    record = json.loads(why.out)
+    assert record["file"].endswith("1.png") and record["neighbors"][0]["row"] == {}
+
+
+def test_images_of_another_size_are_resized_only_when_asked(nearwise, pictures):
+    large = pictures / "large.png"
+    refused = nearwise("predict", pictures / "model", large)
+    assert refused.exit_code and "Add --resize" in refused.err
+    assert nearwise("predict", pictures / "model", large, "--resize").exit_code == 0
+
+
+def test_images_that_cannot_be_predicted_are_named(nearwise, pictures, trained, tables, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    broken = nearwise("predict", pictures / "model", tmp_path)
+    assert broken.exit_code and "broken.png" in broken.err
+    gone = nearwise("predict", pictures / "model", tmp_path / "none")
+    assert gone.exit_code and "no file or folder" in gone.err
+    asked = nearwise("predict", pictures / "model", pictures / "new", "--keep", "id")
+    assert asked.exit_code and "images have no columns" in asked.err
+    table = nearwise("predict", trained, tables / "new.csv", "--resize")
+    assert table.exit_code and "--resize is for images" in table.err

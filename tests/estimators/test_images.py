@@ -309,3 +309,45 @@ def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_
     again = AttnKNNClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_set(images, 0.8), fitted.predict_set(images, 0.8))
     np.testing.assert_array_equal(again.stranger_score(noise), fitted.stranger_score(noise))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Give a folder with twelve images without labels, and the images."""
+    images, _ = patches(12, seed=1)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for place, image in enumerate(images):
+        Image.fromarray(image[..., 0]).save(folder / f"{place:02}.png")
+    return folder, images
+
+
+def test_files_and_a_flat_folder_are_predicted_as_their_pixels_are(fitted, files):
+    folder, images = files
+    want = fitted.predict_proba(images)
+    np.testing.assert_array_equal(fitted.predict_proba(folder), want)
+    np.testing.assert_array_equal(fitted.predict_proba(str(folder)), want)
+    some = [folder / "03.png", str(folder / "00.png")]
+    np.testing.assert_allclose(fitted.predict_proba(some), want[[3, 0]], atol=1e-6)
+    assert fitted.predict(folder / "02.png").tolist() == fitted.predict(images[2:3]).tolist()
+    colored = folder / "color.png"
+    Image.fromarray(images[0].repeat(3, axis=2)).save(colored)
+    np.testing.assert_allclose(fitted.predict_proba([colored]), want[:1], atol=1e-6)
+
+
+def test_files_that_cannot_be_predicted_are_named(fitted, files):
+    folder, _ = files
+    large = folder.parent / "large.png"
+    Image.new("L", (9, 8)).save(large)
+    with pytest.raises(ValueError, match=r"large\.png is 8 x 9.*data\.read_images"):
+        fitted.predict([large])
+    (folder / "05.png").write_bytes((folder / "05.png").read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"05\.png"):
+        fitted.predict(folder)
+    with pytest.raises(FileNotFoundError, match="There is no image"):
+        fitted.predict([folder / "none.png"])
+    (folder / "notes.txt").write_text("x")
+    with pytest.raises(ValueError, match=r"notes\.txt is no image"):
+        fitted.predict(folder)
+    with pytest.raises(ValueError, match="Image files alone bring no labels"):
+        AttnKNNClassifier().fit([folder / "00.png", folder / "01.png"])

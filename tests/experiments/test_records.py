@@ -143,3 +143,38 @@ def test_other_settings_of_a_preset_are_refused_and_other_presets_are_not(tmp_pa
         folder.claim_preset("v0.4 on digits", {"lr": 2.0})
         with pytest.raises(RecordsError, match=r"v0.5 on digits.*lr=1.0, now 3.0"):
             folder.claim_preset("v0.5 on digits", {"lr": 3.0, "sizes": [1, 2]})
+
+
+def test_rows_that_all_failed_make_way_for_other_settings(tmp_path):
+    written(tmp_path, row(status="failed", reason="out of memory"), row("b", status="failed"))
+    with RunFolder(tmp_path, SETTINGS | {"noise": 0.3}) as run:
+        assert run.records == []
+        run.append([row("c")])
+    assert [record.method for record in read_records(tmp_path)] == ["c"]
+    with pytest.raises(RecordsError, match=r"this run has noise=0\.0"):
+        RunFolder(tmp_path, SETTINGS).__enter__()
+
+
+def test_failed_rows_of_a_preset_make_way_and_all_others_stay(tmp_path):
+    failed = Record("digits", "a", 0, preset="v0.5", status="failed", reason="no such backbone")
+    fine = Record("digits", "a", 0, preset="v0.4")
+    with RunFolder(tmp_path, {}) as folder:
+        for preset in ("v0.4", "v0.5"):
+            folder.claim_preset(f"{preset} on digits", {"lr": 1.0})
+        folder.append([failed, fine])
+    with RunFolder(tmp_path, {}) as folder:
+        folder.claim_preset("v0.5 on digits", {"lr": 3.0})
+        assert folder.records == [fine]
+        folder.append([Record("digits", "b", 0, preset="v0.5")])
+        with pytest.raises(RecordsError, match=r"lr=1\.0, now 3\.0"):
+            folder.claim_preset("v0.4 on digits", {"lr": 3.0})
+    assert {record.method for record in read_records(tmp_path)} == {"a", "b"}
+
+
+def test_another_data_set_takes_the_place_of_failed_rows(tmp_path):
+    with RunFolder(tmp_path, SETTINGS) as run:
+        run.claim_dataset("iris", {"n_rows": 10})
+        run.append([row(status="failed")])
+    with RunFolder(tmp_path, SETTINGS) as run:
+        run.claim_dataset("iris", {"n_rows": 11})
+    assert read_records(tmp_path) == []

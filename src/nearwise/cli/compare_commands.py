@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nearwise.cli.console import say, show
+from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, split_list
@@ -64,7 +64,8 @@ def compare(
         data_root=data_root,
         progress=not quiet,
     )
-    page = render_report(out)
+    with steps("Writing the report", quiet=quiet) as told:
+        page = render_report(out, progress=told)
     show((out / "results.md").read_text(encoding="utf-8"))
     if not quiet:
         say(f"Tables: {out / 'results.md'} (.tex, .csv, .json). Report: {page}")

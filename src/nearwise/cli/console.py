@@ -1,6 +1,7 @@
 """The two streams: results on standard output, everything said about them on standard error."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import rich.console
@@ -37,6 +38,30 @@ def show(what: str | rich.table.Table) -> None:
         Text is printed as it stands; a table is laid out for the terminal's width.
     """
     _console().print(what, soft_wrap=isinstance(what, str))
+
+
+@contextmanager
+def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show what is being done, a step after the other, in one line on standard error.
+
+    Parameters
+    ----------
+    label : str
+        Words before the step.
+    quiet : bool, default=False
+        Show nothing. Nor is anything shown where standard error is no terminal.
+
+    Yields
+    ------
+    show : callable
+        Takes the words of the next step.
+    """
+    console = _console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda step: None
+        return
+    with console.status(label) as status:
+        yield lambda step: status.update(f"{label}: {step}")
 
 
 def progress(items: Sequence[T], label: str, *, quiet: bool = False) -> Iterator[T]:

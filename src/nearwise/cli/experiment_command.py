@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nearwise.cli.console import say, show
+from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, parse_settings
@@ -100,7 +100,8 @@ def experiment(
         data_root=data_root,
         progress=not quiet,
     )
-    page = render_report(out)
+    with steps("Writing the report", quiet=quiet) as told:
+        page = render_report(out, progress=told)
     if not quiet:
         _tell_defects({record.preset for record in records})
     _show_rows(records)

@@ -67,7 +67,8 @@ def json_record(
             "weight": neighbor.weight,
             "distance": neighbor.distance,
             "proba_without": by_class(neighbor.proba_without),
-            "row": neighbor.row,
+            # pixels would fill the file; the id says which image it is
+            "row": {k: v for k, v in neighbor.row.items() if getattr(v, "ndim", 0) == 0},
         }
         for neighbor in explanation.neighbors
     ]

@@ -11,6 +11,14 @@ DataArgument = Annotated[
         metavar="DATA", help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input."
     ),
 ]
+RowsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input. Images: a file, or "
+        "a folder of them.",
+    ),
+]
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
 ]

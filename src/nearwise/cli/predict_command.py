@@ -10,8 +10,9 @@ from nearwise.cli.console import say
 from nearwise.cli.errors import reported
 from nearwise.cli.explanations import json_record, neighbor_columns, write_json_lines
 from nearwise.cli.frames import match_columns, read_frame, require_columns
+from nearwise.cli.image_rows import image_size, read_image_rows
 from nearwise.cli.models import open_model
-from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+from nearwise.cli.options import ModelArgument, QuietOption, RowsArgument
 from nearwise.cli.trust_columns import (
     ConfidenceOption,
     CoverageOption,
@@ -22,6 +23,7 @@ from nearwise.cli.trust_columns import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from nearwise.estimators import AttnKNNClassifier, Explanation
@@ -32,7 +34,7 @@ Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 @reported
 def predict(
     model: ModelArgument,
-    data: DataArgument,
+    data: RowsArgument,
     out: Annotated[
         str,
         typer.Option(
@@ -67,13 +69,16 @@ def predict(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
     ] = None,
+    resize: Annotated[
+        bool, typer.Option("--resize", help="Bring images to the size that MODEL knows.")
+    ] = False,
     form: Annotated[
         Format | None,
         typer.Option("--format", help="Of the output, where the suffix does not tell."),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict the rows of a table.
+    """Predict the rows of a table, or images.
 
     The output has a row for each row of DATA, in the same order: the columns kept, then
     'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (how far
@@ -88,26 +93,37 @@ def predict(
     rows that look at least as strange (below 0.05 raises a false alarm for one known row in
     twenty).
 
+    With a MODEL of images DATA is an image or a folder that holds images; the output begins with
+    their 'file'. They become grey or colour as the model knows them.
+
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
       nearwise predict iris.model new.csv --out answers.csv --max-risk 0.02 --stranger
       nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
+      nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
     form = form or _format_of(out)
     wishes = Wishes(coverage, max_risk, sets, stranger, confidence)
     wishes.check()
     learned = open_model(model)
-    frame = read_frame(data)
-    kept = frame[_existing(frame, keep or [], data)]
-    features = match_columns(
-        frame,
-        learned.feature_names_in_,
-        data,
-        expected=[*kept.columns, learned.target_name_],
-        quiet=quiet,
-    )
+    size = image_size(learned)
+    features: pd.DataFrame | np.ndarray
+    if size is not None:
+        kept, features = read_image_rows(data, keep or [], size, resize=resize)
+    else:
+        if resize:
+            raise ValueError(f"--resize is for images; {model} was fitted on a table.")
+        frame = read_frame(data)
+        kept = frame[_existing(frame, keep or [], data)]
+        features = match_columns(
+            frame,
+            learned.feature_names_in_,
+            data,
+            expected=[*kept.columns, learned.target_name_],
+            quiet=quiet,
+        )
     explanations = learned.explain(features, neighbors or None) if explain else None
     chosen = wishes.select(learned, features)
     trust = trust_columns(learned, features, wishes, chosen, as_text=form != "jsonl")
@@ -129,7 +145,7 @@ def predict(
     if chosen is not None and not quiet:
         say(spoken(chosen))
     if not quiet and out != "-":
-        say(f"Wrote {len(frame)} rows to {out}.")
+        say(f"Wrote {len(kept)} rows to {out}.")
 
 
 def _format_of(out: str) -> Format:
@@ -155,7 +171,7 @@ def _existing(frame: "pd.DataFrame", names: list[str], where: str) -> list[str]:
 
 def _table(
     model: "AttnKNNClassifier",
-    features: "pd.DataFrame",
+    features: "pd.DataFrame | np.ndarray",
     kept: "pd.DataFrame",
     explanations: "Sequence[Explanation] | None",
     trust: dict[str, list[Any]],

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nearwise.cli.console import say
+from nearwise.cli.console import say, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import QuietOption
 from nearwise.cli.parsing import split_list
@@ -38,6 +38,8 @@ def report(
     """
     from nearwise.report import FORMATS, render_report
 
-    page = render_report(folder, title=title, formats=split_list(formats) or FORMATS)
+    wanted = split_list(formats) or FORMATS
+    with steps("Writing the report", quiet=quiet) as told:
+        page = render_report(folder, title=title, formats=wanted, progress=told)
     if not quiet:
         say(f"Report: {page}")

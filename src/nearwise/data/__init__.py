@@ -4,6 +4,7 @@ from nearwise.data.corrupt import label_noise, long_tail
 from nearwise.data.dataset import Dataset
 from nearwise.data.describe import DatasetSummary, describe_dataset
 from nearwise.data.episodes import Episode, draw_episodes
+from nearwise.data.images.folder import read_images
 from nearwise.data.images.hub import image_dataset
 from nearwise.data.images.human import load_human_labels
 from nearwise.data.images.load import load_images
@@ -25,6 +26,7 @@ __all__ = [
     "load_human_labels",
     "load_images",
     "long_tail",
+    "read_images",
     "read_table",
     "split_dataset",
     "write_table",

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from nearwise.estimators import validation
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
-from nearwise.estimators.images import from_source
+from nearwise.estimators.images import from_files, from_source
 from nearwise.estimators.remembering import RemembersRows
 from nearwise.estimators.state import Answer, Calibration
 
@@ -21,7 +22,7 @@ class AnswersQueries(RemembersRows):
         check_is_fitted(self)
         if X is None:
             return None
-        X, _ = from_source(X, None, training=False)
+        X, _ = from_source(from_files(X, self._state.encoder), None, training=False)
         validation.check_kind(self._state.encoder, X)
         rows = self._state.encoder.transform(validation.check_rows(self, X, reset=False))
         return self._all_views(rows, views)
@@ -48,6 +49,29 @@ class AnswersQueries(RemembersRows):
         Arguments as in `predict_proba`.
         """
         return make_parts(*self._answers(self._encode(X, views)))
+
+    def keys(self, X: Any, space: str = "features") -> Tensor:
+        """Keys of rows in one of the spaces that neighbors are sought in.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        space : str, default="features"
+            One of the names in `choice_["spaces"]`, or of `memory_.keys`.
+
+        Returns
+        -------
+        keys : float32 Tensor of shape (n, width), on the CPU
+        """
+        rows = self._encode(X, [])
+        assert rows is not None  # X is given
+        if space == "features":
+            return self._state.feature_keys(rows[0])
+        found = self._state.keys_of_new(rows)
+        if space not in found:
+            known = ", ".join(name for name in found if not name.startswith("side."))
+            raise ValueError(f"There is no space {space!r}. Known: {known}.")
+        return found[space]
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True

@@ -308,6 +308,7 @@ class AttnKNNClassifier(LearnsStreams, KnowsItsLimits, ClassifierMixin, BaseEsti
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
             None means the training rows, each without itself, from the members that left it out.
+            Images may be given as a folder that holds them, or as a list of files.
         views : sequence of arrays like `X`, optional
             Further views of the rows, as many as `fit` was given, to be merged with the first.
             Images have theirs by `tta`; an empty list asks for the prediction from one view.

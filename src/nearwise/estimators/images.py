@@ -1,12 +1,16 @@
 """Images as rows of a classifier: checked, encoded, and seen in several views."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from nearwise.data.images.decode import Color
 
 TTAView = Literal["flip", "shift"]
 TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
@@ -116,6 +120,38 @@ def check_images(X: Any) -> np.ndarray:
     return images
 
 
+def are_files(X: Any) -> bool:
+    """Whether rows are named image files: one path of a file, or a list of paths."""
+    if isinstance(X, list | tuple):
+        return bool(X) and all(isinstance(one, str | os.PathLike) for one in X)
+    return isinstance(X, str | Path) and Path(X).is_file()
+
+
+def from_files(X: Any, encoder: Any) -> Any:
+    """Read image files, or a folder of them, for a classifier; other rows are handed back.
+
+    They become grey or colour as the classifier knows them; their size must be its own.
+    """
+    from nearwise.data.images.folder import has_class_folders, image_files, read_images
+
+    if not isinstance(encoder, ImageEncoder):
+        return X
+    flat = isinstance(X, str | Path) and Path(X).is_dir() and not has_class_folders(Path(X))
+    if not (flat or are_files(X)):
+        return X
+    color: Color = "rgb" if encoder.channels == 3 else "grey"
+    images = read_images(X, color=color)
+    if images.shape[1:3] != (encoder.height, encoder.width):
+        first = image_files(Path(X))[0] if isinstance(X, str | Path) else X[0]
+        size = (encoder.height, encoder.width)
+        raise ValueError(
+            f"{first} is {_by(images.shape[1:3])}, the classifier was fitted on {_by(size)} "
+            f"(height, width). Resize: nearwise.data.read_images(..., image_size={size}, "
+            f"color={color!r})."
+        )
+    return images
+
+
 def from_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any]:
     """Read a folder of class folders, or a `datasets` data set, into images and labels.
 
@@ -124,6 +160,11 @@ def from_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any]:
     """
     from nearwise.data import image_dataset, load_dataset
 
+    if training and are_files(X):
+        raise ValueError(
+            "Image files alone bring no labels. Give a folder with a folder for each class, or "
+            "images = nearwise.data.read_images(files) with y."
+        )
     if isinstance(X, str | Path):
         if not Path(X).is_dir():
             raise ValueError(

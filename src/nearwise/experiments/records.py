@@ -3,11 +3,11 @@
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 FORMAT_VERSION = 1
 RECORDS_FILE = "records.jsonl"
@@ -241,6 +241,7 @@ class RunFolder:
         self.path = Path(path)
         self.settings = {"format": FORMAT_VERSION, **plain(settings)}
         self.records: list[Record] = []
+        self._file: BinaryIO
 
     def __enter__(self) -> Self:
         """Lock the folder, check its settings, read its rows."""
@@ -287,11 +288,37 @@ class RunFolder:
             ) from error
         for name, wanted in self.settings.items():
             if found.get(name) != wanted:
+                if self._only_failures():
+                    return self._start_afresh()
                 raise RecordsError(
                     f"{self.path} was started with {name}={found.get(name)!r}, this run has "
                     f"{name}={wanted!r}. Results of both must not be mixed: choose another "
                     "folder, or run with the settings of the folder."
                 )
+
+    def _only_failures(self) -> bool:
+        """Whether there are rows, and all of them failed."""
+        path = self.path / RECORDS_FILE
+        found = _parse(path)[0] if path.exists() else []
+        return bool(found) and all(record.status == "failed" for record in found)
+
+    def _start_afresh(self) -> None:
+        """Take a folder that holds failed rows alone for the settings of this run."""
+        (self.path / RECORDS_FILE).unlink(missing_ok=True)
+        self._datasets, self._presets = {}, {}
+        self._write_settings()
+
+    def _drop_failures(self, mine: Callable[[Record], bool]) -> bool:
+        """Remove the rows that `mine` names where all of them failed; say whether they did."""
+        asked = [record for record in self.records if mine(record)]
+        if not asked or any(record.status != "failed" for record in asked):
+            return False
+        self.records = [record for record in self.records if not mine(record)]
+        self._file.close()
+        text = "".join(record.to_json() + "\n" for record in self.records)
+        write_aside(self.path / RECORDS_FILE, text.encode())
+        self._file = (self.path / RECORDS_FILE).open("ab")
+        return True
 
     def _write_settings(self) -> None:
         settings = {**self.settings, "datasets": self._datasets}
@@ -309,9 +336,12 @@ class RunFolder:
             self._file.truncate(keep)
 
     def claim_dataset(self, name: str, fingerprint: dict[str, Any]) -> None:
-        """Note what a data set looks like; refuse another one under the same name."""
+        """Note what a data set looks like; refuse another one, but for rows that all failed."""
         fingerprint = plain(fingerprint)
-        if name not in self._datasets:
+        known = self._datasets.get(name)
+        if known is None or (
+            known != fingerprint and self._drop_failures(lambda r: r.dataset == name)
+        ):
             self._datasets[name] = fingerprint
             self._write_settings()
         elif self._datasets[name] != fingerprint:
@@ -321,10 +351,12 @@ class RunFolder:
             )
 
     def claim_preset(self, name: str, settings: dict[str, Any]) -> None:
-        """Note the settings of a preset; refuse others under the same name."""
+        """Note the settings of a preset; refuse others, but for rows that all failed."""
         wanted = plain(settings)
         found = self._presets.get(name)
-        if found is None:
+        if found is None or (
+            found != wanted and self._drop_failures(lambda r: f"{r.preset} on {r.dataset}" == name)
+        ):
             self._presets[name] = wanted
             self._write_settings()
         elif found != wanted:

@@ -93,6 +93,7 @@ def render_report(
     *,
     title: str | None = None,
     formats: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Write the report of a results folder beside its records.
 
@@ -108,6 +109,9 @@ def render_report(
     formats : sequence of str, optional
         Of `FORMATS`: "html" and "pdf" write report.*, "md", "tex", "csv" and "json" results.*.
         Default: all; for a comparison all but the PDF.
+    progress : callable, optional
+        Called with a few words before each part is made: the verdicts, the figures of each
+        preset, each file.
 
     Returns
     -------
@@ -133,10 +137,16 @@ def render_report(
             "finish one."
         )
     if any(record.experiment for record in records):
-        written = _write_study(folder, records, title, asked or FORMATS)
+        written = _write_study(folder, records, title, asked or FORMATS, progress or _quiet)
     else:
-        written = _write_comparison(folder, records, title, asked or FORMATS[1:])
+        written = _write_comparison(
+            folder, records, title, asked or FORMATS[1:], progress or _quiet
+        )
     return written.get("html", next(iter(written.values())))
+
+
+def _quiet(step: str) -> None:
+    """Say nothing."""
 
 
 def check_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
@@ -149,7 +159,11 @@ def check_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _write_study(
-    folder: Path, records: Sequence[Record], title: str | None, formats: Sequence[str]
+    folder: Path,
+    records: Sequence[Record],
+    title: str | None,
+    formats: Sequence[str],
+    progress: Callable[[str], None],
 ) -> dict[str, Path]:
     from nearwise.report.study.claims import judge_claims
     from nearwise.report.study.document import study_document
@@ -157,6 +171,7 @@ def _write_study(
     from nearwise.report.study.parts import Study
 
     study = Study(records, folder)
+    progress("verdicts on the claims")
     findings = {
         d: {p: judge_claims(study, d, p) for p in study.presets_of(d)} for d in study.datasets
     }
@@ -166,18 +181,23 @@ def _write_study(
         texts["csv"] = lambda: study_csv(rows)
         texts["json"] = lambda: _json(study_json(study, findings, rows))
     if set(formats) - {"csv", "json"}:
-        document = study_document(study, findings, title)
+        document = study_document(study, findings, title, progress)
         texts["html"] = lambda: render_document(document)
         texts["md"] = lambda: document_markdown(document)
         texts["tex"] = lambda: document_latex(document)
         if "pdf" in formats:  # after the page, whose figures it changes
-            return _write(folder, formats, texts, lambda: document_pdf(document))
-    return _write(folder, formats, texts)
+            return _write(folder, formats, texts, progress, lambda: document_pdf(document))
+    return _write(folder, formats, texts, progress)
 
 
 def _write_comparison(
-    folder: Path, records: Sequence[Record], title: str | None, formats: Sequence[str]
+    folder: Path,
+    records: Sequence[Record],
+    title: str | None,
+    formats: Sequence[str],
+    progress: Callable[[str], None],
 ) -> dict[str, Path]:
+    progress("tables and figures")
     results = Results(records, folder)
     tables = all_tables(results)
     texts: dict[str, Callable[[], str]] = {
@@ -189,19 +209,21 @@ def _write_comparison(
     if {"html", "pdf"} & set(formats):
         page = make_page(folder, results, title)
         texts["html"] = lambda: render_page(page)
-        return _write(folder, formats, texts, lambda: document_pdf(page_document(page)))
-    return _write(folder, formats, texts)
+        return _write(folder, formats, texts, progress, lambda: document_pdf(page_document(page)))
+    return _write(folder, formats, texts, progress)
 
 
 def _write(
     folder: Path,
     formats: Sequence[str],
     texts: Mapping[str, Callable[[], str]],
+    progress: Callable[[str], None],
     pdf: Callable[[], bytes] | None = None,
 ) -> dict[str, Path]:
     written = {}
     for name in sorted(formats, key=WRITTEN.index):
         path = folder / f"{'report' if name in ('html', 'pdf') else 'results'}.{name}"
+        progress(path.name)
         if name == "pdf":
             assert pdf is not None  # made by both callers where it is asked for
             write_aside(path, pdf())

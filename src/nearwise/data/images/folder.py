@@ -1,12 +1,21 @@
 """Images in class folders, with or without train and test folders above them."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from nearwise.data.dataset import Dataset
-from nearwise.data.images.decode import FORMATS, Color, Encoded, Size, decode_images
+from nearwise.data.images.decode import (
+    FORMATS,
+    Color,
+    Encoded,
+    Images,
+    Size,
+    decode_images,
+)
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -70,6 +79,77 @@ def load_folder(
     )
 
 
+def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """List the images that a folder holds directly, or check a list of image files.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder or file.
+    ValueError
+        If there are no images, or something in the folder or list is none.
+    """
+    if isinstance(source, Path) and source.is_dir():
+        if inner := _folders(source):
+            raise ValueError(
+                f"{inner[0]} is a folder within {source}. Put the images directly into one folder, "
+                "or give a list of files."
+            )
+        return _images(source, "folder")
+    files = [source] if isinstance(source, Path) else [Path(file) for file in source]
+    if not files:
+        raise ValueError("The list of image files is empty. Give at least one.")
+    for file in files:
+        if file.suffix.lower() not in SUFFIXES:
+            raise ValueError(
+                f"{file} is no image (known endings: {', '.join(SUFFIXES)}). Leave it out."
+            )
+        if not file.is_file():
+            raise FileNotFoundError(f"There is no image {file}. Check the path.")
+    return files
+
+
+def read_images(
+    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    image_size: Size | None = None,
+    color: Color | None = None,
+) -> Images:
+    """Read image files without labels into one array.
+
+    Parameters
+    ----------
+    source : path or sequence of paths
+        A folder that holds images directly, in the order of their names; one image; or several.
+    image_size, color
+        As for `load_images`.
+
+    Returns
+    -------
+    images : uint8 ndarray of shape (n, height, width, channels)
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder or file.
+    ValueError
+        If there are no images, one is damaged, or they are not alike; names the file.
+    """
+    one = isinstance(source, str | os.PathLike)
+    files = image_files(Path(source) if one else source)  # type: ignore[arg-type]
+    return decode_images(
+        (Encoded(str(file), file) for file in files),
+        len(files),
+        image_size=image_size,
+        color=color,
+    )
+
+
+def has_class_folders(folder: Path) -> bool:
+    """Whether a folder holds folders, as a data set with labels does."""
+    return bool(_folders(folder))
+
+
 def _parts(folder: Path) -> dict[str, Path]:
     """Return the folders that hold class folders: "all", or "train" and perhaps "test"."""
     names = [place.name for place in _folders(folder)]
@@ -109,12 +189,12 @@ def _classes(folder: Path) -> dict[str, Path]:
     return {place.name: place for place in places}
 
 
-def _images(folder: Path) -> list[Path]:
+def _images(folder: Path, what: str = "class folder") -> list[Path]:
     entries = sorted(p for p in folder.iterdir() if not p.name.startswith("."))
     for path in entries:
         if path.is_dir():
             raise ValueError(
-                f"{path} is a folder within a class folder. Put the images of a class directly "
+                f"{path} is a folder within a {what}. Put the images of a class directly "
                 "into its folder."
             )
         if path.suffix.lower() not in SUFFIXES:
@@ -123,5 +203,5 @@ def _images(folder: Path) -> list[Path]:
                 "Remove it, or hide it with a dot before its name."
             )
     if not entries:
-        raise ValueError(f"The class folder {folder} holds no image. Add some, or remove it.")
+        raise ValueError(f"The {what} {folder} holds no image. Add some, or remove it.")
     return entries

@@ -13,7 +13,7 @@ from nearwise.training import TrainConfig
 STUDY_FIELDS = (
     "backbone", "pretrained", "image_size", "channels", "dim", "split_seed", "max_rows",
     "max_test_rows", "held_out", "precision", "sweep_k", "ensemble_k", "noise_rates", "tail_ratios",
-    "ablations",
+    "ablations", "human_labels",
     "cnn_epochs", "cnn_lr", "cnn_weight_decay", "cnn_label_smoothing", "cnn_batch_size",
 )  # fmt: skip
 

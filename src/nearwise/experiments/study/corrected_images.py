@@ -18,7 +18,12 @@ from nearwise.experiments.artifacts import Predictions, make_gallery
 from nearwise.experiments.records import Record
 from nearwise.experiments.study.corrected import ABLATIONS, CorrectedSession
 from nearwise.experiments.study.evaluate import Prediction
-from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
+from nearwise.experiments.study.findings import (
+    CURVE_SIZES,
+    classifier_findings,
+    classifier_map,
+)
+from nearwise.experiments.study.human_noise import human_kinds, human_labels
 from nearwise.experiments.study.inputs import StudyInputs
 from nearwise.experiments.study.jobs import (
     Job,
@@ -66,13 +71,18 @@ def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def label_noise_jobs(session: CorrectedSession) -> list[Job]:
-    """Wrong labels in all training and held-out rows, everything trained anew."""
+    """Wrong labels in all training and held-out rows, drawn or human; everything trained anew."""
     frame = _Frame(session)
     jobs = []
     for rate, kind in session.preset.noise_grid:
         row: dict[str, Any] = {"noise": float(rate), "noise_kind": kind}
         change = partial(_noisy, rate=float(rate), kind=kind, seed=session.seed)
         jobs += frame.pair("label-noise", "where=everywhere", change, row)
+    for name in human_kinds(session.preset, session.dataset):
+        inputs = session.inputs
+        labels, wrong = human_labels(name, session.dataset, inputs.train_index, session.data_root)
+        row = {"noise": wrong, "noise_kind": f"human-{name}"}
+        jobs += frame.pair("label-noise", "where=everywhere", partial(_relabelled, y=labels), row)
     return jobs
 
 
@@ -249,7 +259,11 @@ class _Frame:
 
 def _noisy(inputs: StudyInputs, rate: float, kind: NoiseKind, seed: int) -> StudyInputs:
     given = label_noise(inputs.given_labels, rate, kind, seed, classes=inputs.classes)
-    return inputs.with_labels(torch.from_numpy(np.searchsorted(inputs.classes, given)))
+    return _relabelled(inputs, given)
+
+
+def _relabelled(inputs: StudyInputs, y: np.ndarray) -> StudyInputs:
+    return inputs.with_labels(torch.from_numpy(np.searchsorted(inputs.classes, y)))
 
 
 def _thinned(inputs: StudyInputs, ratio: float, seed: int) -> StudyInputs:
@@ -286,6 +300,8 @@ def _measured_parts(
         keep_json(session.out, record, "curves", model.history_)
     if record.experiment == "main" and record.method == "attention":
         keep_json(session.out, record, "galleries", _gallery(session, model, inputs, proba))
+        drawn = classifier_map(model, _images(inputs.x_test), inputs.y_test, inputs.classes)
+        keep_json(session.out, record, "maps", drawn)
     yield record
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.pipeline import make_pipeline
 
-from nearwise.data import label_noise, long_tail
+from nearwise.data import label_noise, long_tail, split_dataset
 from nearwise.experiments.artifacts import record_folder
 from nearwise.experiments.methods import METHODS, Method, MethodContext
 from nearwise.experiments.neighbors import PlainKNN
@@ -16,6 +16,7 @@ from nearwise.experiments.preprocess import FeatureEncoder
 from nearwise.experiments.records import Record
 from nearwise.experiments.study.corrected import ABLATIONS, CorrectedSession
 from nearwise.experiments.study.findings import CURVE_SIZES, classifier_findings
+from nearwise.experiments.study.human_noise import human_kinds, human_labels
 from nearwise.experiments.study.inputs import TEST_SIZE, stratified_part
 from nearwise.experiments.study.jobs import Job, chosen_ablations
 from nearwise.experiments.trial import Setting, Split, make_split, run_trial
@@ -26,6 +27,7 @@ PLAIN = {
     "distance-tuned": "knn-tuned",
     "mlp+temperature": "mlp",
 }
+_HUMAN = "human-"
 
 
 def main_jobs(session: CorrectedSession) -> list[Job]:
@@ -52,9 +54,14 @@ def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
 
 def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     """Wrong labels in all training rows; the memory alone is no case: nothing is trained ahead."""
+    grid: list[tuple[float, str]] = list(session.preset.noise_grid)
+    for name in human_kinds(session.preset, session.dataset):
+        rows = _training_rows(session)
+        wrong = human_labels(name, session.dataset, rows, session.data_root)[1]
+        grid.append((wrong, _HUMAN + name))
     return [
         _job(session, "label-noise", method, "where=everywhere", rate, kind)
-        for rate, kind in session.preset.noise_grid
+        for rate, kind in grid
         for method in _short_methods(session)
     ]
 
@@ -193,7 +200,10 @@ def _split(session: CorrectedSession, blank: Record, tail: float = 1.0) -> Split
         kept = long_tail(whole.y_train[train], tail, session.seed, classes=whole.classes)
         train = train[kept]
     y_train = whole.y_train[train]
-    if blank.noise > 0:
+    if blank.noise_kind.startswith(_HUMAN):
+        name, rows = blank.noise_kind.removeprefix(_HUMAN), _training_rows(session)
+        y_train = human_labels(name, session.dataset, rows, session.data_root)[0]
+    elif blank.noise > 0:
         y_train = label_noise(
             y_train, blank.noise, setting.noise_kind, session.seed, classes=whole.classes
         )
@@ -207,6 +217,13 @@ def _split(session: CorrectedSession, blank: Record, tail: float = 1.0) -> Split
         y_test=whole.y_test[test],
         test_index=whole.test_index[test],
     )
+
+
+def _training_rows(session: CorrectedSession) -> np.ndarray:
+    """Positions in the data set of the training rows that a seed takes."""
+    train, _ = split_dataset(session.dataset, session.seed, TEST_SIZE)
+    rows: np.ndarray = train[_rows(session.dataset.y[train], session.preset.max_rows, session.seed)]
+    return rows
 
 
 def _rows(y: np.ndarray, n_wanted: int | None, seed: int) -> np.ndarray:

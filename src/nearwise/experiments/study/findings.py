@@ -205,7 +205,39 @@ def memory_map(run: TrainedRun, n_rows: int = _MAP_ROWS) -> dict[str, Any]:
         explained: share of the keys' variance in the two components.
     """
     found = look_up(run.model, run.inputs.x_test[:n_rows], run.memory, 1, run.preset.precision)
-    keys = unit(run.memory.keys).cpu()
+    keys, labels = unit(run.memory.keys).cpu(), run.memory.labels.cpu()
+    y, classes = run.inputs.y_test[:n_rows], run.inputs.classes
+    return _drawn_map(keys, labels, found.query.cpu(), y, classes, n_rows)
+
+
+def classifier_map(
+    model: Any, rows: Any, y: Tensor, classes: Any, n_rows: int = _MAP_ROWS
+) -> dict[str, Any]:
+    """Draw the map that `memory_map` draws, of the memory of a fitted classifier.
+
+    Keys are those of the trained space, where there is one, else of the features.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+    rows : array of shape (n_test, ...)
+        Test rows as the classifier takes them.
+    y : int64 Tensor of shape (n_test,)
+        Class positions of the test rows.
+    classes : sequence
+        Names by position.
+    """
+    bank = model.memory_
+    space = "trained" if "trained" in bank.keys else "features"
+    labels = bank.labels.argmax(dim=1) if bank.is_soft else bank.labels
+    asked = model.keys(rows[:n_rows], space)
+    drawn = _drawn_map(bank.keys[space].float(), labels, asked, y[:n_rows], classes, n_rows)
+    return drawn | {"space": space}
+
+
+def _drawn_map(
+    keys: Tensor, labels: Tensor, asked: Tensor, y: Tensor, classes: Any, n_rows: int
+) -> dict[str, Any]:
     step = max(1, len(keys) // n_rows)
     shown = keys[::step][:n_rows]
     center = shown.mean(dim=0)
@@ -218,9 +250,9 @@ def memory_map(run: TrainedRun, n_rows: int = _MAP_ROWS) -> dict[str, Any]:
 
     return {
         "memory": place(shown),
-        "memory_label": run.memory.labels.cpu()[::step][:n_rows].tolist(),
-        "test": place(found.query.cpu()),
-        "test_label": run.inputs.y_test[:n_rows].tolist(),
-        "classes": [str(c) for c in run.inputs.classes],
+        "memory_label": labels[::step][:n_rows].tolist(),
+        "test": place(asked),
+        "test_label": y.tolist(),
+        "classes": [str(c) for c in classes],
         "explained": float(share[:2].sum() / share.sum()),
     }

@@ -18,6 +18,7 @@ from nearwise.experiments.study import replayed
 from nearwise.experiments.study.corrected import CorrectedSession, run_v1, split_settings
 from nearwise.experiments.study.efficiency import SMALL as SMALL_EFFICIENCY
 from nearwise.experiments.study.efficiency import EfficiencySize, efficiency_jobs
+from nearwise.experiments.study.human_noise import require_human_labels
 from nearwise.experiments.study.jobs import Job, run_jobs
 from nearwise.experiments.study.presets import (
     CORRECTED,
@@ -37,7 +38,7 @@ REPLAYED: dict[str, Callable[[Session], list[Job]]] = {
     "theory": replayed.theory_jobs,
     "ablation": replayed.ablation_jobs,
 }
-EFFICIENCY = "efficiency"
+EFFICIENCY, LABEL_NOISE = "efficiency", "label-noise"
 LARGE_IMAGE_SETS = ("cifar10", "cifar100", "mnist")
 SMALL_SLICE = (3000, 1000)
 SMALL_TABLE_ROWS = 400
@@ -115,12 +116,15 @@ def run_experiment(
     loaded = None
     if names != [EFFICIENCY]:
         loaded = dataset if isinstance(dataset, Dataset) else _load(dataset, data_root, small)
+    make = None if loaded is None else _maker(loaded, preset, small, changes)
+    if make is not None and preset == CORRECTED and LABEL_NOISE in names:
+        asked = "human_labels" in changes
+        require_human_labels(make.study, make.dataset, data_root, asked=asked)
     facts = {
         "versions": versions(),
         "hardware": hardware(),
         "command": command_line() if command is None else command,
     }
-    make = None if loaded is None else _maker(loaded, preset, small, changes)
     with RunFolder(out, {"suite": "study"}) as folder:
         if loaded is not None and make is not None:
             folder.claim_dataset(loaded.name, fingerprint(loaded))

@@ -48,7 +48,12 @@ DIAGRAMS = ("uniform", "distance", "distance-tuned", "attention", "attention+tta
 Findings = dict[str, dict[str, dict[str, Finding]]]
 
 
-def study_document(study: Study, findings: Findings, title: str | None = None) -> Document:
+def study_document(
+    study: Study,
+    findings: Findings,
+    title: str | None = None,
+    progress: Callable[[str], None] = lambda step: None,
+) -> Document:
     """Gather words, tables, figures and galleries.
 
     Parameters
@@ -58,13 +63,15 @@ def study_document(study: Study, findings: Findings, title: str | None = None) -
         Of `judge_claims`, by data set and preset.
     title : str, optional
         Heading of the report.
+    progress : callable, optional
+        Called with a few words before each part.
     """
     sections = []
     for dataset in study.datasets:
         sections.append(_verdict_section(dataset, findings[dataset]))
         sections.append(_published_section(study, dataset))
         for preset in study.presets_of(dataset):
-            sections += _preset_sections(study, dataset, preset)
+            sections += _preset_sections(study, dataset, preset, progress)
         scatter = purity_scatter(study, dataset)
         if scatter is not None:
             sections.append(Section(f"{dataset}: the collapse", 3, [scatter]))
@@ -107,7 +114,9 @@ def _published_section(study: Study, dataset: str) -> Section:
     return Section(title, 3, [] if table is None else [table])
 
 
-def _preset_sections(study: Study, dataset: str, preset: str) -> list[Section]:
+def _preset_sections(
+    study: Study, dataset: str, preset: str, progress: Callable[[str], None]
+) -> list[Section]:
     notes = defect_notes(study, dataset, preset)
     blocks: list[Block] = []
     if notes:
@@ -125,6 +134,7 @@ def _preset_sections(study: Study, dataset: str, preset: str) -> list[Section]:
     there = study.experiments_of(dataset, preset)
     for name, make in _EXPERIMENTS.items():
         if name in there:
+            progress(f"{dataset}, {preset}: {_TITLES[name]}")
             made = [b for b in make(study, dataset, preset) if b is not None]
             sections.append(Section(f"{dataset}, {preset}: {_TITLES[name]}", 3, made))
     missing = [e for e in EXPERIMENT_ORDER if e in _EXPERIMENTS and e not in there]

@@ -238,9 +238,10 @@ def memory_map(heading: str, name: str, drawn: dict[str, Any]) -> Picture:
                 loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, ncols=columns,
                 title="class",
             )  # fmt: skip
+    space = f" of the space {drawn['space']!r}" if "space" in drawn else ""
     caption = (
-        f"{len(memory):,} remembered keys (faint) and {len(test):,} test keys (outlined); the two "
-        f"components hold {100 * drawn['explained']:.0f} % of the variance."
+        f"{len(memory):,} remembered keys{space} (faint) and {len(test):,} test keys (outlined); "
+        f"the two components hold {100 * drawn['explained']:.0f} % of the variance."
     )
     return picture(figure, name, f"Map of the memory: {heading}.", caption)
 

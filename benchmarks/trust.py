@@ -52,7 +52,7 @@ def read(name: str, root: str | None) -> tuple[Any, np.ndarray]:
     """Rows and labels; of adult a random 4,000."""
     dataset = load_dataset(name, data_root=root)
     if name == "adult":
-        dataset = dataset.rows(np.random.default_rng(0).choice(len(dataset), 4000, replace=False))
+        return dataset.rows(np.random.default_rng(0).choice(len(dataset), 4000, replace=False))
     return dataset.X, np.asarray(dataset.y)
 
 

@@ -80,7 +80,9 @@ class Wishes:
         """Confidence of the sets."""
         return SET_CONFIDENCE if self.confidence is None else self.confidence
 
-    def select(self, model: "AttnKNNClassifier", features: "pd.DataFrame") -> "Selection | None":
+    def select(
+        self, model: "AttnKNNClassifier", features: "pd.DataFrame | np.ndarray"
+    ) -> "Selection | None":
         """Choose the rows to answer, or None where nothing was asked."""
         if self.coverage is None and self.max_risk is None:
             return None
@@ -94,7 +96,7 @@ class Wishes:
 
 def trust_columns(
     model: "AttnKNNClassifier",
-    features: "pd.DataFrame",
+    features: "pd.DataFrame | np.ndarray",
     wishes: Wishes,
     chosen: "Selection | None",
     *,
@@ -143,7 +145,7 @@ def spoken(chosen: "Selection") -> str:
 
 def measure_trust(
     model: "AttnKNNClassifier",
-    features: "pd.DataFrame",
+    features: "pd.DataFrame | np.ndarray",
     labels: "np.ndarray",
     coverage: float,
     confidence: float,

@@ -231,4 +231,4 @@ def test_a_wide_table_is_cut_to_eight_columns():
 def test_a_report_says_what_it_is_doing(compared):
     told = []
     render_report(compared, formats=["html", "csv"], progress=told.append)
-    assert told == ["tables and figures", "report.html", "results.csv"]
+    assert told == ["tables and figures", "results.csv", "report.html"]

@@ -351,3 +351,14 @@ def test_files_that_cannot_be_predicted_are_named(fitted, files):
         fitted.predict(folder)
     with pytest.raises(ValueError, match="Image files alone bring no labels"):
         AttnKNNClassifier().fit([folder / "00.png", folder / "01.png"])
+
+
+def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
+    images, _ = patches(5, seed=1)
+    _, ids = fitted.kneighbors(images, 1)
+    bank = fitted.memory_
+    distance = torch.cdist(fitted.keys(images), bank.keys["features"])
+    assert torch.equal(bank.ids[distance.argmin(dim=1)], torch.from_numpy(ids[:, 0]))
+    assert fitted.keys(images, "trained").shape == (5, bank.keys["trained"].shape[1])
+    with pytest.raises(ValueError, match="There is no space 'traned'"):
+        fitted.keys(images, "traned")

@@ -226,3 +226,9 @@ def test_a_wide_table_is_cut_to_eight_columns():
     stored = {"image_shape": None, "columns": None, "classes": ["a", "b"], "rows": rows}
     gallery = make_page_gallery("d", "m", 0, stored)
     assert gallery.columns == [f"f{i}" for i in range(1, 9)]
+
+
+def test_a_report_says_what_it_is_doing(compared):
+    told = []
+    render_report(compared, formats=["html", "csv"], progress=told.append)
+    assert told == ["tables and figures", "results.csv", "report.html"]

@@ -1,5 +1,6 @@
 """The corrected method on images; a stand-in for the classifier where only the rows matter."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import nearwise.estimators
 from nearwise.experiments.study import run_experiment
+from nearwise.experiments.study.jobs import record_path
 from nearwise.experiments.study.key_space import KeySpace
 from nearwise.memory import MemoryBank
 
@@ -69,7 +71,9 @@ def run(digits, quick, tmp_path):
     return call
 
 
-def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(run, quick, monkeypatch):
+def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(
+    run, quick, monkeypatch, tmp_path
+):
     epochs = []
     step = nearwise.training.loop._Run._train_epoch
     monkeypatch.setattr(
@@ -86,6 +90,10 @@ def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(run, qu
         ),
     }  # fmt: skip
     assert 0 <= rows["attention"].null_mass <= 1
+    path = record_path(tmp_path, rows["attention"], "maps", "json")
+    drawn = json.loads(path.read_text())
+    assert drawn["space"] == "trained" and np.shape(drawn["test"]) == (150, 2)
+    assert len(drawn["memory"]) == len(drawn["memory_label"]) == 360  # nine tenths of 400
     assert rows["attention"].n_train == rows["cnn"].n_train == 400
     assert len(epochs) == 2 * quick["cnn_epochs"]  # the upper bound, and attention in four forms
 

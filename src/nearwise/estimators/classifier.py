@@ -12,7 +12,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators import labels, validation
-from nearwise.estimators.asking import AnswersQueries
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,
@@ -22,6 +21,7 @@ from nearwise.estimators.images import (
     from_source,
     is_images,
 )
+from nearwise.estimators.label_issues import FindsLabelIssues
 from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
@@ -33,7 +33,7 @@ from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import IndexName
 
 
-class AttnKNNClassifier(AnswersQueries, ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(FindsLabelIssues, ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained

@@ -84,6 +84,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         sight=sight,
         tta=problem.tta,
         n_views=len(views),
+        transition=None if problem.noise is None else problem.noise.transition,
     )
     progress.stage("neighborhoods")
     seen = [sight(view.take(held_out)) for view in views]
@@ -91,7 +92,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     truth = problem.truth[torch.from_numpy(held_out)]
     weight = problem.row_weight[torch.from_numpy(held_out)]
     folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
-    data = _head_rows(looks, truth, weight)
+    data = _head_rows(looks, truth, weight, problem.transition)
     repeated = replace(
         problem,
         labels=data.labels.numpy(),
@@ -122,6 +123,8 @@ def _remember(
         next_id=len(problem.labels),
     )
     views = MemoryViews(bank, [], settings.index, settings.memory_budget)
+    if problem.noise is not None and problem.noise.evidence is not None:
+        views.doubt(problem.noise.transitions, problem.noise.evidence[:, rows])
     k = min(settings.n_neighbors, len(rows) - 1)
     for name in seen.keys:
         metric: Metric = settings.metric if name == "features" else "euclidean"
@@ -131,14 +134,17 @@ def _remember(
     return views
 
 
-def _head_rows(looks: list[MemberView], truth: Tensor, weight: Tensor) -> HeadRows:
+def _head_rows(
+    looks: list[MemberView], truth: Tensor, weight: Tensor, transition: Tensor | None
+) -> HeadRows:
     """All views of the held-out rows, one after the other."""
     spaces = [
         Neighborhood(*(torch.cat(parts) for parts in zip(*space, strict=True)))
         for space in zip(*(look.spaces for look in looks), strict=True)
     ]
     base = torch.cat([look.base_log_proba for look in looks])
-    return HeadRows(spaces, base, truth.repeat(len(looks)), weight.repeat(len(looks)))
+    repeated = truth.repeat(len(looks)), weight.repeat(len(looks))
+    return HeadRows(spaces, base, *repeated, transition)
 
 
 def _of_all_views(
@@ -170,7 +176,8 @@ def _calibrate_views(
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
         ridge = _RIDGE / len(data)
-        fits = [fit_temperature(part, data.labels, data.weight, ridge=ridge) for part in parts]
+        given = (data.labels, data.weight, data.transition)
+        fits = [fit_temperature(part, *given, ridge=ridge) for part in parts]
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0

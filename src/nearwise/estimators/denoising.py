@@ -342,7 +342,6 @@ def _worth_fitting(
             )
             losses.append(base.nll["pool"])
         note["round_two_nll"] = {"given": losses[0], "posterior": losses[1]}
-        print(note["round_two_nll"], base.nll)
         return losses[1] < losses[0]
     return True
 

@@ -9,6 +9,7 @@ from typing import Annotated, TextIO
 import typer
 
 from nearwise import __version__
+from nearwise.cli.clean_command import clean
 from nearwise.cli.compare_commands import compare, demo
 from nearwise.cli.console import say
 from nearwise.cli.dataset_command import datasets
@@ -37,7 +38,7 @@ def _flowing(text: str | None) -> str:
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "With a table of your own": (fit, predict, evaluate, add, inspect),
+    "With a table of your own": (fit, predict, evaluate, add, inspect, clean),
     "Methods side by side": (demo, compare, experiment, report, datasets),
 }
 for _panel, _group in _COMMANDS.items():

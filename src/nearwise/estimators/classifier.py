@@ -22,6 +22,7 @@ from nearwise.estimators.images import (
     from_source,
     is_images,
 )
+from nearwise.estimators.label_issues import FindsLabelIssues
 from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
@@ -35,7 +36,9 @@ from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import EvictionName, IndexName
 
 
-class AttnKNNClassifier(LearnsStreams, KnowsItsLimits, ClassifierMixin, BaseEstimator):
+class AttnKNNClassifier(
+    LearnsStreams, KnowsItsLimits, FindsLabelIssues, ClassifierMixin, BaseEstimator
+):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained

@@ -11,6 +11,7 @@ from nearwise.estimators.base import (
     Candidate,
     Target,
     auto_candidates,
+    cross_fit,
     given_candidate,
     log_softmax,
     pool_gates,
@@ -18,6 +19,7 @@ from nearwise.estimators.base import (
 from nearwise.estimators.problem import FitSettings, Problem, make_folds
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import as_float
+from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.transition import (
     NOISE_FLOOR,
     Transition,
@@ -184,7 +186,7 @@ class Denoiser:
                 for kind, carried in (("given", self.given), ("posterior", labels))
                 for place in (1, 3)
             }
-            for candidate in self._candidates():
+            for candidate in light_candidates(self.problem, self.settings):
                 self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
                 own = self._target(labels, voters) if cleaned else self._target(self.given, voters)
                 candidate.fit_fold(*self.problem.table, *own, (voters, asked))
@@ -220,23 +222,6 @@ class Denoiser:
         plain = self.problem.weight is None and bool((weight[rows] == 1).all())
         return labels.argmax(axis=1), None if plain else weight
 
-    def _candidates(self) -> list[Candidate]:
-        """Light classifiers, or the user's own; none stops on rows that it will be asked about."""
-        settings, problem = self.settings, self.problem
-        if settings.base is None:
-            return []
-        if not isinstance(settings.base, str):
-            return [given_candidate(settings.base)]
-        light = auto_candidates(
-            problem.table[0],
-            len(problem.labels),
-            problem.n_classes,
-            fast=True,
-            seed=settings.seed,
-            n_jobs=settings.n_jobs,
-        )
-        return [replace(candidate, stops_on_held_out=False, folds=[]) for candidate in light]
-
 
 def find_noise(
     problem: Problem,
@@ -250,7 +235,8 @@ def find_noise(
     Parameters
     ----------
     problem : Problem
-        Its folds say whose given labels a member must not see.
+        Its folds say whose given labels a member must not see. Where rows are held out once, all
+        members share what the rows for the memory say.
     settings : FitSettings
     keys : Tensor of shape (n, width)
     progress : Progress
@@ -263,9 +249,10 @@ def find_noise(
     progress.stage("label noise")
     known = None if isinstance(wanted, str) else wanted
     denoiser = Denoiser(problem, settings, keys, progress, known)
-    everyone = np.arange(len(problem.labels))
-    plain = denoiser.judge(everyone, cleaned=False)
-    transition = _transition(plain, problem, settings, known)
+    shared = settings.validation_fraction is not None
+    rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
+    plain = denoiser.judge(rows, cleaned=False)
+    transition = _transition(plain, problem, rows, settings, known)
     note = choice["label_noise"] = {
         "rate": transition.rate,
         "interval": list(transition.interval),
@@ -274,14 +261,16 @@ def find_noise(
     if known is None and transition.interval[0] <= NOISE_FLOOR:
         note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
         return Noise(transition, None, None)
-    cleaned = denoiser.judge(everyone, cleaned=True)
+    cleaned = denoiser.judge(rows, cleaned=True)
     note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
     gains = plain.losses - cleaned.losses
     worth = _SURE_GAIN * gains.std() / len(gains) ** 0.5
     better = cleaned if gains.mean() > worth else plain
     note["fitted_to"] = "posterior" if better is cleaned else "given"
-    members = [denoiser.judge(train, cleaned=better is cleaned) for train, _ in problem.folds]
-    transition = _transition(better, problem, settings, known)
+    chosen = better is cleaned
+    folds = [] if shared else problem.folds
+    members = [denoiser.judge(train, cleaned=chosen) for train, _ in folds] or [better]
+    transition = _transition(better, problem, rows, settings, known)
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
     return Noise(
         transition,
@@ -291,25 +280,70 @@ def find_noise(
 
 
 def _transition(
-    verdict: Verdict, problem: Problem, settings: FitSettings, known: np.ndarray | None
+    verdict: Verdict,
+    problem: Problem,
+    rows: np.ndarray,
+    settings: FitSettings,
+    known: np.ndarray | None,
 ) -> Transition:
     if known is not None:
         return known_transition(known, problem.labels)
-    proba = np.exp(verdict.log_proba)
-    return with_interval(proba, problem.labels, settings.seed, weight=problem.weight)
+    weight = None if problem.weight is None else problem.weight[rows]
+    proba = np.exp(verdict.log_proba[rows])
+    return with_interval(proba, problem.labels[rows], settings.seed, weight=weight)
 
 
-def apply_noise(problem: Problem, noise: Noise) -> None:
-    """Set what round two works on: the transition, each member's targets and the class shares."""
-    assert noise.evidence is not None  # callers see to it
-    posteriors = [noise.posterior(member, problem.labels) for member in range(len(noise.evidence))]
+def see_through(
+    problem: Problem,
+    settings: FitSettings,
+    keys: Tensor,
+    progress: Progress,
+    choice: dict[str, Any],
+) -> bool:
+    """Run round one and set what round two works on; whether labels are doubted."""
+    noise = problem.noise = find_noise(problem, settings, keys, progress, choice)
+    if noise is None or noise.evidence is None:
+        return False
+    n_members = len(noise.evidence)
+    posteriors = [noise.posterior(member, problem.labels) for member in range(n_members)]
     problem.transition = as_float(noise.transition.matrix)
     problem.shares = np.mean(posteriors, axis=(0, 1))
-    problem.targets = []
+    targets: list[Target] = []
     for labels in posteriors:
         weight = labels.max(axis=1)
         own = weight if problem.weight is None else weight * problem.weight
-        problem.targets.append((labels.argmax(axis=1), own))
+        targets.append((labels.argmax(axis=1), own))
+    if _worth_fitting(problem, settings, targets, progress, choice["label_noise"]):
+        problem.targets = targets
+    return True
+
+
+def _worth_fitting(
+    problem: Problem,
+    settings: FitSettings,
+    targets: list[Target],
+    progress: Progress,
+    note: dict[str, Any],
+) -> bool:
+    """Whether light models of posterior labels tell given ones better than those of given ones."""
+    if isinstance(problem.encoder, TableEncoder) and settings.base is not None:
+        losses = []
+        for wanted in (None, targets):
+            base = cross_fit(
+                light_candidates(problem, settings),
+                *problem.table,
+                problem.labels,
+                problem.weight,
+                problem.folds[: 1 if settings.validation_fraction is not None else None],
+                problem.n_classes,
+                targets=wanted,
+                transition=problem.transition,
+                progress=progress.stage,
+            )
+            losses.append(base.nll["pool"])
+        note["round_two_nll"] = {"given": losses[0], "posterior": losses[1]}
+        return losses[1] < losses[0]
+    return True
 
 
 def posterior(log_proba: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -319,6 +353,23 @@ def posterior(log_proba: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> 
     )
     proba: np.ndarray = found.exp().numpy()
     return proba
+
+
+def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
+    """Give light classifiers, or the user's own; none stops on rows that it is asked about."""
+    if settings.base is None or not isinstance(problem.encoder, TableEncoder):
+        return []
+    if not isinstance(settings.base, str):
+        return [given_candidate(settings.base)]
+    light = auto_candidates(
+        problem.table[0],
+        len(problem.labels),
+        problem.n_classes,
+        fast=True,
+        seed=settings.seed,
+        n_jobs=settings.n_jobs,
+    )
+    return [replace(candidate, stops_on_held_out=False, folds=[]) for candidate in light]
 
 
 def _vote(found: Found, weights: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -71,6 +71,7 @@ class Neighbor:
     id : int
         Its id in the memory; rows of `fit` count from 0.
     label : Any
+        As given.
     distance : float
         To the query, by the estimator's metric between keys of the feature map.
     weight : float
@@ -79,6 +80,8 @@ class Neighbor:
         The prediction had this neighbor not been asked.
     row : dict
         The remembered row: column name to value.
+    posterior_label : Any
+        With `label_noise`, the label taken for true, by the first member; `label` otherwise.
     """
 
     id: int
@@ -87,6 +90,7 @@ class Neighbor:
     weight: float
     proba_without: np.ndarray
     row: dict[str, Any]
+    posterior_label: Any = None
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,7 @@ def explain_rows(
         Neighbors shown; None shows all.
     """
     explained: dict[int, Explanation] = {}
+    believed = state.views.labels(0)
     calibration = state.calibration(1 if rows is None else len(rows))
     for at, features, looks in _looks(state, rows):
         for i, weighed in enumerate(weigh(state, [view for look in looks for view in look])):
@@ -238,6 +243,7 @@ def explain_rows(
                         float(weighed.weights[place]),
                         gone[place],
                         remembered(int(position)),
+                        classes[int(believed[position])],
                     )
                     for place, position in enumerate(shown)
                 ],

@@ -16,7 +16,7 @@ from nearwise.estimators.base import (
     given_candidate,
 )
 from nearwise.estimators.class_prior import capped_rows
-from nearwise.estimators.denoising import Noise, apply_noise, find_noise
+from nearwise.estimators.denoising import see_through
 from nearwise.estimators.embedding import (
     HEAD,
     AnyRows,
@@ -64,13 +64,11 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
     choice["features"] = features.kind
     history: list[dict[str, Any]] = []
     keys = features(*problem.table)
-    noise = find_noise(problem, settings, keys, progress, choice)
-    if noise is not None and noise.evidence is not None:
-        apply_noise(problem, noise)
+    see_through(problem, settings, keys, progress, choice)
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
     base = _fit_base(problem, settings, embedding, progress, choice)
     progress.stage("memory")
-    views = _build_views(problem, settings, keys, embedding, base, noise)
+    views = _build_views(problem, settings, keys, embedding, base)
     state = CrossFittedState(
         encoder=problem.table[0],
         views=views,
@@ -80,7 +78,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
         features=features,
         embedding=embedding,
         base=base,
-        transition=None if noise is None else noise.transition,
+        transition=None if problem.noise is None else problem.noise.transition,
     )
     fit_heads(state, problem, settings, progress)
     return state
@@ -103,6 +101,8 @@ def fit_embedding(
     networks, nlls = [], []
     described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
     name = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
+    if problem.targets is not None:
+        name += "-true"  # on other labels than a network of the first round
     for member, fold in enumerate(problem.folds):
 
         def note(record: dict[str, Any], member: int = member) -> None:
@@ -229,7 +229,6 @@ def _build_views(
     features: Tensor,
     embedding: Embedding | None,
     base: Base | None,
-    noise: Noise | None,
 ) -> MemoryViews:
     keys: dict[str, Tensor] = {"features": features}
     folds = torch.zeros(len(problem.labels), 1)
@@ -261,8 +260,8 @@ def _build_views(
         plan.append(("trained", "all", True, "euclidean", everyone))
     bank = MemoryBank(keys, problem.truth, sample_weight=weight, n_classes=problem.n_classes)
     views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
-    if noise is not None:
-        views.doubt(noise.transitions, noise.evidence)
+    if problem.noise is not None:
+        views.doubt(problem.noise.transitions, problem.noise.evidence)
     for name, scope, per_member, metric, k in plan:
         spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
         views.specs.append(measured(views, spec))

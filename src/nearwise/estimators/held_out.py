@@ -91,6 +91,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         sight=sight,
         tta=problem.tta,
         n_views=len(views),
+        transition=None if problem.noise is None else problem.noise.transition,
     )
     progress.stage("neighborhoods")
     state.views.with_keys = settings.head.bilinear > 0
@@ -99,7 +100,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     truth = problem.truth[torch.from_numpy(held_out)]
     weight = problem.row_weight[torch.from_numpy(held_out)]
     folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
-    data = _head_rows(looks, truth, weight)
+    data = _head_rows(looks, truth, weight, problem.transition)
     repeated = replace(
         problem,
         labels=data.labels.cpu().numpy(),
@@ -115,7 +116,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     accept_heads(state, fit.take(first), data.take(first), problem, settings)
     if len(views) > 1:
         progress.stage("views")
-        merged = _calibrate_views(state, state.held, looks, settings)
+        merged = _calibrate_views(state, state.held, looks, problem.transition, settings)
         scores = merged.log_proba / state.of_views.whole
         corrected = correct_classes(state, scores, data.take(first), problem, settings)
         state.of_views = state.of_views._replace(classes=corrected)
@@ -144,6 +145,8 @@ def _remember(
         next_id=len(problem.labels),
     )
     views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
+    if problem.noise is not None and problem.noise.evidence is not None:
+        views.doubt(problem.noise.transitions, problem.noise.evidence[:, rows])
     k = min(settings.n_neighbors, len(rows) - 1)
     for name in seen.keys:
         metric: Metric = settings.metric if name == "features" else "euclidean"
@@ -153,7 +156,9 @@ def _remember(
     return views
 
 
-def _head_rows(looks: list[MemberView], truth: Tensor, weight: Tensor) -> HeadRows:
+def _head_rows(
+    looks: list[MemberView], truth: Tensor, weight: Tensor, transition: Tensor | None
+) -> HeadRows:
     """All views of the held-out rows, one after the other."""
     spaces = [
         Neighborhood(*(torch.cat(parts) for parts in zip(*space, strict=True)))
@@ -161,7 +166,8 @@ def _head_rows(looks: list[MemberView], truth: Tensor, weight: Tensor) -> HeadRo
     ]
     base = torch.cat([look.base_log_proba for look in looks])
     truth, weight = truth.to(base.device), weight.to(base.device)
-    return HeadRows(spaces, base, truth.repeat(len(looks)), weight.repeat(len(looks)))
+    repeated = truth.repeat(len(looks)), weight.repeat(len(looks))
+    return HeadRows(spaces, base, *repeated, transition)
 
 
 def _numbered(folds: list[tuple[np.ndarray, np.ndarray]]) -> Tensor:
@@ -182,7 +188,11 @@ def _of_all_views(
 
 
 def _calibrate_views(
-    state: SharedState, held: HeldOut, looks: list[MemberView], settings: FitSettings
+    state: SharedState,
+    held: HeldOut,
+    looks: list[MemberView],
+    transition: Tensor | None,
+    settings: FitSettings,
 ) -> Answer:
     """Choose how views are merged, fit the temperatures to the merged predictions, give these."""
     each = [out_of_fold(state, look, held.folds, len(state.prior)) for look in looks]
@@ -197,7 +207,8 @@ def _calibrate_views(
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
         ridge = _RIDGE / len(held.labels)
-        fits = [fit_temperature(part, held.labels, held.weight, ridge=ridge) for part in parts]
+        given = (held.labels, held.weight, transition)
+        fits = [fit_temperature(part, *given, ridge=ridge) for part in parts]
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0

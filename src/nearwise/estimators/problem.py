@@ -67,7 +67,8 @@ class Problem:
     """The training rows of one fit; `views` are further views of the same rows.
 
     Where labels are noisy, `transition` leads from true to given ones, `targets` holds what each
-    member's base and networks are fitted to, and `shares` the true classes' shares.
+    member's base and networks are fitted to, and `shares` the true classes' shares; `noise` is
+    all that round one found.
     """
 
     encoder: AnyEncoder
@@ -81,10 +82,13 @@ class Problem:
     transition: Tensor | None = None
     targets: list[Target] | None = None
     shares: np.ndarray | None = None
+    noise: Any = None
 
     def target(self, member: int) -> Target:
         """Labels and weights that a member's base and networks are fitted to."""
-        return (self.labels, self.weight) if self.targets is None else self.targets[member]
+        if self.targets is None:
+            return self.labels, self.weight
+        return self.targets[min(member, len(self.targets) - 1)]
 
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:

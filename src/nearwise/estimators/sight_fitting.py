@@ -1,14 +1,16 @@
 """How a sight is fitted: the feature space of a table, the networks, the depths of a backbone."""
 
-from typing import Any
+from typing import Any, cast
 
+from nearwise.estimators.denoising import see_through
 from nearwise.estimators.embedding import Depths
 from nearwise.estimators.feature_space import choose_feature_space
 from nearwise.estimators.fitting import embedder_kind, fit_embedding, laid_over, training_settings
 from nearwise.estimators.images import EncodedImages, ImageEncoder, image_backbone, image_config
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.sight import ImageSight, StageSpace, TableSight
+from nearwise.estimators.sight import ImageSight, StageSpace, TableSight, average_views
+from nearwise.estimators.table import Encoded
 
 _EPOCHS_OF_VIEWS = 12
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
@@ -40,6 +42,9 @@ def table_sight(
         memory_budget=settings.memory_budget,
     )
     choice["features"] = features.kind
+    blind = TableSight(encoder, features, None, problem.prior)
+    keys = average_views([blind(cast(Encoded, view)) for view in (rows, *problem.views)]).keys
+    see_through(problem, settings, keys["features"], progress, choice)
     second = problem.views[0] if problem.views else None
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
     use_head = settings.base is not None
@@ -60,10 +65,31 @@ def image_sight(
     kind = image_backbone(encoder, settings.embedder)
     train = image_config(encoder, kind, len(memory), device=settings.device, fast=settings.fast)
     train = laid_over(train, settings, kind)
+    sight = _look_deep(kind, train, problem, settings, progress, choice, history)
+    if settings.label_noise is None:
+        return sight
+    views = [rows, *problem.views]
+    keys = average_views([sight(cast(EncodedImages, view)) for view in views]).keys["features"]
+    if see_through(problem, settings, keys, progress, choice):
+        sight = _look_deep(kind, train, problem, settings, progress, choice, history)
+    return sight
+
+
+def _look_deep(
+    kind: str,
+    train: dict[str, Any],
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+    choice: dict[str, Any],
+    history: list[dict[str, Any]],
+) -> ImageSight:
+    encoder, rows = problem.encoder, problem.rows
+    assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
     assert embedding is not None  # images always have a network
     progress.stage("depths of the backbone")
-    remembered = rows.take(memory)
+    remembered = rows.take(problem.folds[0][0])
     members = range(len(embedding.networks))
     cache = settings.feature_cache
     seen = [embedding.depths(member, encoder, remembered, cache) for member in members]

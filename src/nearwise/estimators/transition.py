@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import gammaln
 
 NOISE_FLOOR = 0.05  # a share of wrong labels up to which "auto" takes a table for clean
 _SURE = 0.8  # probability from which a row counts as confident
 _LEAST_SHARE = 0.2  # of the rows predicted as a class, if fewer are that sure
 _LEAST_ROWS = 20
-_PRIOR_ROWS = 10.0  # rows of a class that the even spread of mistakes counts for
+_PRIOR_ROWS = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # that an even spread of mistakes counts for
 _STEPS = 50
 _BOOTSTRAP_STEPS = 10
 _BOOTSTRAPS = 100
@@ -167,7 +168,7 @@ def estimate_transition(
     Returns
     -------
     matrix : float64 array of shape (C, C)
-        Drawn towards an even spread of mistakes as by ten rows a class.
+        Drawn towards an even spread of mistakes, as far as the classes are alike in theirs.
     """
     rows, surest = confident_rows(proba)
     seen = np.ones(len(rows)) if weight is None else weight[rows]
@@ -211,11 +212,28 @@ def _maximise(
         behind /= np.maximum(behind.sum(axis=1, keepdims=True), 1e-300)
         counts = behind.T @ given
         off = 1 - np.trace(counts) / counts.sum()
-        counts = counts + _PRIOR_ROWS * _even(n_classes, off)
-        before, matrix = matrix, counts / counts.sum(axis=1, keepdims=True)
+        before, matrix = matrix, _drawn_to(counts, _even(n_classes, off))
         if np.abs(matrix - before).max() < 1e-6:
             break
     return matrix
+
+
+def _drawn_to(counts: np.ndarray, even: np.ndarray) -> np.ndarray:
+    """Shares of the counts, drawn towards `even` by the rows that make the counts likeliest.
+
+    The marginal likelihood is that of a Dirichlet-multinomial: where all classes err alike many
+    rows are borrowed, where each errs in its own way few are.
+    """
+    even = np.maximum(even, 1e-6)
+    seen = counts.sum(axis=1, keepdims=True)
+    fits = [
+        float((gammaln(counts + s * even) - gammaln(s * even)).sum())
+        - float((gammaln(seen + s) - gammaln(s)).sum())
+        for s in _PRIOR_ROWS
+    ]
+    borrowed = _PRIOR_ROWS[int(np.argmax(fits))] * even
+    mixed: np.ndarray = counts + borrowed
+    return mixed / mixed.sum(axis=1, keepdims=True)
 
 
 def _even(n_classes: int, rate: float) -> np.ndarray:

@@ -1,0 +1,40 @@
+"""``nearwise clean`` names rows whose label looks wrong."""
+
+import pandas as pd
+import pytest
+
+from nearwise.data import label_noise
+from tests.estimators.cases import blobs
+
+
+@pytest.fixture
+def table(tmp_path):
+    X, y = blobs(120, 2, 3, spread=0.25)
+    given = label_noise(y, 0.1, seed=0)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=[["no", "yes"][c] for c in given])
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    return tmp_path / "train.csv", set((given != y).nonzero()[0].tolist())
+
+
+def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
+    path, wrong = table
+    result = nearwise("clean", path, "-t", "kind", "--out", tmp_path / "s.csv", "--top", 3)
+    assert result.exit_code == 0, result.err
+    written = pd.read_csv(tmp_path / "s.csv")
+    assert len(written) == 120
+    assert len(wrong & set(written["id"][: len(wrong)])) >= len(wrong) - 2
+    assert str(written["id"][0]) in result.out and "suggested" in result.out
+    assert "Wrong labels:" in result.err
+    assert len(written["neighbors"][0].split()) == 5
+
+
+@pytest.mark.parametrize("noise", ["1", "-1", "much"])
+def test_a_wrong_rate_is_refused_before_anything_is_read(nearwise, tmp_path, noise):
+    result = nearwise("clean", tmp_path / "absent.csv", "-t", "kind", f"--noise={noise}")
+    assert result.exit_code == 2
+    assert "--noise" in result.err
+
+
+def test_a_missing_column_is_named(nearwise, table):
+    result = nearwise("clean", table[0], "-t", "kin")
+    assert result.exit_code == 2 and "Did you mean 'kind'?" in result.err

@@ -120,3 +120,20 @@ def test_a_torn_model_is_refused_with_the_reason(nearwise, model):
     assert result.exit_code == 2
     assert "Traceback" not in result.err
     assert victim.name in result.err or "torn" in result.err
+
+
+def test_evaluate_breaks_accuracy_down_where_classes_differ_in_size(nearwise, tables, tmp_path):
+    frame = pd.read_csv(tables / "train.csv")
+    labels = frame["label"].unique()
+    rare = frame[frame["label"] == labels[-1]].head(12)
+    frame = pd.concat([frame[frame["label"] != labels[-1]], rare])
+    frame.to_csv(tmp_path / "tailed.csv", index=False)
+    fit = ["fit", tmp_path / "tailed.csv", "--target", "label", "--out", tmp_path / "m"]
+    fit += ["--drop", "row", "--preset", "fast", "--members", "2", "--base", "none", "--quiet"]
+    assert nearwise(*fit).exit_code == 0
+    options = ("--resamples", "20", "--json", tmp_path / "s.json")
+    result = nearwise("evaluate", tmp_path / "m", tables / "test.csv", *options)
+    assert "Accuracy by the size of the class" in result.out
+    shots = json.loads((tmp_path / "s.json").read_text())["shots"]
+    assert set(shots) == {"model", "base alone", "neighbors alone"}
+    assert sum(shots["model"]["classes"].values()) == len(labels)

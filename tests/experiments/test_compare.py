@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -278,3 +279,15 @@ def test_a_method_gets_the_views_of_its_own_rows(tmp_path):
 def test_images_are_sent_to_the_experiments(tmp_path):
     with pytest.raises(ValueError, match="Run `nearwise experiment main` on it"):
         run(tmp_path, ["digits-images"])
+
+
+def test_accuracy_by_class_size_is_recorded_where_sizes_differ(tmp_path):
+    even, tailed = blobs(), blobs("tailed")
+    kept = np.r_[np.flatnonzero(tailed.y != "cat"), np.flatnonzero(tailed.y == "cat")[:10]]
+    tailed = replace(tailed, X=tailed.X.iloc[kept].reset_index(drop=True), y=tailed.y[kept])
+    compare([even, tailed], [attention()], [0], tmp_path / "out", progress=False)
+    rows = {(r.dataset, r.method): r for r in read_records(tmp_path / "out")}
+    assert rows["blobs", "attention"].details == {}
+    shots = rows["tailed", "attention"].details["shots"]
+    assert set(shots) == {"many", "medium", "few", "balanced", "classes", "rule"}
+    assert "shots" in rows["tailed", "attention:base-alone"].details

@@ -3,5 +3,13 @@
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.few_shot import FewShotAttention
+from nearwise.estimators.retrieval import RetrievalConfidence
 
-__all__ = ["AttnKNNClassifier", "Explanation", "FewShotAttention", "Neighbor", "Parts"]
+__all__ = [
+    "AttnKNNClassifier",
+    "Explanation",
+    "FewShotAttention",
+    "Neighbor",
+    "Parts",
+    "RetrievalConfidence",
+]

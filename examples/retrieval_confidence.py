@@ -72,7 +72,7 @@ def answers(
     given: dict[str, Any] = {}
     for k in TOPS:
         held = relevance[:, :k].any(axis=1)
-        platt = LogisticRegression().fit(top[:half], held[:half])
+        platt = LogisticRegression(C=1e6).fit(top[:half], held[:half])
         whole = LogisticRegression(max_iter=2000, C=100).fit(similarity[:half], held[:half])
         more = LogisticRegression(max_iter=2000, C=100).fit(both[:half], held[:half])
         isotonic = IsotonicRegression(y_min=0.001, y_max=0.999, out_of_bounds="clip")

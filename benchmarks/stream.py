@@ -256,7 +256,7 @@ def main() -> None:
     )
     parser.add_argument("--streams", default="classes,drift", help="comma-separated")
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated")
-    parser.add_argument("--methods", default=None, help="only names that hold this text")
+    parser.add_argument("--methods", default=None, help="only names that begin so")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "stream.json")
     parser.add_argument("--figure", type=Path, default=None, help="also draw this PNG")
     options = parser.parse_args()
@@ -271,7 +271,7 @@ def main() -> None:
     for seed in map(int, options.seeds.split(",")):
         for kind in options.streams.split(","):
             for name in METHODS:
-                wanted = options.methods is None or options.methods in name
+                wanted = options.methods is None or name.startswith(options.methods)
                 forgets = kind == "classes" and METHODS[name][1] == "window"  # whole classes
                 if (kind, name, seed) in done or forgets or not wanted:
                     continue

@@ -3,6 +3,15 @@
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.few_shot import FewShotAttention
+from nearwise.estimators.retrieval import RetrievalConfidence
 from nearwise.estimators.selective import Selection
 
-__all__ = ["AttnKNNClassifier", "Explanation", "FewShotAttention", "Neighbor", "Parts", "Selection"]
+__all__ = [
+    "AttnKNNClassifier",
+    "Explanation",
+    "FewShotAttention",
+    "Neighbor",
+    "Parts",
+    "RetrievalConfidence",
+    "Selection",
+]

@@ -121,7 +121,7 @@ def test_the_memory_learns_forgets_and_changes_its_mind(data):
     assert ids.tolist() == list(range(200, 208))  # ids of training rows are not given again
     assert model.classes_.tolist() == [0, 1, 2, 7]
     assert model.predict_proba(far[:1])[0, 3] > 0.3
-    model.relabel(ids, np.zeros(8, dtype=int))
+    model.relabel(ids, np.zeros(8, dtype=int), forget_classes=True)
     assert model.predict_proba(far[:1])[0, 0] >= before[0, 0] - 0.05
     model.remove(ids)
     assert len(model.memory_) == 150

@@ -12,6 +12,7 @@ from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.denoising import Denoiser
 from nearwise.estimators.problem import Problem, make_folds
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.settings import check_settings
 from nearwise.estimators.state import as_float
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.transition import (
@@ -20,7 +21,6 @@ from nearwise.estimators.transition import (
     known_transition,
     with_interval,
 )
-from nearwise.estimators.validation import check_settings
 from nearwise.functional import given_log_proba, posterior_log_proba
 from tests.estimators.cases import CHEAP, blobs, logistic, same, sums_to_one
 
@@ -249,7 +249,7 @@ def test_weights_count(noisy):
 
 
 def test_another_noise_gives_another_checkpoint_folder(noisy, tmp_path):
-    from nearwise.estimators.validation import check_checkpoint
+    from nearwise.estimators.settings import check_checkpoint
 
     X, _, given = noisy
     model = AttnKNNClassifier(checkpoint_dir=tmp_path, **CHEAP)

@@ -27,6 +27,7 @@ from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.settings import check_checkpoint, check_settings
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.streaming import LearnsStreams
 from nearwise.estimators.table import TableEncoder
@@ -263,7 +264,7 @@ class AttnKNNClassifier(
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         encoder: Any = ImageEncoder() if is_images(rows) else TableEncoder()
-        settings = validation.check_settings(
+        settings = check_settings(
             self,
             len(rows),
             len(classes),
@@ -272,7 +273,7 @@ class AttnKNNClassifier(
             images=isinstance(encoder, ImageEncoder),
         )
         settings = replace(settings, label_noise=check_label_noise(self.label_noise, classes))
-        place = validation.check_checkpoint(self, settings, [rows, *others], codes, weight)
+        place = check_checkpoint(self, settings, [rows, *others], codes, weight)
         encoded = encoder.fit(rows)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.views = encode_views(encoder, encoded, others, self.tta)

@@ -10,7 +10,7 @@ from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Parts, make_parts
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.shared import SharedState
-from nearwise.estimators.state import LearnedState, on_host, pool
+from nearwise.estimators.state import Answer, LearnedState, on_host, pool
 from nearwise.estimators.views import FOLD, MemoryViews
 from nearwise.functional import Neighbors, paired_distances
 
@@ -82,12 +82,13 @@ def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
     if len(rows) > MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_ROWS, replace=False))
     positions = torch.from_numpy(rows)
-    answer = state.predict_left_out(n_classes, positions)
+    calibration = state.calibration(n_views)
+    answer = calibration.corrected(state.predict_left_out(n_classes, positions))
     keys, ids = bank.keys["features"][positions], bank.ids[positions]
     return JudgedRows(
         bank.labels[positions].numpy(),
         bank.keys[FOLD][positions, 0].numpy().astype(np.int64),
-        make_parts(answer, [answer], state.calibration(n_views)),
+        make_parts(answer, [answer], calibration),
         remoteness(state.views, keys, ids),
     )
 
@@ -101,11 +102,12 @@ def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
         )
     kept = torch.nonzero(state.held.weight > 0)[:, 0]
     answer = state.predict_held_out(n_classes, n_views)
-    answer = type(answer)(*(part[kept] for part in answer))
+    calibration = state.calibration(n_views)
+    answer = calibration.corrected(Answer(*(part[kept] for part in answer)))
     return JudgedRows(
         state.held.labels[kept].numpy(),
         state.held.folds[kept].numpy(),
-        make_parts(answer, [answer], state.calibration(n_views)),
+        make_parts(answer, [answer], calibration),
         remoteness(state.views, state.held.seen[0].keys["features"][kept]),
     )
 
@@ -145,5 +147,6 @@ def member_probabilities(state: LearnedState, views: list[AnyRows], n_classes: i
     ]
     answers = [state.merged(list(of_member)) for of_member in zip(*each, strict=True)]
     answers.append(state.merged([pool(of_view) for of_view in each]))
-    temperature = state.calibration(len(views)).whole
-    return np.stack([finish(answer.log_proba, temperature) for answer in answers])
+    calibration = state.calibration(len(views))
+    finished = [calibration.corrected(answer).log_proba for answer in answers]
+    return np.stack([finish(log_proba, calibration.whole) for log_proba in finished])

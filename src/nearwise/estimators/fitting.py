@@ -28,17 +28,10 @@ from nearwise.estimators.feature_space import choose_feature_space
 from nearwise.estimators.head_fitting import fit_heads
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.space import SpaceSpec
 from nearwise.estimators.state import CrossFittedState, as_float, supervised_keys
 from nearwise.estimators.table import LARGE, ready_embeddings
-from nearwise.estimators.views import (
-    ASKED,
-    BASE,
-    FOLD,
-    MemoryViews,
-    SpaceSpec,
-    measured,
-    note_reliability,
-)
+from nearwise.estimators.views import ASKED, BASE, FOLD, MemoryViews, measured, note_reliability
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 from nearwise.training import TrainConfig

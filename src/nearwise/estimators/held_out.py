@@ -19,9 +19,10 @@ from nearwise.estimators.progress import Progress
 from nearwise.estimators.shared import HeldOut, Merge, SharedState, merge_answers, out_of_fold
 from nearwise.estimators.sight import Seen, Sight, average_views
 from nearwise.estimators.sight_fitting import image_sight, table_sight
+from nearwise.estimators.space import SpaceSpec
 from nearwise.estimators.space_choice import leave_out_spaces
 from nearwise.estimators.state import Answer, Calibration, LearnedState, MemberView, as_float
-from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
+from nearwise.estimators.views import FOLD, MemoryViews, measured, note_reliability
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 from nearwise.nn import Neighborhood

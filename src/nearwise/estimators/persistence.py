@@ -21,13 +21,14 @@ from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.row_storage import pack_rows, unpack_rows
+from nearwise.estimators.settings import check_device
 from nearwise.estimators.shared import HeldOut, SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
+from nearwise.estimators.space import SpaceSpec
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.transition import Transition
-from nearwise.estimators.validation import check_device
-from nearwise.estimators.views import MemoryViews, SpaceSpec
+from nearwise.estimators.views import MemoryViews
 from nearwise.memory import Folder, MemoryBank, read_folder, write_folder
 from nearwise.nn import NeighborHead, build_network, network_config
 

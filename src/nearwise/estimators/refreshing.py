@@ -7,8 +7,9 @@ from torch import Tensor
 
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
 from nearwise.estimators.problem import FitSettings
+from nearwise.estimators.space import SpaceSpec
 from nearwise.estimators.state import CrossFittedState, LearnedState, MemberView
-from nearwise.estimators.views import FOLD, MemoryViews, SpaceSpec, measured, note_reliability
+from nearwise.estimators.views import FOLD, MemoryViews, measured, note_reliability
 from nearwise.memory.eviction import arrival_draws
 from nearwise.nn import Neighborhood
 from nearwise.training import HeadRows, predict_with_head, train_head

@@ -13,7 +13,8 @@ from nearwise.estimators import labels, validation
 from nearwise.estimators.images import from_source
 from nearwise.estimators.refreshing import can_refresh, refresh_state
 from nearwise.estimators.remembering import RemembersRows
-from nearwise.estimators.views import Forgetting
+from nearwise.estimators.settings import check_settings
+from nearwise.estimators.space import Forgetting
 from nearwise.memory import choose_evicted, neighbor_usefulness
 from nearwise.memory.eviction import (
     EVICTION_NAMES,
@@ -173,7 +174,7 @@ class LearnsStreams(RemembersRows):
             Ids go on from the largest ever given, so they tell the order of arrival.
         """
         check_is_fitted(self)
-        check_settings(self)
+        check_capacity(self)
         X, y = from_source(X, y, training=True)
         if self.capacity is not None:
             self._check_room(y)
@@ -189,7 +190,7 @@ class LearnsStreams(RemembersRows):
 
     def _begin_stream(self, seed: int) -> None:
         """Take the fitted rows as the first that arrived."""
-        check_settings(self)
+        check_capacity(self)
         bank = self.memory_
         first = int(bank.ids.max()) + 1
         self._stream = StreamState(seed, first, len(bank), first)
@@ -268,9 +269,7 @@ class LearnsStreams(RemembersRows):
             If the fit held rows out once: its networks know the remembered labels.
         """
         check_is_fitted(self)
-        settings = validation.check_settings(
-            self, len(self.memory_), len(self.classes_), self._stream.seed
-        )
+        settings = check_settings(self, len(self.memory_), len(self.classes_), self._stream.seed)
         refresh_state(self._state, settings)
         self._stream.refreshed_at = int(self.memory_.ids.max()) + 1
         self._stream.refreshed_size = len(self.memory_)
@@ -278,7 +277,7 @@ class LearnsStreams(RemembersRows):
         return self
 
 
-def check_settings(estimator: Any) -> None:
+def check_capacity(estimator: Any) -> None:
     """Refuse a capacity or an eviction that is not known."""
     capacity, eviction = estimator.capacity, estimator.eviction
     if not isinstance(eviction, str) or eviction not in EVICTION_NAMES:

@@ -1,0 +1,296 @@
+"""Checks on the estimator's parameters, and what "auto" means for the rows at hand."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from nearwise.estimators.base import given_candidate
+from nearwise.estimators.class_prior import check_class_prior
+from nearwise.estimators.embedding import TABLE_EMBEDDERS
+from nearwise.estimators.images import check_tta
+from nearwise.estimators.problem import FitSettings
+from nearwise.estimators.table import LARGE
+from nearwise.functional import METRICS
+from nearwise.memory import INDEX_NAMES
+from nearwise.training import HeadConfig, TrainConfig
+from nearwise.training.settings import plain_message
+
+VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once
+
+# What decides the networks of a fit, whose checkpoints may then serve it.
+_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "preset": ("default", "fast"),
+    "metric": METRICS,
+    "pooling": ("auto", "log-linear", "mixture"),
+    "adaptive_k": (None, "entropy"),
+    "calibration": ("auto", "per-class", None),
+    "spaces": ("all", "chosen"),
+    "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
+    "index": INDEX_NAMES,
+    "null": ("auto", "prior", "parametric", None),
+}
+
+
+def check_settings(
+    estimator: Any,
+    n_rows: int,
+    n_classes: int,
+    seed: int,
+    *,
+    n_views: int = 1,
+    images: bool = False,
+) -> FitSettings:
+    """Check every parameter against the training rows and decide what "auto" means."""
+    _check_embedder(estimator, images)
+    for name, allowed in _CHOICES.items():
+        value = getattr(estimator, name)
+        if not any(isinstance(value, type(option)) and value == option for option in allowed):
+            options = ", ".join(repr(option) for option in allowed)
+            raise ValueError(f"{name}={value!r} is not known. Use one of {options}.")
+    base = estimator.base
+    if isinstance(base, str) and base != "auto":
+        raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
+    if base is not None and not isinstance(base, str):
+        given_candidate(base)
+    if base is None and estimator.null == "parametric":
+        raise ValueError(
+            'null="parametric" carries the prediction of a base, and base=None has none. Use '
+            'null="prior", or give a base.'
+        )
+    _check_noise(estimator)
+    ks = _check_sizes(estimator.k_ensemble)
+    fraction = _check_fraction(estimator, n_views, images)
+    usual = 64 if fraction is not None and n_rows > LARGE else 32
+    n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
+    k = _check_neighbors(estimator.n_neighbors, n_remembered, ks, usual)
+    _count("num_heads", estimator.num_heads, 1)
+    if estimator.max_per_class is not None:
+        _count("max_per_class", estimator.max_per_class, 2)
+    if estimator.n_members != "auto":
+        _count("n_members", estimator.n_members, 1)
+    train = dict(estimator.train_params or {})
+    try:
+        TrainConfig(**train)
+        head = HeadConfig(**(estimator.head_params or {}))
+    except ValueError as error:
+        raise ValueError(plain_message(error)) from error
+    device = check_device(estimator.device)
+    return FitSettings(
+        n_neighbors=k,
+        fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
+        embedder=estimator.embedder,
+        embedder_options=dict(estimator.embedder_params or {}),
+        base=base,
+        fast=estimator.preset == "fast",
+        metric=estimator.metric,
+        pooling=estimator.pooling,
+        null=estimator.null,
+        num_heads=estimator.num_heads,
+        k_ensemble=ks,
+        adaptive_k=estimator.adaptive_k,
+        calibrate=estimator.calibration is not None,
+        per_class=estimator.calibration == "per-class",
+        class_prior=check_class_prior(estimator.class_prior, n_classes),
+        max_per_class=estimator.max_per_class,
+        index=estimator.index,
+        memory_budget=estimator.memory_budget,
+        train=train,
+        head=head,
+        seed=seed,
+        device=device,
+        validation_fraction=fraction,
+        tta_merge=estimator.tta_merge,
+        n_jobs=estimator.n_jobs if estimator.n_jobs is not None else os.cpu_count(),
+        checkpoint=None,
+        feature_cache=_check_cache(estimator, images),
+        spaces=_check_spaces(estimator, fraction),
+    )
+
+
+def _check_noise(estimator: Any) -> None:
+    """Refuse corrections of class shares that would take wrong labels for true ones."""
+    if estimator.label_noise is None:
+        return
+    uneven = not isinstance(estimator.class_prior, str) or estimator.class_prior != "train"
+    if uneven or estimator.calibration == "per-class":
+        what = "class_prior" if uneven else 'calibration="per-class"'
+        raise ValueError(
+            f"{what} is fitted to the shares of the given labels, which label_noise takes for "
+            "wrong in part. Use one of the two."
+        )
+
+
+def _check_spaces(estimator: Any, fraction: float | None) -> Literal["all", "chosen"]:
+    """Return which key spaces take part; leaving some out needs rows that were held out once."""
+    if estimator.spaces == "chosen" and fraction is None:
+        raise ValueError(
+            'spaces="chosen" leaves key spaces out by rows that were held out once, and this fit '
+            "cross-fits. Set validation_fraction, such as .1, or leave spaces out."
+        )
+    return "chosen" if estimator.spaces == "chosen" else "all"
+
+
+def _check_cache(estimator: Any, images: bool) -> Path | None:
+    """Return the folder for what a frozen backbone makes of images."""
+    if estimator.cache_dir is None:
+        return None
+    if not (images and (estimator.embedder_params or {}).get("frozen")):
+        raise ValueError(
+            f"cache_dir={str(estimator.cache_dir)!r} keeps what a frozen image backbone makes of "
+            'images, and there is none. Set embedder_params={"frozen": True}, or leave it out.'
+        )
+    return Path(estimator.cache_dir)
+
+
+def check_device(device: Any) -> str:
+    """Return the name of a device; "auto" takes CUDA where there is one."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return str(torch.device(device))
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f'device={device!r} is not known. Use "auto", "cpu", "cuda", "cuda:0" or "mps".'
+        ) from None
+
+
+def _check_embedder(estimator: Any, images: bool) -> None:
+    """Refuse an embedder for other rows than those given."""
+    name = estimator.embedder
+    if not isinstance(name, str):
+        raise ValueError(f'embedder={name!r} must be a name, such as "auto".')
+    if images and name in TABLE_EMBEDDERS[1:]:
+        raise ValueError(
+            f"embedder={name!r} is for tables and ready embeddings, but X holds images. Use "
+            '"auto", "resnet18", "resnet50", "resnet-small", "hf:NAME" or the folder of a model.'
+        )
+    if not images and name not in TABLE_EMBEDDERS:
+        options = ", ".join(map(repr, TABLE_EMBEDDERS))
+        raise ValueError(
+            f"embedder={name!r} is not known. Use one of {options}; image embedders take X as "
+            "uint8 of shape (n, height, width, channels)."
+        )
+    if not images and (estimator.tta or estimator.embedder_params):
+        raise ValueError(
+            "tta and embedder_params are for images. Leave them out, and give further views of "
+            "ready embeddings to fit as views=[...]."
+        )
+    check_tta(estimator.tta)
+
+
+def _check_fraction(estimator: Any, n_views: int, images: bool) -> float | None:
+    """Share of rows held out once; None cross-fits."""
+    fraction = estimator.validation_fraction
+    if isinstance(fraction, str) and fraction == "auto":
+        fraction = VALIDATION_FRACTION if n_views > 1 or images else None
+    if fraction is None:
+        if images:
+            raise ValueError(
+                "Images are not cross-fitted, which would train a network a fold. Leave "
+                'validation_fraction at "auto", or give a share such as 0.1.'
+            )
+        if n_views > 1:
+            raise ValueError(
+                "Views need rows that are held out once, but validation_fraction=None cross-fits. "
+                'Leave it at "auto", or give a share such as 0.1.'
+            )
+        if estimator.n_members == 1:
+            raise ValueError(
+                "n_members=1 leaves nothing to cross-fit with. Give at least 2, or hold rows out "
+                "once: validation_fraction=0.1."
+            )
+        return None
+    number = isinstance(fraction, float) and 0 < fraction < 1
+    if not number:
+        raise ValueError(
+            f'validation_fraction={fraction!r} must be "auto", None or a share between 0 and 1.'
+        )
+    if estimator.base is not None and not isinstance(estimator.base, str):
+        raise ValueError(
+            "Where rows are held out once (images, views, validation_fraction) the base is the "
+            'network\'s own head. Use base="auto" or None; a classifier of your own needs a '
+            "cross-fit, on a table without views."
+        )
+    return float(fraction)
+
+
+def _check_neighbors(k: Any, n_rows: int, ks: tuple[int, ...] | None, usual: int) -> int:
+    if k == "auto":
+        wanted = max(usual, *(ks or (usual,)))
+        return min(wanted, n_rows - 2) if ks is None else min(wanted, n_rows - 1)
+    _count("n_neighbors", k, 1)
+    if k > n_rows - 1:
+        raise ValueError(
+            f"n_neighbors={k} exceeds the {n_rows} samples in the memory bank ({n_rows - 1} after "
+            "leaving out the query). Lower n_neighbors or add samples."
+        )
+    if ks is not None and max(ks) > k:
+        raise ValueError(
+            f"k_ensemble={list(ks)} asks for more than n_neighbors={k}. Raise n_neighbors or "
+            "lower the sizes."
+        )
+    return int(k)
+
+
+def _check_sizes(sizes: Iterable[int] | None) -> tuple[int, ...] | None:
+    if sizes is None:
+        return None
+    ks = () if isinstance(sizes, str) or not isinstance(sizes, Iterable) else tuple(sizes)
+    if not ks or not all(_is_count(size, 1) for size in ks):
+        raise ValueError(
+            f"k_ensemble={sizes!r} must name whole sizes of at least 1, such as (5, 10, 20)."
+        )
+    return tuple(int(size) for size in ks)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and bool(value >= least)
+
+
+def _count(name: str, value: Any, least: int) -> None:
+    if not _is_count(value, least):
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
+
+
+def check_checkpoint(
+    estimator: Any,
+    settings: FitSettings,
+    views: list[pd.DataFrame | np.ndarray],
+    codes: np.ndarray,
+    weight: np.ndarray | None,
+) -> FitSettings:
+    """Point the settings at the checkpoint folder of this very fit.
+
+    The folder's name carries a hash of the data and of the settings that decide the networks, so
+    another fit never resumes from it, and one that differs in its heads alone trains no network.
+    """
+    if estimator.checkpoint_dir is None:
+        return settings
+    if estimator.random_state is None:
+        raise ValueError(
+            "checkpoint_dir needs a random_state: without one no later fit repeats this one, and "
+            "none could go on from its checkpoints. Give random_state=0, say."
+        )
+    digest = hashlib.sha256()
+    for rows in views:
+        if isinstance(rows, pd.DataFrame):
+            digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        else:
+            digest.update(np.ascontiguousarray(rows).tobytes())
+    digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
+    own = {name: getattr(settings, name) for name in _OF_NETWORKS}
+    digest.update(repr((own, estimator.n_members)).encode())
+    if settings.label_noise is not None:
+        digest.update(repr(np.asarray(settings.label_noise).tolist()).encode())
+    folder = Path(estimator.checkpoint_dir) / f"fit-{digest.hexdigest()[:16]}"
+    return replace(settings, checkpoint=folder)

@@ -174,7 +174,7 @@ class LearnsStreams(RemembersRows):
             Ids go on from the largest ever given, so they tell the order of arrival.
         """
         check_is_fitted(self)
-        check_capacity(self)
+        check_bound(self)
         X, y = from_source(X, y, training=True)
         if self.capacity is not None:
             self._check_room(y)
@@ -190,7 +190,7 @@ class LearnsStreams(RemembersRows):
 
     def _begin_stream(self, seed: int) -> None:
         """Take the fitted rows as the first that arrived."""
-        check_capacity(self)
+        check_bound(self)
         bank = self.memory_
         first = int(bank.ids.max()) + 1
         self._stream = StreamState(seed, first, len(bank), first)
@@ -277,7 +277,7 @@ class LearnsStreams(RemembersRows):
         return self
 
 
-def check_capacity(estimator: Any) -> None:
+def check_bound(estimator: Any) -> None:
     """Refuse a capacity or an eviction that is not known."""
     capacity, eviction = estimator.capacity, estimator.eviction
     if not isinstance(eviction, str) or eviction not in EVICTION_NAMES:

@@ -5,7 +5,15 @@ import warnings
 import pytest
 import torch
 
-from nearwise.training import TrainingRows, cached_encode, cached_stages, encode, encode_stages
+from nearwise.training import (
+    TrainingRows,
+    cached_encode,
+    cached_stages,
+    encode,
+    encode_backbone,
+    encode_stages,
+    keys_of_features,
+)
 from nearwise.training import embedding_cache as cache_module
 from tests.training.cases import blobs, small_network
 from tests.training.image_cases import digits, image_network
@@ -98,3 +106,12 @@ def test_images_and_their_stages_are_kept_apart(tmp_path):
     assert list(stages) == ["stem", "stage1", "stage2", "stage3"]
     assert torch.equal(cached_encode(network, rows, tmp_path), keys)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_one_pass_gives_the_keys_and_the_stages_of_two():
+    network, rows = image_network(), digits()
+    features = encode_backbone(network, rows)
+    assert torch.equal(keys_of_features(network, features, rows), encode(network, rows))
+    stages = encode_stages(network, rows)
+    assert features.stages.keys() == stages.keys()
+    assert all(torch.equal(features.stages[name], stages[name]) for name in stages)

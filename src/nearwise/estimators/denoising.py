@@ -263,9 +263,7 @@ def find_noise(
         return Noise(transition, None, None)
     cleaned = denoiser.judge(rows, cleaned=True)
     note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
-    gains = plain.losses - cleaned.losses
-    worth = _SURE_GAIN * gains.std() / len(gains) ** 0.5
-    better = cleaned if gains.mean() > worth else plain
+    better = cleaned if clearly_lower(cleaned.losses, plain.losses) else plain
     note["fitted_to"] = "posterior" if better is cleaned else "given"
     chosen = better is cleaned
     folds = [] if shared else problem.folds
@@ -325,25 +323,42 @@ def _worth_fitting(
     progress: Progress,
     note: dict[str, Any],
 ) -> bool:
-    """Whether light models of posterior labels tell given ones better than those of given ones."""
-    if isinstance(problem.encoder, TableEncoder) and settings.base is not None:
-        losses = []
-        for wanted in (None, targets):
-            base = cross_fit(
-                light_candidates(problem, settings),
-                *problem.table,
-                problem.labels,
-                problem.weight,
-                problem.folds[: 1 if settings.validation_fraction is not None else None],
-                problem.n_classes,
-                targets=wanted,
-                transition=problem.transition,
-                progress=progress.stage,
-            )
-            losses.append(base.nll["pool"])
-        note["round_two_nll"] = {"given": losses[0], "posterior": losses[1]}
-        return losses[1] < losses[0]
-    return True
+    """Whether light models of posterior labels tell given ones better than those of given ones.
+
+    By two standard errors of the difference, row by row: where the posterior is unsure, its most
+    probable labels look surer than the rows are.
+    """
+    if not isinstance(problem.encoder, TableEncoder) or settings.base is None:
+        return True
+    shared = settings.validation_fraction is not None
+    folds = problem.folds[:1] if shared else problem.folds
+    judged = np.concatenate([held_out for _, held_out in folds])
+    assert problem.transition is not None  # set before
+    losses = []
+    for wanted in (None, targets):
+        base = cross_fit(
+            light_candidates(problem, settings),
+            *problem.table,
+            problem.labels,
+            problem.weight,
+            folds,
+            problem.n_classes,
+            targets=wanted,
+            transition=problem.transition,
+            progress=progress.stage,
+        )
+        given = np.exp(base.oof_log_proba[judged]) @ problem.transition.double().numpy()
+        at = given[np.arange(len(judged)), problem.labels[judged]]
+        losses.append(-np.log(at.clip(1e-12)))
+    means = [float(loss.mean()) for loss in losses]
+    note["round_two_nll"] = dict(zip(("given", "posterior"), means, strict=True))
+    return clearly_lower(losses[1], losses[0])
+
+
+def clearly_lower(losses: np.ndarray, others: np.ndarray) -> bool:
+    """Whether losses are lower by two standard errors of the paired difference."""
+    gains = others - losses
+    return bool(gains.mean() > _SURE_GAIN * gains.std() / len(gains) ** 0.5)
 
 
 def posterior(log_proba: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> np.ndarray:

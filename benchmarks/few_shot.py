@@ -157,7 +157,10 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def spread(values: list[float]) -> dict[str, Any]:
     """Mean with the half-width of its 95 % interval."""
     found = mean_with_interval(values)
-    return {"mean": round(found.mean, 5), "half": None if found.half is None else round(found.half, 5)}
+    return {
+        "mean": round(found.mean, 5),
+        "half": None if found.half is None else round(found.half, 5),
+    }
 
 
 def draw(rows: list[dict[str, Any]], out: Path) -> None:

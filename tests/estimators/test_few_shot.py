@@ -26,7 +26,7 @@ def episodes(n=20, **sizes):
 
 
 def prototype_answers(model, episode):
-    rows = (X - model.mean_) / model.scale_
+    rows = model.transform(X)
     support, query = rows[episode.support], rows[episode.query]
     means = np.stack([support[episode.support_labels == c].mean(0) for c in range(4)])
     return ((query[:, None] - means) ** 2).sum(2).argmin(1)

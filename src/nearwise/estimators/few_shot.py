@@ -21,6 +21,7 @@ from nearwise.training.schedule import learning_rate_factor
 _KIND, _VERSION = "few-shot attention", 1
 _CHECKS = 8  # times a training is judged
 _JUDGED = 60  # episodes it is judged by
+_POWERS = (1.0, 0.5, 0.0)  # of the columns' spread that they are divided by
 _RATES = {"metric": 3e-3, "head": 1e-2, "gates": 5e-2}
 
 
@@ -50,7 +51,8 @@ class FewShotAttention(BaseEstimator):
         Classes `fit` was given; predictions speak of those of the support set instead.
     n_features_in_ : int
     choice_ : dict
-        The metric taken, after how many episodes, and the NLL of kept-out classes behind it.
+        The metric taken, after how many episodes, the NLL of kept-out classes behind it, and how
+        columns and rows are scaled.
     history_ : list of dict
         stage, episode, loss (mean since the last record), held_out_nll.
 
@@ -107,15 +109,34 @@ class FewShotAttention(BaseEstimator):
             raise ValueError(f"n_episodes={self.n_episodes} must be at least 1.")
         self.classes_, self.n_features_in_ = np.unique(y), X.shape[1]
         self.mean_ = X.mean(0)
-        # One scale for near-constant columns too: a column that never moved may move elsewhere.
-        spread = X.std(0)
-        self.scale_ = np.maximum(spread, 0.1 * np.sqrt((spread**2).mean()) + 1e-12)
-        self.history_: list[dict[str, Any]] = []
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.scale_, power, self.unit_length_ = self._choose_scale(X, y, seed)
+        self.history_: list[dict[str, Any]] = []
         rows = self._rows(X)
         metric, steps = self._choose(rows, y, seed)
+        self.choice_ |= {"scale_power": power, "unit_length": self.unit_length_}
         self.network_ = self._train(rows, y, self.classes_, metric == "learned", steps, seed)[0]
         return self
+
+    def _choose_scale(
+        self, X: np.ndarray, y: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, float, bool]:
+        """Divide columns by a power of their spread, and rows by their length or not.
+
+        The choice under which class means, which nothing is trained for, are most often right.
+        """
+        spread, found = X.std(0), {}
+        typical = float(np.sqrt((spread**2).mean())) + 1e-12
+        episodes = list(self._episodes(y, self.classes_, _JUDGED, seed + 2))
+        for power in _POWERS:
+            # A floor for near-constant columns: one that never moved here may move elsewhere.
+            scale = np.maximum(spread, 0.1 * typical) ** power * typical ** (1 - power)
+            for unit in (False, True):
+                rows = _at_unit_length((X - self.mean_) / scale, unit)
+                hits = [_means_accuracy(rows, episode) for episode in episodes]
+                found[power, unit] = (float(np.mean(hits)), scale)
+        best = max(found, key=lambda choice: found[choice][0])
+        return found[best][1], *best
 
     def _choose(self, rows: Tensor, y: np.ndarray, seed: int) -> tuple[str, int]:
         """Metric and number of episodes that do best on classes kept out."""
@@ -201,7 +222,21 @@ class FewShotAttention(BaseEstimator):
         return float(np.mean(losses))
 
     def _rows(self, X: np.ndarray) -> Tensor:
-        return torch.from_numpy(((X - self.mean_) / self.scale_).astype(np.float32))
+        return torch.from_numpy(self.transform(X).astype(np.float32))
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Scale rows as the attention sees them, before the learned metric.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        rows : float64 ndarray of shape (n, n_features)
+        """
+        scaled = (np.asarray(X, dtype=np.float64) - self.mean_) / self.scale_
+        return _at_unit_length(scaled, self.unit_length_)
 
     def predict_proba(self, X: Any, support_X: Any, support_y: Any) -> np.ndarray:
         """Probabilities of the classes of a support set.
@@ -259,6 +294,7 @@ class FewShotAttention(BaseEstimator):
             "network": self.network_.config,
             "classes": self.classes_.tolist(),
             "choice": self.choice_,
+            "unit_length": self.unit_length_,
             "history": self.history_,
         }
         write_folder(Path(folder), kind=_KIND, format_version=_VERSION, tensors=tensors, meta=meta)
@@ -272,7 +308,7 @@ class FewShotAttention(BaseEstimator):
         model.classes_ = np.array(meta["classes"])
         model.choice_, model.history_ = meta["choice"], meta["history"]
         model.mean_, model.scale_ = tensors["mean"].numpy(), tensors["scale"].numpy()
-        model.n_features_in_ = len(model.mean_)
+        model.n_features_in_, model.unit_length_ = len(model.mean_), meta["unit_length"]
         network = EpisodeAttention(**meta["network"])
         state = {k.removeprefix("network/"): v for k, v in tensors.items() if "network/" in k}
         network.head.prior = state["head.prior"]
@@ -294,6 +330,23 @@ def _optimizer(network: EpisodeAttention) -> torch.optim.Optimizer:
             if found
         ]
     )
+
+
+def _at_unit_length(rows: np.ndarray, wanted: bool) -> np.ndarray:
+    """Rows divided by their length, if that is wanted."""
+    if not wanted:
+        return rows
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: np.ndarray = rows / np.maximum(length, 1e-12)
+    return unit
+
+
+def _means_accuracy(rows: np.ndarray, episode: Episode) -> float:
+    """Share of an episode's queries whose nearest class mean is right."""
+    support, query = rows[episode.support], rows[episode.query]
+    means = np.stack([support[episode.support_labels == c].mean(0) for c in range(len(episode[4]))])
+    nearest = ((query[:, None] - means[None]) ** 2).sum(2).argmin(1)
+    return float((nearest == episode.query_labels).mean())
 
 
 def _loss(

@@ -2,17 +2,24 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from inspect import signature
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+
+from nearwise.nn.transformers_files import (
+    IMAGENET,
+    cached_first,
+    first_line,
+    load_weights,
+    pair,
+    preprocessor,
+    quiet,
+    transformers_module,
+)
 
 Stem = Literal["auto", "cifar", "strided", "imagenet"]
 
@@ -35,8 +42,6 @@ _NAMED: dict[str, dict[str, Any]] = {
     },
 }
 _HUB = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/resnet-50"}
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
 @dataclass(frozen=True)
@@ -169,10 +174,10 @@ def named_backbone(
     if pretrained:
         model = _imagenet_model(name)
         if model is not None:
-            spec = BackboneSpec(_config_dict(model.config), image_size, 3, resolved, *_IMAGENET)
+            spec = BackboneSpec(_config_dict(model.config), image_size, 3, resolved, *IMAGENET)
             _replace_stem(model, spec)
             return Backbone(model, image_size), spec
-    config = _transformers().ResNetConfig(num_channels=channels, **_NAMED[name])
+    config = transformers_module().ResNetConfig(num_channels=channels, **_NAMED[name])
     spec = BackboneSpec(_config_dict(config), image_size, channels, resolved)
     return build_backbone(spec), spec
 
@@ -194,16 +199,16 @@ def pretrained_backbone(
     ValueError
         If the model cannot be found or read, or is no vision model.
     """
-    transformers = _transformers()
+    transformers = transformers_module()
     try:
-        with _quiet():
-            config = _cached_first(transformers.AutoConfig.from_pretrained, source)
+        with quiet():
+            config = cached_first(transformers.AutoConfig.from_pretrained, source)
             config = getattr(config, "vision_config", config)  # CLIP: the tower that sees
-            model = _load(transformers.AutoModel, source, config=config)
-            pixels = _preprocessor(source)
+            model = load_weights(transformers.AutoModel, source, config=config)
+            pixels = preprocessor(source)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ValueError(
-            f"No vision model could be loaded from {source!r}: {_first_line(error)} Give a local "
+            f"No vision model could be loaded from {source!r}: {first_line(error)} Give a local "
             "folder with config.json and weights, or the name of a model on the hub."
         ) from error
     if model.main_input_name != "pixel_values":
@@ -221,7 +226,7 @@ def pretrained_backbone(
 
 def build_backbone(spec: BackboneSpec) -> Backbone:
     """Build the backbone of `spec` with random weights; nothing is loaded."""
-    transformers = _transformers()
+    transformers = transformers_module()
     fields = dict(spec.model)
     config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     model = transformers.AutoModel.from_config(config)
@@ -247,44 +252,19 @@ def _imagenet_model(name: str) -> nn.Module | None:
             f"{' or '.join(map(repr, _HUB))}."
         )
     try:
-        with _quiet():
-            return _load(_transformers().ResNetModel, _HUB[name])
+        with quiet():
+            return load_weights(transformers_module().ResNetModel, _HUB[name])
     except ImportError:
         raise
     except Exception as error:  # the hub client has many ways to say that there is no network
         warnings.warn(
             f"ImageNet weights for {name!r} ({_HUB[name]!r}) could not be had: "
-            f"{_first_line(error)} The backbone starts from scratch. Save the model with "
+            f"{first_line(error)} The backbone starts from scratch. Save the model with "
             "transformers on a machine that is online and give its folder as the backbone instead.",
             UserWarning,
             stacklevel=5,
         )
         return None
-
-
-def _load(loader: Any, source: str, **options: Any) -> nn.Module:
-    # float32 whatever the file holds: half precision is a matter of autocast.
-    model: nn.Module
-    model, found = _cached_first(
-        loader.from_pretrained,
-        source,
-        dtype=torch.float32,
-        output_loading_info=True,
-        **options,
-    )
-    missing = sorted(name for name in found["missing_keys"] if not name.startswith("pooler"))
-    if missing:
-        raise ValueError(f"its file lacks the weights {', '.join(missing[:3])}.")
-    return model
-
-
-def _cached_first(load: Callable[..., Any], source: str, **options: Any) -> Any:
-    # The hub is asked, with half a minute of retries where there is no network, only for what is
-    # not on this machine.
-    try:
-        return load(source, local_files_only=True, **options)
-    except OSError:
-        return load(source, **options)
 
 
 def _replace_stem(model: Any, spec: BackboneSpec) -> None:
@@ -326,44 +306,7 @@ def _width(model: Any) -> int:
 
 def _own_size(config: Any) -> tuple[int, int] | None:
     size = getattr(config, "image_size", None)
-    return None if size is None else _pair(size)
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    return int(height), int(width)
-
-
-def _preprocessor(source: str) -> dict[str, Any]:
-    """Pixel statistics from preprocessor_config.json, read as it is: no image library is needed."""
-    from transformers.utils import cached_file
-
-    name = "preprocessor_config.json"
-    quietly = {
-        "_raise_exceptions_for_missing_entries": False,
-        "_raise_exceptions_for_connection_errors": False,
-    }
-    found = cached_file(source, name, local_files_only=True, **quietly)
-    found = found or cached_file(source, name, **quietly)
-    fields = {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
-    normalizes = fields.get("do_normalize", True)
-    mean = fields.get("image_mean", _IMAGENET[0]) if normalizes else (0.0, 0.0, 0.0)
-    std = fields.get("image_std", _IMAGENET[1]) if normalizes else (1.0, 1.0, 1.0)
-    return {
-        "image_size": _processed_size(fields),
-        "mean": tuple(float(value) for value in mean),
-        "std": tuple(float(value) for value in std),
-        "resample": _RESAMPLE.get(fields.get("resample", 2), "bilinear"),
-    }
-
-
-def _processed_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
-    size = fields.get("crop_size") if fields.get("do_center_crop") else None
-    size = size or fields.get("size")
-    if isinstance(size, Mapping):
-        edge = size.get("shortest_edge")
-        return _pair((size["height"], size["width"]) if "height" in size else edge)
-    return None if size is None else _pair(size)
+    return None if size is None else pair(size)
 
 
 def _config_dict(config: Any) -> dict[str, Any]:
@@ -375,35 +318,3 @@ def _config_dict(config: Any) -> dict[str, Any]:
 
 def _pool(features: Tensor) -> Tensor:
     return features.mean(dim=(2, 3))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    text = lines[0] if lines else type(error).__name__
-    return text if text.endswith(".") else f"{text}."
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and load reports of transformers inside."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _transformers() -> ModuleType:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(
-            'image embedders need the extra "vision": pip install nearwise[vision]'
-        ) from error
-    return transformers

@@ -2,11 +2,10 @@
 
 A seed splits a data set's classes into those that may be learned from and five that are asked. The
 attention is learned from episodes of the first and, like its rivals, answers the same episodes of
-the last: 5 ways, 15 queries a class. All rivals see the same scaled rows (logistic regression at
-unit variance, which suits its ridge). "class means (learned metric)" and "uniform k-NN (learned
-metric)" also get the linear map that the attention learned, where it took one. The temperature of
-class means is fitted on episodes of the first classes. Intervals are over episodes (and over
-splits, where several seeds were run).
+the last: 5 ways, 15 queries a class. All rivals see the same scaled rows. "class means (learned
+metric)" and "uniform k-NN (learned metric)" also get the linear map that the attention learned,
+where it took one. The temperature of class means is fitted on episodes of the first classes.
+Intervals are over episodes (and over splits, where several seeds were run).
 
     python benchmarks/few_shot.py --data-root DATA
     python benchmarks/few_shot.py --datasets digits --shots 5 --episodes 200 --seeds 0
@@ -57,9 +56,9 @@ def run(name: str, data_root: str | None, shot: int, n_episodes: int, seed: int)
     start = time.process_time()
     model = FewShotAttention(n_shot=shot, random_state=seed).fit(X[base], y[base])
     seconds = time.process_time() - start
-    plain = model.transform(X)
+    plain = at_unit_variance(model.transform(X))
     metric = model.network_.metric
-    mapped = plain if metric is None else plain @ metric.weight.detach().numpy().T
+    mapped = plain if metric is None else at_unit_variance(plain @ metric.weight.detach().numpy().T)
     spaces = {"": plain, " (learned metric)": mapped}
     sizes: dict[str, Any] = {"n_way": N_WAY, "n_shot": shot, "n_query": N_QUERY}
     learned_from = list(draw_episodes(y, 50, classes=list(known), seed=seed + 1, **sizes))
@@ -96,11 +95,16 @@ def run(name: str, data_root: str | None, shot: int, n_episodes: int, seed: int)
     }
 
 
+def at_unit_variance(space: np.ndarray) -> np.ndarray:
+    """Divide by one number, so that a column's mean variance is 1."""
+    return space / np.sqrt(space.var(0).mean())
+
+
 def by_means(space: np.ndarray, episode: Episode, scale: float) -> np.ndarray:
     """Probabilities by the squared distance to class means."""
     support, query = space[episode.support], space[episode.query]
     means = np.stack([support[episode.support_labels == c].mean(0) for c in range(N_WAY)])
-    logits = -scale * ((query[:, None] - means) ** 2).sum(2) / space.var(0).sum()
+    logits = -scale * ((query[:, None] - means) ** 2).sum(2) / space.shape[1]
     proba = np.exp(logits - logits.max(1, keepdims=True))
     return proba / proba.sum(1, keepdims=True)
 
@@ -125,10 +129,9 @@ def by_neighbors(space: np.ndarray, episode: Episode, k: int) -> np.ndarray:
 
 def by_logistic(space: np.ndarray, episode: Episode) -> np.ndarray:
     """Logistic regression fitted on the support rows."""
-    rows = space / np.sqrt(space.var(0).mean())
     model = LogisticRegression(max_iter=300)
-    model.fit(rows[episode.support], episode.support_labels)
-    return model.predict_proba(rows[episode.query])
+    model.fit(space[episode.support], episode.support_labels)
+    return model.predict_proba(space[episode.query])
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

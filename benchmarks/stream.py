@@ -244,8 +244,12 @@ def draw(runs: list[dict[str, Any]], out: Path) -> None:
             axis.set_title(titles[kind])
             axis.set_xlabel("rows seen")
         axes[0].set_ylabel("test accuracy")
-        lines = axes[0].get_legend_handles_labels()
-        figure.legend(*lines, frameon=False, fontsize=8, loc="outside lower center", ncols=3)
+        handles = [axis.get_legend_handles_labels() for axis in axes]
+        named = {
+            name: line for lines, names in handles for line, name in zip(lines, names, strict=True)
+        }
+        place = "outside lower center"
+        figure.legend(named.values(), named, frameon=False, fontsize=8, loc=place, ncols=3)
         figure.savefig(out, dpi=110, metadata={"Software": None})
 
 

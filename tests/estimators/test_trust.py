@@ -228,7 +228,7 @@ def test_what_is_judged_by_follows_the_memory():
     assert model.predict_set(X[:5] + 30, 0.8).shape == (5, 4)
     assert model.predict_set(X[:5] + 30, 0.8)[:, 3].all()  # the new class has its own rows by now
     assert (model.stranger_p_value(X[:5] + 30, "distance") > 0.02).all()
-    model.remove(ids)
+    model.remove(ids, forget_classes=True)
     assert model.predict_selective(X[:5], coverage=0.5).n_judged == 200
     wrong_before = 1 - judged_rows(model._state, 4, 1).correct.mean()
     model.relabel(np.arange(60), (y[:60] + 1) % 3)

@@ -13,6 +13,7 @@ from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
 )
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -43,6 +44,7 @@ class Candidate:
     view: View
     folds: list[Any]
     stops_on_held_out: bool = False
+    is_given: bool = False
 
     def fit_fold(
         self,
@@ -70,7 +72,10 @@ class Candidate:
                 extra |= {"X_val": view(rows.take(stop)), "y_val": labels[stop]}
                 if weight is not None:
                     extra["sample_weight_val"] = weight[stop]
-        model.fit(view(rows.take(train)), labels[train], **extra)
+        with warnings.catch_warnings():
+            if not self.is_given:  # an early stop costs little, and nobody can act on the warning
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(view(rows.take(train)), labels[train], **extra)
         self.folds.append(model)
 
     def log_proba(
@@ -156,7 +161,7 @@ def given_candidate(model: Any) -> Candidate:
             f'base={model!r} is not usable. Give None, "auto", or a scikit-learn classifier with '
             "predict_proba (for SVC pass probability=True or wrap it in CalibratedClassifierCV)."
         )
-    return Candidate(type(model).__name__, model, "dense", [])
+    return Candidate(type(model).__name__, model, "dense", [], is_given=True)
 
 
 class Base:

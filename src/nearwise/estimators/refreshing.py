@@ -21,7 +21,11 @@ EPOCHS = 10
 
 def can_refresh(state: LearnedState) -> bool:
     """Whether remembered rows can be asked as if unseen."""
-    return isinstance(state, CrossFittedState) and state.views.transitions is None
+    return (
+        isinstance(state, CrossFittedState)
+        and state.views.transitions is None
+        and state.classes is None
+    )
 
 
 def refresh_state(state: LearnedState, settings: FitSettings) -> None:
@@ -39,6 +43,11 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
         raise ValueError(
             "This classifier takes its labels for wrong in part (label_noise), and what speaks for "
             "the true ones was found in its fit. Fit again."
+        )
+    if state.classes is not None:
+        raise ValueError(
+            "This classifier corrects class shares (class_prior, per-class calibration), by those of "
+            "its fit. Fit again."
         )
     state.prior = _shares(state.views)
     _measure_again(state, settings)

@@ -46,8 +46,8 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
         )
     if state.classes is not None:
         raise ValueError(
-            "This classifier corrects class shares (class_prior, per-class calibration), by those of "
-            "its fit. Fit again."
+            "This classifier corrects class shares (class_prior, per-class calibration) by those "
+            "of its fit. Fit again."
         )
     state.prior = _shares(state.views)
     _measure_again(state, settings)

@@ -1,0 +1,96 @@
+"""k-NN attention over tokens in plain torch operations: the reference, for any device."""
+
+import torch
+from torch import Tensor
+
+from nearwise.functional.tokens.problem import Found, Tokens
+
+
+def attend_plain(tokens: Tokens) -> Found:
+    """Attend with torch operations alone.
+
+    Scores of all pairs live while the neighbors are selected; for the backward pass only those of
+    the selected ones are kept, with their keys and values: O(N K D).
+    """
+    with torch.no_grad():
+        indices = _select(tokens)
+    scores = _selected_scores(tokens, indices)
+    nobody = (indices < 0).all(dim=-1, keepdim=True)
+    scores = _at_least_single(scores.masked_fill(nobody, 0.0))
+    weights = torch.softmax(scores, dim=-1).masked_fill(nobody, 0.0).to(tokens.value.dtype)
+    kept = weights if tokens.keep is None else weights * tokens.keep
+    values = _gather(tokens.value, indices.clamp_min(0))
+    output = (kept[..., None, :] @ values)[..., 0, :]
+    return Found(output, indices.to(torch.int32), weights)
+
+
+def _select(tokens: Tokens) -> Tensor:
+    """Positions (B, H, N, K) of the best keys, best first, ties by lowest index; -1 for none."""
+    scores = _all_scores(tokens)
+    n_queries, n_keys = scores.shape[-2:]
+    itself = torch.eye(n_queries, n_keys, dtype=torch.bool, device=scores.device)
+    if tokens.candidates is not None:
+        allowed = torch.zeros(len(scores), n_keys, dtype=torch.bool, device=scores.device)
+        allowed = allowed.scatter(1, tokens.candidates, True)[:, None, None]
+        if tokens.include_self == "always":
+            allowed = allowed | itself
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    if tokens.include_self == "never":
+        scores = scores.masked_fill(itself, -torch.inf)
+    ranked = scores
+    if tokens.include_self == "always":
+        ranked = scores.masked_fill(itself & ~torch.isneginf(scores), torch.inf)
+    # torch.topk leaves the order of ties open; a stable sort does not.
+    first = ranked.sort(dim=-1, descending=True, stable=True).indices[..., : tokens.n_neighbors]
+    if tokens.include_self == "always":  # in the order of scores again
+        first = first.sort(dim=-1).values
+        order = scores.gather(-1, first).sort(dim=-1, descending=True, stable=True).indices
+        first = first.gather(-1, order)
+    return first.masked_fill(torch.isneginf(scores.gather(-1, first)), -1)
+
+
+def _all_scores(tokens: Tokens) -> Tensor:
+    """Scores of all pairs, -inf where a pair is forbidden; float32 or float64."""
+    query, key = (_at_least_single(x) for x in (tokens.query, tokens.key))
+    products = query @ key.mT
+    if tokens.squared:
+        squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
+        scores = -(squares - 2 * products).clamp_min(0).sqrt() * tokens.scale
+    else:
+        scores = products * tokens.scale
+    if tokens.bias is not None:
+        scores = scores + tokens.bias
+    if tokens.padding is not None:
+        scores = scores.masked_fill(tokens.padding[:, None, None], -torch.inf)
+    if tokens.is_causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, -torch.inf)
+    return scores
+
+
+def _selected_scores(tokens: Tokens, indices: Tensor) -> Tensor:
+    """Differentiable scores (B, H, N, K) of the selected pairs, -inf in empty slots."""
+    at = indices.clamp_min(0)
+    keys = _gather(tokens.key, at)
+    query = tokens.query[..., None, :]
+    if tokens.squared:
+        gaps = query - keys
+        squares = gaps.square().sum(-1)
+        # The root has no slope at 0: there the gradient is 0.
+        same = squares == 0
+        scores = -torch.where(same, 0.0, squares.masked_fill(same, 1.0).sqrt()) * tokens.scale
+    else:
+        scores = (query * keys).sum(-1) * tokens.scale
+    if tokens.bias is not None:
+        scores = scores + tokens.bias.gather(-1, at)
+    return scores.masked_fill(indices < 0, -torch.inf)
+
+
+def _gather(rows: Tensor, indices: Tensor) -> Tensor:
+    """Rows (B, H, M, D) at positions (B, H, N, K): (B, H, N, K, D)."""
+    flat = indices.flatten(2)[..., None].expand(-1, -1, -1, rows.shape[-1])
+    return rows.gather(2, flat).unflatten(2, indices.shape[2:])
+
+
+def _at_least_single(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

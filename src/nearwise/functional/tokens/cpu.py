@@ -1,6 +1,6 @@
 """k-NN attention over tokens on a CPU: products in row tiles, selection in compiled loops."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,7 @@ def attend_cpu(tokens: Tokens) -> Found:
     """Attend without keeping the scores of more than a tile of queries."""
     work = _Forward(_in_working_precision(tokens))
     batch, heads, n_queries, width = tokens.query.shape
-    n_columns = work.positions.shape[1]
-    with Threads(batch * heads * n_queries * n_columns * width) as threads:
+    with Threads(batch * heads * n_queries * tokens.key.shape[2] * width) as threads:
         threads.run(work.run, batch * heads)
     dtype = tokens.value.dtype
     return Found(work.output.to(dtype), work.indices, work.weights.to(dtype))
@@ -35,146 +34,175 @@ def backward_cpu(
     """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
     dtype = tokens.query.dtype
     tokens = _in_working_precision(tokens)
-    full = [x.flatten(0, 1).contiguous() for x in (tokens.query, tokens.key, tokens.value)]
-    single = full[0].dtype
-    rest = [x.flatten(0, 1).to(single).contiguous() for x in (weights, grad_output, grad_weights)]
-    grads = [torch.zeros_like(x) for x in (*full, rest[0])]
-    arrays = [x.numpy() for x in (*full, indices.flatten(0, 1).contiguous(), *rest)]
-    keep = None if tokens.keep is None else tokens.keep.flatten(0, 1).contiguous().numpy()
-    out = [x.numpy() for x in grads]
-    nothing = np.empty((0, 0), arrays[0].dtype)
+    working = tokens.query.dtype
+    rows = [tokens.query, tokens.key, tokens.value, grad_output.to(working)]
+    rows = [_with_whole_rows(x) for x in rows]
+    slots = [indices, weights.to(working), grad_weights.to(working)]
+    grads = [interleaved(x).zero_() for x in rows[:3]]
+    grad_scores = torch.zeros(weights.shape, dtype=working)
+    nothing = np.empty((1, 0, 0), grad_scores.numpy().dtype)
 
     def run(here: slice) -> None:
-        for g in range(here.start, here.stop):
-            query, key, value, at, weight, *grad = (x[g] for x in arrays)
+        for place in range(here.start, here.stop):
+            b, h = divmod(place, indices.shape[1])
+            at, weight, from_weights = (x[b, h : h + 1].contiguous().numpy() for x in slots)
+            keep = tokens.keep
             kernels.backward_rows(
-                query,
-                key,
-                value,
+                *_flat(*(x[b, h:] for x in rows)),
                 at,
                 weight,
-                nothing if keep is None else keep[g],
-                *grad,
+                nothing if keep is None else keep[b, h : h + 1].numpy(),
+                from_weights,
                 tokens.scale,
                 tokens.squared,
-                *(x[g] for x in out),
+                tokens.query.shape[-1],
+                tokens.value.shape[-1],
+                *_flat(*(x[b, h:] for x in grads)),
+                grad_scores[b, h : h + 1].numpy(),
             )
 
     with Threads(4 * indices.numel() * tokens.query.shape[-1]) as threads:
-        threads.run(run, len(full[0]))
-    shapes = (tokens.query.shape, tokens.key.shape, tokens.value.shape, weights.shape)
-    pairs = zip(grads, shapes, strict=True)
-    return tuple(x.view(shape).to(dtype) for x, shape in pairs)  # type: ignore[return-value]
+        threads.run(run, indices.shape[0] * indices.shape[1])
+    query, key, value = (x.to(dtype) for x in grads)
+    return query, key, value, grad_scores.to(dtype)
 
 
-@dataclass
+def interleaved(like: Tensor) -> Tensor:
+    """Make an empty tensor (B, H, N, D) whose heads lie side by side in memory, token by token.
+
+    A layer merges heads so: then this needs no copy.
+    """
+    batch, heads, n_tokens, width = like.shape
+    return like.new_empty(batch, n_tokens, heads, width).transpose(1, 2)
+
+
+def _with_whole_rows(x: Tensor) -> Tensor:
+    """Return the tensor, or a copy where the numbers of a row do not lie side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _flat(*heads: Tensor) -> list[Any]:
+    """For each tensor (H, N, D), its numbers from the first on, and the steps of heads and rows."""
+    result: list[Any] = []
+    for x in heads:
+        span = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+        result += [x.as_strided((span,), (1,)).numpy(), (x.stride(0), x.stride(1))]
+    return result
+
+
 class _Forward:
-    """The arrays of one forward pass; results have one entry a head, batch by batch."""
+    """The arrays of one forward pass."""
 
-    tokens: Tokens
-
-    def __post_init__(self) -> None:
-        tokens = self.tokens
-        batch, heads, n_queries, _ = tokens.query.shape
-        self.n_heads = heads
-        shape = (batch, heads, n_queries)
-        dtype = tokens.query.dtype
-        self.output = torch.empty(*shape, tokens.value.shape[-1], dtype=dtype)
-        self.weights = torch.empty(*shape, tokens.n_neighbors, dtype=dtype)
-        self.indices = torch.empty(*shape, tokens.n_neighbors, dtype=torch.int32)
-        n_keys = tokens.key.shape[2]
-        if tokens.candidates is None:
-            self.positions = torch.arange(n_keys).expand(batch, -1)
-        else:
-            self.positions = tokens.candidates
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.value = _with_whole_rows(tokens.value)
+        lead, n_slots = tokens.query.shape[:3], tokens.n_neighbors
+        self.output = interleaved(tokens.query.new_empty(1).expand(*lead, self.value.shape[3]))
+        self.weights = tokens.query.new_empty(*lead, n_slots)
+        self.indices = torch.empty(*lead, n_slots, dtype=torch.int32)
         self.is_plain = not (tokens.squared or tokens.bias is not None)
-        self.values = tokens.value.contiguous().numpy()
         self.is_poisoned = bool((tokens.query.sum() + tokens.key.sum()).isnan())
 
     def run(self, here: slice) -> None:
-        """Attend with some of the heads."""
-        n_columns = self.positions.shape[1]
-        rows = max(1, min(self.tokens.query.shape[2], _TILE // n_columns))
-        buffer = torch.empty(rows * n_columns, dtype=self.tokens.query.dtype)
-        for place in range(here.start, here.stop):
-            self._head(*divmod(place, self.n_heads), rows, buffer)
+        """Attend with some of the heads, as many of a batch item at once as a tile holds."""
+        n_heads, n_queries = self.tokens.query.shape[1:3]
+        candidates = self.tokens.candidates
+        n_columns = self.tokens.key.shape[2] if candidates is None else candidates.shape[1]
+        n_rows = max(1, min(n_queries, _TILE // n_columns))
+        n_at_once = max(1, _TILE // (n_columns * n_queries)) if n_rows == n_queries else 1
+        buffer = self.tokens.query.new_empty(n_at_once * n_rows * n_columns)
+        start = here.start
+        while start < here.stop:
+            item, h = divmod(start, n_heads)
+            n = min(n_heads - h, n_at_once, here.stop - start)
+            self._heads(item, slice(h, h + n), n_rows, buffer)
+            start += n
 
-    def _head(self, b: int, h: int, rows: int, buffer: Tensor) -> None:
+    def _heads(self, item: int, heads: slice, n_rows: int, buffer: Tensor) -> None:
+        """Attend with some heads of a batch item, row tile by row tile."""
         tokens = self.tokens
-        query, key = tokens.query[b, h], tokens.key[b, h]
-        positions = self.positions[b]
-        columns = key if tokens.candidates is None else key[positions]
-        itself = self._own_columns(b, len(query))
-        keep = self._nothing() if tokens.keep is None else tokens.keep[b, h].numpy()
-        for first in range(0, len(query), rows):
-            part = slice(first, min(first + rows, len(query)))
-            size = (part.stop - first) * len(positions)
-            scores = buffer[:size].view(-1, len(positions))
-            torch.mm(query[part], columns.T, out=scores)
-            self._finish(scores, b, h, part, columns, positions)
-            output = self.output[b, h, part].numpy()
+        query, key = tokens.query[item, heads], tokens.key[item, heads]
+        everyone = torch.arange(key.shape[1])
+        positions = everyone if tokens.candidates is None else tokens.candidates[item]
+        columns = key if tokens.candidates is None else key[:, positions]
+        itself = self._own_columns(positions)
+        keep = np.empty((1, 0, 0), self.weights.numpy().dtype)
+        for first in range(0, query.shape[1], n_rows):
+            part = slice(first, min(first + n_rows, query.shape[1]))
+            size = len(query) * (part.stop - first) * len(positions)
+            scores = buffer[:size].view(len(query), -1, len(positions))
+            torch.bmm(query[:, part], columns.mT, out=scores)
+            self._finish(scores, item, heads, part, columns, positions)
+            output = self.output[item, heads, part]
+            if self.is_poisoned:
+                poisoned = scores.clone().numpy()
+            if tokens.keep is not None:
+                keep = tokens.keep[item, heads, part].numpy()
             kernels.attend_rows(
                 scores.numpy(),
                 first,
                 positions.numpy(),
                 itself,
-                self._own_scores(b, h, part),
+                self._own_scores(item, heads, part),
                 tokens.scale if self.is_plain else 1.0,
                 tokens.is_causal,
                 _MODES[tokens.include_self],
-                self.values[b, h],
-                keep[part],
-                output,
-                self.indices[b, h, part].numpy(),
-                self.weights[b, h, part].numpy(),
+                *_flat(self.value[item, heads]),
+                keep,
+                *_flat(output),
+                output.shape[2],
+                self.indices[item, heads, part].numpy(),
+                self.weights[item, heads, part].numpy(),
             )
             if self.is_poisoned:
-                kernels.poison_rows(scores.numpy(), output)
+                kernels.poison_rows(poisoned, output.numpy())
 
     def _finish(
-        self, scores: Tensor, b: int, h: int, part: slice, columns: Tensor, positions: Tensor
+        self,
+        scores: Tensor,
+        item: int,
+        heads: slice,
+        part: slice,
+        columns: Tensor,
+        positions: Tensor,
     ) -> None:
         """Turn products into scores in place, as far as the loops do not."""
         tokens = self.tokens
         if tokens.squared:
-            query = tokens.query[b, h, part]
-            squares = query.square().sum(-1)[:, None] + columns.square().sum(-1)
+            squares = tokens.query[item, heads, part].square().sum(-1)[:, :, None]
+            squares = squares + columns.square().sum(-1)[:, None]
             torch.sub(squares, scores, alpha=2, out=scores)
             scores.clamp_min_(0).sqrt_().mul_(-tokens.scale)
         elif not self.is_plain:
             scores.mul_(tokens.scale)
         if tokens.bias is not None:
-            bias = tokens.bias[b, h, part]
-            scores.add_(bias if tokens.candidates is None else bias[:, positions])
+            bias = tokens.bias[item, heads, part]
+            scores.add_(bias if tokens.candidates is None else bias[..., positions])
         if tokens.padding is not None:
-            scores.masked_fill_(tokens.padding[b, positions], -torch.inf)
+            scores.masked_fill_(tokens.padding[item, positions], -torch.inf)
 
-    def _own_columns(self, b: int, n_queries: int) -> Array:
+    def _own_columns(self, positions: Tensor) -> Array:
         """Column of every token itself; -1 where it is no candidate."""
-        if self.tokens.candidates is None:
-            return np.arange(n_queries)
-        own = np.full(max(n_queries, self.tokens.key.shape[2]), -1)
-        own[self.positions[b].numpy()] = np.arange(self.positions.shape[1])
+        own = np.full(max(self.tokens.query.shape[2], self.tokens.key.shape[2]), -1)
+        own[positions.numpy()] = np.arange(len(positions))
         return own
 
-    def _own_scores(self, b: int, h: int, part: slice) -> Array:
+    def _own_scores(self, item: int, heads: slice, part: slice) -> Array:
         """Score of every token to itself, where it always takes part; else empty."""
         tokens = self.tokens
         if tokens.include_self != "always":
-            return np.empty(0, self.values.dtype)
-        query, key = tokens.query[b, h, part], tokens.key[b, h, part]
+            return np.empty((0, 0), self.weights.numpy().dtype)
+        query, key = tokens.query[item, heads, part], tokens.key[item, heads, part]
         if tokens.squared:
             own = -(query - key).square().sum(-1).sqrt() * tokens.scale
         else:
             own = (query * key).sum(-1) * (1.0 if self.is_plain else tokens.scale)
         if tokens.bias is not None:
-            own = own + tokens.bias[b, h].diagonal()[part]
+            own = own + tokens.bias[item, heads].diagonal(dim1=1, dim2=2)[:, part]
         if tokens.padding is not None:
-            own = own.masked_fill(tokens.padding[b, part], -torch.inf)
-        return own.numpy()  # type: ignore[no-any-return]
-
-    def _nothing(self) -> Array:
-        return np.empty((0, 0), self.values.dtype)
+            own = own.masked_fill(tokens.padding[item, part], -torch.inf)
+        result: Array = own.numpy()
+        return result
 
 
 def _in_working_precision(tokens: Tokens) -> Tokens:

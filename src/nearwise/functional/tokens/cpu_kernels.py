@@ -1,7 +1,8 @@
 """Compiled CPU loops of the k-NN attention over tokens.
 
 They release the interpreter lock and start no threads of their own; `cpu` runs them on ranges of
-heads. Rows are named by their number: slicing one off would cost more than summing it up.
+heads. Rows are named by where they start in a flat array: slicing one off would cost more than
+summing it up, and heads that lie interleaved in memory need no copy.
 """
 
 import math
@@ -27,9 +28,9 @@ def lanes_for(n_wanted, n_columns):  # type: ignore[no-untyped-def]
 
 
 @reordered
-def _lane_maxima(rows, i, n_columns, lanes):  # type: ignore[no-untyped-def]
+def _lane_maxima(rows, i, n_columns, n_lanes, lanes):  # type: ignore[no-untyped-def]
     """Write the largest scores of interleaved lanes: lane l holds the columns l, l + L, ..."""
-    n_lanes = np.uint64(lanes.shape[0])
+    n_lanes = np.uint64(n_lanes)
     for lane in range(n_lanes):
         lanes[lane] = rows[i, lane]
     for start in range(n_lanes, np.uint64(n_columns), n_lanes):
@@ -40,27 +41,31 @@ def _lane_maxima(rows, i, n_columns, lanes):  # type: ignore[no-untyped-def]
 
 @reordered
 def _count_larger(scores, n, ranks):  # type: ignore[no-untyped-def]
-    """Write how many of the first `n` scores are larger than each of them."""
-    for j in range(np.uint64(n)):
+    """Write how many of the first `n` scores are larger than each of them.
+
+    `scores` and `ranks` have room for `n` rounded up to 32: what is written behind `n` is not
+    looked at, and loops over whole vector registers leave no rest to be done one by one.
+    """
+    n_padded = (np.uint64(n) + np.uint64(31)) & ~np.uint64(31)
+    for j in range(n_padded):
         ranks[j] = 0
     for i in range(np.uint64(n)):
         score = scores[i]
-        for j in range(np.uint64(n)):
+        for j in range(n_padded):
             ranks[j] += np.int32(score > scores[j])
 
 
 @reordered
-def _collect(rows, i, n_columns, lanes, n_wanted, ranks, found, places):  # type: ignore[no-untyped-def]
+def _collect(rows, i, n_columns, n_lanes, lanes, n_wanted, ranks, found, places):  # type: ignore[no-untyped-def]
     """Collect the scores that may be among the best, and their columns; return how many.
 
     The n-th largest of the lanes' maxima is reached by at least n columns, and no column that
     does not reach it is among the best n. Only lanes that reach it are looked through.
     """
-    n_lanes = lanes.shape[0]
     lowest = rows.dtype.type(-3e38)  # all scores but -inf
     limit = lowest
     if n_columns >= n_lanes > n_wanted:
-        _lane_maxima(rows, i, n_columns, lanes)
+        _lane_maxima(rows, i, n_columns, n_lanes, lanes)
         _count_larger(lanes, n_lanes, ranks)
         limit = rows.dtype.type(np.inf)
         for lane in range(n_lanes):
@@ -83,13 +88,13 @@ def _collect(rows, i, n_columns, lanes, n_wanted, ranks, found, places):  # type
 
 @compiled
 def _select(  # type: ignore[no-untyped-def]
-    rows, i, n_columns, n, scores, columns, lanes, ranks, found, places
+    rows, i, n_columns, n_lanes, n, scores, columns, lanes, ranks, found, places
 ):
     """Write the best `n` columns of a row in descending order, ties by lowest column.
 
     Return how many there are.
     """
-    count = _collect(rows, i, n_columns, lanes, n, ranks, found, places)
+    count = _collect(rows, i, n_columns, n_lanes, lanes, n, ranks, found, places)
     _count_larger(found, count, ranks)
     filled = min(n, count)
     for s in range(filled):
@@ -140,22 +145,24 @@ def _weigh(scores, columns, count, scale, i, indices, weights):  # type: ignore[
 
 
 @reordered
-def _add_up(i, count, indices, weights, keep, value, output):  # type: ignore[no-untyped-def]
+def _add_up(  # type: ignore[no-untyped-def]
+    i, count, indices, weights, keep, value, value_start, value_step, output, start, width
+):
     """Write the weighted sum of the selected values."""
-    for c in range(np.uint64(output.shape[1])):
-        output[i, c] = 0
+    for c in range(np.uint64(width)):
+        output[start + c] = 0
     for s in range(count):
-        j = np.uint64(indices[i, s])
+        row = np.uint64(value_start + indices[i, s] * value_step)
         weight = weights[i, s]
         if keep.shape[0] > 0:
             weight *= keep[i, s]
-        for c in range(np.uint64(output.shape[1])):
-            output[i, c] += weight * value[j, c]
+        for c in range(np.uint64(width)):
+            output[start + c] += weight * value[row + c]
 
 
 @compiled
 def attend_rows(  # type: ignore[no-untyped-def]
-    rows,
+    scores,
     first,
     positions,
     itself,
@@ -164,134 +171,180 @@ def attend_rows(  # type: ignore[no-untyped-def]
     is_causal,
     mode,
     value,
+    value_steps,
     keep,
     output,
+    output_steps,
+    width,
     indices,
     weights,
 ):
-    """Select, weigh and add up for a tile of queries of one head.
+    """Select, weigh and add up for a tile of queries of one or more heads.
 
-    `rows` (b, C) holds the scores of queries ``first .. first + b`` to the candidates, whose key
-    positions `positions` (C,) gives ascending; `itself` (N,) is each token's own column, or -1.
-    `mode` 0 takes the token itself as it comes, 1 always (its score is `own`), 2 never.
-    `output` (b, Dv), `indices` (b, K) and `weights` (b, K) are written; `keep` is (b, K) or empty.
+    `scores` (G, b, C) of queries ``first .. first + b`` to the candidates are used up; their key
+    positions `positions` (C,) ascend; `itself` (N,) is each token's own column, or -1. `mode` 0
+    takes the token itself as it comes, 1 always (its score is `own` (G, b)), 2 never. `indices`
+    (G, b, K) and `weights` (G, b, K) are written, and `output`; `keep` is (G, b, K) or empty.
+    Row j of head g starts at ``steps[0] * g + steps[1] * j`` of the flat `value` and `output`,
+    which is that of the tile, and has `width` numbers.
     """
-    n_slots = indices.shape[1]
-    scale = rows.dtype.type(scale)
-    lanes = np.empty(lanes_for(n_slots, rows.shape[1]), rows.dtype)
-    found = np.empty(rows.shape[1] + 1, rows.dtype)
-    places = np.empty(rows.shape[1] + 1, np.int64)
-    ranks = np.empty(rows.shape[1] + 1, np.int32)
-    scores = np.empty(n_slots, rows.dtype)
+    n_slots, n_all = indices.shape[2], scores.shape[2]
+    scale = scores.dtype.type(scale)
+    n_lanes = lanes_for(n_slots, n_all)
+    lanes = np.empty(n_lanes + 32, scores.dtype)
+    found = np.empty(n_all + 32, scores.dtype)
+    places = np.empty(n_all + 32, np.int64)
+    ranks = np.empty(n_all + 32, np.int32)
+    best = np.empty(n_slots, scores.dtype)
     columns = np.empty(n_slots, np.int64)
-    for i in range(rows.shape[0]):
-        at = first + i
-        n_columns = rows.shape[1]
-        if is_causal:
-            n_columns = np.searchsorted(positions, at + 1)
-        if mode > 0 and itself[at] >= 0:
-            rows[i, itself[at]] = -np.inf
-        forced = mode == 1 and own[i] > -np.inf
-        n_free = n_slots - 1 if forced else n_slots
-        count = 0
-        if n_free > 0 and n_columns > 0:
-            count = _select(
-                rows, i, n_columns, n_free, scores, columns, lanes, ranks, found, places
+    for g in range(scores.shape[0]):
+        rows, at_slot, weight = scores[g], indices[g], weights[g]
+        kept = keep[min(g, keep.shape[0] - 1)]
+        for i in range(rows.shape[0]):
+            at = first + i
+            n_columns = np.searchsorted(positions, at + 1) if is_causal else n_all
+            if mode > 0 and itself[at] >= 0:
+                rows[i, itself[at]] = -np.inf
+            forced = mode == 1 and own[g, i] > -np.inf
+            n_free = n_slots - 1 if forced else n_slots
+            count = 0
+            if n_free > 0 and n_columns > 0:
+                count = _select(
+                    rows, i, n_columns, n_lanes, n_free, best, columns, lanes, ranks, found, places
+                )
+            for s in range(count):
+                columns[s] = positions[columns[s]]
+            if forced:
+                _insert_itself(own[g, i], at, best, columns, count)
+                count += 1
+            _weigh(best, columns, count, scale, i, at_slot, weight)
+            _add_up(
+                i,
+                count,
+                at_slot,
+                weight,
+                kept,
+                value,
+                np.uint64(value_steps[0] * g),
+                value_steps[1],
+                output,
+                np.uint64(output_steps[0] * g + output_steps[1] * i),
+                width,
             )
-        for s in range(count):
-            columns[s] = positions[columns[s]]
-        if forced:
-            _insert_itself(own[i], at, scores, columns, count)
-            count += 1
-        _weigh(scores, columns, count, scale, i, indices, weights)
-        _add_up(i, count, indices, weights, keep, value, output)
 
 
 @compiled
-def poison_rows(rows, output):  # type: ignore[no-untyped-def]
-    """Write NaN into the output of queries one of whose scores is NaN."""
-    for i in range(rows.shape[0]):
-        if np.isnan(rows[i]).any():
-            output[i, :] = np.nan
+def poison_rows(scores, output):  # type: ignore[no-untyped-def]
+    """Write NaN into the output (G, b, Dv) of queries one of whose scores (G, b, C) is NaN."""
+    for g in range(scores.shape[0]):
+        for i in range(scores.shape[1]):
+            if np.isnan(scores[g, i]).any():
+                output[g, i, :] = np.nan
 
 
 @reordered
-def _slope(i, j, grad_output, value):  # type: ignore[no-untyped-def]
-    """Return the dot product of an output's gradient and a value."""
-    total = value[0, 0] * 0
-    for c in range(np.uint64(value.shape[1])):
-        total += grad_output[i, c] * value[j, c]
+def _dot(a, a_start, b, b_start, width):  # type: ignore[no-untyped-def]
+    total = a[0] * 0
+    for c in range(np.uint64(width)):
+        total += a[a_start + c] * b[b_start + c]
     return total
 
 
 @reordered
-def _add_row(total, i, factor, rows, j):  # type: ignore[no-untyped-def]
-    for c in range(np.uint64(rows.shape[1])):
-        total[i, c] += factor * rows[j, c]
+def _add_row(total, start, factor, rows, row_start, width):  # type: ignore[no-untyped-def]
+    for c in range(np.uint64(width)):
+        total[start + c] += factor * rows[row_start + c]
 
 
 @reordered
-def _pull_together(i, j, slope, query, key, grad_query, grad_key):  # type: ignore[no-untyped-def]
+def _pull_together(  # type: ignore[no-untyped-def]
+    slope, query, q, key, k, grad_query, grad_q, grad_key, grad_k, width
+):
     """Add the gradient of minus the distance, times `slope`; 0 where the two are the same."""
     total = 0.0
-    for c in range(np.uint64(query.shape[1])):
-        gap = query[i, c] - key[j, c]
+    for c in range(np.uint64(width)):
+        gap = query[q + c] - key[k + c]
         total += gap * gap
     if total == 0.0:
         return
     factor = slope / math.sqrt(total)
-    for c in range(np.uint64(query.shape[1])):
-        pull = query.dtype.type(factor * (query[i, c] - key[j, c]))
-        grad_query[i, c] -= pull
-        grad_key[j, c] += pull
+    for c in range(np.uint64(width)):
+        pull = query.dtype.type(factor * (query[q + c] - key[k + c]))
+        grad_query[grad_q + c] -= pull
+        grad_key[grad_k + c] += pull
+
+
+@compiled
+def _row(steps, g, i):  # type: ignore[no-untyped-def]
+    return np.uint64(steps[0] * g + steps[1] * i)
 
 
 @compiled
 def backward_rows(  # type: ignore[no-untyped-def]
     query,
+    query_steps,
     key,
+    key_steps,
     value,
+    value_steps,
+    grad_output,
+    output_steps,
     indices,
     weights,
     keep,
-    grad_output,
     grad_weights,
     scale,
     squared,
+    width,
+    value_width,
     grad_query,
+    grad_query_steps,
     grad_key,
+    grad_key_steps,
     grad_value,
+    grad_value_steps,
     grad_scores,
 ):
-    """Add up the gradients of one head; all arrays are of one head, gradients start at 0.
+    """Add up the gradients of the heads of one batch item; gradients start at 0.
 
-    `grad_scores` (N, K) receives the gradient of every selected score.
+    Flat arrays and their steps as in `attend_rows`; the others are (H, N, K), `keep` may be empty.
+    `grad_scores` receives the gradient of every selected score.
     """
-    for i in range(query.shape[0]):
-        mean = 0.0
-        for s in range(indices.shape[1]):
-            if indices[i, s] < 0:
-                break
-            j = np.uint64(indices[i, s])
-            weight = weights[i, s]
-            slope = _slope(i, j, grad_output, value)
-            kept = weight
-            if keep.shape[0] > 0:
-                slope *= keep[i, s]
-                kept *= keep[i, s]
-            _add_row(grad_value, j, kept, grad_output, i)
-            slope += grad_weights[i, s]
-            grad_scores[i, s] = slope
-            mean += weight * slope
-        for s in range(indices.shape[1]):
-            if indices[i, s] < 0:
-                break
-            j = np.uint64(indices[i, s])
-            slope = weights[i, s] * (grad_scores[i, s] - mean)
-            grad_scores[i, s] = slope
-            if squared:
-                _pull_together(i, j, slope * scale, query, key, grad_query, grad_key)
-            else:
-                factor = query.dtype.type(slope * scale)
-                _add_row(grad_query, i, factor, key, j)
-                _add_row(grad_key, j, factor, query, i)
+    for g in range(indices.shape[0]):
+        at, slot_weights, slopes = indices[g], weights[g], grad_scores[g]
+        kept, from_weights = keep[min(g, keep.shape[0] - 1)], grad_weights[g]
+        for i in range(at.shape[0]):
+            q, grad_q = _row(query_steps, g, i), _row(grad_query_steps, g, i)
+            out = _row(output_steps, g, i)
+            mean = 0.0
+            for s in range(at.shape[1]):
+                j = at[i, s]
+                if j < 0:
+                    break
+                weight = slot_weights[i, s]
+                v = _row(value_steps, g, j)
+                slope = _dot(grad_output, out, value, v, value_width)
+                factor = weight
+                if kept.shape[0] > 0:
+                    slope *= kept[i, s]
+                    factor *= kept[i, s]
+                grad_v = _row(grad_value_steps, g, j)
+                _add_row(grad_value, grad_v, factor, grad_output, out, value_width)
+                slope += from_weights[i, s]
+                slopes[i, s] = slope
+                mean += weight * slope
+            for s in range(at.shape[1]):
+                j = at[i, s]
+                if j < 0:
+                    break
+                slope = slot_weights[i, s] * (slopes[i, s] - mean)
+                slopes[i, s] = slope
+                k, grad_k = _row(key_steps, g, j), _row(grad_key_steps, g, j)
+                if squared:
+                    _pull_together(
+                        slope * scale, query, q, key, k, grad_query, grad_q, grad_key, grad_k, width
+                    )
+                else:
+                    factor = query.dtype.type(slope * scale)
+                    _add_row(grad_query, grad_q, factor, key, k, width)
+                    _add_row(grad_key, grad_k, factor, query, q, width)

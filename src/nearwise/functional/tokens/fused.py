@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu
+from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
 from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
 
 
@@ -69,7 +69,7 @@ def _forward(
 def _(query: Tensor, key: Tensor, value: Tensor, n_neighbors: int, *_: Any) -> tuple[Tensor, ...]:
     slots = (*query.shape[:-1], n_neighbors)
     return (
-        value.new_empty((*query.shape[:-1], value.shape[-1])),
+        interleaved(value.new_empty((*query.shape[:-1], value.shape[-1]))),
         query.new_empty(slots, dtype=torch.int32),
         value.new_empty(slots),
     )
@@ -119,8 +119,12 @@ def _(
     grad_output: Tensor,
     grad_weights: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    given = (query, key, value, weights)
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in given)  # type: ignore[return-value]
+    return (
+        interleaved(query),
+        interleaved(key),
+        interleaved(value),
+        weights.new_empty(weights.shape),
+    )
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -142,8 +146,8 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
         keep,
         indices,
         weights,
-        grad_output.contiguous(),
-        grad_weights.contiguous(),
+        grad_output,
+        grad_weights,
     )
     grad_bias = None
     if ctx.bias_shape is not None:

@@ -208,9 +208,7 @@ class _Forward:
 def _in_working_precision(tokens: Tokens) -> Tokens:
     """Detach, and bring half precision to single."""
 
-    def work(x: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
+    def work(x: Tensor) -> Tensor:
         x = x.detach()
         return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
@@ -219,6 +217,6 @@ def _in_working_precision(tokens: Tokens) -> Tokens:
         query=work(tokens.query),
         key=work(tokens.key),
         value=work(tokens.value),
-        bias=work(tokens.bias),
-        keep=work(tokens.keep),
+        bias=None if tokens.bias is None else work(tokens.bias),
+        keep=None if tokens.keep is None else work(tokens.keep),
     )

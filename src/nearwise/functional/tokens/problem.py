@@ -114,11 +114,13 @@ def make_problem(
     batch, heads = (1,) * (2 - len(lead)) + tuple(lead) if len(lead) != 1 else (lead[0], 1)
     chosen = _check_candidates(candidates, batch, n_keys)
     _check_neighbors(n_neighbors, n_keys, chosen, include_self)
-    four = [x.reshape(batch, heads, *x.shape[-2:]) for x in (query, key, value)]
+    query4, key4, value4 = (x.reshape(batch, heads, *x.shape[-2:]) for x in (query, key, value))
     if metric == "cosine":
-        four[0], four[1] = F.normalize(four[0], dim=-1), F.normalize(four[1], dim=-1)
+        query4, key4 = F.normalize(query4, dim=-1), F.normalize(key4, dim=-1)
     return Tokens(
-        *four,
+        query4,
+        key4,
+        value4,
         n_neighbors=n_neighbors,
         squared=metric == "l2",
         scale=scale,

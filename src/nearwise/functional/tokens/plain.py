@@ -16,8 +16,11 @@ def attend_plain(tokens: Tokens) -> Found:
         indices = _select(tokens)
     scores = _selected_scores(tokens, indices)
     nobody = (indices < 0).all(dim=-1, keepdim=True)
-    scores = _at_least_single(scores.masked_fill(nobody, 0.0))
-    weights = torch.softmax(scores, dim=-1).masked_fill(nobody, 0.0).to(tokens.value.dtype)
+    weights = (
+        torch.softmax(scores.masked_fill(nobody, 0.0), dim=-1)
+        .masked_fill(nobody, 0.0)
+        .to(tokens.value.dtype)
+    )
     kept = weights if tokens.keep is None else weights * tokens.keep
     values = _gather(tokens.value, indices.clamp_min(0))
     output = (kept[..., None, :] @ values)[..., 0, :]
@@ -71,8 +74,9 @@ def _all_scores(tokens: Tokens) -> Tensor:
 def _selected_scores(tokens: Tokens, indices: Tensor) -> Tensor:
     """Differentiable scores (B, H, N, K) of the selected pairs, -inf in empty slots."""
     at = indices.clamp_min(0)
-    keys = _gather(tokens.key, at)
-    query = tokens.query[..., None, :]
+    # In single precision at least: products of half precision numbers overflow.
+    keys = _at_least_single(_gather(tokens.key, at))
+    query = _at_least_single(tokens.query)[..., None, :]
     if tokens.squared:
         gaps = query - keys
         squares = gaps.square().sum(-1)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, pair_scores
 from nearwise.functional.tokens.problem import Found, Tokens
 
 
@@ -22,7 +23,7 @@ def attend_plain(tokens: Tokens) -> Found:
         .to(tokens.value.dtype)
     )
     kept = weights if tokens.keep is None else weights * tokens.keep
-    values = _gather(tokens.value, indices.clamp_min(0))
+    values = gather_tokens(tokens.value, indices.clamp_min(0))
     output = (kept[..., None, :] @ values)[..., 0, :]
     return Found(output, indices.to(torch.int32), weights)
 
@@ -54,7 +55,7 @@ def _select(tokens: Tokens) -> Tensor:
 
 def _all_scores(tokens: Tokens) -> Tensor:
     """Scores of all pairs, -inf where a pair is forbidden; float32 or float64."""
-    query, key = (_at_least_single(x) for x in (tokens.query, tokens.key))
+    query, key = (at_least_single(x) for x in (tokens.query, tokens.key))
     products = query @ key.mT
     if tokens.squared:
         squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
@@ -74,27 +75,7 @@ def _all_scores(tokens: Tokens) -> Tensor:
 def _selected_scores(tokens: Tokens, indices: Tensor) -> Tensor:
     """Differentiable scores (B, H, N, K) of the selected pairs, -inf in empty slots."""
     at = indices.clamp_min(0)
-    # In single precision at least: products of half precision numbers overflow.
-    keys = _at_least_single(_gather(tokens.key, at))
-    query = _at_least_single(tokens.query)[..., None, :]
-    if tokens.squared:
-        gaps = query - keys
-        squares = gaps.square().sum(-1)
-        # The root has no slope at 0: there the gradient is 0.
-        same = squares == 0
-        scores = -torch.where(same, 0.0, squares.masked_fill(same, 1.0).sqrt()) * tokens.scale
-    else:
-        scores = (query * keys).sum(-1) * tokens.scale
+    scores = pair_scores(tokens.query, tokens.key, at, squared=tokens.squared, scale=tokens.scale)
     if tokens.bias is not None:
         scores = scores + tokens.bias.gather(-1, at)
     return scores.masked_fill(indices < 0, -torch.inf)
-
-
-def _gather(rows: Tensor, indices: Tensor) -> Tensor:
-    """Rows (B, H, M, D) at positions (B, H, N, K): (B, H, N, K, D)."""
-    flat = indices.flatten(2)[..., None].expand(-1, -1, -1, rows.shape[-1])
-    return rows.gather(2, flat).unflatten(2, indices.shape[2:])
-
-
-def _at_least_single(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

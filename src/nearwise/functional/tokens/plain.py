@@ -44,13 +44,19 @@ def _select(tokens: Tokens) -> Tensor:
     ranked = scores
     if tokens.include_self == "always":
         ranked = scores.masked_fill(itself & ~torch.isneginf(scores), torch.inf)
-    # torch.topk leaves the order of ties open; a stable sort does not.
-    first = ranked.sort(dim=-1, descending=True, stable=True).indices[..., : tokens.n_neighbors]
+    first = _first(ranked, tokens.n_neighbors)
     if tokens.include_self == "always":  # in the order of scores again
         first = first.sort(dim=-1).values
-        order = scores.gather(-1, first).sort(dim=-1, descending=True, stable=True).indices
-        first = first.gather(-1, order)
+        first = first.gather(-1, _first(scores.gather(-1, first), tokens.n_neighbors))
     return first.masked_fill(torch.isneginf(scores.gather(-1, first)), -1)
+
+
+def _first(scores: Tensor, n: int) -> Tensor:
+    """Positions of the `n` largest scores in descending order, ties by lowest index."""
+    if torch.onnx.is_in_onnx_export():  # ONNX's TopK promises that order of ties
+        return scores.topk(n, dim=-1).indices
+    # torch.topk leaves it open; a stable sort does not.
+    return scores.sort(dim=-1, descending=True, stable=True).indices[..., :n]
 
 
 def _all_scores(tokens: Tokens) -> Tensor:

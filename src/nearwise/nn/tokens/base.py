@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,7 @@ class TokenAttention(nn.Module):
         self.head_dim = head_dim or dim // num_heads
         self.scale = 1 / math.sqrt(self.head_dim)
         inner = self.head_dim * num_heads
-        place = {"device": device, "dtype": dtype}
+        place: Any = {"device": device, "dtype": dtype}
         self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias, **place)
         self.q_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
         self.k_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
@@ -145,6 +145,7 @@ class TokenAttention(nn.Module):
         masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
         query, key, value = self._split(self.qkv(x))
         output = self._attend(self.q_norm(query), self.k_norm(key), value, masks)
+        output = self._gated(output, x)
         return self.proj_drop(self.proj(output.transpose(1, 2).flatten(2)))
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,6 +158,10 @@ class TokenAttention(nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         """Attend: tensors (B, H, N, head_dim) in, one like them out."""
         raise NotImplementedError
+
+    def _gated(self, output: Tensor, x: Tensor) -> Tensor:
+        """Change the attended heads (B, H, N, head_dim) by what the tokens are."""
+        return output
 
     @property
     def _dropout(self) -> float:

@@ -89,7 +89,7 @@ class _Branching(nn.Module):
             self.convnn = ConvNNAttention(
                 self.n_convnn, num_heads, legacy_layout=legacy_layout, **options
             )
-        place = {name: options.get(name) for name in ("device", "dtype")}
+        place: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
         both = 0 < self.n_convnn < dim
         self.pointwise = nn.Linear(dim, dim, **place) if both else None
 
@@ -248,9 +248,7 @@ def split_width(dim: int, num_heads: int, ratio: float) -> int:
         If the ratio is outside [0, 1], or there is only one channel a head to share.
     """
     if not 0 <= ratio <= 1:
-        raise ValueError(
-            f"branch_ratio={ratio} must lie in [0, 1]: the share of ConvNN's channels."
-        )
+        raise ValueError(f"branch_ratio={ratio} must lie in [0, 1]: it is a share of channels.")
     if ratio in (0, 1):
         return int(ratio) * dim
     if dim < 2 * num_heads:

@@ -1,7 +1,7 @@
 """ConvNN: a convolution over the ranked neighbors of every token."""
 
 from dataclasses import replace
-from typing import Literal, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
@@ -128,7 +128,7 @@ class ConvNNAttention(TokenAttention):
         if similarity != "matmul":
             self.scale = 1.0
         more = 0 if convolution == "depthwise" else {"none": 0, "1d": 1, "2d": 2}[coordinates]
-        place = {"device": block.get("device"), "dtype": block.get("dtype")}
+        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
         self.conv = SlotConvolution(
             convolution, self.head_dim + more, self.head_dim, n_neighbors, **place
         )
@@ -159,12 +159,11 @@ class ConvNNAttention(TokenAttention):
 
     def _positions(self, n_tokens: int, like: Tensor) -> Tensor:
         """Positions (N, 1) or (N, 2) of the tokens, each in [-1, 1]."""
-        place = {"device": like.device, "dtype": like.dtype}
         if self.coordinates == "1d":
-            return torch.linspace(-1, 1, n_tokens, **place)[:, None]
+            return _spread(n_tokens, like)[:, None]
         n_prefix = self.sampling.num_prefix_tokens
         grid = grid_of(n_tokens - n_prefix, self.sampling.grid_size, n_prefix)
-        rows, columns = (torch.linspace(-1, 1, side, **place) for side in grid)
+        rows, columns = (_spread(side, like) for side in grid)
         where = torch.cartesian_prod(rows, columns)
         return torch.cat([where.new_zeros(n_prefix, 2), where])
 
@@ -227,7 +226,7 @@ class ConvNNAttention(TokenAttention):
         )
 
     def _compared(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys as the similarity compares them."""
+        """Bring queries and keys to what the similarity compares."""
         if self.similarity != "cosine":
             return query, key
         return F.normalize(query, dim=-1), F.normalize(key, dim=-1)
@@ -251,3 +250,8 @@ class ConvNNAttention(TokenAttention):
 
     def _raw(self, measured: Tensor) -> Tensor:
         return 1 / (measured + _FAR) if self._is_distance else measured
+
+
+def _spread(n: int, like: Tensor) -> Tensor:
+    """Spread positions evenly over [-1, 1]."""
+    return torch.linspace(-1, 1, n, device=like.device, dtype=like.dtype)

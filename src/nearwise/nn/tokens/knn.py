@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +76,7 @@ class KNNAttention(TokenAttention):
         self.sampling = sampling or Sampling()
         if metric != "matmul":
             self.scale = 1.0
-        place = {"device": block.get("device"), "dtype": block.get("dtype")}
+        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
         if learned_temperature:
             self.log_scale = nn.Parameter(torch.zeros(num_heads, **place))
         if null_neighbor:

@@ -1,6 +1,6 @@
 """Attention within a sliding window along the sequence."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +81,7 @@ class LocalAttention(TokenAttention):
         super().__init__(dim, num_heads, **block)
         if window_size < 1:
             raise ValueError(f"window_size={window_size} must be positive.")
-        place = {"device": block.get("device"), "dtype": block.get("dtype")}
+        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
         self.window_size, self.causal, self.exact_window = window_size, causal, exact_window
         self.legacy_layout, self.rotary_offset = legacy_layout, rotary_offset
         self.norm = nn.LayerNorm(dim, **place) if prenorm else nn.Identity()
@@ -124,6 +124,11 @@ class LocalAttention(TokenAttention):
             query = F.normalize(query, dim=-1) * self.q_scale
             key = F.normalize(key, dim=-1) * self.k_scale
         return query, key, value
+
+    def _gated(self, output: Tensor, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return output
+        return output * self.gate(x).sigmoid().transpose(1, 2)[..., None]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         n_tokens, window = query.shape[2], self.window_size

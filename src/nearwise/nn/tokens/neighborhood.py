@@ -73,7 +73,7 @@ class _NeighborhoodAttention(TokenAttention):
         return torch.cat([first, local], dim=2)
 
     def _of_prefix(self, masks: Masks, query: Tensor) -> Masks:
-        """The masks of the class and register tokens, which attend to all tokens."""
+        """Take the part of the masks for class and register tokens, which attend to all."""
         if masks.is_causal:
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
         mask = masks.attn_mask

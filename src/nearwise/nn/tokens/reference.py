@@ -69,7 +69,8 @@ def load_reference_layer(
     )
     """
     state = {key: torch.as_tensor(value) for key, value in state_dict.items()}
-    layer = build_reference_layer(name, kwargs, legacy_layout=legacy_layout)
+    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten: draw for free
+        layer = build_reference_layer(name, kwargs, legacy_layout=legacy_layout)
     if state:
         layer.to(next(iter(state.values())).dtype)
     load_weights(layer, reference_state(name, state), name)
@@ -242,7 +243,7 @@ def _branching_state(state: State) -> State:
     for key, value in state.items():
         branch, _, rest = key.partition(".")
         parts.setdefault(branch, {})[rest] = value
-    renamed = {}
+    renamed: State = {}
     for branch, ours, rename in (
         ("convnn", "convnn", _convnn_state),
         ("conv1d", "convolution", _conv1d_state),
@@ -304,7 +305,9 @@ def _local_state(state: State) -> State:
     return renamed
 
 
-def _neighborhood(a: Arguments, layer: type[nn.Module]) -> nn.Module:
+def _neighborhood(
+    a: Arguments, layer: type[NeighborhoodAttention1D | NeighborhoodAttention2D]
+) -> nn.Module:
     def pair(size: Any) -> Any:
         return tuple(size) if isinstance(size, list) else size
 

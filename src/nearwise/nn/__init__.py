@@ -42,10 +42,12 @@ from nearwise.nn.network import (
 )
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
 from nearwise.nn.tokens import (
+    TOKEN_LAYERS,
     BranchingAttention,
     BranchingConv,
     ConvNNAttention,
     KNNAttention,
+    KNNMultiheadAttention,
     KvtAttention,
     LocalAttention,
     MultiHeadAttention,
@@ -55,10 +57,14 @@ from nearwise.nn.tokens import (
     SparseAttention,
     TokenConvolution,
     load_reference_layer,
+    token_layer,
+    transformers_attention,
 )
 from nearwise.nn.vision import ImageEmbedder
+from nearwise.nn.vit import VisionTransformer, load_reference_vit
 
 __all__ = [
+    "TOKEN_LAYERS",
     "BranchingAttention",
     "BranchingConv",
     "CategoricalEmbedding",
@@ -69,6 +75,7 @@ __all__ = [
     "IdentityEmbedder",
     "ImageEmbedder",
     "KNNAttention",
+    "KNNMultiheadAttention",
     "KvtAttention",
     "LearnedDistanceAttention",
     "LocalAttention",
@@ -90,6 +97,7 @@ __all__ = [
     "TabularMLP",
     "TokenConvolution",
     "UniformAttention",
+    "VisionTransformer",
     "build_network",
     "contrastive",
     "describe_neighborhood",
@@ -98,6 +106,7 @@ __all__ = [
     "leave_one_out_nll",
     "leave_self_out",
     "load_reference_layer",
+    "load_reference_vit",
     "margin_contrastive",
     "neighbor_probabilities",
     "neighbor_vote",
@@ -105,6 +114,8 @@ __all__ = [
     "soft_cross_entropy",
     "soft_targets",
     "supervised_contrastive",
+    "token_layer",
+    "transformers_attention",
     "vote_nll",
     "weight_entropy",
 ]

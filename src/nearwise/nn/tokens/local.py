@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.dense import checked_padding, expanded_mask, refuse_lonely
 from nearwise.nn.tokens.rotary import RotaryPositions
 
@@ -110,6 +110,7 @@ class LocalAttention(TokenAttention):
         candidates: Tensor | None = None,
     ) -> Tensor:
         """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates."""
+        check_tokens(x, self.dim)
         return super().forward(
             self.norm(x),
             attn_mask,

@@ -25,9 +25,7 @@ def part(recorded, prefix):
 
 def build(meta, recorded, legacy_layout=True):
     weights = part(recorded, "sd.")
-    return load_reference_layer(
-        meta["layer"], meta["kwargs"], weights, legacy_layout=legacy_layout
-    )
+    return load_reference_layer(meta["layer"], meta["kwargs"], weights, legacy_layout=legacy_layout)
 
 
 def test_there_are_fixtures():
@@ -114,7 +112,10 @@ def test_every_ratio_of_branches_that_exists_there_loads_here():
     kwargs = {"d_hidden": 12, "num_heads": 3, "K": 3, "kernel_size": 3}
     convnn = {f"convnn.W_{x}.weight": torch.randn(12, 12) for x in "qkvo"}
     convnn["convnn.conv.weight"] = torch.ones(4, 1, 3)
-    unused = {"pointwise_linear.weight": torch.ones(12, 12), "pointwise_linear.bias": torch.ones(12)}
+    unused = {
+        "pointwise_linear.weight": torch.ones(12, 12),
+        "pointwise_linear.bias": torch.ones(12),
+    }
     layer = load_reference_layer(
         "BranchConv", {**kwargs, "branch_ratio": 1}, {**convnn, **unused}, legacy_layout=True
     )
@@ -132,5 +133,5 @@ def test_mistakes_are_named():
         load_reference_layer("MultiHeadAttention", {**kwargs, "heads": 2}, eye)
     with pytest.raises(ValueError, match="needs the arguments num_heads"):
         load_reference_layer("MultiHeadAttention", {"d_hidden": 8}, eye)
-    with pytest.raises(ValueError, match="do not fit MultiHeadAttention: proj.weight should be"):
+    with pytest.raises(ValueError, match=r"do not fit MultiHeadAttention: proj\.weight should be"):
         load_reference_layer("MultiHeadAttention", {"d_hidden": 16, "num_heads": 2}, eye)

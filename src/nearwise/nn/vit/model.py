@@ -109,7 +109,9 @@ class VisionTransformer(nn.Module):
             if random_state is not None:
                 torch.manual_seed(random_state)
             self.patch_embed = PatchEmbedding(patch_size, in_channels, dim, patch_norm)
-            self.prefix_tokens = nn.Parameter(torch.empty(1, self.num_prefix_tokens, dim))
+            self.prefix_tokens: nn.Parameter | None = None
+            if self.num_prefix_tokens:
+                self.prefix_tokens = nn.Parameter(torch.empty(1, self.num_prefix_tokens, dim))
             self.positions = TokenPositions(positions, self.grid_size, self.num_prefix_tokens, dim)
             self.blocks = nn.Sequential(
                 *(
@@ -155,7 +157,8 @@ class VisionTransformer(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
+        if self.prefix_tokens is not None:
+            nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Return the tokens (B, prefix + N, dim) behind the last layer and norm.
@@ -171,9 +174,10 @@ class VisionTransformer(nn.Module):
                 f"{tuple(images.shape)}. Resize them, or set image_size and in_channels."
             )
         tokens = self.patch_embed(images)
-        prefix = self.prefix_tokens.expand(len(tokens), -1, -1)
-        tokens = self.positions(torch.cat([prefix.to(tokens.dtype), tokens], dim=1))
-        features: Tensor = self.norm(self.blocks(tokens))
+        if self.prefix_tokens is not None:
+            prefix = self.prefix_tokens.expand(len(tokens), -1, -1)
+            tokens = torch.cat([prefix.to(tokens.dtype), tokens], dim=1)
+        features: Tensor = self.norm(self.blocks(self.positions(tokens)))
         return features
 
     def forward(self, images: Tensor) -> Tensor:

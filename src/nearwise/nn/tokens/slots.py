@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.pairs import gather_tokens
+from nearwise.functional.tokens.slots import slot_sum
 
 Convolution = Literal["standard", "depthwise", "depthwise-separable"]
 
@@ -67,15 +68,13 @@ class SlotConvolution(nn.Module):
         -------
         output : Tensor of shape (B, H, N, out_width)
         """
-        if self.kind == "depthwise":
-            value = value[..., : self.out_width]
-        neighbors = gather_tokens(value, indices.long().clamp_min(0))
         if self.kind == "standard":
+            neighbors = gather_tokens(value, indices.long().clamp_min(0))
             flat = self.weight.permute(2, 1, 0).flatten(0, 1)  # (K * in, out), slot by slot
             return (weights[..., None] * neighbors).flatten(-2) @ flat
-        factors = weights[..., None] * self.weight[:, 0].T
-        output = (factors * neighbors).sum(-2)
-        return output if self.kind == "depthwise" else self.pointwise(output)
+        if self.kind == "depthwise":
+            return slot_sum(value[..., : self.out_width], indices, weights, self.weight[:, 0].T)
+        return self.pointwise(slot_sum(value, indices, weights, self.weight[:, 0].T))
 
     def extra_repr(self) -> str:
         """Tell the kind and how many slots."""

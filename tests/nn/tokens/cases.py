@@ -54,6 +54,7 @@ CASES = [
     Case("attention", MultiHeadAttention, {}, equivariant=True),
     Case("attention-norm", MultiHeadAttention, {"qk_norm": True, "qkv_bias": True}, True),
     Case("knn", KNNAttention, K5, equivariant=True),
+    Case("knn-norm", KNNAttention, {**K5, "qk_norm": True, "qkv_bias": True}, equivariant=True),
     Case("knn-cosine", KNNAttention, {**K5, "metric": "cosine"}, equivariant=True),
     Case("knn-l2", KNNAttention, {**K5, "metric": "l2", "include_self": "always"}, True),
     Case(

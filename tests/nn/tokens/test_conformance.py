@@ -108,6 +108,18 @@ def test_any_dtype(case, dtype):
 
 
 @each_case
+def test_mixed_precision_trains(case):
+    layer = case.make()
+    x = tokens().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = layer(x)
+    assert output.dtype == torch.bfloat16
+    output.float().square().mean().backward()
+    assert x.grad.isfinite().all()
+    assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+@each_case
 def test_parameters_are_made_with_the_dtype_asked_for(case):
     layer = case.layer(DIM, 3, **case.options, dtype=torch.float64)
     assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}

@@ -196,14 +196,15 @@ def test_the_null_neighbor_takes_weight_where_it_scores_high():
         layer.null_score.fill_(0.0)
         layer.null_key.normal_()
         query, key, value = layer._split(layer.qkv(x))
-        scores = query @ key.mT * layer.scale
+        bias = torch.randn(2, 3, 17, 17)
+        scores = query @ key.mT * layer.scale + bias
         best = scores.topk(4, dim=-1)
         null = (query @ layer.null_key[..., None])[..., 0] * layer.scale
         weights = torch.softmax(torch.cat([best.values, null[..., None]], dim=-1), dim=-1)
         rows = torch.zeros_like(scores).scatter(-1, best.indices, weights[..., :4])
         heads = rows @ value + weights[..., 4:] * layer.null_value[:, None]
         expected = layer.proj(heads.transpose(1, 2).flatten(2))
-        torch.testing.assert_close(layer(x), expected, **CLOSE)
+        torch.testing.assert_close(layer(x, bias), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
@@ -228,6 +229,10 @@ def test_mistakes_are_named():
         (lambda: ConvNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be at least 1"),
         (lambda: KNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be at least 1"),
         (lambda: ConvNNAttention(24, 3, n_neighbors=18)(tokens()), "must lie between 1 and 17"),
+        (
+            lambda: ConvNNAttention(24, 3, n_neighbors=7)(tokens(), candidates=torch.arange(5)),
+            "n_neighbors=7 exceeds the token itself and its 5 candidates",
+        ),
         (lambda: Sampling("sometimes"), "'sometimes' is not known"),
         (lambda: Sampling("random", 0), "num_samples=0 must be positive"),
         (lambda: Sampling("random", 18).draw(17, far, True), "exceeds the 17 tokens"),

@@ -10,10 +10,17 @@ from nearwise.nn import (
     NeighborhoodAttention2D,
     SparseAttention,
 )
+from nearwise.nn.tokens import neighborhood as neighborhood_module
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import masked_attention, neighborhood
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@pytest.fixture(params=[0, 32], ids=["gathered", "dense"])
+def _each_way(request, monkeypatch):
+    """Run neighborhoods by gathered rows and by masked pairs."""
+    monkeypatch.setattr(neighborhood_module, "_DENSE_BELOW", request.param)
 
 
 @pytest.mark.parametrize("n_tokens", [3, 8, 17, 20])
@@ -41,6 +48,7 @@ def test_rotary_positions_depend_on_the_distance_alone():
     torch.testing.assert_close(layer(moved)[:, 3:][:, 4:], layer(x)[:, 4:], **CLOSE)
 
 
+@pytest.mark.usefixtures("_each_way")
 @pytest.mark.parametrize("kernel", [1, 3, 4, 7])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -53,6 +61,7 @@ def test_neighborhoods_on_a_line(kernel, stride, dilation, causal):
     torch.testing.assert_close(layer(x), masked_attention(layer, x, allowed), **CLOSE)
 
 
+@pytest.mark.usefixtures("_each_way")
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation", "causal"),
     [(3, 1, 1, False), ((3, 2), (2, 1), (1, 2), False), (3, 1, 1, (True, False)), (1, 1, 1, False)],
@@ -74,6 +83,7 @@ def test_neighborhoods_on_a_grid(kernel, stride, dilation, causal):
     torch.testing.assert_close(layer(grid), expected.view(2, 4, 5, 24), **CLOSE)
 
 
+@pytest.mark.usefixtures("_each_way")
 @pytest.mark.parametrize("make", [NeighborhoodAttention1D, NeighborhoodAttention2D])
 def test_prefix_tokens_attend_to_all_and_all_to_them(make):
     layer = make(24, 3, kernel_size=3, num_prefix_tokens=2)
@@ -84,6 +94,17 @@ def test_prefix_tokens_attend_to_all_and_all_to_them(make):
     allowed[2:, 2:] = near
     x = tokens(n_tokens=18)
     torch.testing.assert_close(layer(x), masked_attention(layer, x, allowed), **CLOSE)
+
+
+@pytest.mark.usefixtures("_each_way")
+@pytest.mark.parametrize("make", [NeighborhoodAttention1D, NeighborhoodAttention2D])
+def test_neighborhoods_have_gradients_and_compile_either_way(make):
+    torch.compiler.reset()
+    layer = make(24, 3, kernel_size=3, num_prefix_tokens=1).double()
+    x = tokens(1, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(layer, (x,), fast_mode=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
 
 
 @pytest.mark.parametrize("context", [1, 2, 5, 40])
@@ -99,6 +120,26 @@ def test_attention_to_all():
     layer, x = MultiHeadAttention(24, 3, qk_norm=True, qkv_bias=True), tokens()
     everyone = torch.ones(17, 17, dtype=torch.bool)
     torch.testing.assert_close(layer(x), masked_attention(layer, x, everyone), **CLOSE)
+
+
+@pytest.mark.usefixtures("_each_way")
+@pytest.mark.parametrize("make", [NeighborhoodAttention1D, NeighborhoodAttention2D])
+def test_masks_reach_neighborhoods_either_way(make):
+    layer = make(24, 3, kernel_size=3, num_prefix_tokens=1)
+    x, allowed = tokens(), torch.ones(17, 17, dtype=torch.bool)
+    line, side = neighborhood(16, 3), neighborhood(4, 3)
+    near = line if make is NeighborhoodAttention1D else torch.kron(side.int(), side.int()).bool()
+    allowed[1:, 1:] = near
+    mask = torch.rand(17, 17) < 0.6
+    mask |= torch.eye(17, dtype=torch.bool)
+    expected = masked_attention(layer, x, allowed & mask)
+    torch.testing.assert_close(layer(x, mask), expected, **CLOSE)
+    added = torch.zeros(17, 17).masked_fill(~mask, -torch.inf)
+    torch.testing.assert_close(layer(x, added), expected, **CLOSE)
+    padding = torch.arange(17) == 7
+    expected = masked_attention(layer, x, allowed & ~padding)
+    found = layer(x, key_padding_mask=padding.expand(2, -1))
+    torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_mistakes_are_named():

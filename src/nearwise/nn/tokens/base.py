@@ -144,7 +144,9 @@ class TokenAttention(nn.Module):
             )
         masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
         query, key, value = self._split(self.qkv(x))
-        output = self._attend(self.q_norm(query), self.k_norm(key), value, masks)
+        # Under autocast norms return single precision.
+        query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
+        output = self._attend(query, key, value, masks)
         output = self._gated(output, x)
         return self.proj_drop(self.proj(output.transpose(1, 2).flatten(2)))
 

@@ -185,6 +185,12 @@ class ConvNNAttention(TokenAttention):
 
     def _rank_sampled(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
         """Rank the candidates behind the token itself."""
+        n_others = key.shape[2] - 1 if masks.candidates is None else masks.candidates.shape[-1]
+        if self.n_neighbors > n_others + 1:
+            raise ValueError(
+                f"n_neighbors={self.n_neighbors} exceeds the token itself and its {n_others} "
+                "candidates. Lower n_neighbors, or take more candidates."
+            )
         own = torch.arange(query.shape[2], device=query.device, dtype=torch.int32)
         own = own[:, None].expand(*query.shape[:3], 1)
         own_score = self._own_score(query, key, own.long())

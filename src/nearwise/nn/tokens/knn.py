@@ -114,10 +114,13 @@ class KNNAttention(TokenAttention):
         found = self._find(query, key, value, masks, self._dropout)
         if not self.null_neighbor:
             return found.output
-        null = (query * self.null_key[:, None]).sum(-1) * self.scale + self.null_score[:, None]
+        null_key, null_value = (
+            x[:, None].to(query.dtype) for x in (self.null_key, self.null_value)
+        )
+        null = (query * null_key).sum(-1) * self.scale + self.null_score[:, None].to(query.dtype)
         total = log_total(query, key, found, masks, self.metric == "l2", self.scale)
         taken = torch.sigmoid(null - total.to(null.dtype))[..., None]
-        return torch.lerp(found.output, self.null_value[:, None].expand_as(found.output), taken)
+        return torch.lerp(found.output, null_value.expand_as(found.output), taken)
 
     @property
     def _working_metric(self) -> TokenMetric:
@@ -129,7 +132,7 @@ class KNNAttention(TokenAttention):
         if self.metric == "cosine":
             query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
         if self.learned_temperature:
-            factor = self.log_scale.exp()[:, None, None]
+            factor = self.log_scale.exp()[:, None, None].to(query.dtype)
             query = query * factor
             key = key * factor if self.metric == "l2" else key
         return query, key

@@ -146,10 +146,19 @@ class LocalAttention(TokenAttention):
             own = self.positions.turn(own, here, n_keys // 2, is_key=False)
             key = self.positions.turn(key, at, n_keys // 2, is_key=True)
         mask = self._mask(query, n_tokens, masks)
+        mask = mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
+        mask = mask.expand(-1, self.num_heads, -1, -1, -1)
+        # Windows beside heads: the fused kernels take four dimensions.
+        own, key, value = (x.flatten(1, 2) for x in (own, key, value))
         output = F.scaled_dot_product_attention(
-            own, key, value, attn_mask=mask, dropout_p=self._dropout, scale=self.scale
+            own,
+            key,
+            value,
+            attn_mask=mask.flatten(1, 2),
+            dropout_p=self._dropout,
+            scale=self.scale,
         )
-        return output.flatten(2, 3)[:, :, :n_tokens]
+        return output.view_as(query)[:, :, :n_tokens]
 
     def _mask(self, query: Tensor, n_tokens: int, masks: Masks) -> Tensor:
         """Who may attend whom, broadcastable to (B, H, windows, w, keys of a window)."""

@@ -10,6 +10,9 @@ from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_t
 from nearwise.nn.tokens.dense import checked_padding, dense_attention, expanded_mask, refuse_lonely
 from nearwise.nn.tokens.sampling import grid_of
 
+# With fewer tokens a neighbor than this, all pairs under a mask are faster than gathered rows.
+_DENSE_BELOW = 32
+
 
 class _NeighborhoodAttention(TokenAttention):
     """What the layers for a line and for a grid share."""
@@ -58,7 +61,19 @@ class _NeighborhoodAttention(TokenAttention):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         n_prefix = self.num_prefix_tokens
+        if masks.is_causal and n_prefix:
+            raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
         near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
+        if query.shape[2] <= _DENSE_BELOW * near.shape[1]:
+            return dense_attention(
+                query,
+                key,
+                value,
+                masks=masks,
+                scale=self.scale,
+                dropout_p=self._dropout,
+                pattern=_pattern(near, allowed, query.shape[2]),
+            )
         local = self._attend_near(query[:, :, n_prefix:], key, value, masks, near, allowed)
         if not n_prefix:
             return local
@@ -74,8 +89,6 @@ class _NeighborhoodAttention(TokenAttention):
 
     def _of_prefix(self, masks: Masks, query: Tensor) -> Masks:
         """Take the part of the masks for class and register tokens, which attend to all."""
-        if masks.is_causal:
-            raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
         mask = masks.attn_mask
         if mask is not None:
             n_tokens = query.shape[2]
@@ -262,6 +275,13 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
     def _grid(self, n_tokens: int) -> tuple[int, ...]:
         size: Any = self.grid_size
         return grid_of(n_tokens, size, self.num_prefix_tokens)
+
+
+def _pattern(near: Tensor, allowed: Tensor, n_tokens: int) -> Tensor:
+    """Who may attend whom (N, N), from the keys (n, K) of the tokens behind the prefix."""
+    counts = torch.zeros(len(near), n_tokens, device=near.device)
+    grid = counts.scatter_add(1, near, allowed.to(counts.dtype)) > 0
+    return torch.cat([grid.new_ones(n_tokens - len(near), n_tokens), grid])
 
 
 def neighbors_along(

@@ -1,6 +1,7 @@
 """What holds for every token layer."""
 
 import copy
+import importlib.util
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from nearwise.nn import TOKEN_LAYERS
 from tests.nn.tokens.cases import CASES, DIM, N_TOKENS, tokens
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
+ONE_EACH = list({case.layer: case for case in CASES}.values())
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
@@ -183,11 +185,25 @@ def test_it_compiles_into_one_graph_with_its_gradients(case):
         torch.testing.assert_close(ours, eager, **CLOSE)
 
 
-@pytest.mark.parametrize("case", list({case.layer: case for case in CASES}.values()), ids=str)
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_an_exported_layer_gives_the_same(case):
     layer = case.make().eval()
     exported = torch.export.export(layer, (tokens(),)).module()
     torch.testing.assert_close(exported(tokens()), layer(tokens()), **CLOSE)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_an_onnx_model_gives_the_same(case, tmp_path):
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    import onnxruntime
+
+    layer, path = case.make().eval(), tmp_path / "layer.onnx"
+    torch.onnx.export(layer, (tokens(),), path, dynamo=True)
+    session = onnxruntime.InferenceSession(path)
+    (output,) = session.run(None, {session.get_inputs()[0].name: tokens().numpy()})
+    torch.testing.assert_close(torch.from_numpy(output), layer(tokens()), **CLOSE)
 
 
 @each_case

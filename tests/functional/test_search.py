@@ -271,7 +271,7 @@ def test_kernels_compile_where_nothing_can_be_written(monkeypatch):
         return original(**options)
 
     monkeypatch.setattr(kernels, "njit", njit)
-    assert kernels._compiled(lambda x: x + 1)(1) == 2
+    assert kernels.compiled(lambda x: x + 1)(1) == 2
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])

@@ -2,6 +2,7 @@
 
 from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
 from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
+from nearwise.functional.tokens import attention_implementation, knn_attention
 from nearwise.functional.transition import given_log_proba, posterior_log_proba
 from nearwise.functional.weights import (
     aggregate_labels,
@@ -18,10 +19,12 @@ __all__ = [
     "Metric",
     "Neighbors",
     "aggregate_labels",
+    "attention_implementation",
     "distance_weights",
     "entropy_adaptive_k",
     "given_log_proba",
     "k_ensemble",
+    "knn_attention",
     "nearest_mask",
     "paired_distances",
     "pairwise_distances",

@@ -15,7 +15,7 @@ _BLOCK = 64
 _UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile on first use and keep the result on disk, where there is a place to keep it."""
     try:
         return njit(nogil=True, cache=True, **options)(function)
@@ -23,12 +23,12 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return njit(nogil=True, **options)(function)
 
 
-def _reordered(function: Callable[..., Any]) -> Any:
+def reordered(function: Callable[..., Any]) -> Any:
     """Compile with sums reordered into vector registers; NaN and infinity keep their meaning."""
-    return _compiled(function, fastmath={"reassoc", "contract"})
+    return compiled(function, fastmath={"reassoc", "contract"})
 
 
-@_reordered
+@reordered
 def squared_norms(rows, out):  # type: ignore[no-untyped-def]
     """Write the squared L2 norm of every row of `rows` (n, d) into `out` (n,) float64."""
     for i in range(rows.shape[0]):
@@ -40,7 +40,7 @@ def squared_norms(rows, out):  # type: ignore[no-untyped-def]
         out[i] = total
 
 
-@_reordered
+@reordered
 def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
     """Distance of two rows summed in float64, rounded once to float32."""
     total = 0.0
@@ -63,7 +63,7 @@ def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
     return np.float32(-total)
 
 
-@_compiled
+@compiled
 def _slack(squared, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyped-def]
     """Bound the rounding of a score, for a distance (Euclidean: its square) of `squared`.
 
@@ -83,7 +83,7 @@ def _slack(squared, metric, q_norm, k_max, width, rough):  # type: ignore[no-unt
     return slack + (width + 1.0) * 1e-37 * (1.0 + q_norm + k_max)
 
 
-@_compiled
+@compiled
 def _limit(worst, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyped-def]
     """Return the largest score that a row no farther than `worst` can have."""
     worst = np.float64(worst)
@@ -100,7 +100,7 @@ def _limit(worst, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyp
     return np.float32(bound + abs(bound) * _UNIT)
 
 
-@_reordered
+@reordered
 def _first_limit(row, bias, factor, lanes, smallest):  # type: ignore[no-untyped-def]
     """Return a score that at least ``len(smallest)`` entries of a tile do not exceed.
 
@@ -127,7 +127,7 @@ def _first_limit(row, bias, factor, lanes, smallest):  # type: ignore[no-untyped
     return smallest[last]
 
 
-@_reordered
+@reordered
 def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyped-def]
     """Tell whether a score from `start` to `stop` is within the limit."""
     hits = np.int32(0)
@@ -137,7 +137,7 @@ def _any_within(row, bias, factor, start, stop, limit):  # type: ignore[no-untyp
     return hits > 0
 
 
-@_compiled
+@compiled
 def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-def]
     """Insert into a sorted list behind equal values, dropping the last one if it is full."""
     slot = min(count, distances.shape[0] - 1)
@@ -149,7 +149,7 @@ def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-de
     indices[slot] = at
 
 
-@_compiled
+@compiled
 def _scan_row(  # type: ignore[no-untyped-def]
     row,
     bias,
@@ -199,7 +199,7 @@ def _scan_row(  # type: ignore[no-untyped-def]
     return count, left_out
 
 
-@_compiled
+@compiled
 def scan(  # type: ignore[no-untyped-def]
     products,
     bias,
@@ -279,7 +279,7 @@ def scan(  # type: ignore[no-untyped-def]
         counts[i] = count
 
 
-@_compiled
+@compiled
 def measure(query, keys, q_scale, k_scale, metric, out):  # type: ignore[no-untyped-def]
     """Write the exact distances of every query to every key into `out` (b, n) float32."""
     for i in range(query.shape[0]):
@@ -287,7 +287,7 @@ def measure(query, keys, q_scale, k_scale, metric, out):  # type: ignore[no-unty
             out[i, j] = _exact(query[i], keys[j], q_scale[i], k_scale[j], metric)
 
 
-@_compiled
+@compiled
 def measure_near(query, near, q_scale, k_scale, metric, out):  # type: ignore[no-untyped-def]
     """Write the exact distances of query i to ``near[i, j]`` (b, m, d) into `out` (b, m)."""
     for i in range(near.shape[0]):

@@ -1,0 +1,184 @@
+"""`knn_attention`: every query token attends to its k nearest key tokens."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearwise.functional.tokens.fused import attend_fused
+from nearwise.functional.tokens.implementation import implementation_for
+from nearwise.functional.tokens.plain import attend_plain
+from nearwise.functional.tokens.problem import (
+    Found,
+    IncludeSelf,
+    TokenMetric,
+    Tokens,
+    make_problem,
+)
+
+
+class KNNAttentionOutput(NamedTuple):
+    """The attended values and who was attended.
+
+    Attributes
+    ----------
+    output : Tensor of shape (..., N, Dv)
+    indices : int32 Tensor of shape (..., N, K)
+        Positions of the attended keys, best first, ties by lowest index; -1 in slots that a mask
+        leaves empty.
+    weights : Tensor of shape (..., N, K)
+        Their weights before dropout; each row sums to 1.
+    """
+
+    output: Tensor
+    indices: Tensor
+    weights: Tensor
+
+
+def knn_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n_neighbors: int,
+    *,
+    metric: TokenMetric = "matmul",
+    scale: float | None = None,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+    include_self: IncludeSelf = "candidate",
+    candidates: Tensor | None = None,
+    dropout_p: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Attend from every query token to its k nearest key tokens, exactly.
+
+    The `n_neighbors` keys with the largest scores are selected, ties by lowest index; the softmax
+    of their scores weighs their values. With all keys it is scaled dot-product attention.
+
+    Parameters
+    ----------
+    query : Tensor of shape (N, D), (batch, N, D) or (batch, heads, N, D)
+        float16, bfloat16, float32 or float64.
+    key : Tensor of shape (..., M, D)
+    value : Tensor of shape (..., M, Dv)
+    n_neighbors : int
+        Keys a query attends to, from 1 to M.
+    metric : {"matmul", "cosine", "l2"}, default="matmul"
+        Score of a pair: dot product, dot product of unit vectors, minus the Euclidean distance.
+    scale : float, optional
+        Positive factor of the scores. Default: 1 / sqrt(D) for "matmul", 1 for the others.
+    attn_mask : Tensor broadcastable to (..., N, M), optional
+        Boolean, True where a query may attend; or floating, added to the scaled scores before
+        the selection. As in `torch.nn.functional.scaled_dot_product_attention`.
+    key_padding_mask : bool Tensor of shape (batch, M) or (M,), optional
+        True leaves a key out, as in `torch.nn.MultiheadAttention`.
+    is_causal : bool, default=False
+        Whether a token attends only to itself and tokens before it.
+    include_self : {"candidate", "always", "never"}, default="candidate"
+        Whether a token's own key competes like any other, always has a slot, or never.
+    candidates : int Tensor of shape (C,) or (batch, C), optional
+        Positions of the keys that may be attended; default all. With include_self="always" a
+        token's own key need not be among them.
+    dropout_p : float in [0, 1), default=0
+        Share of the weights that are set to 0, the others being scaled up.
+    generator : torch.Generator, optional
+        Of the dropout; on the device of the query.
+
+    Returns
+    -------
+    output : Tensor of shape (..., N, Dv)
+        Gradients reach query, key, value and a floating `attn_mask` through the selected pairs.
+        For the backward pass O(N K) numbers are kept beside the arguments.
+
+    Raises
+    ------
+    ValueError
+        If shapes, dtypes or options do not fit, or every key of a query is masked (under
+        torch.compile its output is 0 instead: values cannot be looked at there).
+
+    References
+    ----------
+    Wang et al., "KVT: k-NN Attention for Boosting Vision Transformers", ECCV 2022, sec. 3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(2, 3, 16, 8)
+    >>> knn_attention(x, x, x, 4).shape
+    torch.Size([2, 3, 16, 8])
+    """
+    return attend(
+        query,
+        key,
+        value,
+        n_neighbors,
+        metric=metric,
+        scale=scale,
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        is_causal=is_causal,
+        include_self=include_self,
+        candidates=candidates,
+        dropout_p=dropout_p,
+        generator=generator,
+    ).output
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n_neighbors: int,
+    *,
+    metric: TokenMetric = "matmul",
+    scale: float | None = None,
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,
+    include_self: IncludeSelf = "candidate",
+    candidates: Tensor | None = None,
+    dropout_p: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> KNNAttentionOutput:
+    """`knn_attention` that also tells who was attended and with which weights.
+
+    Arguments as there; the weights have gradients too.
+
+    Returns
+    -------
+    found : KNNAttentionOutput
+    """
+    tokens = make_problem(
+        query,
+        key,
+        value,
+        n_neighbors,
+        metric=metric,
+        scale=scale,
+        attn_mask=attn_mask,
+        key_padding_mask=key_padding_mask,
+        is_causal=is_causal,
+        include_self=include_self,
+        candidates=candidates,
+        dropout_p=dropout_p,
+        generator=generator,
+    )
+    plain = implementation_for(query) == "plain"
+    found = attend_plain(tokens) if plain else attend_fused(tokens)
+    _refuse_lonely(tokens, found)
+    lead = query.shape[:-1]
+    return KNNAttentionOutput(*(part.reshape(*lead, part.shape[-1]) for part in found))
+
+
+def _refuse_lonely(tokens: Tokens, found: Found) -> None:
+    """Refuse queries all of whose keys are masked."""
+    if not tokens.has_mask or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
+        return
+    lonely = found.indices[..., 0] < 0
+    if lonely.any():
+        b, h, at = torch.nonzero(lonely)[0].tolist()
+        raise ValueError(
+            f"All keys of {int(lonely.sum())} of {lonely.numel()} queries are masked, first of "
+            f"token {at} in batch item {b}, head {h}. Leave each query at least one key."
+        )

@@ -1,0 +1,160 @@
+"""The compiled k-NN attention as operators of torch: with gradients, under torch.compile."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
+from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
+
+
+def attend_fused(tokens: Tokens) -> Found:
+    """Attend with compiled loops; what is kept for the backward pass is O(N K)."""
+    t = tokens
+    return Found(
+        *_forward(
+            t.query,
+            t.key,
+            t.value,
+            t.n_neighbors,
+            t.squared,
+            t.scale,
+            t.bias,
+            t.padding,
+            t.is_causal,
+            t.include_self,
+            t.candidates,
+            t.keep,
+        )
+    )
+
+
+@torch.library.custom_op("nearwise::knn_attention", mutates_args=(), device_types="cpu")
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n_neighbors: int,
+    squared: bool,
+    scale: float,
+    bias: Tensor | None,
+    padding: Tensor | None,
+    is_causal: bool,
+    include_self: str,
+    candidates: Tensor | None,
+    keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    chosen: Any = include_self
+    found = attend_cpu(
+        Tokens(
+            query,
+            key,
+            value,
+            n_neighbors,
+            squared,
+            scale,
+            bias,
+            padding,
+            is_causal,
+            chosen,
+            candidates,
+            keep,
+        )
+    )
+    return found.output, found.indices, found.weights
+
+
+@_forward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, n_neighbors: int, *_: Any) -> tuple[Tensor, ...]:
+    slots = (*query.shape[:-1], n_neighbors)
+    return (
+        interleaved(value.new_empty((*query.shape[:-1], value.shape[-1]))),
+        query.new_empty(slots, dtype=torch.int32),
+        value.new_empty(slots),
+    )
+
+
+@torch.library.custom_op("nearwise::knn_attention_backward", mutates_args=(), device_types="cpu")
+def _backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    squared: bool,
+    scale: float,
+    keep: Tensor | None,
+    indices: Tensor,
+    weights: Tensor,
+    grad_output: Tensor,
+    grad_weights: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    own: IncludeSelf = "candidate"
+    tokens = Tokens(
+        query,
+        key,
+        value,
+        indices.shape[-1],
+        squared,
+        scale,
+        bias=None,
+        padding=None,
+        is_causal=False,
+        include_self=own,
+        candidates=None,
+        keep=keep,
+    )
+    return backward_cpu(tokens, indices, weights, grad_output, grad_weights)
+
+
+@_backward.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    squared: bool,
+    scale: float,
+    keep: Tensor | None,
+    indices: Tensor,
+    weights: Tensor,
+    grad_output: Tensor,
+    grad_weights: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        interleaved(query),
+        interleaved(key),
+        interleaved(value),
+        weights.new_empty(weights.shape),
+    )
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, value, _, squared, scale, bias, *_, keep = inputs
+    _, indices, weights = output
+    ctx.save_for_backward(query, key, value, keep, indices, weights)
+    ctx.squared, ctx.scale = squared, scale
+    ctx.bias_shape = None if bias is None or not bias.requires_grad else bias.shape
+
+
+def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -> tuple[Any, ...]:
+    query, key, value, keep, indices, weights = ctx.saved_tensors
+    *grads, grad_scores = _backward(
+        query,
+        key,
+        value,
+        ctx.squared,
+        ctx.scale,
+        keep,
+        indices,
+        weights,
+        grad_output,
+        grad_weights,
+    )
+    grad_bias = None
+    if ctx.bias_shape is not None:
+        grad_bias = grad_scores.new_zeros(ctx.bias_shape)
+        # Empty slots have gradient 0, wherever it is added.
+        grad_bias.scatter_add_(-1, indices.clamp_min(0).long(), grad_scores)
+    return *grads, None, None, None, grad_bias, None, None, None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_keep_for_backward)

@@ -1,0 +1,60 @@
+"""Tokens, and scores of pairs of tokens, at given positions."""
+
+import torch
+from torch import Tensor
+
+
+def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
+    """Return the tokens at some positions.
+
+    Parameters
+    ----------
+    tokens : Tensor of shape (B, H, M, D)
+    indices : int64 Tensor of shape (B, H, N, K)
+        Positions from 0 to M - 1.
+
+    Returns
+    -------
+    gathered : Tensor of shape (B, H, N, K, D)
+    """
+    batch, heads, n_tokens, width = tokens.shape
+    # One long table of rows: torch.gather would read an index for every number.
+    first = torch.arange(batch * heads, device=tokens.device) * n_tokens
+    at = indices + first.view(batch, heads, 1, 1)
+    return tokens.reshape(-1, width).index_select(0, at.flatten()).view(*indices.shape, width)
+
+
+def pair_scores(
+    query: Tensor, key: Tensor, indices: Tensor, *, squared: bool, scale: float
+) -> Tensor:
+    """Return the scores of every query with the keys at its positions; differentiable.
+
+    Parameters
+    ----------
+    query : Tensor of shape (B, H, N, D)
+    key : Tensor of shape (B, H, M, D)
+    indices : int64 Tensor of shape (B, H, N, K)
+    squared : bool
+        Whether a score is minus the Euclidean distance; else the dot product.
+    scale : float
+        Factor of the scores.
+
+    Returns
+    -------
+    scores : Tensor of shape (B, H, N, K)
+        float32 at least.
+    """
+    # In single precision at least: products of half precision numbers overflow.
+    keys = at_least_single(gather_tokens(key, indices))
+    query = at_least_single(query)[..., None, :]
+    if not squared:
+        return (keys @ query.mT)[..., 0] * scale
+    squares = (query - keys).square().sum(-1)
+    # The root has no slope at 0: there the gradient is 0.
+    same = squares == 0
+    return -torch.where(same, 0.0, squares.masked_fill(same, 1.0).sqrt()) * scale
+
+
+def at_least_single(x: Tensor) -> Tensor:
+    """Bring half precision to single."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

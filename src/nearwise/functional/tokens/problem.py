@@ -1,0 +1,245 @@
+"""The checked arguments of one attention over tokens, brought to four dimensions."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TokenMetric = Literal["matmul", "cosine", "l2"]
+IncludeSelf = Literal["candidate", "always", "never"]
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Found(NamedTuple):
+    """What an implementation returns, slots in descending order of score, ties by lowest index.
+
+    Attributes
+    ----------
+    output : Tensor of shape (B, H, N, Dv)
+    indices : int32 Tensor of shape (B, H, N, K)
+        Key positions; -1 where fewer than K keys may be attended.
+    weights : Tensor of shape (B, H, N, K)
+        Before dropout; each row sums to 1, or is 0 where no key may be attended.
+    """
+
+    output: Tensor
+    indices: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One problem in four dimensions.
+
+    Attributes
+    ----------
+    query, key, value : Tensor of shape (B, H, N, D), (B, H, M, D), (B, H, M, Dv)
+        For the cosine metric at unit length.
+    n_neighbors : int
+        Slots a query has, at most the keys there are.
+    squared : bool
+        Whether scores are negative Euclidean distances; else dot products.
+    scale : float
+        Positive factor of the scores.
+    bias : Tensor broadcast to (B, H, N, M), optional
+        Added to the scores; -inf forbids a pair.
+    padding : bool Tensor of shape (B, M), optional
+        True forbids a key.
+    is_causal : bool
+    include_self : {"candidate", "always", "never"}
+    candidates : int64 Tensor of shape (B, C), optional
+        Key positions that may be attended.
+    keep : Tensor of shape (B, H, N, K), optional
+        Factors of the weights: 0 for a dropped one, 1 / (1 - p) for the others.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    n_neighbors: int
+    squared: bool
+    scale: float
+    bias: Tensor | None
+    padding: Tensor | None
+    is_causal: bool
+    include_self: IncludeSelf
+    candidates: Tensor | None
+    keep: Tensor | None
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether some query may be left without any key."""
+        return self.bias is not None or self.padding is not None or self.include_self == "never"
+
+
+def make_problem(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n_neighbors: int,
+    *,
+    metric: TokenMetric,
+    scale: float | None,
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    is_causal: bool,
+    include_self: IncludeSelf,
+    candidates: Tensor | None,
+    dropout_p: float,
+    generator: torch.Generator | None,
+) -> Tokens:
+    """Check all arguments and bring them into one form."""
+    _check_tokens(query, key, value)
+    if metric not in get_args(TokenMetric):
+        raise ValueError(f"metric={metric!r} is not one of {', '.join(get_args(TokenMetric))}.")
+    if include_self not in get_args(IncludeSelf):
+        known = ", ".join(get_args(IncludeSelf))
+        raise ValueError(f"include_self={include_self!r} is not one of {known}.")
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1]) if metric == "matmul" else 1.0
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale={scale} must be positive and finite: larger is sharper.")
+    n_queries, n_keys = query.shape[-2], key.shape[-2]
+    if n_queries != n_keys and (is_causal or include_self != "candidate"):
+        what = "is_causal" if is_causal else f"include_self={include_self!r}"
+        raise ValueError(
+            f"{what} is about a token and itself, but there are {n_queries} queries and {n_keys} "
+            "keys. Leave it out for cross-attention."
+        )
+    lead = query.shape[:-2]
+    batch, heads = (1,) * (2 - len(lead)) + tuple(lead) if len(lead) != 1 else (lead[0], 1)
+    chosen = _check_candidates(candidates, batch, n_keys)
+    _check_neighbors(n_neighbors, n_keys, chosen, include_self)
+    query4, key4, value4 = (x.reshape(batch, heads, *x.shape[-2:]) for x in (query, key, value))
+    if metric == "cosine":
+        query4, key4 = F.normalize(query4, dim=-1), F.normalize(key4, dim=-1)
+    return Tokens(
+        query4,
+        key4,
+        value4,
+        n_neighbors=n_neighbors,
+        squared=metric == "l2",
+        scale=scale,
+        bias=_bias(attn_mask, query, n_queries, n_keys, (batch, heads)),
+        padding=_padding(key_padding_mask, batch, n_keys),
+        is_causal=is_causal,
+        include_self=include_self,
+        candidates=chosen,
+        keep=_keep((batch, heads, n_queries, n_neighbors), query, dropout_p, generator),
+    )
+
+
+def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    dims = {query.ndim, key.ndim, value.ndim}
+    fits = len(dims) == 1 and dims <= {2, 3, 4}
+    fits = fits and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    fits = fits and query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
+    if not fits:
+        raise ValueError(
+            "query (..., N, D), key (..., M, D) and value (..., M, Dv) must agree, with 0, 1 or 2 "
+            f"leading dimensions (batch, heads); got {shapes}."
+        )
+    if 0 in query.shape or 0 in key.shape or 0 in value.shape:
+        raise ValueError(f"There is nothing to attend: {shapes}. Give tokens.")
+    if len({query.dtype, key.dtype, value.dtype}) > 1 or query.dtype not in _DTYPES:
+        raise ValueError(
+            f"query, key and value must share one floating dtype; got {query.dtype}, {key.dtype} "
+            f"and {value.dtype}."
+        )
+
+
+def _check_neighbors(
+    n_neighbors: int, n_keys: int, candidates: Tensor | None, include_self: IncludeSelf
+) -> None:
+    n_choice = n_keys if candidates is None else candidates.shape[1]
+    most = n_choice
+    if candidates is None:
+        most -= include_self == "never"
+    else:
+        most += include_self == "always"
+    most = min(most, n_keys)
+    if not 1 <= n_neighbors <= most:
+        of = f"{n_keys} keys" if candidates is None else f"{n_choice} candidates"
+        raise ValueError(
+            f"n_neighbors={n_neighbors} must lie between 1 and {most}: there are {of}, and a "
+            f"token's own is {'not among them' if include_self == 'never' else 'one of them'} "
+            f"(include_self={include_self!r})."
+        )
+
+
+def _check_candidates(candidates: Tensor | None, batch: int, n_keys: int) -> Tensor | None:
+    if candidates is None:
+        return None
+    if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim not in (1, 2):
+        raise ValueError(
+            "candidates must be integer positions of keys, of shape (C,) or (batch, C); got "
+            f"{candidates.dtype} of shape {tuple(candidates.shape)}."
+        )
+    if candidates.ndim == 2 and len(candidates) != batch:
+        raise ValueError(
+            f"candidates has {len(candidates)} rows, but the batch has {batch}. Give one row each, "
+            "or one for all."
+        )
+    if not torch.compiler.is_compiling():
+        in_order = candidates.sort(dim=-1).values
+        if int(in_order.min()) < 0 or int(in_order.max()) >= n_keys:
+            raise ValueError(
+                f"candidates lie between {int(in_order.min())} and {int(in_order.max())}, but the "
+                f"keys are 0 to {n_keys - 1}."
+            )
+        if (in_order.diff(dim=-1) == 0).any():
+            raise ValueError("candidates names a key twice. Give each position once.")
+    # Ascending, so that ties go to the lowest position here as elsewhere.
+    return candidates.to(torch.int64).sort(dim=-1).values.expand(batch, -1)
+
+
+def _bias(
+    mask: Tensor | None, query: Tensor, n_queries: int, n_keys: int, lead: tuple[int, int]
+) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        allowed = mask
+        mask = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
+        mask = mask.masked_fill(~allowed, -math.inf)
+    elif not mask.is_floating_point():
+        raise ValueError(
+            "attn_mask must be boolean (True: may attend) or floating (added to the scores); got "
+            f"{mask.dtype}."
+        )
+    shape = (*query.shape[:-2], n_queries, n_keys)
+    try:
+        whole = mask.to(query.dtype).expand(shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"attn_mask of shape {tuple(mask.shape)} cannot be broadcast to {shape}, the scores of "
+            f"{n_queries} queries and {n_keys} keys."
+        ) from error
+    return whole.reshape(*lead, n_queries, n_keys)
+
+
+def _padding(mask: Tensor | None, batch: int, n_keys: int) -> Tensor | None:
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool or mask.shape not in ((batch, n_keys), (n_keys,)):
+        raise ValueError(
+            f"key_padding_mask must be boolean (True: leave out) of shape ({batch}, {n_keys}); got "
+            f"{mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    return mask.expand(batch, n_keys)
+
+
+def _keep(
+    shape: tuple[int, ...], query: Tensor, dropout_p: float, generator: torch.Generator | None
+) -> Tensor | None:
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p={dropout_p} must lie in [0, 1).")
+    if not dropout_p:
+        return None
+    drawn = torch.rand(shape, generator=generator, device=query.device)
+    return (drawn >= dropout_p).to(query.dtype) / (1 - dropout_p)

@@ -1,0 +1,33 @@
+"""Attention layers of transformers: tokens that attend to their nearest tokens, and their peers."""
+
+from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
+from nearwise.nn.tokens.convnn import ConvNNAttention
+from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
+from nearwise.nn.tokens.for_transformers import transformers_attention
+from nearwise.nn.tokens.knn import KNNAttention, KvtAttention
+from nearwise.nn.tokens.local import LocalAttention
+from nearwise.nn.tokens.multihead import KNNMultiheadAttention
+from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise.nn.tokens.reference import load_reference_layer
+from nearwise.nn.tokens.registry import TOKEN_LAYERS, token_layer
+from nearwise.nn.tokens.sampling import Sampling
+
+__all__ = [
+    "TOKEN_LAYERS",
+    "BranchingAttention",
+    "BranchingConv",
+    "ConvNNAttention",
+    "KNNAttention",
+    "KNNMultiheadAttention",
+    "KvtAttention",
+    "LocalAttention",
+    "MultiHeadAttention",
+    "NeighborhoodAttention1D",
+    "NeighborhoodAttention2D",
+    "Sampling",
+    "SparseAttention",
+    "TokenConvolution",
+    "load_reference_layer",
+    "token_layer",
+    "transformers_attention",
+]

@@ -1,0 +1,188 @@
+"""What all token layers share: projections, heads, masks."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+
+class BlockOptions(TypedDict, total=False):
+    """Options that every layer takes, by the names of timm's attention layers.
+
+    Attributes
+    ----------
+    qkv_bias : bool, default=False
+        Whether the projections of query, key and value have a bias.
+    qk_norm : bool, default=False
+        Whether queries and keys are normalized, by `norm_layer`, before they meet.
+    proj_bias : bool, default=True
+        Whether the output projection has a bias.
+    attn_drop, proj_drop : float in [0, 1), default=0
+        Dropout of the attention weights, and of the output.
+    norm_layer : callable, default=LayerNorm
+        Makes the norm of `qk_norm` from a width.
+    head_dim : int, optional
+        Width of a head; default ``dim // num_heads``.
+    device, dtype
+        Of the parameters.
+    """
+
+    qkv_bias: bool
+    qk_norm: bool
+    proj_bias: bool
+    attn_drop: float
+    proj_drop: float
+    norm_layer: Callable[..., nn.Module]
+    head_dim: int | None
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Who may attend whom in one call of a layer; arguments as in `TokenAttention.forward`."""
+
+    attn_mask: Tensor | None = None
+    key_padding_mask: Tensor | None = None
+    is_causal: bool = False
+    candidates: Tensor | None = None
+
+
+class TokenAttention(nn.Module):
+    """Base of the layers in which tokens attend to tokens.
+
+    Project to heads, attend in a way that the subclass knows, merge the heads, project.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+        Must divide `dim`, unless `head_dim` is given.
+    qkv_bias, qk_norm, proj_bias, attn_drop, proj_drop, norm_layer, head_dim, device, dtype
+        See `BlockOptions`.
+
+    Raises
+    ------
+    ValueError
+        If the heads do not divide the width, or a dropout is outside [0, 1).
+    """
+
+    takes_candidates = False
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        qkv_bias: bool = False,
+        qk_norm: bool = False,
+        proj_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        norm_layer: Callable[..., nn.Module] = nn.LayerNorm,
+        head_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads, head_dim)
+        for name, rate in (("attn_drop", attn_drop), ("proj_drop", proj_drop)):
+            if not 0 <= rate < 1:
+                raise ValueError(f"{name}={rate} must lie in [0, 1).")
+        self.dim, self.num_heads = dim, num_heads
+        self.head_dim = head_dim or dim // num_heads
+        self.scale = 1 / math.sqrt(self.head_dim)
+        inner = self.head_dim * num_heads
+        place: Any = {"device": device, "dtype": dtype}
+        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias, **place)
+        self.q_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
+        self.k_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
+        self.attn_drop = attn_drop
+        self.proj = nn.Linear(inner, dim, bias=proj_bias, **place)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        candidates: Tensor | None = None,
+    ) -> Tensor:
+        """Let tokens attend to tokens.
+
+        Parameters
+        ----------
+        x : Tensor of shape (batch, N, dim)
+        attn_mask : Tensor broadcastable to (batch, heads, N, N), optional
+            Boolean, True where a token may attend; or floating, added to the scores.
+        key_padding_mask : bool Tensor of shape (batch, N), optional
+            True leaves a token out as a key.
+        is_causal : bool, default=False
+            Whether a token attends only to itself and tokens before it.
+        candidates : int Tensor of shape (C,) or (batch, C), optional
+            Positions of the only tokens that may be attended.
+
+        Returns
+        -------
+        output : Tensor of shape (batch, N, dim)
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or every key of a token is masked.
+        """
+        check_tokens(x, self.dim)
+        if candidates is not None and not self.takes_candidates:
+            raise ValueError(
+                f"{type(self).__name__} decides by itself whom a token attends to. Leave "
+                "candidates out, or take a layer of k nearest neighbors."
+            )
+        masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
+        query, key, value = self._split(self.qkv(x))
+        # Under autocast norms return single precision.
+        query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
+        output = self._attend(query, key, value, masks)
+        output = self._gated(output, x)
+        return self.proj_drop(self.proj(output.transpose(1, 2).flatten(2)))
+
+    def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, N, head_dim) from their common projection."""
+        batch, n_tokens, _ = projected.shape
+        parts = projected.view(batch, n_tokens, 3, self.num_heads, self.head_dim)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        return query, key, value
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        """Attend: tensors (B, H, N, head_dim) in, one like them out."""
+        raise NotImplementedError
+
+    def _gated(self, output: Tensor, x: Tensor) -> Tensor:
+        """Change the attended heads (B, H, N, head_dim) by what the tokens are."""
+        return output
+
+    @property
+    def _dropout(self) -> float:
+        return self.attn_drop if self.training else 0.0
+
+
+def check_heads(dim: int, num_heads: int, head_dim: int | None = None) -> None:
+    """Refuse a width that the heads do not divide."""
+    if dim < 1 or num_heads < 1:
+        raise ValueError(f"dim={dim} and num_heads={num_heads} must be positive.")
+    if head_dim is None and dim % num_heads:
+        fitting = [n for n in range(1, min(dim, 33)) if dim % n == 0]
+        raise ValueError(
+            f"num_heads={num_heads} does not divide dim={dim}. Take one of "
+            f"{', '.join(map(str, fitting))}, or give head_dim."
+        )
+
+
+def check_tokens(x: Tensor, dim: int) -> None:
+    """Refuse an input that is no batch of tokens."""
+    if x.ndim != 3 or x.shape[-1] != dim:
+        raise ValueError(f"Tokens must be of shape (batch, N, {dim}); got {tuple(x.shape)}.")

@@ -1,0 +1,260 @@
+"""Layers that split the channels: ConvNN on some, a convolution or full attention on the others."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearwise.nn.tokens import legacy
+from nearwise.nn.tokens.base import BlockOptions, check_heads, check_tokens
+from nearwise.nn.tokens.convnn import ConvNNAttention
+from nearwise.nn.tokens.dense import MultiHeadAttention, checked_padding
+
+
+class TokenConvolution(nn.Module):
+    """A convolution along the sequence of tokens, the same for every head.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    kernel_size : int, default=9
+        Tokens it spans; the sequence is padded with zeros.
+    proj_drop : float, default=0
+        Dropout of the output.
+    legacy_layout : bool, default=False
+        Mix tokens and channels as the published code does.
+    device, dtype
+        Of the parameters.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        kernel_size: int = 9,
+        proj_drop: float = 0.0,
+        legacy_layout: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size={kernel_size} must be positive.")
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
+        self.legacy_layout = legacy_layout
+        self.proj_in = nn.Linear(dim, dim, **place)
+        width = self.head_dim
+        self.conv = nn.Conv1d(width, width, kernel_size, padding="same", **place)
+        self.proj = nn.Linear(dim, dim, **place)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor, *, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Convolve tokens (batch, N, dim); tokens that `key_padding_mask` names count as 0."""
+        check_tokens(x, self.dim)
+        batch, n_tokens, _ = x.shape
+        x = self.proj_in(x)
+        if key_padding_mask is not None:
+            padding = checked_padding(key_padding_mask, batch, n_tokens)
+            x = x.masked_fill(padding[..., None], 0.0)
+        heads = x.view(batch, n_tokens, self.num_heads, self.head_dim).permute(0, 2, 3, 1)
+        heads = self.conv(heads.flatten(0, 1)).view(batch, self.num_heads, self.head_dim, n_tokens)
+        heads = heads.transpose(2, 3)
+        if self.legacy_layout:
+            heads = legacy.scrambled(heads)
+        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+
+
+class _Branching(nn.Module):
+    """ConvNN on the first channels, another layer on the rest, and a linear layer on both."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        branch_ratio: float,
+        legacy_layout: bool,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.dim, self.branch_ratio = dim, branch_ratio
+        self.n_convnn = split_width(dim, num_heads, branch_ratio)
+        self.convnn: ConvNNAttention | None = None
+        if self.n_convnn:
+            self.convnn = ConvNNAttention(
+                self.n_convnn, num_heads, legacy_layout=legacy_layout, **options
+            )
+        place: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
+        both = 0 < self.n_convnn < dim
+        self.pointwise = nn.Linear(dim, dim, **place) if both else None
+
+    def _join(self, first: list[Tensor]) -> Tensor:
+        if self.pointwise is None:
+            return first[0]
+        output: Tensor = self.pointwise(torch.cat(first, dim=-1))
+        return output
+
+
+class BranchingConv(_Branching):
+    """ConvNN on a share of the channels, a convolution along the sequence on the others.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+        Heads of each branch.
+    branch_ratio : float in [0, 1], default=0.5
+        Share of the channels in the ConvNN branch, rounded down to a multiple of the heads, at
+        least one each but for 0 and 1.
+    kernel_size : int, default=9
+        Of the convolution.
+    legacy_layout : bool, default=False
+        Compute as the published code does.
+    **convnn
+        Options of `ConvNNAttention`.
+
+    Examples
+    --------
+    >>> layer = BranchingConv(24, num_heads=3, branch_ratio=0.25, n_neighbors=5)
+    >>> layer(torch.randn(2, 17, 24)).shape
+    torch.Size([2, 17, 24])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        branch_ratio: float = 0.5,
+        kernel_size: int = 9,
+        legacy_layout: bool = False,
+        **convnn: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, branch_ratio, legacy_layout, convnn)
+        self.convolution: TokenConvolution | None = None
+        if self.n_convnn < dim:
+            self.convolution = TokenConvolution(
+                dim - self.n_convnn,
+                num_heads,
+                kernel_size=kernel_size,
+                legacy_layout=legacy_layout,
+                device=convnn.get("device"),
+                dtype=convnn.get("dtype"),
+            )
+
+    def forward(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        candidates: Tensor | None = None,
+    ) -> Tensor:
+        """Let tokens attend; arguments as in `TokenAttention.forward`.
+
+        `attn_mask` and `candidates` concern the ConvNN branch; a convolution looks both ways, so
+        ``is_causal=True`` needs ``branch_ratio=1``.
+        """
+        check_tokens(x, self.dim)
+        if is_causal and self.convolution is not None:
+            raise ValueError("A convolution looks at later tokens too: is_causal must be False.")
+        parts = []
+        if self.convnn is not None:
+            parts.append(
+                self.convnn(
+                    x[..., : self.n_convnn],
+                    attn_mask,
+                    key_padding_mask=key_padding_mask,
+                    is_causal=is_causal,
+                    candidates=candidates,
+                )
+            )
+        if self.convolution is not None:
+            rest = x[..., self.n_convnn :]
+            parts.append(self.convolution(rest, key_padding_mask=key_padding_mask))
+        return self._join(parts)
+
+
+class BranchingAttention(_Branching):
+    """ConvNN on a share of the channels, attention to all tokens on the others.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+        Heads of each branch.
+    branch_ratio : float in [0, 1], default=0.5
+        Share of the channels in the ConvNN branch, rounded down to a multiple of the heads, at
+        least one each but for 0 and 1.
+    legacy_layout : bool, default=False
+        Compute as the published code does.
+    **convnn
+        Options of `ConvNNAttention`; those of `BlockOptions` hold for both branches.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        branch_ratio: float = 0.5,
+        legacy_layout: bool = False,
+        **convnn: Any,
+    ) -> None:
+        super().__init__(dim, num_heads, branch_ratio, legacy_layout, convnn)
+        self.attention: MultiHeadAttention | None = None
+        if self.n_convnn < dim:
+            block = {name: convnn[name] for name in BlockOptions.__annotations__ if name in convnn}
+            self.attention = MultiHeadAttention(dim - self.n_convnn, num_heads, **block)
+
+    def forward(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        candidates: Tensor | None = None,
+    ) -> Tensor:
+        """Let tokens attend; arguments as in `TokenAttention.forward`.
+
+        `candidates` concern the ConvNN branch only.
+        """
+        check_tokens(x, self.dim)
+        masks: dict[str, Any] = {"key_padding_mask": key_padding_mask, "is_causal": is_causal}
+        parts = []
+        if self.convnn is not None:
+            first = x[..., : self.n_convnn]
+            parts.append(self.convnn(first, attn_mask, candidates=candidates, **masks))
+        if self.attention is not None:
+            parts.append(self.attention(x[..., self.n_convnn :], attn_mask, **masks))
+        return self._join(parts)
+
+
+def split_width(dim: int, num_heads: int, ratio: float) -> int:
+    """Channels of the ConvNN branch: a multiple of the heads.
+
+    Raises
+    ------
+    ValueError
+        If the ratio is outside [0, 1], or there is only one channel a head to share.
+    """
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"branch_ratio={ratio} must lie in [0, 1]: it is a share of channels.")
+    if ratio in (0, 1):
+        return int(ratio) * dim
+    if dim < 2 * num_heads:
+        raise ValueError(
+            f"dim={dim} cannot be split for num_heads={num_heads} in each of two branches. Take "
+            "fewer heads, or branch_ratio 0 or 1."
+        )
+    width = int(ratio * dim) // num_heads * num_heads
+    return min(max(width, num_heads), dim - num_heads)

@@ -1,0 +1,263 @@
+"""ConvNN: a convolution over the ranked neighbors of every token."""
+
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, Unpack, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearwise.functional.tokens import KNNAttentionOutput, attend
+from nearwise.functional.tokens.pairs import pair_scores
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
+from nearwise.nn.tokens import legacy
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
+from nearwise.nn.tokens.knn import log_total
+from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
+from nearwise.nn.tokens.slots import Convolution, SlotConvolution
+
+Similarity = Literal["matmul", "cosine", "euclidean"]
+Weighting = Literal["softmax", "raw"]
+Coordinates = Literal["none", "1d", "2d"]
+
+METRIC_OF: dict[Similarity, TokenMetric] = {
+    "matmul": "matmul",
+    "cosine": "cosine",
+    "euclidean": "l2",
+}
+_FAR = 1e-8  # added to a distance before the division by it
+
+
+class Ranked(NamedTuple):
+    """The neighbors of every token, best first: positions and factors, (B, H, N, K) each."""
+
+    indices: Tensor
+    weights: Tensor
+
+
+class ConvNNAttention(TokenAttention):
+    """Find the k nearest tokens of every token and convolve over them in the order of their rank.
+
+    With sampled candidates the token itself has the first slot and its `n_neighbors` - 1 nearest
+    candidates the others; among all tokens it competes like any other.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    n_neighbors : int, default=9
+        Slots of the convolution.
+    similarity : {"matmul", "cosine", "euclidean"}, default="matmul"
+    convolution : {"depthwise", "standard", "depthwise-separable"}, default="depthwise"
+        See `SlotConvolution`; shared by the heads.
+    weighting : {"softmax", "raw"}, default="softmax"
+        Factors of the values: the softmax of the selected similarities (of minus the distances),
+        or the similarities themselves (one over the distances).
+    sampling : {"all", "random", "spatial", "spatial-2d"}, default="all"
+        Which tokens are candidates, see `Sampling`.
+    num_samples, sample_padding, num_prefix_tokens, grid_size, sample_in_eval, generator
+        See `Sampling`.
+    coordinates : {"none", "1d", "2d"}, default="none"
+        Append the position of each token, in [-1, 1], to queries, keys and, but for "depthwise",
+        values: along the sequence, or rows and columns of the grid (0 for prefix tokens).
+    self_score : float or None, default=1.0
+        Similarity (or distance) of a token to itself in its own slot; None for the true one.
+    legacy_layout : bool, default=False
+        Compute as the published code does, see `nearwise.nn.load_reference_layer`.
+    **block
+        See `BlockOptions`; `attn_drop` drops numbers of the convolution's output.
+
+    References
+    ----------
+    Kang et al., "Attention Via Convolutional Nearest Neighbors", 2025,
+    github.com/mingikang31/Convolutional-Nearest-Neighbor-Attention.
+
+    Examples
+    --------
+    >>> layer = ConvNNAttention(24, num_heads=3, n_neighbors=5, convolution="standard")
+    >>> layer(torch.randn(2, 17, 24)).shape
+    torch.Size([2, 17, 24])
+    """
+
+    takes_candidates = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        n_neighbors: int = 9,
+        similarity: Similarity = "matmul",
+        convolution: Convolution = "depthwise",
+        weighting: Weighting = "softmax",
+        sampling: SamplingKind = "all",
+        num_samples: int = -1,
+        sample_padding: int = 0,
+        num_prefix_tokens: int = 0,
+        grid_size: tuple[int, int] | None = None,
+        sample_in_eval: bool = False,
+        generator: torch.Generator | None = None,
+        coordinates: Coordinates = "none",
+        self_score: float | None = 1.0,
+        legacy_layout: bool = False,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__(dim, num_heads, **block)
+        for name, chosen, known in (
+            ("similarity", similarity, get_args(Similarity)),
+            ("weighting", weighting, get_args(Weighting)),
+            ("coordinates", coordinates, get_args(Coordinates)),
+        ):
+            if chosen not in known:
+                raise ValueError(f"{name}={chosen!r} is not one of {', '.join(known)}.")
+        if n_neighbors < 1:
+            raise ValueError(f"n_neighbors={n_neighbors} must be at least 1.")
+        self.sampling = Sampling(
+            sampling,
+            num_samples,
+            sample_padding,
+            num_prefix_tokens,
+            grid_size,
+            sample_in_eval,
+            generator,
+        )
+        self.n_neighbors, self.similarity, self.weighting = n_neighbors, similarity, weighting
+        self.coordinates, self.self_score = coordinates, self_score
+        self.legacy_layout = legacy_layout
+        if similarity != "matmul":
+            self.scale = 1.0
+        more = 0 if convolution == "depthwise" else {"none": 0, "1d": 1, "2d": 2}[coordinates]
+        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
+        self.conv = SlotConvolution(
+            convolution, self.head_dim + more, self.head_dim, n_neighbors, **place
+        )
+
+    def extra_repr(self) -> str:
+        """Tell how neighbors are found and weighed."""
+        return (
+            f"similarity={self.similarity!r}, weighting={self.weighting!r}, "
+            f"sampling={self.sampling.kind!r}, coordinates={self.coordinates!r}"
+        )
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        if self.legacy_layout:
+            output = F.dropout(legacy.convnn(self, query, key, value, masks), self._dropout)
+            return legacy.scrambled(output) if self.num_heads > 1 else output
+        query, key, value = (self._with_coordinates(x) for x in (query, key, value))
+        ranked = self._rank(query, key, masks)
+        output = self.conv(value, ranked.indices, ranked.weights.to(value.dtype))
+        return F.dropout(output, self._dropout)
+
+    def _with_coordinates(self, x: Tensor) -> Tensor:
+        """Append where each token is."""
+        if self.coordinates == "none":
+            return x
+        batch, heads, n_tokens, _ = x.shape
+        where = self._positions(n_tokens, x)
+        return torch.cat([x, where.expand(batch, heads, -1, -1)], dim=-1)
+
+    def _positions(self, n_tokens: int, like: Tensor) -> Tensor:
+        """Positions (N, 1) or (N, 2) of the tokens, each in [-1, 1]."""
+        if self.coordinates == "1d":
+            return _spread(n_tokens, like)[:, None]
+        n_prefix = self.sampling.num_prefix_tokens
+        grid = grid_of(n_tokens - n_prefix, self.sampling.grid_size, n_prefix)
+        rows, columns = (_spread(side, like) for side in grid)
+        where = torch.cartesian_prod(rows, columns)
+        return torch.cat([where.new_zeros(n_prefix, 2), where])
+
+    def _rank(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
+        """Find and weigh the neighbors of every token."""
+        candidates = masks.candidates
+        if candidates is None:
+            candidates = self.sampling.draw(key.shape[2], key.device, self.training)
+        if candidates is None and self.sampling.kind != "random":
+            return self._rank_all(query, key, masks, self.n_neighbors)
+        return self._rank_sampled(query, key, replace(masks, candidates=candidates))
+
+    def _rank_all(self, query: Tensor, key: Tensor, masks: Masks, n_slots: int) -> Ranked:
+        """Rank all tokens; the token itself is one of them."""
+        found = self._nearest(query, key, masks, n_slots, "candidate")
+        if self.weighting == "softmax":
+            return Ranked(found.indices, found.weights)
+        return Ranked(found.indices, self._raw_scores(query, key, found.indices))
+
+    def _rank_sampled(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
+        """Rank the candidates behind the token itself."""
+        n_others = key.shape[2] - 1 if masks.candidates is None else masks.candidates.shape[-1]
+        if self.n_neighbors > n_others + 1:
+            raise ValueError(
+                f"n_neighbors={self.n_neighbors} exceeds the token itself and its {n_others} "
+                "candidates. Lower n_neighbors, or take more candidates."
+            )
+        own = torch.arange(query.shape[2], device=query.device, dtype=torch.int32)
+        own = own[:, None].expand(*query.shape[:3], 1)
+        own_score = self._own_score(query, key, own.long())
+        if self.n_neighbors == 1:
+            weight = torch.ones_like(own_score)
+            return Ranked(own, weight if self.weighting == "softmax" else self._raw(own_score))
+        found = self._nearest(query, key, masks, self.n_neighbors - 1, "never")
+        indices = torch.cat([own, found.indices], dim=-1)
+        if self.weighting == "raw":
+            raw = self._raw_scores(query, key, found.indices)
+            return Ranked(indices, torch.cat([self._raw(own_score), raw], dim=-1))
+        query, key = self._compared(query, key)
+        total = log_total(query, key, found, masks, self._is_distance, self.scale)[..., None]
+        logit = -own_score if self._is_distance else own_score
+        share = torch.sigmoid(logit - total)
+        others = found.weights * (1 - share).to(found.weights.dtype)
+        return Ranked(indices, torch.cat([share.to(others.dtype), others], dim=-1))
+
+    @property
+    def _is_distance(self) -> bool:
+        return self.similarity == "euclidean"
+
+    def _nearest(
+        self, query: Tensor, key: Tensor, masks: Masks, n: int, include_self: IncludeSelf
+    ) -> KNNAttentionOutput:
+        """Positions and softmax weights of the nearest tokens; their values come later."""
+        return attend(
+            query,
+            key,
+            key.detach()[..., :1],
+            n,
+            metric=METRIC_OF[self.similarity],
+            scale=self.scale,
+            attn_mask=masks.attn_mask,
+            key_padding_mask=masks.key_padding_mask,
+            is_causal=masks.is_causal,
+            include_self=include_self,
+            candidates=masks.candidates,
+        )
+
+    def _compared(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Bring queries and keys to what the similarity compares."""
+        if self.similarity != "cosine":
+            return query, key
+        return F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+
+    def _own_score(self, query: Tensor, key: Tensor, own: Tensor) -> Tensor:
+        """Similarity (or distance) (B, H, N, 1) of every token to itself."""
+        if self.self_score is not None:
+            return torch.full(own.shape, self.self_score, dtype=query.dtype, device=query.device)
+        return self._measured(query, key, own)
+
+    def _measured(self, query: Tensor, key: Tensor, at: Tensor) -> Tensor:
+        """Similarities (or distances) of selected pairs."""
+        query, key = self._compared(query, key)
+        scores = pair_scores(query, key, at, squared=self._is_distance, scale=self.scale)
+        return -scores if self._is_distance else scores
+
+    def _raw_scores(self, query: Tensor, key: Tensor, indices: Tensor) -> Tensor:
+        """Factors of the values without a softmax; 0 in empty slots."""
+        measured = self._measured(query, key, indices.long().clamp_min(0))
+        return self._raw(measured).masked_fill(indices < 0, 0.0)
+
+    def _raw(self, measured: Tensor) -> Tensor:
+        return 1 / (measured + _FAR) if self._is_distance else measured
+
+
+def _spread(n: int, like: Tensor) -> Tensor:
+    """Spread positions evenly over [-1, 1]."""
+    return torch.linspace(-1, 1, n, device=like.device, dtype=like.dtype)

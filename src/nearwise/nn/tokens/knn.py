@@ -1,0 +1,205 @@
+"""Attention of every token to its k nearest tokens."""
+
+import math
+from dataclasses import replace
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearwise.functional.tokens import KNNAttentionOutput, attend
+from nearwise.functional.tokens.pairs import pair_scores
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
+from nearwise.nn.tokens.dense import expanded_mask
+from nearwise.nn.tokens.sampling import Sampling
+
+_FIRST_NULL_SCORE = -4.0  # of a null neighbor before training: some percent of the weight at most
+
+
+class KNNAttention(TokenAttention):
+    """Every token attends to its k nearest tokens; a drop-in for timm's attention layers.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    n_neighbors : int, default=9
+        Tokens that a token attends to, in each head.
+    metric : {"matmul", "cosine", "l2"}, default="matmul"
+        Score of a pair, see `nearwise.functional.knn_attention`.
+    include_self : {"candidate", "always", "never"}, default="candidate"
+        Whether a token itself competes like any other, always has a slot, or never.
+    learned_temperature : bool, default=False
+        Whether each head learns how sharply it weighs, as the logarithm of a factor that starts
+        at 1. Who is nearest does not depend on it.
+    null_neighbor : bool, default=False
+        Whether a learned neighbor, which every token has besides its k, can take the weight where
+        none of the k is worth it. It starts with little weight and the value 0.
+    sampling : Sampling, optional
+        Draws the tokens that may be attended, see `Sampling`; default all.
+    **block
+        See `BlockOptions`.
+
+    References
+    ----------
+    Wang et al., "KVT: k-NN Attention for Boosting Vision Transformers", ECCV 2022.
+
+    Examples
+    --------
+    >>> layer = KNNAttention(24, num_heads=3, n_neighbors=5)
+    >>> layer(torch.randn(2, 17, 24)).shape
+    torch.Size([2, 17, 24])
+    """
+
+    takes_candidates = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        n_neighbors: int = 9,
+        metric: TokenMetric = "matmul",
+        include_self: IncludeSelf = "candidate",
+        learned_temperature: bool = False,
+        null_neighbor: bool = False,
+        sampling: Sampling | None = None,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__(dim, num_heads, **block)
+        if n_neighbors < 1:
+            raise ValueError(f"n_neighbors={n_neighbors} must be at least 1.")
+        self.n_neighbors, self.metric, self.include_self = n_neighbors, metric, include_self
+        self.sampling = sampling or Sampling()
+        if metric != "matmul":
+            self.scale = 1.0
+        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
+        if learned_temperature:
+            self.log_scale = nn.Parameter(torch.zeros(num_heads, **place))
+        if null_neighbor:
+            self.null_key = nn.Parameter(torch.zeros(num_heads, self.head_dim, **place))
+            self.null_score = nn.Parameter(torch.full((num_heads,), _FIRST_NULL_SCORE, **place))
+            self.null_value = nn.Parameter(torch.zeros(num_heads, self.head_dim, **place))
+        self.learned_temperature, self.null_neighbor = learned_temperature, null_neighbor
+
+    def extra_repr(self) -> str:
+        """Tell how many neighbors by which metric."""
+        return f"n_neighbors={self.n_neighbors}, metric={self.metric!r}"
+
+    def neighbors(self, x: Tensor, attn_mask: Tensor | None = None) -> KNNAttentionOutput:
+        """Tell whom every token attends to, and how much.
+
+        Parameters
+        ----------
+        x : Tensor of shape (batch, N, dim)
+        attn_mask : Tensor, optional
+
+        Returns
+        -------
+        found : KNNAttentionOutput
+            Of tensors (batch, heads, N, ...); without dropout and the null neighbor.
+        """
+        query, key, value = self._split(self.qkv(x))
+        query, key = self.q_norm(query), self.k_norm(key)
+        return self._find(*self._sharpened(query, key), value, Masks(attn_mask), 0.0)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        query, key = self._sharpened(query, key)
+        if masks.candidates is None:
+            drawn = self.sampling.draw(key.shape[2], key.device, self.training)
+            masks = replace(masks, candidates=drawn)
+        found = self._find(query, key, value, masks, self._dropout)
+        if not self.null_neighbor:
+            return found.output
+        null_key, null_value = (
+            x[:, None].to(query.dtype) for x in (self.null_key, self.null_value)
+        )
+        null = (query * null_key).sum(-1) * self.scale + self.null_score[:, None].to(query.dtype)
+        total = log_total(query, key, found, masks, self.metric == "l2", self.scale)
+        taken = torch.sigmoid(null - total.to(null.dtype))[..., None]
+        return torch.lerp(found.output, null_value.expand_as(found.output), taken)
+
+    @property
+    def _working_metric(self) -> TokenMetric:
+        # Vectors that are brought to unit length here may be stretched by a temperature.
+        return "matmul" if self.metric == "cosine" else self.metric
+
+    def _sharpened(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Bring the temperature of each head into its queries (and keys, for distances)."""
+        if self.metric == "cosine":
+            query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+        if self.learned_temperature:
+            factor = self.log_scale.exp()[:, None, None].to(query.dtype)
+            query = query * factor
+            key = key * factor if self.metric == "l2" else key
+        return query, key
+
+    def _find(
+        self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, dropout_p: float
+    ) -> KNNAttentionOutput:
+        return attend(
+            query,
+            key,
+            value,
+            self.n_neighbors,
+            metric=self._working_metric,
+            scale=self.scale,
+            attn_mask=masks.attn_mask,
+            key_padding_mask=masks.key_padding_mask,
+            is_causal=masks.is_causal,
+            include_self=self.include_self,
+            candidates=masks.candidates,
+            dropout_p=dropout_p,
+        )
+
+
+class KvtAttention(KNNAttention):
+    """The k-NN attention of KVT: the k largest dot products of a token, any other left out.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    n_neighbors : int, default=100
+    qk_scale : float, optional
+        Factor of the dot products; default ``head_dim ** -0.5``.
+    **block
+        See `BlockOptions`.
+
+    References
+    ----------
+    Wang et al., "KVT: k-NN Attention for Boosting Vision Transformers", ECCV 2022.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        n_neighbors: int = 100,
+        qk_scale: float | None = None,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__(dim, num_heads, n_neighbors=n_neighbors, **block)
+        self.scale = qk_scale or self.scale
+
+
+def log_total(
+    query: Tensor, key: Tensor, found: KNNAttentionOutput, masks: Masks, squared: bool, scale: float
+) -> Tensor:
+    """Logarithm (B, H, N) of what the softmax of the selected scores was divided by.
+
+    From the best neighbor's score and weight; its weight is 1 / K at least.
+    """
+    best = found.indices[..., :1].long()
+    nobody = best < 0
+    score = pair_scores(query, key, best.clamp_min(0), squared=squared, scale=scale)
+    if masks.attn_mask is not None and masks.attn_mask.is_floating_point():
+        bias = expanded_mask(masks.attn_mask, (*query.shape[:-1], key.shape[-2]))
+        score = score + bias.gather(-1, best.clamp_min(0))
+    weight = found.weights[..., :1].to(score.dtype).masked_fill(nobody, 1.0)
+    return (score - weight.log()).masked_fill(nobody, -math.inf)[..., 0]

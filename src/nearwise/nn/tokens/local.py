@@ -1,0 +1,202 @@
+"""Attention within a sliding window along the sequence."""
+
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
+from nearwise.nn.tokens.dense import checked_padding, expanded_mask, refuse_lonely
+from nearwise.nn.tokens.rotary import RotaryPositions
+
+
+class LocalAttention(TokenAttention):
+    """Every token attends to the tokens at most `window_size` away.
+
+    The sequence is cut into windows; the tokens of one see the window before, their own and the
+    one behind. Memory grows with N times the window.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    window_size : int, default=128
+    causal : bool, default=False
+        Whether a token sees only itself and tokens before it.
+    exact_window : bool, default=True
+        Whether tokens farther than `window_size` are left out; else a token sees its three
+        windows whole.
+    rotary : bool, default=True
+        Whether queries and keys carry rotary positions.
+    rotary_offset : int, default=0
+        Added to the positions of the queries.
+    use_xpos : bool, default=False
+    xpos_scale_base : float, optional
+        Default ``window_size // 2``.
+    qk_rmsnorm : bool, default=False
+        Whether queries and keys are brought to unit length and scaled, channel by channel.
+    qk_scale : float, default=8.0
+        Factor of the scores with `qk_rmsnorm`.
+    prenorm : bool, default=False
+        Whether the input passes a LayerNorm.
+    gate_values : bool, default=False
+        Whether each head's output is multiplied by a gate in (0, 1) from the token.
+    legacy_layout : bool, default=False
+        Let the zeros that fill up the last window take part, as the published code does.
+    **block
+        See `BlockOptions`.
+
+    References
+    ----------
+    github.com/lucidrains/local-attention.
+
+    Examples
+    --------
+    >>> layer = LocalAttention(24, num_heads=3, window_size=4)
+    >>> layer(torch.randn(2, 17, 24)).shape
+    torch.Size([2, 17, 24])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        window_size: int = 128,
+        causal: bool = False,
+        exact_window: bool = True,
+        rotary: bool = True,
+        rotary_offset: int = 0,
+        use_xpos: bool = False,
+        xpos_scale_base: float | None = None,
+        qk_rmsnorm: bool = False,
+        qk_scale: float = 8.0,
+        prenorm: bool = False,
+        gate_values: bool = False,
+        legacy_layout: bool = False,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        super().__init__(dim, num_heads, **block)
+        if window_size < 1:
+            raise ValueError(f"window_size={window_size} must be positive.")
+        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
+        self.window_size, self.causal, self.exact_window = window_size, causal, exact_window
+        self.legacy_layout, self.rotary_offset = legacy_layout, rotary_offset
+        self.norm = nn.LayerNorm(dim, **place) if prenorm else nn.Identity()
+        self.positions: RotaryPositions | None = None
+        if rotary:
+            base = (xpos_scale_base or max(1, window_size // 2)) if use_xpos else None
+            self.positions = RotaryPositions(self.head_dim, base)
+        self.qk_rmsnorm = qk_rmsnorm
+        if qk_rmsnorm:
+            self.scale = qk_scale
+            self.q_scale = nn.Parameter(torch.ones(self.head_dim, **place))
+            self.k_scale = nn.Parameter(torch.ones(self.head_dim, **place))
+        self.gate = nn.Linear(dim, num_heads, **place) if gate_values else None
+
+    def extra_repr(self) -> str:
+        """Tell the window."""
+        return f"window_size={self.window_size}, causal={self.causal}"
+
+    def forward(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        candidates: Tensor | None = None,
+    ) -> Tensor:
+        """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates."""
+        check_tokens(x, self.dim)
+        return super().forward(
+            self.norm(x),
+            attn_mask,
+            key_padding_mask=key_padding_mask,
+            is_causal=is_causal or self.causal,
+            candidates=candidates,
+        )
+
+    def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = super()._split(projected)
+        if self.qk_rmsnorm:
+            query = F.normalize(query, dim=-1) * self.q_scale
+            key = F.normalize(key, dim=-1) * self.k_scale
+        return query, key, value
+
+    def _gated(self, output: Tensor, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return output
+        return output * self.gate(x).sigmoid().transpose(1, 2)[..., None]
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        n_tokens, window = query.shape[2], self.window_size
+        lacking = -n_tokens % window
+        query, key, value = (F.pad(x, (0, 0, 0, lacking)) for x in (query, key, value))
+        n_behind = 0 if self.causal else 1
+        own = query.unflatten(2, (-1, window))
+        key, value = (_with_neighbors(x, window, n_behind) for x in (key, value))
+        if self.positions is not None:
+            n_keys = key.shape[3]
+            at = torch.arange(n_keys, device=key.device)
+            # The own window is the second of the keys'.
+            here = at[window : 2 * window] + self.rotary_offset
+            own = self.positions.turn(own, here, n_keys // 2, is_key=False)
+            key = self.positions.turn(key, at, n_keys // 2, is_key=True)
+        mask = self._mask(query, n_tokens, masks)
+        mask = mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
+        mask = mask.expand(-1, self.num_heads, -1, -1, -1)
+        # Windows beside heads: the fused kernels take four dimensions.
+        own, key, value = (x.flatten(1, 2) for x in (own, key, value))
+        output = F.scaled_dot_product_attention(
+            own,
+            key,
+            value,
+            attn_mask=mask.flatten(1, 2),
+            dropout_p=self._dropout,
+            scale=self.scale,
+        )
+        return output.view_as(query)[:, :, :n_tokens]
+
+    def _mask(self, query: Tensor, n_tokens: int, masks: Masks) -> Tensor:
+        """Who may attend whom, broadcastable to (B, H, windows, w, keys of a window)."""
+        batch, heads, n_padded, _ = query.shape
+        window = self.window_size
+        at = torch.arange(n_padded, device=query.device).view(-1, window)
+        spread = torch.arange(-window, window if self.causal else 2 * window, device=query.device)
+        keys = at[:, :1] + spread  # (windows, keys)
+        last = n_padded if self.legacy_layout else n_tokens
+        allowed = ((keys >= 0) & (keys < last))[:, None]
+        gap = at[:, :, None] - keys[:, None]
+        if self.exact_window:
+            allowed = allowed & (gap.abs() <= window)
+        if masks.is_causal:
+            allowed = allowed & (gap >= 0)
+        inside = keys.clamp(0, n_tokens - 1)
+        bias = None
+        if masks.key_padding_mask is not None:
+            padding = checked_padding(masks.key_padding_mask, batch, n_tokens)
+            allowed = allowed & ~padding[:, None, inside][:, :, :, None]
+        if masks.attn_mask is not None:
+            whole = expanded_mask(masks.attn_mask, (batch, heads, n_tokens, n_tokens))
+            part = whole[:, :, at.clamp_max(n_tokens - 1)[:, :, None], inside[:, None]]
+            if part.dtype == torch.bool:
+                allowed = allowed & part
+            else:
+                bias = part
+                allowed = allowed & ~torch.isneginf(part)
+        # Tokens that only fill up are cut off; without any key they would put NaN into gradients.
+        filling = (at >= n_tokens)[:, :, None]
+        refuse_lonely((allowed | filling).flatten(-3, -2))
+        if bias is None:
+            return allowed | filling
+        return bias.masked_fill(~allowed, -torch.inf).masked_fill(filling, 0.0)
+
+
+def _with_neighbors(x: Tensor, window: int, n_behind: int) -> Tensor:
+    """Each window (B, H, W, w, D) with the one before and `n_behind` behind it, zeros outside."""
+    padded = F.pad(x, (0, 0, window, n_behind * window))
+    size = (2 + n_behind) * window
+    return padded.unfold(2, size, window).mT

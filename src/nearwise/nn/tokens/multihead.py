@@ -1,0 +1,225 @@
+"""k-NN attention behind the call of `torch.nn.MultiheadAttention`."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearwise.functional.tokens import attend
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
+from nearwise.nn.tokens.base import check_heads
+from nearwise.nn.tokens.dense import expanded_mask
+
+
+class KNNMultiheadAttention(nn.Module):
+    """`torch.nn.MultiheadAttention` in which every query attends to its k nearest keys.
+
+    Same weights by the same names, same call, same masks (True in a boolean mask forbids), also
+    inside `torch.nn.TransformerEncoderLayer`.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Width of queries and outputs.
+    num_heads : int
+    n_neighbors : int, default=9
+        Keys a query attends to; all where there are fewer.
+    metric : {"matmul", "cosine", "l2"}, default="matmul"
+    include_self : {"candidate", "always", "never"}, default="candidate"
+    dropout : float in [0, 1), default=0
+    bias : bool, default=True
+    kdim, vdim : int, optional
+        Widths of keys and values; default `embed_dim`.
+    batch_first : bool, default=False
+    device, dtype
+        Of the parameters.
+
+    Examples
+    --------
+    >>> layer = KNNMultiheadAttention(24, 3, n_neighbors=5, batch_first=True)
+    >>> x = torch.randn(2, 17, 24)
+    >>> output, weights = layer(x, x, x)
+    >>> output.shape, weights.shape
+    (torch.Size([2, 17, 24]), torch.Size([2, 17, 17]))
+    """
+
+    # Keeps TransformerEncoderLayer from its fused path, which would attend to all keys.
+    _qkv_same_embed_dim = False
+    in_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        n_neighbors: int = 9,
+        *,
+        metric: TokenMetric = "matmul",
+        include_self: IncludeSelf = "candidate",
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(embed_dim, num_heads)
+        if n_neighbors < 1:
+            raise ValueError(f"n_neighbors={n_neighbors} must be at least 1.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must lie in [0, 1).")
+        self.embed_dim, self.num_heads, self.n_neighbors = embed_dim, num_heads, n_neighbors
+        self.head_dim = embed_dim // num_heads
+        self.metric, self.include_self = metric, include_self
+        self.dropout, self.batch_first = dropout, batch_first
+
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+
+        self.register_parameter("in_proj_weight", None)
+        if (kdim or embed_dim) == (vdim or embed_dim) == embed_dim:
+            self.in_proj_weight = empty(3 * embed_dim, embed_dim)
+        else:
+            self.q_proj_weight = empty(embed_dim, embed_dim)
+            self.k_proj_weight = empty(embed_dim, kdim or embed_dim)
+            self.v_proj_weight = empty(embed_dim, vdim or embed_dim)
+        self.register_parameter("in_proj_bias", empty(3 * embed_dim) if bias else None)
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialize as `torch.nn.MultiheadAttention`."""
+        for name, parameter in self.named_parameters(recurse=False):
+            if name.endswith("weight"):
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.zeros_(parameter)
+        if self.out_proj.bias is not None:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend.
+
+        Parameters
+        ----------
+        query : Tensor of shape (N, B, E), (B, N, E) with `batch_first`, or (N, E)
+        key, value : Tensor of shape (M, B, E), (B, M, E) or (M, E)
+        key_padding_mask : bool or float Tensor of shape (B, M) or (M,), optional
+            True leaves a key out; floats are added to the scores.
+        need_weights : bool, default=True
+            Whether the weights are returned, as a dense tensor.
+        attn_mask : bool or float Tensor of shape (N, M) or (B * num_heads, N, M), optional
+            True forbids a pair; floats are added to the scores.
+        average_attn_weights : bool, default=True
+            Whether the weights are averaged over heads.
+        is_causal : bool, default=False
+            A hint that `attn_mask` is causal; without a mask, a token then attends only to itself
+            and tokens before it.
+
+        Returns
+        -------
+        output : Tensor like `query`
+        weights : Tensor of shape (B, N, M), (B, num_heads, N, M) or None
+            0 for keys that are not among the nearest.
+        """
+        is_batched = query.ndim == 3
+        if not is_batched:
+            query, key, value = (x[None] for x in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        heads = [self._heads(x) for x in self._projected(query, key, value)]
+        batch, _, n_queries, _ = heads[0].shape
+        n_keys = heads[1].shape[2]
+        mask = self._mask(heads[0], attn_mask, key_padding_mask, batch, n_queries, n_keys)
+        found = attend(
+            heads[0],
+            heads[1],
+            heads[2],
+            min(self.n_neighbors, n_keys - (self.include_self == "never")),
+            metric=self.metric,
+            attn_mask=mask,
+            is_causal=is_causal and attn_mask is None,
+            include_self=self.include_self,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        output = self.out_proj(found.output.transpose(1, 2).flatten(2))
+        weights = None
+        if need_weights:
+            weights = _dense(found.indices, found.weights, n_keys)
+            weights = weights.mean(1) if average_attn_weights else weights
+        if not is_batched:
+            return output[0], None if weights is None else weights[0]
+        return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        none = (None, None, None)
+        biases = none if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        inputs = (query, key, value)
+        return [F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def _mask(
+        self,
+        query: Tensor,
+        mask: Tensor | None,
+        padding: Tensor | None,
+        batch: int,
+        n_queries: int,
+        n_keys: int,
+    ) -> Tensor | None:
+        """Both masks as one floating one that is added to the scores."""
+        total = None
+        if mask is not None:
+            if mask.ndim == 3:
+                if len(mask) != batch * self.num_heads:
+                    raise ValueError(
+                        f"attn_mask of three dimensions needs batch * num_heads = "
+                        f"{batch * self.num_heads} entries; got {len(mask)}."
+                    )
+                mask = mask.unflatten(0, (batch, self.num_heads))
+            total = _added(mask, query.dtype)
+            expanded_mask(total, (batch, self.num_heads, n_queries, n_keys))
+        if padding is not None:
+            if padding.shape != (batch, n_keys):
+                raise ValueError(
+                    f"key_padding_mask must be of shape ({batch}, {n_keys}); got "
+                    f"{tuple(padding.shape)}."
+                )
+            more = _added(padding, query.dtype)[:, None, None]
+            total = more if total is None else total + more
+        return total
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what a mask adds to the scores; True forbids."""
+    if mask.dtype == torch.bool:
+        zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+        return zeros.masked_fill(mask, -math.inf)
+    return mask.to(dtype)
+
+
+def _dense(indices: Tensor, weights: Tensor, n_keys: int) -> Tensor:
+    """Spread the weights of the neighbors over all keys."""
+    dense = weights.new_zeros(*weights.shape[:-1], n_keys)
+    # Empty slots add their weight 0 to the first key.
+    return dense.scatter_add(-1, indices.clamp_min(0).long(), weights)

@@ -1,0 +1,317 @@
+"""Attention to a fixed number of tokens around each, on a line or a grid: NATTEN's semantics."""
+
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
+from nearwise.nn.tokens.dense import checked_padding, dense_attention, expanded_mask, refuse_lonely
+from nearwise.nn.tokens.sampling import grid_of
+
+# With fewer tokens a neighbor than this, all pairs under a mask are faster than gathered rows.
+_DENSE_BELOW = 32
+
+
+class _NeighborhoodAttention(TokenAttention):
+    """What the layers for a line and for a grid share."""
+
+    n_dims: int
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        sizes: dict[str, int | bool | tuple[int, ...] | tuple[bool, ...]],
+        grid_size: tuple[int, ...] | None,
+        num_prefix_tokens: int,
+        block: BlockOptions,
+    ) -> None:
+        super().__init__(dim, num_heads, **block)
+        each: dict[str, tuple[Any, ...]] = {}
+        for name, size in sizes.items():
+            each[name] = size if isinstance(size, tuple) else (size,) * self.n_dims
+            if len(each[name]) != self.n_dims:
+                raise ValueError(
+                    f"{name}={size} must have {self.n_dims} entries, or be one number."
+                )
+        self.kernel_size, self.stride = each["kernel_size"], each["stride"]
+        self.dilation, self.causal = each["dilation"], each["causal"]
+        for kernel, stride, dilation in zip(
+            self.kernel_size, self.stride, self.dilation, strict=True
+        ):
+            if kernel < 1 or dilation < 1 or not 1 <= stride <= kernel:
+                raise ValueError(
+                    f"kernel_size={self.kernel_size}, dilation={self.dilation} and stride="
+                    f"{self.stride} must be positive, and the stride at most the kernel size."
+                )
+        self.grid_size, self.num_prefix_tokens = grid_size, num_prefix_tokens
+
+    def extra_repr(self) -> str:
+        """Tell the neighborhood."""
+        return (
+            f"kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}, "
+            f"causal={self.causal}"
+        )
+
+    def _grid(self, n_tokens: int) -> tuple[int, ...]:
+        """Shape of the grid of tokens behind the prefix."""
+        raise NotImplementedError
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        n_prefix = self.num_prefix_tokens
+        if masks.is_causal and n_prefix:
+            raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
+        near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
+        if query.shape[2] <= _DENSE_BELOW * near.shape[1]:
+            return dense_attention(
+                query,
+                key,
+                value,
+                masks=masks,
+                scale=self.scale,
+                dropout_p=self._dropout,
+                pattern=_pattern(near, allowed, query.shape[2]),
+            )
+        local = self._attend_near(query[:, :, n_prefix:], key, value, masks, near, allowed)
+        if not n_prefix:
+            return local
+        first = dense_attention(
+            query[:, :, :n_prefix],
+            key,
+            value,
+            masks=self._of_prefix(masks, query),
+            scale=self.scale,
+            dropout_p=self._dropout,
+        )
+        return torch.cat([first, local], dim=2)
+
+    def _of_prefix(self, masks: Masks, query: Tensor) -> Masks:
+        """Take the part of the masks for class and register tokens, which attend to all."""
+        mask = masks.attn_mask
+        if mask is not None:
+            n_tokens = query.shape[2]
+            mask = expanded_mask(mask, (*query.shape[:2], n_tokens, n_tokens))
+            mask = mask[:, :, : self.num_prefix_tokens]
+        return Masks(mask, masks.key_padding_mask)
+
+    def _neighbors(self, n_tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Keys (n, K) of every token behind the prefix and whether it may attend to them."""
+        grid = self._grid(n_tokens)
+        near = torch.zeros((), dtype=torch.int64, device=device)
+        allowed = torch.ones((), dtype=torch.bool, device=device)
+        for axis, length in enumerate(grid):
+            along, inside = neighbors_along(
+                length,
+                self.kernel_size[axis],
+                self.stride[axis],
+                self.dilation[axis],
+                self.causal[axis],
+                device,
+            )
+            # Coordinates so far by those of this axis, neighbors so far by those along it.
+            near = (near[..., None, :, None] * length + along[:, None]) if axis else along
+            allowed = (allowed[..., None, :, None] & inside[:, None]) if axis else inside
+            if axis:
+                near, allowed = (x.flatten(0, 1).flatten(1) for x in (near, allowed))
+        near = near + self.num_prefix_tokens
+        prefix = torch.arange(self.num_prefix_tokens, device=device).expand(len(near), -1)
+        everywhere = torch.ones_like(prefix, dtype=torch.bool)
+        return torch.cat([prefix, near], dim=1), torch.cat([everywhere, allowed], dim=1)
+
+    def _attend_near(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        masks: Masks,
+        near: Tensor,
+        allowed: Tensor,
+    ) -> Tensor:
+        """Attend from the tokens behind the prefix to their keys."""
+        batch, heads, n_queries, width = query.shape
+        n_prefix, n_keys = self.num_prefix_tokens, key.shape[2]
+        bias = None
+        if masks.key_padding_mask is not None:
+            padding = checked_padding(masks.key_padding_mask, batch, n_keys)
+            allowed = allowed & ~padding[:, None, near]
+        if masks.is_causal:
+            allowed = allowed & (near <= torch.arange(n_queries, device=near.device)[:, None])
+        if masks.attn_mask is not None:
+            whole = expanded_mask(masks.attn_mask, (batch, heads, n_keys, n_keys))
+            part = whole[:, :, n_prefix:].gather(-1, near.expand(batch, heads, -1, -1))
+            if part.dtype == torch.bool:
+                allowed = allowed & part
+            else:
+                bias, allowed = part, allowed & ~torch.isneginf(part)
+        refuse_lonely(allowed)
+        keys, values = (
+            x.index_select(2, near.flatten()).view(batch, heads, *near.shape, width)
+            for x in (key, value)
+        )
+        scores = (keys @ query[..., None])[..., 0] * self.scale
+        if bias is not None:
+            scores = scores + bias
+        weights = torch.softmax(scores.masked_fill(~allowed, -torch.inf), dim=-1)
+        weights = F.dropout(weights, self._dropout)
+        return (weights[..., None, :] @ values)[..., 0, :]
+
+
+class NeighborhoodAttention1D(_NeighborhoodAttention):
+    """Every token attends to the `kernel_size` tokens around it on a line.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    kernel_size : int, default=7
+        Tokens a token attends to; near an end the window moves inward and stays whole.
+    stride : int, default=1
+        Tokens in a row that share a window.
+    dilation : int, default=1
+        Step between the tokens of a window.
+    causal : bool, default=False
+        Whether a token sees only itself and tokens before it.
+    num_prefix_tokens : int, default=0
+        Class and register tokens at the front: they attend to all tokens, and all to them.
+    **block
+        See `BlockOptions`.
+
+    References
+    ----------
+    Hassani et al., "Neighborhood Attention Transformer", CVPR 2023; "Generalized Neighborhood
+    Attention", 2025 (stride); github.com/SHI-Labs/NATTEN.
+
+    Examples
+    --------
+    >>> layer = NeighborhoodAttention1D(24, num_heads=3, kernel_size=5)
+    >>> layer(torch.randn(2, 17, 24)).shape
+    torch.Size([2, 17, 24])
+    """
+
+    n_dims = 1
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        kernel_size: int = 7,
+        stride: int = 1,
+        dilation: int = 1,
+        causal: bool = False,
+        num_prefix_tokens: int = 0,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
+        super().__init__(
+            dim, num_heads, {**sizes, "causal": causal}, None, num_prefix_tokens, block
+        )
+
+    def _grid(self, n_tokens: int) -> tuple[int, ...]:
+        return (n_tokens,)
+
+
+class NeighborhoodAttention2D(_NeighborhoodAttention):
+    """Every token attends to the `kernel_size` x `kernel_size` tokens around it on a grid.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    kernel_size, stride, dilation : int or tuple of two int, default=7, 1, 1
+        As for `NeighborhoodAttention1D`, along rows and columns.
+    causal : bool or tuple of two bool, default=False
+    grid_size : tuple of int, optional
+        Rows and columns of the grid; default a square. An input of shape (batch, rows, columns,
+        dim) brings its own.
+    num_prefix_tokens : int, default=0
+        Class and register tokens at the front: they attend to all tokens, and all to them.
+    **block
+        See `BlockOptions`.
+
+    References
+    ----------
+    As for `NeighborhoodAttention1D`.
+    """
+
+    n_dims = 2
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        kernel_size: int | tuple[int, int] = 7,
+        stride: int | tuple[int, int] = 1,
+        dilation: int | tuple[int, int] = 1,
+        causal: bool | tuple[bool, bool] = False,
+        grid_size: tuple[int, int] | None = None,
+        num_prefix_tokens: int = 0,
+        **block: Unpack[BlockOptions],
+    ) -> None:
+        sizes: dict[str, Any] = {"kernel_size": kernel_size, "stride": stride}
+        sizes |= {"dilation": dilation, "causal": causal}
+        super().__init__(dim, num_heads, sizes, grid_size, num_prefix_tokens, block)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
+        """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates.
+
+        Tokens may also come as a grid (batch, rows, columns, dim), and go as one.
+        """
+        if x.ndim != 4:
+            return super().forward(x, attn_mask, **masks)
+        check_tokens(x.flatten(1, 2), self.dim)
+        before, self.grid_size = self.grid_size, (x.shape[1], x.shape[2])
+        try:
+            output = super().forward(x.flatten(1, 2), attn_mask, **masks)
+        finally:
+            self.grid_size = before
+        return output.view_as(x)
+
+    def _grid(self, n_tokens: int) -> tuple[int, ...]:
+        size: Any = self.grid_size
+        return grid_of(n_tokens, size, self.num_prefix_tokens)
+
+
+def _pattern(near: Tensor, allowed: Tensor, n_tokens: int) -> Tensor:
+    """Who may attend whom (N, N), from the keys (n, K) of the tokens behind the prefix."""
+    counts = torch.zeros(len(near), n_tokens, device=near.device)
+    grid = counts.scatter_add(1, near, allowed.to(counts.dtype)) > 0
+    return torch.cat([grid.new_ones(n_tokens - len(near), n_tokens), grid])
+
+
+def neighbors_along(
+    length: int, kernel: int, stride: int, dilation: int, causal: bool, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Positions (length, kernel) of the neighbors along one axis, and which of them count.
+
+    Raises
+    ------
+    ValueError
+        If a window does not fit.
+    """
+    if kernel * dilation > length:
+        raise ValueError(
+            f"A neighborhood of kernel_size={kernel} with dilation={dilation} spans "
+            f"{kernel * dilation} tokens, but there are {length} along this axis. Lower one of "
+            "them."
+        )
+    at = torch.arange(length, device=device)
+    # Tokens a dilation apart form a group of its own, within which windows are dense.
+    group, place = at % dilation, at // dilation
+    size = (length - group + dilation - 1) // dilation
+    if causal:
+        leader = (place // stride * stride + stride - 1).minimum(size - 1)
+        start = (leader - kernel + 1).clamp_min(0)
+    else:
+        leader = (place // stride * stride + stride // 2).minimum(size - 1)
+        start = (leader - kernel // 2).clamp_min(0).minimum(size - kernel)
+    inside = start[:, None] + torch.arange(kernel, device=device)
+    allowed = inside < size[:, None]
+    if causal:
+        allowed = allowed & (inside <= place[:, None])
+    return inside.minimum(size[:, None] - 1) * dilation + group[:, None], allowed

@@ -1,0 +1,290 @@
+"""`knn_attention`: plain and compiled equal the slow reference, whatever the arguments."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nearwise.functional import attention_implementation, knn_attention
+from nearwise.functional.tokens import attend
+from tests.functional.tokens.cases import (
+    IMPLEMENTATIONS,
+    METRICS,
+    assert_as_expected,
+    lattice_tokens,
+    random_tokens,
+)
+
+each_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+each_metric = pytest.mark.parametrize("metric", METRICS)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@each_implementation
+@each_metric
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("make", [random_tokens, lattice_tokens])
+def test_it_equals_the_slow_reference(implementation, metric, dtype, make):
+    tokens = make((2, 3, 13, 4), dtype=dtype)
+    assert_as_expected(implementation, *tokens, 5, metric=metric)
+
+
+@each_implementation
+@pytest.mark.parametrize("n_neighbors", [1, 2, 16, 17])
+@pytest.mark.parametrize("lead", [(), (2,), (2, 1), (1, 3)])
+def test_any_number_of_neighbors_and_leading_dimensions(implementation, n_neighbors, lead):
+    assert_as_expected(implementation, *lattice_tokens((*lead, 17, 4)), n_neighbors)
+
+
+@each_implementation
+@each_metric
+def test_duplicate_tokens_are_taken_in_the_order_of_their_index(implementation, metric):
+    token = torch.tensor([1.0, -1.0, 1.0, 1.0])
+    tokens = token.expand(1, 1, 40, 4)
+    with attention_implementation(implementation):
+        found = attend(tokens, tokens, tokens, 7, metric=metric)
+    assert (found.indices == torch.arange(7)).all()
+    torch.testing.assert_close(found.weights, torch.full((1, 1, 40, 7), 1 / 7))
+
+
+@each_implementation
+@pytest.mark.parametrize("make", [random_tokens, lattice_tokens])
+@pytest.mark.parametrize("n_neighbors", [1, 9, 40])
+def test_more_tokens_than_a_row_of_lanes(implementation, make, n_neighbors):
+    assert_as_expected(implementation, *make((1, 1, 531, 4)), n_neighbors)
+
+
+@each_implementation
+@each_metric
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 29), (29, 3), (1, 7)])
+def test_cross_attention(implementation, metric, n_queries, n_keys):
+    tokens = random_tokens((2, 2, n_queries, 6), n_keys=n_keys, value_width=5)
+    assert_as_expected(implementation, *tokens, 3, metric=metric)
+
+
+@each_implementation
+@pytest.mark.parametrize(
+    ("include_self", "is_causal"),  # causal and never: the first token would have nobody
+    [("candidate", False), ("candidate", True), ("always", False), ("always", True), ("never", 0)],
+)
+@pytest.mark.parametrize("make", [random_tokens, lattice_tokens])
+def test_a_token_itself_is_a_candidate_always_or_never(
+    implementation, include_self, make, is_causal
+):
+    options = {"include_self": include_self, "is_causal": bool(is_causal)}
+    assert_as_expected(implementation, *make((2, 2, 11, 4)), 4, **options)
+
+
+@each_implementation
+@each_metric
+@pytest.mark.parametrize("include_self", ["candidate", "always", "never"])
+@pytest.mark.parametrize("per_item", [False, True])
+def test_only_candidates_are_attended(implementation, metric, include_self, per_item):
+    generator = torch.Generator().manual_seed(3)
+    drawn = torch.stack([torch.randperm(15, generator=generator)[:6] for _ in range(2)])
+    candidates = drawn if per_item else drawn[0]
+    for tokens in (random_tokens((2, 2, 15, 4)), lattice_tokens((2, 2, 15, 4))):
+        assert_as_expected(
+            implementation,
+            *tokens,
+            4,
+            metric=metric,
+            include_self=include_self,
+            candidates=candidates,
+        )
+
+
+def masks():
+    generator = torch.Generator().manual_seed(5)
+    allowed = torch.rand(2, 1, 9, 9, generator=generator) < 0.6
+    allowed = allowed | torch.eye(9, dtype=torch.bool)
+    yield "bool", {"attn_mask": allowed}
+    yield "bool of one row", {"attn_mask": torch.arange(9) > 3}
+    bias = torch.randn(3, 9, 9, generator=generator).double()
+    yield "float", {"attn_mask": bias}
+    yield "float with holes", {"attn_mask": bias.masked_fill(~allowed[0], -torch.inf)}
+    padding = torch.zeros(2, 9, dtype=torch.bool)
+    padding[0, 2:5] = padding[1, -1] = True
+    yield "padding", {"key_padding_mask": padding}
+    yield "padding for all", {"key_padding_mask": padding[0]}
+    yield "all at once", {"key_padding_mask": padding[1], "attn_mask": bias, "is_causal": True}
+
+
+@each_implementation
+@each_metric
+@pytest.mark.parametrize(
+    ("name", "mask"), list(masks()), ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_masks(implementation, metric, name, mask):
+    assert_as_expected(implementation, *random_tokens((2, 3, 9, 4)), 4, metric=metric, **mask)
+
+
+@each_implementation
+def test_a_mask_that_leaves_too_few_leaves_slots_empty(implementation):
+    tokens = random_tokens((1, 1, 6, 4))
+    with attention_implementation(implementation):
+        found = attend(*tokens, 4, is_causal=True)
+    assert found.indices[0, 0, 1].tolist()[2:] == [-1, -1]
+    assert (found.weights[0, 0, 1, 2:] == 0).all()
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(1, 1, 6).double())
+
+
+@each_implementation
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_with_all_neighbors_it_is_scaled_dot_product_attention(implementation, is_causal, scale):
+    query, key, value = random_tokens((2, 3, 31, 8), dtype=torch.float32)
+    with attention_implementation(implementation):
+        found = knn_attention(query, key, value, 31, is_causal=is_causal, scale=scale)
+    full = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale)
+    torch.testing.assert_close(found, full, atol=1e-5, rtol=1e-5)
+
+
+@each_implementation
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_far_apart_stay_finite_in_half_precision(implementation, metric):
+    tokens = [x * 100 for x in random_tokens((1, 2, 12, 4), dtype=torch.float16)]
+    with attention_implementation(implementation):
+        found = attend(*tokens, 3, metric=metric, scale=1 / 0.07)
+    assert found.output.isfinite().all()
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(1, 2, 12).half())
+
+
+@each_implementation
+def test_nan_in_a_query_comes_out_as_nan(implementation):
+    query, key, value = random_tokens((1, 1, 9, 4))
+    query[0, 0, 3, 1] = torch.nan
+    with attention_implementation(implementation):
+        output = knn_attention(query, key, value, 3)
+    assert output[0, 0, 3].isnan().all()
+    assert output[0, 0, [0, 1, 2, 4]].isfinite().all()
+
+
+def test_both_implementations_drop_the_same_weights_of_one_generator():
+    tokens = random_tokens((2, 2, 20, 4))
+    outputs = []
+    for implementation in IMPLEMENTATIONS:
+        with attention_implementation(implementation):
+            generator = torch.Generator().manual_seed(1)
+            outputs.append(knn_attention(*tokens, 6, dropout_p=0.5, generator=generator))
+            again = knn_attention(*tokens, 6, dropout_p=0.5, generator=generator)
+            assert not torch.equal(outputs[-1], again)
+    torch.testing.assert_close(*outputs)
+
+
+@each_implementation
+def test_dropout_keeps_the_mean(implementation):
+    query, key, _ = random_tokens((1, 1, 4000, 2))
+    value = torch.ones(1, 1, 4000, 1).double()
+    with attention_implementation(implementation):
+        generator = torch.Generator().manual_seed(0)
+        output = knn_attention(
+            query, key[..., :50, :], value[..., :50, :], 5, dropout_p=0.3, generator=generator
+        )
+    assert abs(output.mean().item() - 1) < 0.02
+
+
+@pytest.mark.parametrize("strided", ["query", "key", "value"])
+def test_tensors_that_do_not_lie_in_one_piece(strided):
+    tokens = dict(zip(("query", "key", "value"), random_tokens((2, 3, 8, 4)), strict=True))
+    whole = knn_attention(**tokens, n_neighbors=3)
+    tokens[strided] = tokens[strided].permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0)
+    torch.testing.assert_close(knn_attention(**tokens, n_neighbors=3), whole)
+
+
+def test_threads_do_not_change_the_result():
+    tokens = random_tokens((4, 3, 300, 32), dtype=torch.float32)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = attend(*tokens, 9)
+        torch.set_num_threads(2)
+        two = attend(*tokens, 9)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(one.indices, two.indices)
+    torch.testing.assert_close(one.output, two.output)
+
+
+def test_the_implementation_is_forced_and_given_back():
+    tokens = random_tokens((1, 1, 6, 4), dtype=torch.float32)
+    seen = []
+    with attention_implementation("plain"):
+        with attention_implementation("cpu"):
+            seen.append(knn_attention(*tokens, 2))
+        seen.append(knn_attention(*tokens, 2))
+    torch.testing.assert_close(*seen)
+    with pytest.raises(ValueError, match="'triton9' is not known"):
+        attention_implementation("triton9").__enter__()
+
+
+BAD = [
+    ({"n_neighbors": 0}, "n_neighbors=0 must lie between 1 and 8"),
+    ({"n_neighbors": 9}, "n_neighbors=9 must lie between 1 and 8"),
+    ({"n_neighbors": 8, "include_self": "never"}, "between 1 and 7"),
+    ({"n_neighbors": 4, "candidates": torch.arange(3)}, "between 1 and 3: there are 3 candidates"),
+    ({"metric": "manhattan"}, "metric='manhattan' is not one of matmul, cosine, l2"),
+    ({"include_self": "maybe"}, "include_self='maybe' is not one of"),
+    ({"scale": 0.0}, "scale=0.0 must be positive"),
+    ({"scale": float("nan")}, "scale=nan must be positive"),
+    ({"dropout_p": 1.0}, r"dropout_p=1.0 must lie in \[0, 1\)"),
+    ({"attn_mask": torch.ones(7, 8).bool()}, r"\(7, 8\) cannot be broadcast to \(2, 3, 8, 8\)"),
+    ({"attn_mask": torch.ones(8, 8).int()}, "attn_mask must be boolean .* or floating"),
+    ({"attn_mask": torch.zeros(8, 8).bool()}, "All keys of 48 of 48 queries are masked"),
+    ({"key_padding_mask": torch.zeros(2, 7).bool()}, r"of shape \(2, 8\); got"),
+    ({"key_padding_mask": torch.zeros(2, 8)}, "key_padding_mask must be boolean"),
+    ({"key_padding_mask": torch.ones(2, 8).bool()}, "Leave each query at least one key"),
+    ({"candidates": torch.tensor([1, 8])}, "lie between 1 and 8, but the keys are 0 to 7"),
+    ({"candidates": torch.tensor([-1, 2])}, "lie between -1 and 2"),
+    ({"candidates": torch.tensor([2, 2])}, "names a key twice"),
+    ({"candidates": torch.tensor([1.0, 2.0])}, "must be integer positions"),
+    ({"candidates": torch.zeros(3, 2).long()}, "has 3 rows, but the batch has 2"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD)
+def test_bad_arguments_are_refused(wrong, message):
+    options = {"n_neighbors": 2, **wrong}
+    with pytest.raises(ValueError, match=message):
+        knn_attention(*random_tokens((2, 3, 8, 4), dtype=torch.float32), **options)
+
+
+def test_bad_tokens_are_refused():
+    query, key, value = random_tokens((2, 3, 8, 4), dtype=torch.float32)
+    wrong = [
+        (query, key[..., :3], value, "must agree"),
+        (query, key, value[:, :, :5], "must agree"),
+        (query[0], key, value, "must agree"),
+        (query[0, 0, 0], key[0, 0, 0], value[0, 0, 0], "must agree"),
+        (query, key[:1], value[:1], "must agree"),
+        (query.double(), key, value, "share one floating dtype"),
+        (query.long(), key.long(), value.long(), "share one floating dtype"),
+        (query, key[:, :, :0], value[:, :, :0], "nothing to attend"),
+    ]
+    for *tokens, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            knn_attention(*tokens, 1)
+    for option in ({"is_causal": True}, {"include_self": "always"}, {"include_self": "never"}):
+        with pytest.raises(ValueError, match="Leave it out for cross-attention"):
+            knn_attention(query[:, :, :5], key, value, 1, **option)
+
+
+@pytest.mark.parametrize(
+    ("metric", "include_self", "with_candidates", "is_causal"),
+    list(itertools.product(METRICS, ("candidate", "always"), (False, True), (False, True))),
+)
+def test_plain_and_compiled_agree_on_everything(metric, include_self, with_candidates, is_causal):
+    query, key, value = random_tokens((2, 2, 40, 6))
+    options = {"metric": metric, "include_self": include_self, "is_causal": is_causal}
+    options["attn_mask"] = random_tokens((2, 2, 40, 40), seed=7)[0]
+    if with_candidates:
+        options["candidates"] = torch.tensor([0, 3, 9, 10, 22, 31, 39])
+    found = []
+    for implementation in IMPLEMENTATIONS:
+        with attention_implementation(implementation):
+            found.append(attend(query, key, value, 5, **options))
+    assert torch.equal(found[0].indices, found[1].indices)
+    torch.testing.assert_close(found[0].output, found[1].output)
+    torch.testing.assert_close(found[0].weights, found[1].weights)

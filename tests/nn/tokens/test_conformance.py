@@ -1,0 +1,244 @@
+"""What holds for every token layer."""
+
+import copy
+import importlib.util
+
+import pytest
+import torch
+
+from nearwise.functional import attention_implementation
+from nearwise.nn import TOKEN_LAYERS
+from tests.nn.tokens.cases import CASES, DIM, N_TOKENS, tokens
+
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+ONE_EACH = list({case.layer: case for case in CASES}.values())
+CLOSE = {"atol": 2e-5, "rtol": 2e-5}
+
+
+def test_every_layer_is_checked():
+    checked = {case.layer for case in CASES}
+    assert {x for x in TOKEN_LAYERS.values() if x.__name__ != "TokenConvolution"} == checked
+
+
+@each_case
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_shape_stays(case, batch):
+    x = tokens(batch)
+    output = case.make()(x)
+    assert output.shape == x.shape
+    assert output.isfinite().all()
+
+
+@each_case
+def test_each_example_stands_alone(case):
+    layer = case.make().eval()
+    x = tokens(3)
+    torch.testing.assert_close(layer(x)[1:2], layer(x[1:2]), **CLOSE)
+
+
+@each_case
+def test_permuted_tokens_give_permuted_outputs(case):
+    layer = case.make().eval()
+    x, order = tokens(), torch.randperm(N_TOKENS)
+    difference = (layer(x[:, order]) - layer(x)[:, order]).abs().max()
+    # Where positions count, the check would see it.
+    assert (difference < 2e-5) == case.equivariant
+
+
+@each_case
+def test_padding_changes_nothing_for_the_others(case):
+    layer = case.make().eval()
+    padding = torch.zeros(2, N_TOKENS, dtype=torch.bool)
+    padding[0, 5] = padding[1, 12] = True
+    x, changed = tokens(), tokens()
+    changed[padding] = 7.0
+    before, after = (layer(x, key_padding_mask=padding) for x in (x, changed))
+    torch.testing.assert_close(before[~padding], after[~padding], **CLOSE)
+    assert not torch.allclose(layer(x), layer(changed), atol=1e-3)
+
+
+@each_case
+def test_masks_forbid_and_bias(case):
+    if not case.masked:
+        pytest.skip("the branch of a convolution has no pairs to mask")
+    layer = case.make().eval()
+    allowed = torch.rand(N_TOKENS, N_TOKENS) < 0.7
+    allowed |= torch.eye(N_TOKENS, dtype=torch.bool)
+    # Whoever a pattern lets a token see, one of them stays.
+    allowed[:, ::2] = True
+    allowed[:, 4] = torch.eye(N_TOKENS, dtype=torch.bool)[:, 4]
+    x, changed = tokens(), tokens()
+    changed[:, 4] = 7.0
+    before, after = (layer(x, allowed) for x in (x, changed))
+    rows = torch.arange(N_TOKENS) != 4
+    torch.testing.assert_close(before[:, rows], after[:, rows], **CLOSE)
+    infinite = torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
+    torch.testing.assert_close(layer(x, infinite), before, **CLOSE)
+    torch.testing.assert_close(layer(x, torch.zeros(N_TOKENS, N_TOKENS)), layer(x), **CLOSE)
+    each = allowed.expand(2, layer_heads(layer), -1, -1)
+    torch.testing.assert_close(layer(x, each), before, **CLOSE)
+
+
+def layer_heads(layer):
+    return layer.num_heads if hasattr(layer, "num_heads") else 3
+
+
+@each_case
+def test_causal_tokens_do_not_see_later_ones(case):
+    layer = case.make().eval()
+    x, changed = tokens(), tokens()
+    changed[:, 9:] = 3.0
+    if not case.causal:
+        if case.name.startswith(("branching-conv", "natten-2d")):
+            with pytest.raises(ValueError, match="is_causal"):
+                layer(x, is_causal=True)
+        return
+    before, after = (layer(x, is_causal=True)[:, :9] for x in (x, changed))
+    torch.testing.assert_close(before, after, **CLOSE)
+
+
+@each_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_any_dtype(case, dtype):
+    layer = case.make().eval()
+    expected = layer(tokens())
+    output = layer.to(dtype)(tokens(dtype=dtype))
+    assert output.dtype == dtype
+    assert output.isfinite().all()
+    if dtype == torch.float64:
+        torch.testing.assert_close(output.float(), expected, atol=1e-4, rtol=1e-4)
+
+
+@each_case
+def test_mixed_precision_trains(case):
+    layer = case.make()
+    x = tokens().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = layer(x)
+    assert output.dtype == torch.bfloat16
+    output.float().square().mean().backward()
+    assert x.grad.isfinite().all()
+    assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+@each_case
+def test_parameters_are_made_with_the_dtype_asked_for(case):
+    layer = case.layer(DIM, 3, **case.options, dtype=torch.float64)
+    assert {parameter.dtype for parameter in layer.parameters()} == {torch.float64}
+
+
+@each_case
+def test_evaluation_is_deterministic_and_training_drops(case):
+    if case.name == "branching-conv-0":
+        pytest.skip("a convolution drops nothing")
+    layer = case.make(attn_drop=0.5)
+    x = tokens()
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
+@each_case
+def test_both_implementations_behind_it_agree(case):
+    results = []
+    for implementation in ("plain", "cpu"):
+        layer, x = case.make(), tokens().requires_grad_()
+        with attention_implementation(implementation):
+            torch.manual_seed(3)
+            output = layer(x)
+            output.square().sum().backward()
+        grads = [parameter.grad for parameter in layer.parameters()]
+        results.append([output.detach(), x.grad, *grads])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@each_case
+def test_every_parameter_learns(case):
+    layer = case.make()
+    layer(tokens()).square().sum().backward()
+    without = [name for name, x in layer.named_parameters() if x.grad is None or not x.grad.any()]
+    assert without == []
+
+
+@each_case
+def test_saved_weights_give_the_same(case):
+    layer, other = case.make().eval(), case.layer(DIM, 3, **case.options).eval()
+    assert not torch.allclose(layer(tokens()), other(tokens()))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(tokens()), other(tokens()))
+    assert torch.equal(layer(tokens()), copy.deepcopy(layer)(tokens()))
+
+
+@each_case
+def test_it_compiles_into_one_graph_with_its_gradients(case):
+    torch.compiler.reset()
+    layer = case.make().eval()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    grads = []
+    for call in (compiled, layer):
+        x = tokens().requires_grad_()
+        output = call(x)
+        output.square().sum().backward()
+        grads.append((output.detach(), x.grad))
+    for ours, eager in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, eager, **CLOSE)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_an_exported_layer_gives_the_same(case):
+    layer = case.make().eval()
+    exported = torch.export.export(layer, (tokens(),)).module()
+    torch.testing.assert_close(exported(tokens()), layer(tokens()), **CLOSE)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_an_onnx_model_gives_the_same(case, tmp_path):
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    import onnxruntime
+
+    layer, path = case.make().eval(), tmp_path / "layer.onnx"
+    torch.onnx.export(layer, (tokens(),), path, dynamo=True)
+    session = onnxruntime.InferenceSession(path)
+    (output,) = session.run(None, {session.get_inputs()[0].name: tokens().numpy()})
+    torch.testing.assert_close(torch.from_numpy(output), layer(tokens()), **CLOSE)
+
+
+@each_case
+def test_gradients_equal_finite_differences(case):
+    layer = case.make().double()
+    x = tokens(1, seed=2, dtype=torch.float64).requires_grad_()
+    parameters = [p for p in layer.parameters() if p.numel() < 200]
+
+    def call(x, *_):
+        torch.manual_seed(0)  # the same candidates every time
+        return layer(x)
+
+    assert torch.autograd.gradcheck(call, (x, *parameters), fast_mode=True)
+
+
+@each_case
+def test_bad_inputs_are_refused(case):
+    layer = case.make()
+    x = tokens()
+    if case.layer.__name__ != "NeighborhoodAttention2D":
+        with pytest.raises(ValueError, match=r"must be of shape \(batch, N, 24\); got \(17, 24\)"):
+            layer(x[0])
+    with pytest.raises(ValueError, match=r"must be of shape \(batch, N, 24\)"):
+        layer(x[..., :20])
+    with pytest.raises(ValueError, match="key_padding_mask must be boolean"):
+        layer(x, key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))
+    if case.masked:
+        with pytest.raises(ValueError, match=r"attn_mask of shape .* cannot be broadcast"):
+            layer(x, torch.ones(5, N_TOKENS, dtype=torch.bool))
+        with pytest.raises(ValueError, match="attn_mask must be boolean"):
+            layer(x, torch.ones(N_TOKENS, N_TOKENS, dtype=torch.int32))
+        with pytest.raises(ValueError, match="Leave each query at least one key"):
+            layer(x, key_padding_mask=torch.ones(2, N_TOKENS, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"num_heads=5 does not divide dim=24\. Take one of 1, 2"):
+        case.layer(24, 5, **case.options)
+    if not case.name.startswith(("branching-conv-0",)):
+        with pytest.raises(ValueError, match=r"attn_drop=1 must lie in \[0, 1\)"):
+            case.layer(24, 3, **case.options, attn_drop=1)

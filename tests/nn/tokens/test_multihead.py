@@ -1,0 +1,96 @@
+"""k-NN attention behind the call of `torch.nn.MultiheadAttention`."""
+
+import pytest
+import torch
+from torch import nn
+
+from nearwise.nn import KNNMultiheadAttention
+from tests.nn.tokens.cases import tokens
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+CAUSAL = nn.Transformer.generate_square_subsequent_mask(17)
+
+
+def pair(n_neighbors, **options):
+    """Ours and torch's with the same weights."""
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(24, 3, **options)
+    ours = KNNMultiheadAttention(24, 3, n_neighbors, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return ours.eval(), theirs.eval()
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize(
+    "masks",
+    [
+        {},
+        {"attn_mask": CAUSAL},
+        {"attn_mask": torch.isneginf(CAUSAL)},
+        {"attn_mask": torch.randn(6, 17, 17, generator=torch.Generator().manual_seed(0))},
+        {"key_padding_mask": torch.arange(34).view(2, 17) % 5 == 3},
+    ],
+    ids=["none", "float", "bool", "each head", "padding"],
+)
+def test_with_all_neighbors_it_is_torchs(masks, average):
+    ours, theirs = pair(17, batch_first=True)
+    x = tokens()
+    found, weights = ours(x, x, x, average_attn_weights=average, **masks)
+    expected, expected_weights = theirs(x, x, x, average_attn_weights=average, **masks)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    torch.testing.assert_close(weights, expected_weights, **CLOSE)
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 8, "vdim": 10}])
+def test_layouts_widths_and_single_examples(options):
+    ours, theirs = pair(50, **options)
+    query = torch.randn(5, 2, 24)
+    key = torch.randn(9, 2, options.get("kdim", 24))
+    value = torch.randn(9, 2, options.get("vdim", 24))
+    torch.testing.assert_close(ours(query, key, value), theirs(query, key, value), **CLOSE)
+    one = query[:, 0], key[:, 0], value[:, 0]
+    torch.testing.assert_close(ours(*one), theirs(*one), **CLOSE)
+    assert ours(query, key, value, need_weights=False)[1] is None
+
+
+def test_only_the_nearest_have_weight():
+    ours, theirs = pair(4, batch_first=True)
+    x = tokens()
+    weights = ours(x, x, x, average_attn_weights=False)[1]
+    full = theirs(x, x, x, average_attn_weights=False)[1]
+    assert ((weights > 0).sum(-1) == 4).all()
+    kept = full.masked_fill(weights == 0, 0.0)
+    torch.testing.assert_close(weights, kept / kept.sum(-1, keepdim=True), **CLOSE)
+    torch.testing.assert_close(kept.sum(-1), full.topk(4).values.sum(-1), **CLOSE)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_inside_a_transformer_encoder_layer(training):
+    layer = nn.TransformerEncoderLayer(24, 3, 48, dropout=0.0, batch_first=True)
+    x = tokens()
+    full = layer.eval()(x)
+    nearest = KNNMultiheadAttention(24, 3, 3, batch_first=True)
+    nearest.load_state_dict(layer.self_attn.state_dict())
+    layer.self_attn = nearest
+    layer.train(training)
+    with torch.set_grad_enabled(training):
+        output = layer(x)
+    expected = layer.norm1(x + nearest(x, x, x)[0])
+    expected = layer.norm2(expected + layer._ff_block(expected))
+    torch.testing.assert_close(output, expected, **CLOSE)
+    assert (output - full).abs().max() > 1e-3
+
+
+def test_mistakes_are_named():
+    x = tokens()
+    layer = KNNMultiheadAttention(24, 3, 4, batch_first=True)
+    with pytest.raises(ValueError, match="does not divide dim=24"):
+        KNNMultiheadAttention(24, 5)
+    with pytest.raises(ValueError, match="n_neighbors=0"):
+        KNNMultiheadAttention(24, 3, 0)
+    with pytest.raises(ValueError, match=r"needs batch \* num_heads = 6 entries; got 4"):
+        layer(x, x, x, attn_mask=torch.zeros(4, 17, 17))
+    with pytest.raises(ValueError, match=r"key_padding_mask must be of shape \(2, 17\)"):
+        layer(x, x, x, key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))
+    with pytest.raises(ValueError, match="cannot be broadcast"):
+        layer(x, x, x, attn_mask=torch.zeros(5, 17))

@@ -25,11 +25,14 @@ from tests.reference.strict_device import NAME, strict_device
 
 QUICK = {"head_params": {"epochs": 2}, "train_params": {"epochs": 1}, "random_state": 0}
 IMAGES = {"embedder": "resnet-small", "embedder_params": {"dim": 8}, "validation_fraction": 0.25}
+IMAGES["class_prior"] = "uniform"
 TABLE = {"embedder": "table", "base": None, "n_members": 2}
+TABLE["head_params"] = {"epochs": 2, "bilinear": 2, "keep": "always"}
 
 def flow(device, settings, X, y, X_new, y_new):
-    model = AttnKNNClassifier(device=device, **QUICK, **settings).fit(X, y)
+    model = AttnKNNClassifier(device=device, **(QUICK | settings)).fit(X, y)
     found = {"new": model.predict_proba(X_new), "ids": model.kneighbors(X_new)[1]}
+    found["strange"] = model.stranger_p_value(X_new)
     ids = model.add(X_new[:3], y_new[:3])
     model.relabel(ids[:1], y_new[3:4])
     model.remove(ids[2:])

@@ -235,6 +235,27 @@ def test_what_is_judged_by_follows_the_memory():
     assert 1 - judged_rows(model._state, 4, 1).correct.mean() > wrong_before
 
 
+@pytest.mark.parametrize("settings", [CHEAP, HELD], ids=["cross-fitted", "held out"])
+def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
+    X, y = many(3000)
+    X, X_new, y, y_new = X[::2], X[1::2], y[::2], y[1::2]
+    kept = np.random.default_rng(0).random(len(y)) < np.array([1.0, 0.3, 0.1])[y]
+    model = AttnKNNClassifier(**settings, class_prior="uniform").fit(X[kept], y[kept])
+    rows = judged_rows(model._state, 3, 1)
+    shares = np.bincount(rows.labels) / len(rows.labels)
+    assert np.abs(shares - 1 / 3).max() < 0.12  # in training .71, .21, .07
+    covered = model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new].mean()
+    chosen = model.predict_selective(X_new, coverage=1.0)
+    assert covered > 0.7
+    assert (chosen.labels != y_new).mean() < chosen.risk_bound + 0.02
+
+
+def test_views_disagree_for_the_rows_that_judge_as_for_new_ones():
+    X, y = many(240)
+    model = AttnKNNClassifier(**HELD).fit(X, y, views=[X + 0.5])
+    assert judged_rows(model._state, 3, 2).parts.disagreement.max() > 0
+
+
 def test_held_out_rows_ask_the_memory_as_it_is():
     X, y = many(200)
     model = AttnKNNClassifier(**HELD).fit(X, y)

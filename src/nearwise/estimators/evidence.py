@@ -10,7 +10,7 @@ from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Parts, make_parts
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.shared import SharedState
-from nearwise.estimators.state import Answer, LearnedState, on_host, pool
+from nearwise.estimators.state import Answer, Calibration, LearnedState, on_host, pool
 from nearwise.estimators.views import FOLD, MemoryViews
 from nearwise.functional import Neighbors, paired_distances
 
@@ -71,9 +71,30 @@ def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows
     place = ("judged rows", n_classes, n_views)
     if place not in state.views.derived:
         make = _held_out if isinstance(state, SharedState) else _left_out
-        state.views.derived[place] = make(state, n_classes, n_views)
+        rows = make(state, n_classes, n_views)
+        state.views.derived[place] = _in_wanted_shares(rows, state.calibration(n_views))
     found: JudgedRows = state.views.derived[place]
     return found
+
+
+def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
+    """Keep a random part of the rows that has the class shares predictions are made for.
+
+    What is then counted on them holds there; shares far from those of training leave few rows.
+    Rows of classes that came after the fit are kept as the rarest of the others are.
+    """
+    if calibration.classes is None or not any(calibration.classes.shift):
+        return rows
+    chance = np.exp(np.asarray(calibration.classes.shift))
+    chance = np.append(chance / chance.max(), 1.0)
+    of_rows = chance[np.minimum(rows.labels, len(chance) - 1)]
+    kept = np.flatnonzero(np.random.default_rng(0).random(len(of_rows)) < of_rows)
+    return JudgedRows(
+        rows.labels[kept],
+        rows.folds[kept],
+        Parts(*(part[kept] for part in rows.parts)),
+        Remoteness(*(part[kept] for part in rows.remoteness)),
+    )
 
 
 def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
@@ -101,13 +122,15 @@ def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
             "nothing else says how far it can be trusted. Fit it again."
         )
     kept = torch.nonzero(state.held.weight > 0)[:, 0]
-    answer = state.predict_held_out(n_classes, n_views)
+    merged, each = state.predict_held_out(n_classes, n_views)
     calibration = state.calibration(n_views)
-    answer = calibration.corrected(Answer(*(part[kept] for part in answer)))
+    answer, *views = (
+        calibration.corrected(Answer(*(part[kept] for part in one))) for one in (merged, *each)
+    )
     return JudgedRows(
         state.held.labels[kept].numpy(),
         state.held.folds[kept].numpy(),
-        make_parts(answer, [answer], calibration),
+        make_parts(answer, views, calibration),
         remoteness(state.views, state.held.seen[0].keys["features"][kept]),
     )
 

@@ -41,7 +41,7 @@ def fit_heads(
     progress.stage("neighborhoods")
     state.views.with_keys = settings.head.bilinear > 0
     data = _cross_fitted_rows(state, problem)
-    fit = choose_heads(state, problem, settings, data, progress)
+    fit, settings = choose_heads(state, problem, settings, data, progress)
     accept_heads(state, fit, data, problem, settings)
 
 
@@ -51,8 +51,11 @@ def choose_heads(
     settings: FitSettings,
     data: HeadRows,
     progress: Progress,
-) -> CrossFit:
-    """Fit a head a fold to rows whose neighborhoods are known, by the better pooling of two."""
+) -> tuple[CrossFit, FitSettings]:
+    """Fit a head a fold to rows whose neighborhoods are known, by the better pooling of two.
+
+    Return the settings with the extras that were kept, too.
+    """
     wanted = settings.head
     if wanted.keep == "better":
         settings = replace(settings, head=wanted.without_extras())
@@ -100,14 +103,14 @@ def choose_heads(
         "pooling_nll": tried_nll,
         "spaces": [spec.name for spec in state.views.specs],
     }
-    return fit
+    return fit, settings
 
 
 def accept_heads(
     state: LearnedState, fit: CrossFit, data: HeadRows, problem: Problem, settings: FitSettings
 ) -> None:
     """Decide by out-of-fold predictions on the head's share and on the temperatures."""
-    data = replace(data, **{name: getattr(data, name).cpu() for name in _FLAT})
+    data = _flat_on_host(data)
     given = (data.labels, data.weight, data.transition)
     oof_nll = mean_nll(fit.log_proba, *given)
     state.part_temperatures = tuple(
@@ -131,12 +134,18 @@ def accept_heads(
     )
 
 
+def _flat_on_host(data: HeadRows) -> HeadRows:
+    """Bring all but the neighborhoods to the CPU."""
+    return replace(data, **{name: getattr(data, name).cpu() for name in _FLAT})
+
+
 def correct_classes(
     state: LearnedState, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
 ) -> ClassCorrection | None:
     """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing."""
     if settings.class_prior is None and not settings.per_class:
         return None
+    data = _flat_on_host(data)
     train = train_shares(problem.labels, problem.row_weight, problem.n_classes)
     kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
     if settings.per_class:

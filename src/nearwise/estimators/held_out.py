@@ -108,7 +108,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         weight=data.weight.cpu().numpy(),
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
-    fit = choose_heads(state, repeated, settings, data, progress)
+    fit, settings = choose_heads(state, repeated, settings, data, progress)
     state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight)
     if settings.spaces == "chosen":
         fit, stay = leave_out_spaces(state, repeated, settings, data, fit, progress)

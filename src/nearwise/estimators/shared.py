@@ -133,17 +133,20 @@ class SharedState(LearnedState):
         """Refuse: the networks know the labels of the remembered rows."""
         _refuse_remembered()
 
-    def predict_held_out(self, n_classes: int, n_views: int) -> Answer:
+    def predict_held_out(self, n_classes: int, n_views: int) -> tuple[Answer, list[Answer]]:
         """Predict the rows held out, in one or all views, each by a head that was not fitted on it.
 
-        They ask the memory as it is now, whatever came or went since the fit.
+        Give the merged answer and that to each view. They ask the memory as it is now, whatever
+        came or went since the fit.
         """
         assert self.held is not None  # the caller has looked
         seen = self.held.seen[:n_views]
+        folds = self.held.folds
+        each = [out_of_fold(self, self.look_at(one), folds, n_classes) for one in seen]
         if n_views > 1 and self.merge == "embeddings":
-            seen = [average_views(seen)]
-        each = [out_of_fold(self, self.look_at(one), self.held.folds, n_classes) for one in seen]
-        return self.merged(each)
+            look = self.look_at(average_views(seen))
+            return out_of_fold(self, look, folds, n_classes), each
+        return self.merged(each), each
 
     def _pool(self, view: MemberView, n_classes: int) -> Answer:
         members = range(self.n_members)

@@ -249,7 +249,8 @@ class CrossFittedState(LearnedState):
             found.append(result)
             if not spaces:
                 base = self.widened_base(own, result)
-            query = features if keys is None else keys  # what all share is sought by the features
+            # What all share is sought by the features.
+            query = self.views.place(features) if keys is None else keys
             spaces.append(self.views.neighborhood(spec, member, result, base, query=query))
         return MemberView(base, found, spaces)
 

@@ -1,5 +1,7 @@
 """``nearwise clean`` names rows whose label looks wrong."""
 
+import io
+
 import pandas as pd
 import pytest
 
@@ -26,6 +28,14 @@ def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
     assert str(written["id"][0]) in result.out and "suggested" in result.out
     assert "Wrong labels:" in result.err
     assert len(written["neighbors"][0].split()) == 5
+
+
+def test_suspects_go_to_standard_output_or_where_the_suffix_says(nearwise, table, tmp_path):
+    result = nearwise("clean", table[0], "-t", "kind", "--noise", 0.1, "--out", "-", "--quiet")
+    assert len(pd.read_csv(io.StringIO(result.out))) == 120
+    assert "interval" not in result.err  # the rate was given
+    result = nearwise("clean", table[0], "-t", "kind", "--out", tmp_path / "s.txt")
+    assert result.exit_code == 2 and ".parquet" in result.err
 
 
 @pytest.mark.parametrize("noise", ["1", "-1", "much"])

@@ -107,3 +107,15 @@ def test_checkpoints_of_another_time_are_not_used_without_resume(tmp_path):
     stale.mkdir(parents=True)
     with checkpoints(tmp_path / "model", resume=False):
         assert not stale.exists()
+
+
+def test_wrong_labels_and_wanted_shares_are_asked_for(nearwise, tables, tmp_path):
+    fit = ("fit", tables / "train.csv", *OPTIONS)
+    done = nearwise(*fit, "-o", tmp_path / "noisy", "--label-noise", "auto")
+    assert done.exit_code == 0 and "Wrong labels:" in done.err
+    done = nearwise(*fit, "-o", tmp_path / "even", "--class-prior", "uniform")
+    assert done.exit_code == 0
+    both = ("--label-noise", "0.1", "--class-prior", "uniform")
+    refused = nearwise(*fit, "-o", tmp_path / "both", *both)
+    assert refused.exit_code == 2 and "Use one of the two" in refused.err
+    assert not (tmp_path / "both").exists()

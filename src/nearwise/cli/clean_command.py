@@ -1,6 +1,5 @@
 """``nearwise clean``: the rows of a table whose label looks wrong."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -9,6 +8,7 @@ from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.frames import drop_columns, read_frame, split_target
 from nearwise.cli.options import DataArgument, QuietOption
+from nearwise.cli.parsing import parse_noise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +25,14 @@ def clean(
         str, typer.Option("--target", "-t", metavar="COLUMN", help="Column with the labels.")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE.csv", help="Write all rows, worst first."),
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Write all rows, worst first: CSV, TSV or Parquet, told by the suffix; - is "
+            "standard output.",
+        ),
     ] = None,
     drop: Annotated[
         list[str] | None,
@@ -58,7 +64,11 @@ def clean(
       nearwise clean train.csv --target species
       nearwise clean train.csv -t churned --drop customer_id --top 20 --out suspects.csv
     """
-    rate = parse_noise(noise)
+    from nearwise.data.tables import table_format
+
+    rate = parse_noise("--noise", noise)
+    if out not in (None, "-") and table_format(out) is None:
+        raise ValueError(f"--out {out}: use the suffix .csv, .tsv or .parquet, or - for CSV.")
     frame = drop_columns(read_frame(data), drop or [], data)
     features, labels = split_target(frame, target, data)
 
@@ -68,37 +78,24 @@ def clean(
         preset=preset, label_noise=rate, random_state=seed, verbose=0 if quiet else 1
     ).fit(features, labels)
     issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
-    show(_suspects(issues.head(top), features, labels, target, f"{top} suspects in {data}"))
-    if rate is not None and not quiet:
+    if out != "-":
+        title = f"The {min(top, len(issues))} most suspicious rows of {data}"
+        show(_suspects(issues.head(top), features, labels, target, title))
+    if rate == "auto" and not quiet:
         low, high = model.choice_["label_noise"]["interval"]
         say(f"Wrong labels: {model.noise_rate_:.1%} (95 % interval {low:.1%} to {high:.1%}).")
     if out is not None:
         write_issues(issues, out)
-        if not quiet:
+        if not quiet and out != "-":
             say(f"Wrote {len(issues)} rows to {out}, most suspicious first.")
 
 
-def parse_noise(text: str) -> str | float | None:
-    """Read --noise: "auto", "none" or a share in [0, 1)."""
-    if text == "auto":
-        return text
-    if text == "none":
-        return None
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate < 1:
-        raise ValueError(f"--noise {text} is not a share of wrong labels: auto, none or in [0, 1).")
-    return rate
-
-
-def write_issues(issues: "pd.DataFrame", path: Path) -> None:
-    """Write the ranking as CSV; neighbors are ids with blanks between."""
-    from nearwise.experiments.records import write_aside
+def write_issues(issues: "pd.DataFrame", out: str) -> None:
+    """Write the ranking; neighbors are ids with blanks between."""
+    from nearwise.data.tables import write_table
 
     table = issues.assign(neighbors=[" ".join(map(str, ids)) for ids in issues["neighbors"]])
-    write_aside(path, table.to_csv(index=False).encode())
+    write_table(table, out)
 
 
 def _suspects(

@@ -14,7 +14,7 @@ from nearwise.cli.errors import INTERRUPTED, reported, watch_interrupt
 from nearwise.cli.frames import drop_columns, read_frame, require_columns, split_target
 from nearwise.cli.models import check_place
 from nearwise.cli.options import DataArgument, QuietOption
-from nearwise.cli.parsing import parse_count
+from nearwise.cli.parsing import parse_count, parse_noise
 
 if TYPE_CHECKING:
     from nearwise.estimators import AttnKNNClassifier
@@ -57,6 +57,18 @@ def fit(
     members: Annotated[
         str | None, typer.Option(metavar="INT|auto", help="Cross-fitted members of the bag.")
     ] = None,
+    label_noise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|RATE",
+            help="Labels are wrong in part: estimate how many, or say the share; predictions then "
+            "speak of the true ones.",
+        ),
+    ] = None,
+    class_prior: Annotated[
+        Literal["train", "uniform"] | None,
+        typer.Option(help="Class shares where predictions are used; uniform is fair to rare ones."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
@@ -77,6 +89,7 @@ def fit(
       nearwise fit train.csv --target species --out iris.model
       nearwise fit train.parquet -t churned -o churn.model --drop customer_id
       nearwise fit train.csv -t churned -o churn.model --resume
+      nearwise fit train.csv -t churned -o churn.model --label-noise auto
     """
     check_place(out, overwrite=overwrite)
     frame = drop_columns(read_frame(data), drop or [], data)
@@ -91,6 +104,8 @@ def fit(
         "embedder": embedder,
         "n_neighbors": parse_count("--n-neighbors", n_neighbors),
         "n_members": parse_count("--members", members),
+        "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
+        "class_prior": class_prior,
     }
     # what the user left open stays the estimator's own default
     settings = {name: value for name, value in chosen.items() if value is not None}
@@ -157,4 +172,8 @@ def _summarize(model: "AttnKNNClassifier", n_rows: int, seconds: float, out: Pat
         f"{model.n_features_in_} columns in {seconds:.1f} s; "
         f"NLL out of fold {model.oof_nll_:.4f}."
     )
+    if model.label_noise is not None:
+        low, high = model.choice_["label_noise"]["interval"]
+        found = f" (95 % interval {low:.1%} to {high:.1%})" if low < high else ""
+        say(f"Wrong labels: {model.noise_rate_:.1%}{found}.")
     say(f"Saved to {out}. Next: nearwise predict {out} NEW_DATA --out predictions.csv --proba")

@@ -114,3 +114,20 @@ def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
         except yaml.YAMLError:
             raise ValueError(f"{option} {text!r}: {value!r} is not a value. Quote it.") from None
     return settings
+
+
+def parse_noise(option: str, text: str) -> str | float | None:
+    """Read a rate of wrong labels: "auto", "none" or a share in [0, 1)."""
+    if text == "auto":
+        return text
+    if text == "none":
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < 1:
+        raise ValueError(
+            f"{option} {text} is not a share of wrong labels: auto, none or in [0, 1)."
+        )
+    return rate

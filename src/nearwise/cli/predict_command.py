@@ -99,7 +99,7 @@ def predict(
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
-      nearwise predict iris.model new.csv --out answers.csv --max-risk 0.02 --stranger
+      nearwise predict iris.model new.csv --out answers.csv --coverage 0.9 --stranger
       nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head

@@ -276,6 +276,9 @@ def check_request(coverage: float | None, max_risk: float | None, confidence: fl
             f"Give either coverage (the share of rows to answer) or max_risk (the share of answers "
             f"that may be wrong); {seen} given."
         )
+    for name, value in (("coverage", coverage), ("max_risk", max_risk), ("confidence", confidence)):
+        if value is not None and not isinstance(value, int | float | np.number):
+            raise ValueError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
     if coverage is not None and not 0.0 < coverage <= 1.0:
         raise ValueError(
             f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."

@@ -239,6 +239,17 @@ def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_
     assert any(n.label != n.posterior_label for n in shown.values())
 
 
+@pytest.mark.parametrize(
+    ("rare", "flipped", "noise"), [(6, 0.25, "auto"), (6, 0.3, 0.3), (2, 0, 0.2)]
+)
+def test_a_class_too_rare_for_every_fold_stops_nothing(rare, flipped, noise):
+    y = np.repeat([0, 1], [300 - rare, rare])
+    given = label_noise(y, flipped, seed=0) if flipped else y
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    model = AttnKNNClassifier(label_noise=noise, **{**CHEAP, "base": logistic()}).fit(X, given)
+    assert sums_to_one(model.predict_proba(X))
+
+
 def test_weights_count(noisy):
     X, y, given = noisy
     weight = np.where(given == y, 1.0, 1e-6)

@@ -60,7 +60,7 @@ class FindsLabelIssues(AnswersQueries):
         ------
         ValueError
             If the networks were trained on the labels of all remembered rows and no `label_noise`
-            was asked for, or `judge` is unknown.
+            was asked for, or none was found, or `judge` is unknown.
         ImportError
             If cleanlab is asked for and missing.
         """
@@ -74,7 +74,7 @@ class FindsLabelIssues(AnswersQueries):
         if judge == "cleanlab":
             suspicion = 1 - _cleanlab_scores(given, self.label_evidence(n_neighbors).pred_probs)
         suggested = true.argmax(axis=1)
-        k = min(n_neighbors, len(given) - 1)
+        k = min(n_neighbors, self._most_neighbors())
         near = self.kneighbors(None, k, return_distance=False)
         table = pd.DataFrame(
             {
@@ -101,12 +101,16 @@ class FindsLabelIssues(AnswersQueries):
         if self._state.views.transitions is not None and transition is not None:
             known = len(transition.matrix)
             proba[:, :known] = proba[:, :known] @ transition.matrix
-        distances, _ = self.kneighbors(None, min(n_neighbors, len(bank) - 1))
-        found = self.kneighbors(None, distances.shape[1], return_distance=False)
+        distances, found = self.kneighbors(None, min(n_neighbors, self._most_neighbors()))
         places = bank.positions(found.ravel()).numpy()
         starts = np.arange(0, distances.size + 1, distances.shape[1])
         graph = csr_matrix((distances.ravel(), places, starts), shape=(len(bank), len(bank)))
         return LabelEvidence(bank.labels.numpy(), proba, graph)
+
+    def _most_neighbors(self) -> int:
+        """Rows that may be found for a remembered one."""
+        views = self._state.views
+        return len(views.rows(views.specs[0], 0)) - 1
 
     def _unseen_proba(self) -> np.ndarray:
         """Probabilities of the remembered rows' true labels, the given ones not seen."""
@@ -114,6 +118,12 @@ class FindsLabelIssues(AnswersQueries):
             proba: np.ndarray = self.predict_proba(None)  # type: ignore[attr-defined]
             return proba
         views = self._state.views
+        if views.transitions is None and self._state.transition is not None:
+            raise ValueError(
+                "This classifier held rows out once (validation_fraction), and label_noise found "
+                "the labels clean, so it kept no evidence against any of them. Give the share of "
+                "wrong labels, such as label_noise=0.05, or cross-fit (validation_fraction=None)."
+            )
         if views.transitions is None:
             raise ValueError(
                 "This classifier held rows out once (validation_fraction), so its networks were "

@@ -63,6 +63,16 @@ def test_a_rows_own_label_does_not_speak_for_it(planted):
     assert same(model.label_evidence().pred_probs[3], before)
 
 
+@pytest.mark.parametrize("fraction", [None, 0.2])
+def test_a_class_that_came_later_is_taken_as_it_is(planted, fraction):
+    X, _, given = planted
+    model = AttnKNNClassifier(label_noise=0.1, validation_fraction=fraction, **CHEAP).fit(X, given)
+    (new,) = model.add(X[[0]] + 30, [9]).tolist()
+    issue = model.label_issues().set_index("id").loc[new]
+    assert issue["given"] == issue["suggested"] == 9
+    assert issue["suspicion"] == 0
+
+
 def test_cleanlab_ranks_the_same_probabilities(planted, model):
     pytest.importorskip("cleanlab")
     issues = model.label_issues(judge="cleanlab")

@@ -4,13 +4,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy.sparse import csr_matrix
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators.asking import AnswersQueries
 from nearwise.estimators.shared import SharedState
+from nearwise.functional import believed_proba
 
-Judge = Literal["nearwise", "cleanlab"]
+JudgeName = Literal["nearwise", "cleanlab"]
 
 
 class LabelEvidence(NamedTuple):
@@ -35,7 +37,7 @@ class LabelEvidence(NamedTuple):
 class FindsLabelIssues(AnswersQueries):
     """`label_issues` and `label_evidence` of a fitted classifier."""
 
-    def label_issues(self, *, n_neighbors: int = 5, judge: Judge = "nearwise") -> pd.DataFrame:
+    def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
 
         Every row is judged without its own label: by members that were not fitted on it. With
@@ -141,14 +143,10 @@ class FindsLabelIssues(AnswersQueries):
         transition = self._state.transition
         if self._state.views.transitions is None or transition is None:
             return proba
-        given = self._state.views.bank.labels.numpy()
-        n_known = len(transition.matrix)
-        old = given < n_known
-        likelihood = np.zeros_like(proba)
-        likelihood[~old, given[~old]] = 1.0  # a class that came later is taken as it is
-        likelihood[old, :n_known] = transition.matrix[:, given[old]].T
-        joint = np.maximum(proba * likelihood, 1e-300)
-        result: np.ndarray = joint / joint.sum(axis=1, keepdims=True)
+        matrix = torch.from_numpy(transition.matrix)
+        known = torch.from_numpy(np.log(np.maximum(proba[:, : len(matrix)], 1e-300)))
+        given = self._state.views.bank.labels
+        result: np.ndarray = believed_proba(known, matrix, given, proba.shape[1]).numpy()
         return result
 
 

@@ -261,6 +261,13 @@ def test_a_space_whose_neighbors_mislead_is_left_out(noisy, monkeypatch):
     assert np.isfinite(model.predict_proba(X[:5])).all()
 
 
+def test_spaces_are_judged_through_the_transition(noisy):
+    X, y = noisy
+    settings = QUICK | {"head_params": {"epochs": 1}, "base": None}
+    model = AttnKNNClassifier(**settings, spaces="chosen", label_noise=0.3).fit(X, y)
+    assert model.choice_["spaces_nll"]["all"] == model.choice_["pooling_nll"]["log-linear"]
+
+
 def test_leaving_spaces_out_needs_rows_that_were_held_out_once():
     X, y = blobs()
     with pytest.raises(ValueError, match="this fit cross-fits"):

@@ -38,6 +38,14 @@ def test_neighbors_are_the_nearest_others(planted, model):
     assert 17 not in issues.loc[17, "neighbors"]
 
 
+def test_no_more_neighbors_are_named_than_may_be_found(planted):
+    X, _, given = planted
+    model = AttnKNNClassifier(n_neighbors=30, max_per_class=3, **CHEAP).fit(X, given)
+    assert model.kneighbors(X[:2])[1].shape == (2, 8)
+    assert {len(near) for near in model.label_issues(n_neighbors=20)["neighbors"]} == {8}
+    assert model.label_evidence(n_neighbors=20).knn_graph.nnz == 8 * 240
+
+
 def test_evidence_is_what_cleanlab_takes(planted, model):
     evidence = model.label_evidence(n_neighbors=4)
     assert sums_to_one(evidence.pred_probs)
@@ -55,6 +63,16 @@ def test_a_rows_own_label_does_not_speak_for_it(planted):
     assert same(model.label_evidence().pred_probs[3], before)
 
 
+@pytest.mark.parametrize("fraction", [None, 0.2])
+def test_a_class_that_came_later_is_taken_as_it_is(planted, fraction):
+    X, _, given = planted
+    model = AttnKNNClassifier(label_noise=0.1, validation_fraction=fraction, **CHEAP).fit(X, given)
+    (new,) = model.add(X[[0]] + 30, [9]).tolist()
+    issue = model.label_issues().set_index("id").loc[new]
+    assert issue["given"] == issue["suggested"] == 9
+    assert issue["suspicion"] == 0
+
+
 def test_cleanlab_ranks_the_same_probabilities(planted, model):
     pytest.importorskip("cleanlab")
     issues = model.label_issues(judge="cleanlab")
@@ -68,6 +86,9 @@ def test_what_cannot_be_asked_is_said(planted):
     shared.fit(X, given)
     with pytest.raises(ValueError, match="label_noise"):
         shared.label_issues()
+    shared.set_params(label_noise="auto").fit(*blobs(240, 3, spread=0.4))
+    with pytest.raises(ValueError, match="found the labels clean"):
+        shared.label_evidence()
     model = AttnKNNClassifier(**CHEAP).fit(X, given)
     with pytest.raises(ValueError, match="judge"):
         model.label_issues(judge="me")

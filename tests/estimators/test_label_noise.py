@@ -162,6 +162,14 @@ def test_clean_labels_are_left_as_they_are():
     assert auto.noise_rate_ < 0.05 and not hasattr(plain, "noise_rate_")
 
 
+def test_a_refit_forgets_the_noise_of_the_fit_before(noisy):
+    X, y, _ = noisy
+    model = AttnKNNClassifier(label_noise=0.3, **CHEAP).fit(X, y)
+    model.set_params(label_noise=None).fit(X, y)
+    names = ("noise_rate_", "transition_", "transition_interval_")
+    assert not any(hasattr(model, name) for name in names)
+
+
 def test_a_rows_own_label_leaves_its_own_prediction_unmoved(fitted_noisy):
     model = fitted_noisy
     before = model.predict_proba(None)
@@ -239,6 +247,17 @@ def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_
     assert any(n.label != n.posterior_label for n in shown.values())
 
 
+@pytest.mark.parametrize(
+    ("rare", "flipped", "noise"), [(6, 0.25, "auto"), (6, 0.3, 0.3), (2, 0, 0.2)]
+)
+def test_a_class_too_rare_for_every_fold_stops_nothing(rare, flipped, noise):
+    y = np.repeat([0, 1], [300 - rare, rare])
+    given = label_noise(y, flipped, seed=0) if flipped else y
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    model = AttnKNNClassifier(label_noise=noise, **{**CHEAP, "base": logistic()}).fit(X, given)
+    assert sums_to_one(model.predict_proba(X))
+
+
 def test_weights_count(noisy):
     X, y, given = noisy
     weight = np.where(given == y, 1.0, 1e-6)
@@ -259,3 +278,12 @@ def test_another_noise_gives_another_checkpoint_folder(noisy, tmp_path):
         for n in (None, "auto", even(0.3))
     }
     assert len(folders) == 3
+    folders = set()
+    bases = [{"base": "auto"}, {"base": logistic()}]
+    for other in ({}, {"n_neighbors": 5}, {"metric": "cosine"}, *bases):
+        model = AttnKNNClassifier(checkpoint_dir=tmp_path, **{**CHEAP, **other})
+        settings = replace(check_settings(model, len(X), 3, 0), label_noise="auto")
+        own = [check_checkpoint(model, settings, [X], given, None).checkpoint for _ in range(2)]
+        assert own[0] == own[1]
+        folders.add(own[0])
+    assert len(folders) == 5

@@ -298,6 +298,8 @@ class AttnKNNClassifier(
         self.calibration_source_ = state.acceptance.source
         self.oof_nll_ = state.acceptance.nll
         self.column_types_ = dict(state.encoder.kinds)
+        for name in ("noise_rate_", "transition_", "transition_interval_"):
+            self.__dict__.pop(name, None)  # of an earlier fit
         if state.transition is not None:
             self.noise_rate_, self.transition_ = state.transition.rate, state.transition.matrix
             self.transition_interval_ = np.stack([state.transition.low, state.transition.high])

@@ -11,7 +11,6 @@ from nearwise.estimators.base import (
     Candidate,
     Target,
     auto_candidates,
-    cross_fit,
     given_candidate,
     log_softmax,
     pool_gates,
@@ -27,7 +26,12 @@ from nearwise.estimators.transition import (
     known_transition,
     with_interval,
 )
-from nearwise.functional import Neighbors, posterior_log_proba, topk_neighbors
+from nearwise.functional import (
+    Neighbors,
+    given_log_proba,
+    posterior_log_proba,
+    topk_neighbors,
+)
 
 _INNER = 3  # folds inside the rows that a member may learn from
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
@@ -164,8 +168,7 @@ class Denoiser:
             if self.known is None:
                 matrix = estimate_transition(np.exp(pooled[rows]), labels, weight=weight)
         assert matrix is not None  # known or estimated
-        given = np.exp(pooled[rows]) @ matrix
-        losses = -np.log(given[np.arange(len(rows)), labels].clip(1e-12))
+        losses = given_losses(pooled[rows], torch.from_numpy(matrix), labels)
         return Verdict(pooled, matrix, nll, powers[0], losses)
 
     def _cross_fit(
@@ -176,6 +179,8 @@ class Denoiser:
         others = np.setdiff1d(np.arange(n), rows)
         total: dict[str, np.ndarray] = {}
         folds = make_folds(self.problem.labels[rows], _INNER, self.settings.seed)
+        # Votes alone speak where a class is too rare for every fold.
+        modelled = not any(of_one_class(self.problem.labels[rows[train]]) for train, _ in folds)
         for number, (train, held_out) in enumerate(folds):
             voters, asked = rows[train], np.concatenate([rows[held_out], others])
             inside = np.isin(found.positions, voters)
@@ -186,9 +191,10 @@ class Denoiser:
                 for kind, carried in (("given", self.given), ("posterior", labels))
                 for place in (1, 3)
             }
-            for candidate in light_candidates(self.problem, self.settings):
+            told = cleaned and not of_one_class(labels[voters].argmax(axis=1))
+            own = self._target(labels if told else self.given, voters)
+            for candidate in light_candidates(self.problem, self.settings) if modelled else ():
                 self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
-                own = self._target(labels, voters) if cleaned else self._target(self.given, voters)
                 candidate.fit_fold(*self.problem.table, *own, (voters, asked))
                 table, encoded = self.problem.table
                 opinions[candidate.name] = log_softmax(
@@ -291,68 +297,15 @@ def _transition(
     return with_interval(proba, problem.labels[rows], settings.seed, weight=weight)
 
 
-def see_through(
-    problem: Problem,
-    settings: FitSettings,
-    keys: Tensor,
-    progress: Progress,
-    choice: dict[str, Any],
-) -> bool:
-    """Run round one and set what round two works on; whether labels are doubted."""
-    noise = problem.noise = find_noise(problem, settings, keys, progress, choice)
-    if noise is None or noise.evidence is None:
-        return False
-    n_members = len(noise.evidence)
-    posteriors = [noise.posterior(member, problem.labels) for member in range(n_members)]
-    problem.transition = as_float(noise.transition.matrix)
-    problem.shares = np.mean(posteriors, axis=(0, 1))
-    targets: list[Target] = []
-    for labels in posteriors:
-        weight = labels.max(axis=1)
-        own = weight if problem.weight is None else weight * problem.weight
-        targets.append((labels.argmax(axis=1), own))
-    if _worth_fitting(problem, settings, targets, progress, choice["label_noise"]):
-        problem.targets = targets
-    return True
+def given_losses(log_proba: np.ndarray, transition: Tensor, labels: np.ndarray) -> np.ndarray:
+    """NLL of each given label (n,), from log-probabilities (n, C) of the true ones; in nats."""
+    given = given_log_proba(torch.from_numpy(log_proba), transition)
+    return -given.numpy()[np.arange(len(labels)), labels]
 
 
-def _worth_fitting(
-    problem: Problem,
-    settings: FitSettings,
-    targets: list[Target],
-    progress: Progress,
-    note: dict[str, Any],
-) -> bool:
-    """Whether light models of posterior labels tell given ones better than those of given ones.
-
-    By two standard errors of the difference, row by row: where the posterior is unsure, its most
-    probable labels look surer than the rows are.
-    """
-    if not isinstance(problem.encoder, TableEncoder) or settings.base is None:
-        return True
-    shared = settings.validation_fraction is not None
-    folds = problem.folds[:1] if shared else problem.folds
-    judged = np.concatenate([held_out for _, held_out in folds])
-    assert problem.transition is not None  # set before
-    losses = []
-    for wanted in (None, targets):
-        base = cross_fit(
-            light_candidates(problem, settings),
-            *problem.table,
-            problem.labels,
-            problem.weight,
-            folds,
-            problem.n_classes,
-            targets=wanted,
-            transition=problem.transition,
-            progress=progress.stage,
-        )
-        given = np.exp(base.oof_log_proba[judged]) @ problem.transition.double().numpy()
-        at = given[np.arange(len(judged)), problem.labels[judged]]
-        losses.append(-np.log(at.clip(1e-12)))
-    means = [float(loss.mean()) for loss in losses]
-    note["round_two_nll"] = dict(zip(("given", "posterior"), means, strict=True))
-    return clearly_lower(losses[1], losses[0])
+def of_one_class(labels: np.ndarray) -> bool:
+    """Whether there is nothing that a classifier could tell apart."""
+    return bool((labels == labels[0]).all())
 
 
 def clearly_lower(losses: np.ndarray, others: np.ndarray) -> bool:

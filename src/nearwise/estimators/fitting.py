@@ -16,7 +16,6 @@ from nearwise.estimators.base import (
     given_candidate,
 )
 from nearwise.estimators.class_prior import capped_rows
-from nearwise.estimators.denoising import see_through
 from nearwise.estimators.embedding import (
     HEAD,
     AnyRows,
@@ -28,6 +27,7 @@ from nearwise.estimators.feature_space import choose_feature_space
 from nearwise.estimators.head_fitting import fit_heads
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.seeing_through import see_through
 from nearwise.estimators.space import SpaceSpec
 from nearwise.estimators.state import CrossFittedState, as_float, supervised_keys
 from nearwise.estimators.table import LARGE, ready_embeddings
@@ -236,7 +236,7 @@ def _build_views(
         keys[ASKED] = as_float(asked)[:, None]
         weight = problem.row_weight.clone()
         weight[torch.from_numpy(kept)] *= as_float(stands_for)
-    everyone = min(settings.n_neighbors, len(problem.labels) - 1)
+    everyone = min(settings.n_neighbors, int(asked.sum()) - 1)
     plan: list[tuple[str, Literal["all", "fold"], bool, Metric, int]] = [
         ("features", "all", False, settings.metric, everyone)
     ]

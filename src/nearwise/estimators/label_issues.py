@@ -4,13 +4,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy.sparse import csr_matrix
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators.asking import AnswersQueries
 from nearwise.estimators.shared import SharedState
+from nearwise.functional import believed_proba
 
-Judge = Literal["nearwise", "cleanlab"]
+JudgeName = Literal["nearwise", "cleanlab"]
 
 
 class LabelEvidence(NamedTuple):
@@ -35,7 +37,7 @@ class LabelEvidence(NamedTuple):
 class FindsLabelIssues(AnswersQueries):
     """`label_issues` and `label_evidence` of a fitted classifier."""
 
-    def label_issues(self, *, n_neighbors: int = 5, judge: Judge = "nearwise") -> pd.DataFrame:
+    def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
 
         Every row is judged without its own label: by members that were not fitted on it. With
@@ -60,7 +62,7 @@ class FindsLabelIssues(AnswersQueries):
         ------
         ValueError
             If the networks were trained on the labels of all remembered rows and no `label_noise`
-            was asked for, or `judge` is unknown.
+            was asked for, or none was found, or `judge` is unknown.
         ImportError
             If cleanlab is asked for and missing.
         """
@@ -74,7 +76,7 @@ class FindsLabelIssues(AnswersQueries):
         if judge == "cleanlab":
             suspicion = 1 - _cleanlab_scores(given, self.label_evidence(n_neighbors).pred_probs)
         suggested = true.argmax(axis=1)
-        k = min(n_neighbors, len(given) - 1)
+        k = min(n_neighbors, self._most_neighbors())
         near = self.kneighbors(None, k, return_distance=False)
         table = pd.DataFrame(
             {
@@ -101,12 +103,16 @@ class FindsLabelIssues(AnswersQueries):
         if self._state.views.transitions is not None and transition is not None:
             known = len(transition.matrix)
             proba[:, :known] = proba[:, :known] @ transition.matrix
-        distances, _ = self.kneighbors(None, min(n_neighbors, len(bank) - 1))
-        found = self.kneighbors(None, distances.shape[1], return_distance=False)
+        distances, found = self.kneighbors(None, min(n_neighbors, self._most_neighbors()))
         places = bank.positions(found.ravel()).numpy()
         starts = np.arange(0, distances.size + 1, distances.shape[1])
         graph = csr_matrix((distances.ravel(), places, starts), shape=(len(bank), len(bank)))
         return LabelEvidence(bank.labels.numpy(), proba, graph)
+
+    def _most_neighbors(self) -> int:
+        """Rows that may be found for a remembered one."""
+        views = self._state.views
+        return len(views.rows(views.specs[0], 0)) - 1
 
     def _unseen_proba(self) -> np.ndarray:
         """Probabilities of the remembered rows' true labels, the given ones not seen."""
@@ -114,6 +120,12 @@ class FindsLabelIssues(AnswersQueries):
             proba: np.ndarray = self.predict_proba(None)  # type: ignore[attr-defined]
             return proba
         views = self._state.views
+        if views.transitions is None and self._state.transition is not None:
+            raise ValueError(
+                "This classifier held rows out once (validation_fraction), and label_noise found "
+                "the labels clean, so it kept no evidence against any of them. Give the share of "
+                "wrong labels, such as label_noise=0.05, or cross-fit (validation_fraction=None)."
+            )
         if views.transitions is None:
             raise ValueError(
                 "This classifier held rows out once (validation_fraction), so its networks were "
@@ -131,14 +143,10 @@ class FindsLabelIssues(AnswersQueries):
         transition = self._state.transition
         if self._state.views.transitions is None or transition is None:
             return proba
-        given = self._state.views.bank.labels.numpy()
-        n_known = len(transition.matrix)
-        old = given < n_known
-        likelihood = np.zeros_like(proba)
-        likelihood[~old, given[~old]] = 1.0  # a class that came later is taken as it is
-        likelihood[old, :n_known] = transition.matrix[:, given[old]].T
-        joint = np.maximum(proba * likelihood, 1e-300)
-        result: np.ndarray = joint / joint.sum(axis=1, keepdims=True)
+        matrix = torch.from_numpy(transition.matrix)
+        known = torch.from_numpy(np.log(np.maximum(proba[:, : len(matrix)], 1e-300)))
+        given = self._state.views.bank.labels
+        result: np.ndarray = believed_proba(known, matrix, given, proba.shape[1]).numpy()
         return result
 
 

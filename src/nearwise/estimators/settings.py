@@ -291,6 +291,12 @@ def check_checkpoint(
     own = {name: getattr(settings, name) for name in _OF_NETWORKS}
     digest.update(repr((own, estimator.n_members)).encode())
     if settings.label_noise is not None:
-        digest.update(repr(np.asarray(settings.label_noise).tolist()).encode())
+        noise = np.asarray(settings.label_noise).tolist()
+        base = settings.base
+        named = base if base is None or isinstance(base, str) else type(base).__qualname__
+        params = sorted(base.get_params().items()) if named != base else None
+        # Networks are fitted to labels that votes and the base made most probable.
+        given = (noise, settings.n_neighbors, settings.metric, named, params)
+        digest.update(repr(given).encode())
     folder = Path(estimator.checkpoint_dir) / f"fit-{digest.hexdigest()[:16]}"
     return replace(settings, checkpoint=folder)

@@ -2,13 +2,13 @@
 
 from typing import Any, cast
 
-from nearwise.estimators.denoising import see_through
 from nearwise.estimators.embedding import Depths
 from nearwise.estimators.feature_space import choose_feature_space
 from nearwise.estimators.fitting import embedder_kind, fit_embedding, laid_over, training_settings
 from nearwise.estimators.images import EncodedImages, ImageEncoder, image_backbone, image_config
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.seeing_through import see_through
 from nearwise.estimators.sight import ImageSight, StageSpace, TableSight, average_views
 from nearwise.estimators.table import Encoded
 

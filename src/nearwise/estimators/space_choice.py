@@ -8,6 +8,7 @@ from nearwise.estimators.head_fitting import TRIED, CrossFit, cross_fit_heads
 from nearwise.estimators.pooling import mean_nll
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.space import SpaceSpec
 from nearwise.estimators.state import LearnedState
 from nearwise.training import HeadRows
 
@@ -52,7 +53,7 @@ def leave_out_spaces(
         return cross_fit_heads(state, problem, settings, some, pooling, n_heads, progress, begun)
 
     def nll_of(tried: CrossFit) -> float:
-        return mean_nll(tried.log_proba[judged], truth, weight)
+        return mean_nll(tried.log_proba[judged], truth, weight, problem.transition)
 
     kept = list(range(len(names)))
     best, begun = nll_of(fit), fit
@@ -83,9 +84,13 @@ def _forget_spaces(state: LearnedState, kept: list[int]) -> None:
     """Drop the keys and reliabilities of spaces that do not stay."""
     views = state.views
     stay = [views.specs[place] for place in kept]
-    used = {spec.name for spec in stay} | {spec.side for spec in stay}
+
+    def columns(spec: SpaceSpec) -> set[str]:
+        return {spec.name, *(views.side(spec, member) for member in views.judges)}
+
+    used = set().union(*map(columns, stay))
     for spec in views.specs:
-        for name in {spec.name, spec.side} - used:
+        for name in columns(spec) - used:
             views.bank.keys.pop(name, None)
     views.specs = stay
     views.forget()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.space import Forgetting, SpaceSpec
-from nearwise.functional import Metric, Neighbors, posterior_log_proba
+from nearwise.functional import Metric, Neighbors, believed_proba
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.nn import Neighborhood, describe_neighborhood
 
@@ -112,15 +112,12 @@ class MemoryViews:
             return None
         member = min(member, len(self.transitions) - 1)
         if member not in self._posterior:
-            transition, given = self.transitions[member], self.bank.labels
-            n_known = len(transition)
-            known = given < n_known
-            seen = torch.where(known, given, 0)
-            evidence = self.bank.keys[f"{EVIDENCE}_{member}"]
-            proba = posterior_log_proba(evidence, transition, seen).exp()
-            proba = torch.nn.functional.pad(proba, (0, self.bank.n_classes - n_known))
-            whole = torch.nn.functional.one_hot(given, self.bank.n_classes).to(proba)
-            self._posterior[member] = torch.where(known[:, None], proba, whole)
+            self._posterior[member] = believed_proba(
+                self.bank.keys[f"{EVIDENCE}_{member}"],
+                self.transitions[member],
+                self.bank.labels,
+                self.bank.n_classes,
+            )
         return self._posterior[member]
 
     def side(self, spec: SpaceSpec, member: int) -> str:

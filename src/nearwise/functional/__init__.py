@@ -3,7 +3,7 @@
 from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
 from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
 from nearwise.functional.tokens import attention_implementation, knn_attention
-from nearwise.functional.transition import given_log_proba, posterior_log_proba
+from nearwise.functional.transition import believed_proba, given_log_proba, posterior_log_proba
 from nearwise.functional.weights import (
     aggregate_labels,
     distance_weights,
@@ -20,6 +20,7 @@ __all__ = [
     "Neighbors",
     "aggregate_labels",
     "attention_implementation",
+    "believed_proba",
     "distance_weights",
     "entropy_adaptive_k",
     "given_log_proba",

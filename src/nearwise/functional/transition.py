@@ -50,3 +50,28 @@ def posterior_log_proba(log_proba: Tensor, transition: Tensor, labels: Tensor) -
     """
     likelihood = transition.to(log_proba).clamp_min(_FLOOR).log()
     return torch.log_softmax(log_proba + likelihood.T[labels], dim=1)
+
+
+def believed_proba(log_proba: Tensor, transition: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Probabilities of the true labels where some classes came after the transition was learned.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Of the true labels among the classes of the transition.
+    transition : Tensor of shape (C, C)
+    labels : int64 Tensor of shape (n,)
+        Given labels; one at or beyond C is taken as it is.
+    n_classes : int
+        At least C.
+
+    Returns
+    -------
+    proba : Tensor of shape (n, n_classes)
+    """
+    known = labels < len(transition)
+    seen = torch.where(known, labels, 0)
+    proba = posterior_log_proba(log_proba, transition, seen).exp()
+    proba = torch.nn.functional.pad(proba, (0, n_classes - len(transition)))
+    whole = torch.nn.functional.one_hot(labels, n_classes).to(proba)
+    return torch.where(known[:, None], proba, whole)

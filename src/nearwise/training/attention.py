@@ -149,12 +149,6 @@ class HeadRows:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device) -> "HeadRows":
-        """Return the rows on another device."""
-        spaces = [Neighborhood(*(part.to(device) for part in seen)) for seen in self.spaces]
-        parts = (self.base_log_proba, self.labels, self.weight)
-        return HeadRows(spaces, *(part.to(device) for part in parts))
-
     def take(self, rows: Tensor) -> "HeadRows":
         """Return some of the rows."""
         return HeadRows(

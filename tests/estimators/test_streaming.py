@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier, classifier
 from nearwise.memory import EVICTION_NAMES
 from tests.estimators.cases import CHEAP, blobs, fitted, logistic, quietly, same, sums_to_one
 
@@ -157,11 +157,32 @@ def test_networks_that_saw_the_memory_refuse_a_refresh_and_stream_without():
         ({"capacity": 1}, "capacity=1 must be"),
         ({"capacity": 50.0}, "capacity=50.0 must be"),
         ({"eviction": "fifo"}, "eviction='fifo' is not known"),
+        ({"capacity": 7, "base": logistic(), "n_members": 3}, "3 cross-fitted.* at least 8"),
     ],
 )
-def test_settings_of_the_memory_are_checked(settings, message):
+def test_settings_of_the_memory_are_checked_before_anything_is_fitted(
+    settings, message, monkeypatch
+):
+    monkeypatch.setattr(classifier, "fit_problem", None)
     with pytest.raises(ValueError, match=message):
         begun(**settings)
+
+
+def test_a_memory_as_small_as_may_be_feeds_every_member_of_a_cross_fit():
+    with quietly():
+        model = begun(base=logistic(), n_members=3, capacity=8)
+        stream(model, LATER[:20], cut=1)
+    assert len(model.memory_) == 8 and model.classes_.tolist() == [0, 1, 2, 3]
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+
+
+def test_a_capacity_that_was_lowered_too_far_changes_nothing():
+    with quietly():
+        model = begun(base=logistic(), n_members=3)
+    model.capacity = 4
+    with pytest.raises(ValueError, match="too small for 3 cross-fitted members"):
+        model.add(X[:1], Y[:1])
+    assert len(model.memory_) == len(FIRST)
 
 
 def test_more_classes_than_places_change_nothing():

@@ -142,6 +142,28 @@ def test_partial_fit_refreshes_when_a_new_class_has_come():
     assert len(model._state.prior) > 2 and "left out" in model.calibration_source_
 
 
+def test_wanted_shares_stream_without_a_refresh_and_say_why():
+    model = begun(class_prior=[0.5, 0.5])
+    stream(model)  # brings two classes more, and rows enough for a refresh
+    assert len(model.memory_) == 240 and sums_to_one(model.predict_proba(X))
+    with pytest.raises(ValueError, match=r"corrects class shares.*Fit again"):
+        model.refresh()
+
+
+def test_refresh_asks_all_there_are_where_there_are_fewer_than_neighbors():
+    model = begun(n_neighbors=45)
+    model.remove(model.memory_.ids[:20])
+    model.refresh()
+    assert model._state.views.specs[0].n_neighbors == len(model.memory_) - 1 == 39
+
+
+def test_a_setting_that_is_none_is_refused_before_the_batch_is_added():
+    model = begun().set_params(pooling="both")
+    with pytest.raises(ValueError, match="pooling='both' is not known"):
+        model.partial_fit(X[LATER], Y[LATER])
+    assert len(model.memory_) == len(FIRST)
+
+
 def test_networks_that_saw_the_memory_refuse_a_refresh_and_stream_without():
     with quietly():
         model = begun(validation_fraction=0.4)

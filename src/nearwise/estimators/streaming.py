@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from nearwise.estimators import labels, validation
 from nearwise.estimators.bounds import check_bound, check_places, rows_to_forget
 from nearwise.estimators.images import from_source
-from nearwise.estimators.refreshing import can_refresh, refresh_state
+from nearwise.estimators.problem import FitSettings
+from nearwise.estimators.refreshing import can_refresh, refresh_state, refuse_refresh
 from nearwise.estimators.remembering import RemembersRows
 from nearwise.estimators.settings import check_settings
 from nearwise.estimators.space import Forgetting
@@ -58,6 +59,7 @@ class LearnsStreams(RemembersRows):
 
     capacity: int | None
     eviction: EvictionName
+    n_neighbors: int | Literal["auto"]
     _stream: StreamState
     evicted_: Tensor
 
@@ -97,6 +99,8 @@ class LearnsStreams(RemembersRows):
         if not hasattr(self, "_state"):
             self._fit_first(X, y, classes, sample_weight, views)
             return self
+        if can_refresh(self._state):
+            self._settings_of_refresh()  # what is refused is refused before anything changes
         self._check_declared(classes, y)
         self.add(X, y, sample_weight, views=views)
         if self._refresh_is_due():
@@ -246,6 +250,13 @@ class LearnsStreams(RemembersRows):
             strangers >= max(4, _REFRESH_NEW_CLASS * len(bank))
         )
 
+    def _settings_of_refresh(self) -> FitSettings:
+        """Check the settings again; a memory of fewer rows than `n_neighbors` asks all it has."""
+        n_rows, wanted = len(self.memory_), self.n_neighbors
+        if isinstance(wanted, int | np.integer):
+            n_rows = max(n_rows, int(wanted) + 1)
+        return check_settings(self, n_rows, len(self.classes_), self._stream.seed)
+
     def refresh(self) -> Self:
         """Fit the attention to what is remembered now; networks and base stay as they are.
 
@@ -261,11 +272,12 @@ class LearnsStreams(RemembersRows):
         Raises
         ------
         ValueError
-            If the fit held rows out once: its networks know the remembered labels.
+            If the fit held rows out once (its networks know the remembered labels), or has
+            `label_noise`, a `class_prior` or per-class calibration. Nothing is then changed.
         """
         check_is_fitted(self)
-        settings = check_settings(self, len(self.memory_), len(self.classes_), self._stream.seed)
-        refresh_state(self._state, settings)
+        refuse_refresh(self._state)
+        refresh_state(self._state, self._settings_of_refresh())
         self._stream.refreshed_at = int(self.memory_.ids.max()) + 1
         self._stream.refreshed_size = len(self.memory_)
         self._adopt(self._state)  # type: ignore[attr-defined]

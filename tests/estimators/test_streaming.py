@@ -73,6 +73,17 @@ def test_a_full_memory_stays_full_and_says_who_went(eviction):
 
 
 @pytest.mark.parametrize("eviction", EVICTION_NAMES)
+@pytest.mark.parametrize("capacity", [30, 50])
+def test_rows_that_are_never_found_go_first(eviction, capacity):
+    model = begun(capacity=capacity, eviction=eviction, max_per_class=20)  # 40 of 60 are found
+    bank = model.memory_
+    assert len(bank) == capacity and int(bank.keys["side.asked"].sum()) == min(capacity, 40)
+    model.add(X[LATER[:30]], Y[LATER[:30]])
+    assert len(bank) == int(bank.keys["side.asked"].sum()) == capacity
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+
+
+@pytest.mark.parametrize("eviction", EVICTION_NAMES)
 def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(eviction, tmp_path):
     settings = {"capacity": 70, "eviction": eviction}
     whole = stream(begun(**settings))

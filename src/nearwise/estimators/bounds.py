@@ -10,7 +10,7 @@ from nearwise.estimators.embedding import AnyEncoder
 from nearwise.estimators.problem import FitSettings, auto_members
 from nearwise.estimators.views import FOLD, MemoryViews
 from nearwise.memory import choose_evicted, neighbor_usefulness
-from nearwise.memory.eviction import EVICTION_NAMES, EvictionName, check_capacity
+from nearwise.memory.eviction import EVICTION_NAMES, EvictionName, arrival_draws, check_capacity
 
 _FEWEST = 2  # rows that a member asks at least
 
@@ -38,7 +38,8 @@ def check_bound_of_fit(
     if n_members == "auto":
         n_members = auto_members(encoder, len(codes), fast=settings.fast, shared=shared)
     n_folds = max(2, min(int(n_members), int(counts.max())))
-    asks_fold = not shared and settings.base is not None and len(codes) // n_folds > _FEWEST
+    n_found = int(np.minimum(counts, settings.max_per_class or len(codes)).sum())
+    asks_fold = not shared and settings.base is not None and n_found // n_folds > _FEWEST
     check_places(estimator.capacity, len(counts), n_folds if asks_fold else 0)
 
 
@@ -76,6 +77,8 @@ def rows_to_forget(
 ) -> Tensor:
     """Choose the rows that a memory over its capacity gives up.
 
+    Rows that `max_per_class` keeps without their being found go first, at random.
+
     Parameters
     ----------
     views : MemoryViews
@@ -92,25 +95,37 @@ def rows_to_forget(
         In the bank; empty where nothing is too much.
     """
     bank = views.bank
-    if len(bank) <= capacity:
+    surplus = len(bank) - capacity
+    if surplus <= 0:
         return torch.empty(0, dtype=torch.int64)
-    labels = bank.labels.argmax(1) if bank.is_soft else bank.labels
-    useful = None
-    if eviction == "importance":
-        own = views.own_neighbors(views.specs[0], 0)
-        useful = neighbor_usefulness(own[:, : max(own.shape[1] - 1, 1)], labels)
+    rows = views.rows(views.specs[0], 0)
+    hidden = torch.ones(len(bank), dtype=torch.bool)
+    hidden[rows] = False
+    unfound = torch.nonzero(hidden)[:, 0]
+    if surplus <= len(unfound):
+        order = arrival_draws(bank.ids[unfound], seed).argsort(kind="stable")
+        return unfound[torch.from_numpy(order[:surplus])].sort().values
+    labels = (bank.labels.argmax(1) if bank.is_soft else bank.labels)[rows]
     gone = choose_evicted(
         eviction,
-        bank.ids,
+        bank.ids[rows],
         labels,
         capacity,
         seed=seed,
-        usefulness=useful,
-        arrival=bank.ids.clamp_min(first - 1),
+        usefulness=_usefulness(views, rows, labels) if eviction == "importance" else None,
+        arrival=bank.ids[rows].clamp_min(first - 1),
     )
     if any(spec.scope == "fold" for spec in views.specs):
-        gone = _feed_members(gone, labels, bank.keys[FOLD][:, 0].long(), n_members)
-    return gone
+        gone = _feed_members(gone, labels, bank.keys[FOLD][rows, 0].long(), n_members)
+    return torch.cat([unfound, rows[gone]]).sort().values
+
+
+def _usefulness(views: MemoryViews, rows: Tensor, labels: Tensor) -> Tensor:
+    """Worth of the rows that may be found to those that find them, (n_rows,)."""
+    own = views.own_neighbors(views.specs[0], 0)[rows]
+    place = torch.full((len(views.bank),), -1)
+    place[rows] = torch.arange(len(rows))
+    return neighbor_usefulness(place[own[:, : max(own.shape[1] - 1, 1)]], labels)
 
 
 def _feed_members(gone: Tensor, labels: Tensor, folds: Tensor, n_members: int) -> Tensor:

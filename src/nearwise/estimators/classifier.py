@@ -93,7 +93,7 @@ class AttnKNNClassifier(
     class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
         Class shares where predictions are used; others than in training correct votes, null, base.
     max_per_class : int, optional
-        Most remembered rows a class, each with the weight of those it stands for.
+        Most rows a class that may be found, each with the weight of those it stands for.
     spaces : {"all", "chosen"}, default="all"
         "chosen" leaves key spaces out where that lowers the held-out NLL; only of rows held out.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"

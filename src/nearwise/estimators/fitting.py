@@ -236,7 +236,7 @@ def _build_views(
         keys[ASKED] = as_float(asked)[:, None]
         weight = problem.row_weight.clone()
         weight[torch.from_numpy(kept)] *= as_float(stands_for)
-    everyone = min(settings.n_neighbors, len(problem.labels) - 1)
+    everyone = min(settings.n_neighbors, int(asked.sum()) - 1)
     plan: list[tuple[str, Literal["all", "fold"], bool, Metric, int]] = [
         ("features", "all", False, settings.metric, everyone)
     ]

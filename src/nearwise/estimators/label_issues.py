@@ -74,7 +74,7 @@ class FindsLabelIssues(AnswersQueries):
         if judge == "cleanlab":
             suspicion = 1 - _cleanlab_scores(given, self.label_evidence(n_neighbors).pred_probs)
         suggested = true.argmax(axis=1)
-        k = min(n_neighbors, len(given) - 1)
+        k = min(n_neighbors, self._most_neighbors())
         near = self.kneighbors(None, k, return_distance=False)
         table = pd.DataFrame(
             {
@@ -101,12 +101,17 @@ class FindsLabelIssues(AnswersQueries):
         if self._state.views.transitions is not None and transition is not None:
             known = len(transition.matrix)
             proba[:, :known] = proba[:, :known] @ transition.matrix
-        distances, _ = self.kneighbors(None, min(n_neighbors, len(bank) - 1))
+        distances, _ = self.kneighbors(None, min(n_neighbors, self._most_neighbors()))
         found = self.kneighbors(None, distances.shape[1], return_distance=False)
         places = bank.positions(found.ravel()).numpy()
         starts = np.arange(0, distances.size + 1, distances.shape[1])
         graph = csr_matrix((distances.ravel(), places, starts), shape=(len(bank), len(bank)))
         return LabelEvidence(bank.labels.numpy(), proba, graph)
+
+    def _most_neighbors(self) -> int:
+        """Others that every remembered row finds."""
+        views = self._state.views
+        return len(views.rows(views.specs[0], 0)) - 1
 
     def _unseen_proba(self) -> np.ndarray:
         """Probabilities of the remembered rows' true labels, the given ones not seen."""

@@ -107,9 +107,10 @@ def _judge_added(views: MemoryViews, spec: SpaceSpec) -> None:
 
 def _drawn_rows(state: CrossFittedState, seed: int) -> Tensor:
     """Positions of at most `N_ROWS` rows, in a random order that seed and ids decide."""
-    ids = state.views.bank.ids
-    order = arrival_draws(ids, seed + int(ids.max())).argsort(kind="stable")
-    return torch.from_numpy(order[:N_ROWS])
+    views = state.views
+    rows = views.rows(views.specs[0], 0)  # where not all may be found, these stand for the others
+    draws = arrival_draws(views.bank.ids[rows], seed + int(views.bank.ids.max()))
+    return rows[torch.from_numpy(draws.argsort(kind="stable")[:N_ROWS])]
 
 
 def _left_out_rows(state: CrossFittedState, positions: Tensor) -> HeadRows:

@@ -2,8 +2,11 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
+
+from tests.estimators.cases import blobs, fitted
 
 
 def test_evaluate_prints_the_model_and_its_halves(nearwise, tables, trained):
@@ -137,3 +140,15 @@ def test_evaluate_breaks_accuracy_down_where_classes_differ_in_size(nearwise, ta
     shots = json.loads((tmp_path / "s.json").read_text())["shots"]
     assert set(shots) == {"model", "base alone", "neighbors alone"}
     assert sum(shots["model"]["classes"].values()) == len(labels)
+
+
+def test_a_capped_class_counts_as_many_rows_as_its_votes_stand_for(nearwise, tmp_path):
+    X, y = blobs(240, n_classes=3)
+    rows = np.concatenate([np.flatnonzero(y < 2), np.flatnonzero(y == 2)[:15]])
+    frame = pd.DataFrame(X[rows], columns=list("abcd"))
+    fitted(frame, pd.Series(y[rows], name="label"), max_per_class=20).save(tmp_path / "m")
+    frame.assign(label=y[rows]).to_csv(tmp_path / "rows.csv", index=False)
+    options = ("--resamples", "20", "--json", tmp_path / "s.json")
+    assert nearwise("evaluate", tmp_path / "m", tmp_path / "rows.csv", *options).exit_code == 0
+    shots = json.loads((tmp_path / "s.json").read_text())["shots"]["model"]
+    assert shots["classes"] == {"many": 0, "medium": 2, "few": 1}  # 80, 80 and 15 rows

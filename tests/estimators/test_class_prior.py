@@ -145,6 +145,17 @@ def test_a_capped_memory_finds_few_of_a_large_class_and_weighs_each_for_many():
         model.kneighbors(X, 61)
 
 
+def test_a_capped_memory_asks_all_it_may_find_and_is_refreshed_by_these():
+    X, y = tailed()
+    model = fitted(X, y, max_per_class=8)  # 24 rows, fewer than the 32 neighbors usually asked
+    assert model._state.views.specs[0].n_neighbors == 23
+    model.refresh()
+    assert model.choice_["refreshed_rows"] == 24
+    n = len(model.memory_)
+    assert len(model.label_issues(n_neighbors=40)) == n
+    assert model.label_evidence(n_neighbors=40).knn_graph.shape == (n, n)
+
+
 def test_capped_rows_are_the_same_for_one_seed_and_grow_with_the_cap():
     y = np.repeat([0, 1, 2], [50, 10, 3])
     few, weight = capped_rows(y, 5, 0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier, classifier
 from nearwise.memory import EVICTION_NAMES
 from tests.estimators.cases import CHEAP, blobs, fitted, logistic, quietly, same, sums_to_one
 
@@ -69,6 +69,17 @@ def test_a_full_memory_stays_full_and_says_who_went(eviction):
     after = set(model.memory_.ids.tolist())
     assert len(after) == 50
     assert set(model.evicted_.tolist()) == (before | set(ids.tolist())) - after
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+
+
+@pytest.mark.parametrize("eviction", EVICTION_NAMES)
+@pytest.mark.parametrize("capacity", [30, 50])
+def test_rows_that_are_never_found_go_first(eviction, capacity):
+    model = begun(capacity=capacity, eviction=eviction, max_per_class=20)  # 40 of 60 are found
+    bank = model.memory_
+    assert len(bank) == capacity and int(bank.keys["side.asked"].sum()) == min(capacity, 40)
+    model.add(X[LATER[:30]], Y[LATER[:30]])
+    assert len(bank) == int(bank.keys["side.asked"].sum()) == capacity
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
 
 
@@ -142,6 +153,28 @@ def test_partial_fit_refreshes_when_a_new_class_has_come():
     assert len(model._state.prior) > 2 and "left out" in model.calibration_source_
 
 
+def test_wanted_shares_stream_without_a_refresh_and_say_why():
+    model = begun(class_prior=[0.5, 0.5])
+    stream(model)  # brings two classes more, and rows enough for a refresh
+    assert len(model.memory_) == 240 and sums_to_one(model.predict_proba(X))
+    with pytest.raises(ValueError, match=r"corrects class shares.*Fit again"):
+        model.refresh()
+
+
+def test_refresh_asks_all_there_are_where_there_are_fewer_than_neighbors():
+    model = begun(n_neighbors=45)
+    model.remove(model.memory_.ids[:20])
+    model.refresh()
+    assert model._state.views.specs[0].n_neighbors == len(model.memory_) - 1 == 39
+
+
+def test_a_setting_that_is_none_is_refused_before_the_batch_is_added():
+    model = begun().set_params(pooling="both")
+    with pytest.raises(ValueError, match="pooling='both' is not known"):
+        model.partial_fit(X[LATER], Y[LATER])
+    assert len(model.memory_) == len(FIRST)
+
+
 def test_networks_that_saw_the_memory_refuse_a_refresh_and_stream_without():
     with quietly():
         model = begun(validation_fraction=0.4)
@@ -157,11 +190,32 @@ def test_networks_that_saw_the_memory_refuse_a_refresh_and_stream_without():
         ({"capacity": 1}, "capacity=1 must be"),
         ({"capacity": 50.0}, "capacity=50.0 must be"),
         ({"eviction": "fifo"}, "eviction='fifo' is not known"),
+        ({"capacity": 7, "base": logistic(), "n_members": 3}, "3 cross-fitted.* at least 8"),
     ],
 )
-def test_settings_of_the_memory_are_checked(settings, message):
+def test_settings_of_the_memory_are_checked_before_anything_is_fitted(
+    settings, message, monkeypatch
+):
+    monkeypatch.setattr(classifier, "fit_problem", None)
     with pytest.raises(ValueError, match=message):
         begun(**settings)
+
+
+def test_a_memory_as_small_as_may_be_feeds_every_member_of_a_cross_fit():
+    with quietly():
+        model = begun(base=logistic(), n_members=3, capacity=8)
+        stream(model, LATER[:20], cut=1)
+    assert len(model.memory_) == 8 and model.classes_.tolist() == [0, 1, 2, 3]
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+
+
+def test_a_capacity_that_was_lowered_too_far_changes_nothing():
+    with quietly():
+        model = begun(base=logistic(), n_members=3)
+    model.capacity = 4
+    with pytest.raises(ValueError, match="too small for 3 cross-fitted members"):
+        model.add(X[:1], Y[:1])
+    assert len(model.memory_) == len(FIRST)
 
 
 def test_more_classes_than_places_change_nothing():

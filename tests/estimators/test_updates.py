@@ -184,6 +184,20 @@ def test_a_class_may_be_forgotten_altogether():
     assert (proba[y == 2, 2] < 0.5).all()
 
 
+def test_a_class_keeps_a_row_that_votes_where_not_all_do():
+    model = fitted(max_per_class=3)
+    bank = model.memory_
+    voters = bank.ids[(bank.labels == 2) & (bank.keys["side.asked"][:, 0] > 0)]
+    assert len(voters) == 3 < int((bank.labels == 2).sum())
+    with pytest.raises(ValueError, match="no row of the class 2 that may be found"):
+        model.remove(voters)
+    with pytest.raises(ValueError, match="no row of the class 2 that may be found"):
+        model.relabel(voters, [0, 0, 1])
+    model.remove(bank.ids[(bank.labels == 2) & (bank.keys["side.asked"][:, 0] == 0)])
+    model.remove(voters[:2])
+    assert sums_to_one(model.predict_proba(blobs()[0]))
+
+
 def test_series_and_tensors_of_ids_are_taken():
     model = fitted()
     model.remove(torch.tensor([0]))

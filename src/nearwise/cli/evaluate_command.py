@@ -203,10 +203,14 @@ def _shots(
 ) -> dict[str, dict[str, Any]]:
     """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
     from nearwise import metrics
+    from nearwise.estimators.views import ASKED
 
     memory = learned.memory_
-    weight = memory.sample_weight if learned.max_per_class else None  # those a row stands for
-    counts = memory.labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()
+    labels, weight = memory.labels, None
+    if learned.max_per_class:  # a row that may be found weighs as many as it stands for
+        found = memory.keys[ASKED][:, 0] > 0 if ASKED in memory.keys else slice(None)
+        labels, weight = labels[found], memory.sample_weight[found]
+    counts = labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()
     if not metrics.uneven(counts):
         return {}
     return {name: metrics.shot_breakdown(y, proba, counts) for name, proba in halves.items()}

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators import labels, validation
+from nearwise.estimators.bounds import check_bound_of_fit
 from nearwise.estimators.class_prior import ClassPrior
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
@@ -92,7 +93,7 @@ class AttnKNNClassifier(
     class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
         Class shares where predictions are used; others than in training correct votes, null, base.
     max_per_class : int, optional
-        Most remembered rows a class, each with the weight of those it stands for.
+        Most rows a class that may be found, each with the weight of those it stands for.
     spaces : {"all", "chosen"}, default="all"
         "chosen" leaves key spaces out where that lowers the held-out NLL; only of rows held out.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
@@ -275,6 +276,7 @@ class AttnKNNClassifier(
         settings = replace(settings, label_noise=check_label_noise(self.label_noise, classes))
         place = check_checkpoint(self, settings, [rows, *others], codes, weight)
         encoded = encoder.fit(rows)
+        check_bound_of_fit(self, settings, encoder, codes)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.views = encode_views(encoder, encoded, others, self.tta)
         problem.tta = check_tta(self.tta)

@@ -28,11 +28,8 @@ def can_refresh(state: LearnedState) -> bool:
     )
 
 
-def refresh_state(state: LearnedState, settings: FitSettings) -> None:
-    """Take shares, units and reliability anew, and go on training the head; in place.
-
-    One head, begun at the first member's, then serves all members.
-    """
+def refuse_refresh(state: LearnedState) -> None:
+    """Say why a fit cannot be refreshed, where it cannot."""
     if not isinstance(state, CrossFittedState):
         raise ValueError(
             "This classifier held rows out once (validation_fraction), so its networks were "
@@ -49,6 +46,15 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
             "This classifier corrects class shares (class_prior, per-class calibration) by those "
             "of its fit. Fit again."
         )
+
+
+def refresh_state(state: LearnedState, settings: FitSettings) -> None:
+    """Take shares, units and reliability anew, and go on training the head; in place.
+
+    One head, begun at the first member's, then serves all members.
+    """
+    refuse_refresh(state)
+    assert isinstance(state, CrossFittedState)  # others were refused
     state.prior = _shares(state.views)
     _measure_again(state, settings)
     data = _left_out_rows(state, _drawn_rows(state, settings.seed))
@@ -101,9 +107,10 @@ def _judge_added(views: MemoryViews, spec: SpaceSpec) -> None:
 
 def _drawn_rows(state: CrossFittedState, seed: int) -> Tensor:
     """Positions of at most `N_ROWS` rows, in a random order that seed and ids decide."""
-    ids = state.views.bank.ids
-    order = arrival_draws(ids, seed + int(ids.max())).argsort(kind="stable")
-    return torch.from_numpy(order[:N_ROWS])
+    views = state.views
+    rows = views.rows(views.specs[0], 0)  # where not all may be found, these stand for the others
+    draws = arrival_draws(views.bank.ids[rows], seed + int(views.bank.ids.max()))
+    return rows[torch.from_numpy(draws.argsort(kind="stable")[:N_ROWS])]
 
 
 def _left_out_rows(state: CrossFittedState, positions: Tensor) -> HeadRows:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -10,18 +10,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.estimators import labels, validation
+from nearwise.estimators.bounds import check_bound, check_places, rows_to_forget
 from nearwise.estimators.images import from_source
-from nearwise.estimators.refreshing import can_refresh, refresh_state
+from nearwise.estimators.problem import FitSettings
+from nearwise.estimators.refreshing import can_refresh, refresh_state, refuse_refresh
 from nearwise.estimators.remembering import RemembersRows
 from nearwise.estimators.settings import check_settings
 from nearwise.estimators.space import Forgetting
-from nearwise.memory import choose_evicted, neighbor_usefulness
-from nearwise.memory.eviction import (
-    EVICTION_NAMES,
-    EvictionName,
-    check_capacity,
-    usual_half_life,
-)
+from nearwise.estimators.views import FOLD
+from nearwise.memory.eviction import EvictionName, usual_half_life
 
 REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows ask for the next
 _REFRESH_NEW_CLASS = 0.02  # of the memory: so many rows of classes that attention has not met
@@ -62,6 +59,7 @@ class LearnsStreams(RemembersRows):
 
     capacity: int | None
     eviction: EvictionName
+    n_neighbors: int | Literal["auto"]
     _stream: StreamState
     evicted_: Tensor
 
@@ -101,6 +99,8 @@ class LearnsStreams(RemembersRows):
         if not hasattr(self, "_state"):
             self._fit_first(X, y, classes, sample_weight, views)
             return self
+        if can_refresh(self._state):
+            self._settings_of_refresh()  # what is refused is refused before anything changes
         self._check_declared(classes, y)
         self.add(X, y, sample_weight, views=views)
         if self._refresh_is_due():
@@ -183,14 +183,19 @@ class LearnsStreams(RemembersRows):
         return ids
 
     def _check_room(self, y: Any) -> None:
+        """Refuse new labels that a full memory could not hold beside what it must keep."""
         assert self.capacity is not None  # asked by callers
-        known = self.classes_[np.unique(self._positions().numpy())]
-        both = {*known.tolist(), *np.asarray([] if y is None else y, dtype=object).ravel().tolist()}
-        check_capacity(self.capacity, len(both))
+        views, held = self._state.views, self._positions()
+        present = set(self.classes_[held.unique().numpy()].tolist())
+        of_fit = held[views.bank.keys[FOLD][:, 0] >= 0].unique().numpy()
+        fitted = set(self.classes_[of_fit].tolist())
+        everyone = present | set(np.asarray([] if y is None else y, dtype=object).ravel().tolist())
+        by_fold = any(spec.scope == "fold" for spec in views.specs)
+        n_members = self._state.n_members if by_fold else 0
+        check_places(self.capacity, len(everyone), n_members, len(everyone - fitted))
 
     def _begin_stream(self, seed: int) -> None:
         """Take the fitted rows as the first that arrived."""
-        check_bound(self)
         bank = self.memory_
         first = int(bank.ids.max()) + 1
         self._stream = StreamState(seed, first, len(bank), first)
@@ -217,19 +222,13 @@ class LearnsStreams(RemembersRows):
         bank = self.memory_
         if self.capacity is None or len(bank) <= self.capacity:
             return
-        useful = None
-        if self.eviction == "importance":
-            views = self._state.views
-            own = views.own_neighbors(views.specs[0], 0)
-            useful = neighbor_usefulness(own[:, : max(own.shape[1] - 1, 1)], self._positions())
-        gone = choose_evicted(
-            self.eviction,
-            bank.ids,
-            self._positions(),
+        gone = rows_to_forget(
+            self._state.views,
+            self._state.n_members,
             self.capacity,
+            self.eviction,
             seed=self._stream.seed,
-            usefulness=useful,
-            arrival=bank.ids.clamp_min(self._stream.first - 1),
+            first=self._stream.first,
         )
         self.evicted_ = bank.ids[gone]
         self._forget(self.evicted_)
@@ -251,6 +250,13 @@ class LearnsStreams(RemembersRows):
             strangers >= max(4, _REFRESH_NEW_CLASS * len(bank))
         )
 
+    def _settings_of_refresh(self) -> FitSettings:
+        """Check the settings again; a memory of fewer rows than `n_neighbors` asks all it has."""
+        n_rows, wanted = len(self.memory_), self.n_neighbors
+        if isinstance(wanted, int | np.integer):
+            n_rows = max(n_rows, int(wanted) + 1)
+        return check_settings(self, n_rows, len(self.classes_), self._stream.seed)
+
     def refresh(self) -> Self:
         """Fit the attention to what is remembered now; networks and base stay as they are.
 
@@ -266,23 +272,13 @@ class LearnsStreams(RemembersRows):
         Raises
         ------
         ValueError
-            If the fit held rows out once: its networks know the remembered labels.
+            If the fit held rows out once (its networks know the remembered labels), or has
+            `label_noise`, a `class_prior` or per-class calibration. Nothing is then changed.
         """
         check_is_fitted(self)
-        settings = check_settings(self, len(self.memory_), len(self.classes_), self._stream.seed)
-        refresh_state(self._state, settings)
+        refuse_refresh(self._state)
+        refresh_state(self._state, self._settings_of_refresh())
         self._stream.refreshed_at = int(self.memory_.ids.max()) + 1
         self._stream.refreshed_size = len(self.memory_)
         self._adopt(self._state)  # type: ignore[attr-defined]
         return self
-
-
-def check_bound(estimator: Any) -> None:
-    """Refuse a capacity or an eviction that is not known."""
-    capacity, eviction = estimator.capacity, estimator.eviction
-    if not isinstance(eviction, str) or eviction not in EVICTION_NAMES:
-        options = ", ".join(map(repr, EVICTION_NAMES))
-        raise ValueError(f"eviction={eviction!r} is not known. Use one of {options}.")
-    whole = isinstance(capacity, int | np.integer) and not isinstance(capacity, bool)
-    if capacity is not None and not (whole and capacity >= 2):
-        raise ValueError(f"capacity={capacity!r} must be None or a whole number of at least 2.")

@@ -81,18 +81,21 @@ def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
 def refuse_emptied_classes(
     bank: MemoryBank, at: Tensor, new: Tensor | None, classes: np.ndarray, doing: str
 ) -> None:
-    """Refuse to take a class's last row, by removal or (with `new` labels) by another label."""
+    """Refuse to take a class's last row that votes, by removal or by `new` labels (n_at,)."""
     labels = bank.labels.argmax(1) if bank.is_soft else bank.labels
-    before = torch.bincount(labels, minlength=len(classes))
-    after = before - torch.bincount(labels[at.unique()], minlength=len(classes))
+    votes = bank.keys[ASKED][:, 0] > 0 if ASKED in bank.keys else torch.ones_like(labels).bool()
+    taken = at.unique()
+    before = torch.bincount(labels[votes], minlength=len(classes))
+    after = before - torch.bincount(labels[taken[votes[taken]]], minlength=len(classes))
     if new is not None:
-        after = after + torch.bincount(new, minlength=len(classes))
+        after = after + torch.bincount(new[votes[at]], minlength=len(classes))
     emptied = torch.nonzero((before > 0) & (after <= 0))[:, 0].numpy()
     if len(emptied):
         named = ", ".join(map(repr, classes[emptied].tolist()[:5]))
         raise ValueError(
-            f"{doing} {len(at)} rows leaves no row of the class {named}. Keep one, or pass "
-            "forget_classes=True: the class keeps its column, and no neighbor speaks for it."
+            f"{doing} {len(at)} rows leaves no row of the class {named} that may be found. Keep "
+            "one, or pass forget_classes=True: the class keeps its column, and no neighbor speaks "
+            "for it."
         )
 
 

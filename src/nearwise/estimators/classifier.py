@@ -106,7 +106,8 @@ class AttnKNNClassifier(
         Most rows the memory holds after `fit`, `add` and `partial_fit`; None bounds nothing.
     eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
         Who goes: a random row of all ever seen, one of the largest class, the one neighbors lean
-        on least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows.
+        on least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The
+        second and third change class shares, and with them every probability.
     train_params, head_params : dict, optional
         Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
     n_jobs : int, optional

@@ -295,7 +295,9 @@ def check_request(coverage: float | None, max_risk: float | None, confidence: fl
         )
 
 
-def guarantee(confidence: float, bound: float, n_tests: int, *, held_out: bool) -> str:
+def guarantee(
+    confidence: float, bound: float, n_tests: int, *, held_out: bool, refreshed: bool
+) -> str:
     """Say in words what a risk bound promises and what not."""
     how = (
         "the rows are a held-out part that only heads and temperatures were fitted on"
@@ -303,6 +305,8 @@ def guarantee(confidence: float, bound: float, n_tests: int, *, held_out: bool) 
         else "the rows are training rows, each predicted without itself by one member, while new "
         "rows are predicted by all"
     )
+    if refreshed:
+        how += ", and the head that was refreshed has trained on some of the judged ones"
     corrected = f", corrected for {n_tests} thresholds and scores tried" if n_tests > 1 else ""
     return (
         f"For rows drawn like the judged ones, with probability {confidence:g} over the draw of "

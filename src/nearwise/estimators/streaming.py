@@ -75,7 +75,10 @@ class LearnsStreams(RemembersRows):
         """Learn from the next batch: the first is fitted, later ones are added.
 
         After half as many new rows as the memory held, or some rows of a new class, the
-        attention is refreshed (`refresh`), so that its cost a row stays bounded.
+        attention is refreshed (`refresh`), so that its cost a row stays bounded. It is not where
+        `refresh` would refuse: with `label_noise`, a `class_prior`, per-class calibration, and
+        where rows were held out once (`validation_fraction`, images, views). Rows are then added
+        and no more, and new classes stay uncalibrated.
 
         Parameters
         ----------
@@ -264,6 +267,11 @@ class LearnsStreams(RemembersRows):
         heads for some epochs. Classes that came later are full classes from then on: the class
         shares, the units of distances and the reliability of all rows are taken anew, and the
         base's opinion on these classes is that of the neighbors in the feature space.
+
+        One head then serves all members, and it has trained on up to 600 of the remembered rows.
+        So what is said of remembered rows (`predict_proba(None)`, `label_issues`, and the risks,
+        sets and p-values that are counted on them) is no longer exactly leave-one-out: searches
+        and base still are, the head is not.
 
         Returns
         -------

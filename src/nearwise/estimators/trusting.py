@@ -120,7 +120,13 @@ class KnowsItsLimits(AnswersQueries):
             n_judged=len(rows.labels),
             n_accepted=found.accepted,
             aurc=judge.aurc,
-            guarantee=guarantee(confidence, bound, n_tests, held_out=self._held_out_once),
+            guarantee=guarantee(
+                confidence,
+                bound,
+                n_tests,
+                held_out=self._held_out_once,
+                refreshed="refreshed_rows" in self._state.choice,
+            ),
         )
 
     def predict_set(

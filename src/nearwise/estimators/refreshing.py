@@ -59,7 +59,7 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
     _measure_again(state, settings)
     data = _left_out_rows(state, _drawn_rows(state, settings.seed))
     head = state.heads[0]
-    head.prior = state.prior
+    head.prior = state.prior.to(head.prior.device)
     n = len(data)
     held_out = torch.arange(n) % _HELD_OUT == 0
     head_settings = settings.head.model_copy(
@@ -130,7 +130,8 @@ def _left_out_rows(state: CrossFittedState, positions: Tensor) -> HeadRows:
         for seen in zip(*(look.spaces for look in looks), strict=True)
     ]
     base = torch.cat([look.base_log_proba for look in looks])[back]
-    return HeadRows(spaces, base, bank.labels[positions], state.views.weight(positions))
+    labels, weight = bank.labels[positions], state.views.weight(positions)
+    return HeadRows(spaces, base, labels.to(base.device), weight.to(base.device))
 
 
 def _same_width(seen: tuple[Neighborhood, ...]) -> list[tuple[Tensor, ...]]:
@@ -142,15 +143,15 @@ def _same_width(seen: tuple[Neighborhood, ...]) -> list[tuple[Tensor, ...]]:
 def _calibrate(state: CrossFittedState, rows: HeadRows, settings: FitSettings) -> None:
     """Decide on the head's share and the temperatures by rows the head was not fitted on."""
     output = predict_with_head(state.heads[0], rows.spaces, rows.base_log_proba)
-    given = (rows.labels, rows.weight)
-    nll = mean_nll(output.log_proba, *given)
-    parts = (rows.base_log_proba, output.neighbor_log_proba)
+    given = (rows.labels.cpu(), rows.weight.cpu())
+    whole, base_alone = output.log_proba.cpu(), rows.base_log_proba.cpu()
+    nll = mean_nll(whole, *given)
+    parts = (base_alone, output.neighbor_log_proba.cpu())
     ridge = 1.0 / len(rows)
     state.part_temperatures = tuple(fit_temperature(part, *given, ridge=ridge)[0] for part in parts)
     if not settings.calibrate:
         state.acceptance = Acceptance(1.0, 1.0, "none (calibration=None)", nll)
         return
-    base = rows.base_log_proba if state.has_base else None
-    accepted = accept(output.log_proba, base, *given, ridge=ridge)
+    accepted = accept(whole, base_alone if state.has_base else None, *given, ridge=ridge)
     source = f"{accepted.source}, on {len(rows)} remembered rows left out"
     state.acceptance = replace(accepted, source=source)

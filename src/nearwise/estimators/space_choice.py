@@ -67,7 +67,7 @@ def leave_out_spaces(
             left_out = [name for place, name in enumerate(names) if place not in fewer]
             nlls["without " + ", ".join(left_out)] = nll_of(trials[gone])
         gone = min(trials, key=lambda place: nll_of(trials[place]))
-        if nll_of(trials[gone]) >= best - 1 / len(judged):
+        if nll_of(trials[gone]) >= best - state.n_views / len(judged):  # a row counts once
             break
         kept.remove(gone)
         best, begun = nll_of(trials[gone]), trials[gone]

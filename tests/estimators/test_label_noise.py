@@ -123,7 +123,6 @@ def test_rate_of_a_given_transition_is_that_of_the_classes_behind_the_labels():
         (np.eye(3) * 2 - np.full((3, 3), 1 / 3), "no probabilities"),
         ([[0.5, 0.5, 0], [0.4, 0.6, 0], [0.5, 0.5, 0]], "never gives|tell them apart"),
     ],
-    ids=str,
 )
 def test_what_is_no_transition_is_refused(given, words):
     X, y = blobs()

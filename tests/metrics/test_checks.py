@@ -65,7 +65,9 @@ def test_one_column_of_probabilities_is_refused_with_the_way_out():
     ],
 )
 @pytest.mark.parametrize(
-    "metric", [metrics.accuracy, metrics.macro_f1, metrics.confusion_matrix], ids=str
+    "metric",
+    [metrics.accuracy, metrics.macro_f1, metrics.confusion_matrix],
+    ids=lambda metric: metric.__name__,
 )
 def test_bad_class_positions_are_refused(metric, y, predicted, message):
     with pytest.raises(ValueError, match=message):

@@ -12,7 +12,9 @@ EACH_CASE = pytest.mark.parametrize(("y", "proba"), CASES.values(), ids=CASES.ke
 
 @EACH_CASE
 @pytest.mark.parametrize(
-    ("strategy", "metric"), [("uniform", ece), ("quantile", equal_mass_ece)], ids=str
+    ("strategy", "metric"),
+    [("uniform", ece), ("quantile", equal_mass_ece)],
+    ids=["uniform", "quantile"],
 )
 def test_bins_add_up_to_the_calibration_error(strategy, metric, y, proba):
     bins = reliability_bins(y, proba, strategy=strategy)

@@ -3,6 +3,7 @@
 import gzip
 import os
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest

@@ -74,15 +74,18 @@ def _collect(rows, i, n_columns, n_lanes, lanes, n_wanted, ranks, found, places)
         limit = max(limit, lowest)
     else:
         n_lanes = 1
-    count = np.uint64(0)
+    # Both loops without a branch, which would be guessed wrong half the time.
+    n_hit = np.uint64(0)
     for lane in range(np.uint64(n_lanes)):
-        if n_lanes > 1 and lanes[lane] < limit:
-            continue
-        for j in range(lane, np.uint64(n_columns), np.uint64(n_lanes)):
-            # Without a branch, which would be guessed wrong half the time.
-            found[count] = rows[i, j]
+        ranks[n_hit] = lane
+        n_hit += np.uint64(n_lanes == 1 or lanes[lane] >= limit)
+    count = np.uint64(0)
+    for hit in range(n_hit):
+        for j in range(np.uint64(ranks[hit]), np.uint64(n_columns), np.uint64(n_lanes)):
+            score = rows[i, j]
+            found[count] = score
             places[count] = j
-            count += np.uint64(rows[i, j] >= limit)
+            count += np.uint64(score >= limit)
     return np.int64(count)
 
 

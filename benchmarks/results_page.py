@@ -4,12 +4,15 @@ python benchmarks/results_page.py
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nearwise.experiments.records import write_aside
 
 HERE = Path(__file__).parent
+# Of a file, not results: they stand above the tables, or are single runs.
+_CONDITIONS = ("hardware", "versions", "settings", "rows", "runs", "asked", "note", "commands")
 MARKS = ("<!-- results:start -->", "<!-- results:end -->")
 HEAD = """# Results
 
@@ -151,16 +154,52 @@ def _means(datasets: dict[str, Any]) -> list[str]:
 def other_part(name: str, content: dict[str, Any]) -> str:
     """Any other benchmark: its command, its facts, and its results as a table."""
     lines = [f"## {name.replace('_', ' ').capitalize()}", ""]
-    if "command" in content:
-        lines += [f"`{content['command']}`", ""]
+    commands = content.get("commands", [content["command"]] if "command" in content else [])
+    for command in commands:
+        lines += [f"`{command}`", ""]
     lines += [*_facts(content), ""]
-    results = content.get("results", [])
-    results = results if isinstance(results, list) else [results]
+    results = content.get("results", content)
+    return "\n".join(lines + (_listed(results) if isinstance(results, list) else _walked(results)))
+
+
+def _listed(results: list[dict[str, Any]]) -> list[str]:
+    """One row a result."""
     plain = [{k: v for k, v in r.items() if not isinstance(v, (list, dict))} for r in results]
     keys = list(dict.fromkeys(key for row in plain for key in row))
     rows = [[_text(row.get(key, "")) for key in keys] for row in plain]
-    heads = [key.replace("_", " ") for key in keys]
-    return "\n".join([*lines, *_table(heads, rows), ""]) if rows else "\n".join(lines)
+    return [*_table([key.replace("_", " ") for key in keys], rows), ""]
+
+
+def _walked(results: dict[str, Any]) -> list[str]:
+    """Nested results: a row wherever there are numbers, a table for each set of their names."""
+    tables: dict[tuple[str, ...], list[list[str]]] = {}
+    for path, numbers in _numbers(results, []):
+        row = [" / ".join(path), *map(_text, numbers.values())]
+        tables.setdefault(tuple(numbers), []).append(row)
+    lines: list[str] = []
+    for names, rows in tables.items():
+        lines += [*_table(["", *(name.replace("_", " ") for name in names)], rows), ""]
+    return lines
+
+
+def _numbers(node: Any, path: list[str]) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Give the numbers at each place of nested results; single runs and conditions are left out."""
+    if not isinstance(node, dict):
+        return
+    own = {k: v["mean"] if _is_mean(v) else v for k, v in node.items() if _is_cell(v)}
+    if own:
+        yield path, own
+    for name, below in node.items():
+        if name not in _CONDITIONS and not _is_cell(below):
+            yield from _numbers(below, [*path, str(name).replace("_", " ")])
+
+
+def _is_mean(value: Any) -> bool:
+    return isinstance(value, dict) and "mean" in value
+
+
+def _is_cell(value: Any) -> bool:
+    return _is_mean(value) or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def _facts(content: dict[str, Any]) -> list[str]:

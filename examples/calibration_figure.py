@@ -16,16 +16,17 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reliability import DARK, draw_reliability, measured
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
-from nearwise.metrics import ece, nll, reliability_bins
+from nearwise.metrics import ece, nll
 from nearwise.nn import soft_binned_ece
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "calibration.png"
-DARK, BLUE, ORANGE, GREY = "#222222", "#0f86c9", "#d9822b", "#b8bec4"
+BLUE, ORANGE, GREY = "#0f86c9", "#d9822b", "#b8bec4"
 
 
 def main(out: Path = OUT) -> None:
@@ -43,8 +44,10 @@ def main(out: Path = OUT) -> None:
         figure = Figure(figsize=(9.6, 3.2), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))
         draw_errors(left, y_test, plain)
-        draw_reliability(middle, y_test, plain, "NLL alone", GREY)
-        draw_reliability(right, y_test, soft, "NLL + soft error", BLUE)
+        title = measured("NLL alone", y_test, plain)
+        draw_reliability(middle, y_test, plain, title, GREY)
+        title = measured("NLL + soft error", y_test, soft)
+        draw_reliability(right, y_test, soft, title, BLUE)
         middle.set_ylabel("accuracy")
         figure.savefig(out, dpi=110, metadata={"Software": None})
     for name, proba in (("NLL alone", plain), ("NLL + soft error", soft)):
@@ -68,21 +71,6 @@ def draw_errors(axis: Axes, y: np.ndarray, proba: np.ndarray) -> None:
     axis.set_ylim(0, None)
     axis.spines["right"].set_visible(False)
     axis.legend(frameon=False)
-
-
-def draw_reliability(axis: Axes, y: np.ndarray, proba: np.ndarray, title: str, color: str) -> None:
-    """Draw accuracy against confidence."""
-    bins = reliability_bins(y, proba, n_bins=10)
-    filled = bins.count > 0
-    middle = ((bins.lower + bins.upper) / 2)[filled]
-    axis.plot([0, 1], [0, 1], color=DARK, lw=0.8, ls=(0, (4, 3)))
-    axis.bar(middle, bins.accuracy[filled], width=0.09, color=color)
-    axis.vlines(middle, bins.low[filled], bins.high[filled], color=DARK, lw=1)
-    axis.set_title(f"{title}\nNLL {nll(y, proba):.3f}, ECE {ece(y, proba):.3f}", fontsize=9)
-    axis.set_xlabel("confidence")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1.02)
-    axis.spines["right"].set_visible(False)
 
 
 if __name__ == "__main__":

@@ -13,19 +13,19 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reliability import DARK, draw_reliability
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.data import long_tail
-from nearwise.metrics import ece, reliability_bins, shot_breakdown
+from nearwise.metrics import ece, shot_breakdown
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "long-tail.png"
 SEEDS = (0, 1, 2)
 RATIO = 0.01
 PRIORS = {"train": "#b8bec4", "uniform": "#0f86c9"}
 NAMES = {"train": 'class_prior="train"', "uniform": 'class_prior="uniform"'}
-DARK = "#222222"
 
 
 def main(out: Path = OUT) -> None:
@@ -49,7 +49,8 @@ def main(out: Path = OUT) -> None:
         for place, (prior, color) in enumerate(PRIORS.items()):
             joined = np.concatenate(proba[prior])
             draw_classes(left, y_all, joined, place, NAMES[prior], color)
-            draw_reliability((middle, right)[place], y_all, joined, NAMES[prior], color)
+            title = f"{NAMES[prior]}\nECE {ece(y_all, joined):.3f}"
+            draw_reliability((middle, right)[place], y_all, joined, title, color)
             shots = shot_breakdown(y_all, joined, counts, thresholds=(10, 50))
             shown = {k: round(shots[k], 3) for k in ("many", "medium", "few", "balanced")}
             print(prior, shown, f"ECE {ece(y_all, joined):.3f}")
@@ -71,21 +72,6 @@ def draw_classes(
     right = proba.argmax(axis=1) == y
     heights = [right[y == label].mean() for label in range(10)]
     axis.bar(np.arange(10) + 0.4 * (place - 0.5), heights, 0.38, label=name, color=color)
-
-
-def draw_reliability(axis: Axes, y: np.ndarray, proba: np.ndarray, title: str, color: str) -> None:
-    """Draw accuracy against confidence."""
-    bins = reliability_bins(y, proba, n_bins=10)
-    filled = bins.count > 0
-    middle = ((bins.lower + bins.upper) / 2)[filled]
-    axis.plot([0, 1], [0, 1], color=DARK, lw=0.8, ls=(0, (4, 3)))
-    axis.bar(middle, bins.accuracy[filled], width=0.09, color=color)
-    axis.vlines(middle, bins.low[filled], bins.high[filled], color=DARK, lw=1)
-    axis.set_title(f"{title}\nECE {ece(y, proba):.3f}", fontsize=9)
-    axis.set_xlabel("confidence")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1.02)
-    axis.spines["right"].set_visible(False)
 
 
 if __name__ == "__main__":

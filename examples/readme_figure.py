@@ -12,18 +12,17 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from reliability import DARK, draw_reliability, measured
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
 from nearwise.estimators import Explanation
-from nearwise.metrics import ece, nll, reliability_bins
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "demo.png"
 N_NEIGHBORS = 6
-N_BINS = 10
-DARK, BLUE, ORANGE, GREY = "#222222", "#0f86c9", "#d9822b", "#b8bec4"
+BLUE, ORANGE, GREY = "#0f86c9", "#d9822b", "#b8bec4"
 
 
 def main(out: Path = OUT) -> None:
@@ -46,8 +45,10 @@ def main(out: Path = OUT) -> None:
         draw_neighbors(top, X_test[hardest], int(y_test[hardest]), explanation, X_train)
         left, middle, last = bottom.subplots(1, 3, width_ratios=(1.25, 1, 1))
         draw_parts(left, explanation)
-        draw_reliability(middle, y_test, uniform, "uniform k-NN, k = 16", GREY)
-        draw_reliability(last, y_test, ours, "attention over neighbors", BLUE)
+        title = measured("uniform k-NN, k = 16", y_test, uniform)
+        draw_reliability(middle, y_test, uniform, title, GREY, counts=True)
+        title = measured("attention over neighbors", y_test, ours)
+        draw_reliability(last, y_test, ours, title, BLUE, counts=True)
         middle.set_ylabel("accuracy")
         figure.savefig(out, dpi=110, metadata={"Software": None})
     print(f"{out}: accuracy {right.mean():.3f}, test digit {hardest}, {len(y_test)} test rows")
@@ -91,23 +92,6 @@ def draw_parts(axis: Axes, why: Explanation) -> None:
     axis.set_ylabel("probability")
     axis.set_ylim(0, 1)
     axis.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=8)
-    axis.spines["right"].set_visible(False)
-
-
-def draw_reliability(axis: Axes, y: np.ndarray, proba: np.ndarray, title: str, color: str) -> None:
-    """Draw accuracy against confidence; on the diagonal probabilities mean what they say."""
-    bins = reliability_bins(y, proba, n_bins=N_BINS)
-    filled = bins.count > 0
-    middle = ((bins.lower + bins.upper) / 2)[filled]
-    axis.plot([0, 1], [0, 1], color=DARK, lw=0.8, ls=(0, (4, 3)))
-    axis.bar(middle, bins.accuracy[filled], width=0.09, color=color)
-    axis.vlines(middle, bins.low[filled], bins.high[filled], color=DARK, lw=1)
-    for x, n in zip(middle, bins.count[filled], strict=True):
-        axis.text(x, 0.02, str(n), ha="center", fontsize=6.5)
-    axis.set_title(f"{title}\nNLL {nll(y, proba):.3f}, ECE {ece(y, proba):.3f}", fontsize=9)
-    axis.set_xlabel("confidence")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1.02)
     axis.spines["right"].set_visible(False)
 
 

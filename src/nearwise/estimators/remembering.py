@@ -80,9 +80,7 @@ class RemembersRows:
         weight = None if weight is None else weight / self._weight_unit
         n_classes = len(self.classes_) + len(fresh)
         ids = append_rows(self._state, everyone, labels, weight, n_classes)
-        if fresh:
-            extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
-            self.classes_ = np.concatenate([self.classes_, extra])
+        self._name_classes(fresh)
         if isinstance(self._rows, pd.DataFrame):
             frame = as_frame(rows)
             frame.columns = self._rows.columns
@@ -90,6 +88,12 @@ class RemembersRows:
         else:
             self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
         return ids
+
+    def _name_classes(self, fresh: list[Any]) -> None:
+        """Put classes that come later behind those there are."""
+        if fresh:
+            extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
+            self.classes_ = np.concatenate([self.classes_, extra])
 
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; the head is not trained again.

@@ -42,9 +42,10 @@ def table_sight(
         memory_budget=settings.memory_budget,
     )
     choice["features"] = features.kind
-    blind = TableSight(encoder, features, None, problem.prior)
-    keys = average_views([blind(cast(Encoded, view)) for view in (rows, *problem.views)]).keys
-    see_through(problem, settings, keys["features"], progress, choice)
+    if settings.label_noise is not None:
+        blind = TableSight(encoder, features, None, problem.prior)
+        keys = average_views([blind(cast(Encoded, view)) for view in (rows, *problem.views)]).keys
+        see_through(problem, settings, keys["features"], progress, choice)
     second = problem.views[0] if problem.views else None
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
     use_head = settings.base is not None

@@ -133,8 +133,7 @@ class LearnsStreams(RemembersRows):
     def _add_classes(self, fresh: list[Any]) -> None:
         """Give classes a column before their first row."""
         if fresh:
-            extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
-            self.classes_ = np.concatenate([self.classes_, extra])
+            self._name_classes(fresh)
             self.memory_.n_classes = len(self.classes_)
 
     def _check_declared(self, classes: Any, y: Any) -> None:

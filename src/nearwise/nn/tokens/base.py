@@ -1,6 +1,7 @@
 """What all token layers share: projections, heads, masks."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -51,7 +52,7 @@ class Masks:
     candidates: Tensor | None = None
 
 
-class TokenAttention(nn.Module):
+class TokenAttention(nn.Module, ABC):
     """Base of the layers in which tokens attend to tokens.
 
     Project to heads, attend in a way that the subclass knows, merge the heads, project.
@@ -157,9 +158,9 @@ class TokenAttention(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
 
+    @abstractmethod
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         """Attend: tensors (B, H, N, head_dim) in, one like them out."""
-        raise NotImplementedError
 
     def _gated(self, output: Tensor, x: Tensor) -> Tensor:
         """Change the attended heads (B, H, N, head_dim) by what the tokens are."""

@@ -1,5 +1,6 @@
 """Layers that split the channels: ConvNN on some, a convolution or full attention on the others."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ class TokenConvolution(nn.Module):
         return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
 
 
-class _Branching(nn.Module):
+class _Branching(nn.Module, ABC):
     """ConvNN on the first channels, another layer on the rest, and a linear layer on both."""
 
     def __init__(
@@ -93,15 +94,48 @@ class _Branching(nn.Module):
         both = 0 < self.n_convnn < dim
         self.pointwise = nn.Linear(dim, dim, **place) if both else None
 
-    def _join(self, first: list[Tensor]) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        candidates: Tensor | None = None,
+    ) -> Tensor:
+        """Let tokens attend; arguments as in `TokenAttention.forward`.
+
+        `candidates` concern the ConvNN branch only.
+        """
+        check_tokens(x, self.dim)
+        masks: dict[str, Any] = {"key_padding_mask": key_padding_mask, "is_causal": is_causal}
+        parts = []
+        if self.convnn is not None:
+            first = x[..., : self.n_convnn]
+            parts.append(self.convnn(first, attn_mask, candidates=candidates, **masks))
+        if self.n_convnn < self.dim:
+            parts.append(self._rest(x[..., self.n_convnn :], attn_mask, **masks))
         if self.pointwise is None:
-            return first[0]
-        output: Tensor = self.pointwise(torch.cat(first, dim=-1))
+            return parts[0]
+        output: Tensor = self.pointwise(torch.cat(parts, dim=-1))
         return output
+
+    @abstractmethod
+    def _rest(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool,
+    ) -> Tensor:
+        """See the channels that are not the ConvNN branch's."""
 
 
 class BranchingConv(_Branching):
     """ConvNN on a share of the channels, a convolution along the sequence on the others.
+
+    `attn_mask` and `candidates` concern the ConvNN branch; a convolution looks both ways, so
+    ``is_causal=True`` needs ``branch_ratio=1``.
 
     Parameters
     ----------
@@ -148,38 +182,19 @@ class BranchingConv(_Branching):
                 dtype=convnn.get("dtype"),
             )
 
-    def forward(
+    def _rest(
         self,
         x: Tensor,
-        attn_mask: Tensor | None = None,
-        *,
-        key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-        candidates: Tensor | None = None,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool,
     ) -> Tensor:
-        """Let tokens attend; arguments as in `TokenAttention.forward`.
-
-        `attn_mask` and `candidates` concern the ConvNN branch; a convolution looks both ways, so
-        ``is_causal=True`` needs ``branch_ratio=1``.
-        """
-        check_tokens(x, self.dim)
-        if is_causal and self.convolution is not None:
+        """Convolve; `attn_mask` is for the ConvNN branch alone."""
+        if is_causal:
             raise ValueError("A convolution looks at later tokens too: is_causal must be False.")
-        parts = []
-        if self.convnn is not None:
-            parts.append(
-                self.convnn(
-                    x[..., : self.n_convnn],
-                    attn_mask,
-                    key_padding_mask=key_padding_mask,
-                    is_causal=is_causal,
-                    candidates=candidates,
-                )
-            )
-        if self.convolution is not None:
-            rest = x[..., self.n_convnn :]
-            parts.append(self.convolution(rest, key_padding_mask=key_padding_mask))
-        return self._join(parts)
+        assert self.convolution is not None  # there are channels for it
+        output: Tensor = self.convolution(x, key_padding_mask=key_padding_mask)
+        return output
 
 
 class BranchingAttention(_Branching):
@@ -215,28 +230,19 @@ class BranchingAttention(_Branching):
             block = {name: convnn[name] for name in BlockOptions.__annotations__ if name in convnn}
             self.attention = MultiHeadAttention(dim - self.n_convnn, num_heads, **block)
 
-    def forward(
+    def _rest(
         self,
         x: Tensor,
-        attn_mask: Tensor | None = None,
-        *,
-        key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-        candidates: Tensor | None = None,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool,
     ) -> Tensor:
-        """Let tokens attend; arguments as in `TokenAttention.forward`.
-
-        `candidates` concern the ConvNN branch only.
-        """
-        check_tokens(x, self.dim)
-        masks: dict[str, Any] = {"key_padding_mask": key_padding_mask, "is_causal": is_causal}
-        parts = []
-        if self.convnn is not None:
-            first = x[..., : self.n_convnn]
-            parts.append(self.convnn(first, attn_mask, candidates=candidates, **masks))
-        if self.attention is not None:
-            parts.append(self.attention(x[..., self.n_convnn :], attn_mask, **masks))
-        return self._join(parts)
+        """Attend to all tokens."""
+        assert self.attention is not None  # there are channels for it
+        output: Tensor = self.attention(
+            x, attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal
+        )
+        return output
 
 
 def split_width(dim: int, num_heads: int, ratio: float) -> int:

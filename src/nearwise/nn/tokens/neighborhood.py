@@ -1,5 +1,6 @@
 """Attention to a fixed number of tokens around each, on a line or a grid: NATTEN's semantics."""
 
+from abc import abstractmethod
 from typing import Any, Unpack
 
 import torch
@@ -55,9 +56,9 @@ class _NeighborhoodAttention(TokenAttention):
             f"causal={self.causal}"
         )
 
+    @abstractmethod
     def _grid(self, n_tokens: int) -> tuple[int, ...]:
         """Shape of the grid of tokens behind the prefix."""
-        raise NotImplementedError
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         n_prefix = self.num_prefix_tokens

@@ -2,7 +2,12 @@
 
 from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
 from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
-from nearwise.functional.tokens import attention_implementation, knn_attention
+from nearwise.functional.tokens import (
+    attention_implementation,
+    knn_attention,
+    lazy_gumbel_attention,
+    tail_corrected_attention,
+)
 from nearwise.functional.transition import believed_proba, given_log_proba, posterior_log_proba
 from nearwise.functional.weights import (
     aggregate_labels,
@@ -26,10 +31,12 @@ __all__ = [
     "given_log_proba",
     "k_ensemble",
     "knn_attention",
+    "lazy_gumbel_attention",
     "nearest_mask",
     "paired_distances",
     "pairwise_distances",
     "posterior_log_proba",
+    "tail_corrected_attention",
     "topk_neighbors",
     "uniform_weights",
 ]

@@ -1,4 +1,4 @@
-"""Sampled attention to all keys: unbiased where it says so, exact where nothing is left to chance."""
+"""Sampled attention to all keys: unbiased where it says so, exact where nothing is open."""
 
 import math
 

@@ -45,7 +45,7 @@ def tail_corrected_attention(
 
     With w_j = exp(score_j), attention is the ratio of ``A = sum_j w_j v_j`` and ``Z = sum_j w_j``.
     The chosen set S enters both sums as it is. The keys outside are cut, in the order of positions,
-    into `n_samples` stretches of c_1, c_2, ... keys, and from the i-th one key t_i is drawn evenly::
+    into `n_samples` stretches of c_1, c_2, ... keys; from the i-th one key t_i is drawn evenly::
 
         A' = sum_{j in S} w_j v_j + sum_i c_i w_{t_i} v_{t_i}
         Z' = sum_{j in S} w_j     + sum_i c_i w_{t_i}

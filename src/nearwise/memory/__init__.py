@@ -16,6 +16,7 @@ from nearwise.memory.index import (
     make_index,
 )
 from nearwise.memory.store import Folder, StoreError, read_folder, write_folder
+from nearwise.memory.tokens import Recalled, TokenMemory
 
 __all__ = [
     "AUTO_EXACT_BELOW",
@@ -29,7 +30,9 @@ __all__ = [
     "IndexName",
     "MemoryBank",
     "NeighborIndex",
+    "Recalled",
     "StoreError",
+    "TokenMemory",
     "choose_evicted",
     "make_index",
     "neighbor_usefulness",

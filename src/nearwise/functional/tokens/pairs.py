@@ -44,9 +44,16 @@ def pair_scores(
     scores : Tensor of shape (B, H, N, K)
         float32 at least.
     """
+    return paired_scores(query, gather_tokens(key, indices), squared=squared, scale=scale)
+
+
+def paired_scores(query: Tensor, keys: Tensor, *, squared: bool, scale: float) -> Tensor:
+    """Return the scores (..., N, K) of queries (..., N, D), each with its own keys (..., N, K, D).
+
+    As `pair_scores`.
+    """
     # In single precision at least: products of half precision numbers overflow.
-    keys = at_least_single(gather_tokens(key, indices))
-    query = at_least_single(query)[..., None, :]
+    keys, query = at_least_single(keys), at_least_single(query)[..., None, :]
     if not squared:
         return (keys @ query.mT)[..., 0] * scale
     squares = (query - keys).square().sum(-1)

@@ -6,6 +6,7 @@ from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
 from nearwise.nn.tokens.for_transformers import transformers_attention
 from nearwise.nn.tokens.knn import KNNAttention, KvtAttention
 from nearwise.nn.tokens.local import LocalAttention
+from nearwise.nn.tokens.memory import MemoryAttention
 from nearwise.nn.tokens.multihead import KNNMultiheadAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise.nn.tokens.reference import load_reference_layer
@@ -21,6 +22,7 @@ __all__ = [
     "KNNMultiheadAttention",
     "KvtAttention",
     "LocalAttention",
+    "MemoryAttention",
     "MultiHeadAttention",
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",

@@ -108,19 +108,27 @@ class KNNAttention(TokenAttention):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         query, key = self._sharpened(query, key)
-        if masks.candidates is None:
-            drawn = self.sampling.draw(key.shape[2], key.device, self.training)
-            masks = replace(masks, candidates=drawn)
+        masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
         if not self.null_neighbor:
             return found.output
-        null_key, null_value = (
-            x[:, None].to(query.dtype) for x in (self.null_key, self.null_value)
-        )
-        null = (query * null_key).sum(-1) * self.scale + self.null_score[:, None].to(query.dtype)
+        null, null_value = self._null(query)
         total = log_total(query, key, found, masks, self.metric == "l2", self.scale)
         taken = torch.sigmoid(null - total.to(null.dtype))[..., None]
         return torch.lerp(found.output, null_value.expand_as(found.output), taken)
+
+    def _with_candidates(self, masks: Masks, key: Tensor) -> Masks:
+        """Draw who may be attended, unless that is given."""
+        if masks.candidates is not None:
+            return masks
+        drawn = self.sampling.draw(key.shape[2], key.device, self.training)
+        return replace(masks, candidates=drawn)
+
+    def _null(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Score (B, H, N) of the null neighbor and its value (H, 1, D)."""
+        key, value = (x[:, None].to(query.dtype) for x in (self.null_key, self.null_value))
+        score = (query * key).sum(-1) * self.scale + self.null_score[:, None].to(query.dtype)
+        return score, value
 
     @property
     def _working_metric(self) -> TokenMetric:
@@ -137,6 +145,10 @@ class KNNAttention(TokenAttention):
             key = key * factor if self.metric == "l2" else key
         return query, key
 
+    def _reach(self, n_tokens: int) -> int:
+        """How many of so many tokens a token attends to."""
+        return self.n_neighbors
+
     def _find(
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, dropout_p: float
     ) -> KNNAttentionOutput:
@@ -144,7 +156,7 @@ class KNNAttention(TokenAttention):
             query,
             key,
             value,
-            self.n_neighbors,
+            self._reach(key.shape[2]),
             metric=self._working_metric,
             scale=self.scale,
             attn_mask=masks.attn_mask,

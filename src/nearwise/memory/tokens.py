@@ -1,0 +1,350 @@
+"""TokenMemory: keys and values of earlier tokens, to which later ones attend."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearwise.functional import Metric
+from nearwise.functional.distances import check_metric
+from nearwise.functional.tokens.complement import stratified_sample
+from nearwise.functional.tokens.pairs import gather_tokens
+from nearwise.memory.index import INDEX_NAMES, IndexName
+from nearwise.memory.store import read_folder, write_folder
+from nearwise.memory.stream import TOKEN_EVICTIONS, TokenEviction, TokenStream
+
+_KIND = "token memory"
+_VERSION = 1
+
+
+class Recalled(NamedTuple):
+    """What queries found in a memory: the nearest tokens first, then sampled ones.
+
+    Attributes
+    ----------
+    key : Tensor of shape (B, H, N, L, D)
+        Without gradient, as the rest.
+    value : Tensor of shape (B, H, N, L, Dv)
+    log_counts : float32 Tensor of shape (B, H, N, L)
+        Logarithm of the number of remembered tokens each slot stands for: 0 for the nearest,
+        -inf in empty slots. Added to a score it makes the softmax right.
+    ids : int64 Tensor of shape (B, H, N, L)
+        Which token of its stream, counted from the first that came; -1 in empty slots.
+    """
+
+    key: Tensor
+    value: Tensor
+    log_counts: Tensor
+    ids: Tensor
+
+
+class TokenMemory:
+    """Keys and values of earlier tokens, searched by `NeighborIndex`.
+
+    Parameters
+    ----------
+    num_heads : int
+        Each has keys and an index of its own.
+    n_streams : int, default=1
+        Documents that are remembered apart, one for each item of a batch. With 1, all items share
+        one memory.
+    capacity : int, optional
+        Most tokens a stream remembers; by default all.
+    metric : {"inner_product", "cosine", "euclidean", "sqeuclidean"}, default="inner_product"
+        What near means.
+    eviction : {"age", "reservoir"}, default="age"
+        Who goes when a stream is full: the oldest; or whoever, so that all tokens that ever came
+        are remembered with the same probability.
+    index : {"exact", "auto", "faiss-flat-ip", "faiss-flat-l2", "hnsw", "ivf-flat"}, default="exact"
+        How neighbors are found, see `make_index`; "auto" chooses by `capacity`, or by the first
+        tokens that come. Those but "exact" search on the CPU. Every index holds its own copy of
+        the keys.
+    seed : int, default=0
+        Of "reservoir".
+
+    Raises
+    ------
+    ValueError
+        If a number is not positive or a name unknown.
+
+    Examples
+    --------
+    >>> memory = TokenMemory(num_heads=2, capacity=100)
+    >>> memory.add(torch.randn(1, 2, 30, 8), torch.randn(1, 2, 30, 8))
+    >>> memory.recall(torch.randn(1, 2, 5, 8), 4).key.shape
+    torch.Size([1, 2, 5, 4, 8])
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        n_streams: int = 1,
+        capacity: int | None = None,
+        metric: Metric = "inner_product",
+        eviction: TokenEviction = "age",
+        index: IndexName = "exact",
+        seed: int = 0,
+    ) -> None:
+        for name, number in (("num_heads", num_heads), ("n_streams", n_streams)):
+            if number < 1:
+                raise ValueError(f"{name}={number} must be at least 1.")
+        if capacity is not None and capacity < 1:
+            raise ValueError(f"capacity={capacity} must be at least 1, or None for no limit.")
+        if eviction not in TOKEN_EVICTIONS:
+            known = ", ".join(TOKEN_EVICTIONS)
+            raise ValueError(f"eviction={eviction!r} is not known. Use one of {known}.")
+        if index not in INDEX_NAMES:
+            known = ", ".join(INDEX_NAMES)
+            raise ValueError(f"index={index!r} is not known. Use one of {known}.")
+        self.num_heads, self.capacity, self.metric = num_heads, capacity, check_metric(metric)
+        self.eviction, self.index, self.seed = eviction, index, seed
+        self._streams = [
+            TokenStream(self.metric, index, capacity, eviction, seed) for _ in range(n_streams)
+        ]
+
+    @property
+    def n_streams(self) -> int:
+        """Documents that are remembered apart."""
+        return len(self._streams)
+
+    @property
+    def n_tokens(self) -> list[int]:
+        """How many tokens each stream remembers."""
+        return [len(stream) for stream in self._streams]
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenMemory(num_heads={self.num_heads}, n_streams={self.n_streams}, "
+            f"capacity={self.capacity}, metric={self.metric!r}, n_tokens={self.n_tokens})"
+        )
+
+    def ids(self, stream: int = 0) -> Tensor:
+        """Ids of the tokens that a stream remembers, ascending: int64 of shape (n_tokens,)."""
+        return self._streams[stream].ids
+
+    def add(self, key: Tensor, value: Tensor, keep: Tensor | None = None) -> None:
+        """Remember tokens; a full stream forgets others.
+
+        Parameters
+        ----------
+        key : Tensor of shape (B, H, N, D)
+            Finite. B is the number of streams; with one stream any number, remembered in order.
+        value : Tensor of shape (B, H, N, Dv)
+            Both are stored without their gradients.
+        keep : bool Tensor of shape (B, N), optional
+            True for tokens to remember; by default all.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or a key is NaN or infinite.
+        """
+        self._check_heads("key", key)
+        self._check_heads("value", value)
+        if key.shape[:3] != value.shape[:3]:
+            raise ValueError(
+                f"key {tuple(key.shape)} and value {tuple(value.shape)} must agree in all but "
+                "their last dimension."
+            )
+        if keep is None:
+            keep = torch.ones(len(key), key.shape[2], dtype=torch.bool, device=key.device)
+        if keep.dtype != torch.bool or keep.shape != (len(key), key.shape[2]):
+            raise ValueError(
+                f"keep must be boolean of shape ({len(key)}, {key.shape[2]}); got {keep.dtype} of "
+                f"shape {tuple(keep.shape)}."
+            )
+        key, value = key.detach(), value.detach()
+        if not bool(key.isfinite().all()):
+            raise ValueError("key holds NaN or infinity. Look where the model's numbers overflow.")
+        self._check_widths(key.shape[-1], value.shape[-1])
+        for item, own_key, own_value, stays in zip(range(len(key)), key, value, keep, strict=True):
+            stream = self._streams[item if self.n_streams > 1 else 0]
+            if bool(stays.any()):
+                stream.append(own_key[:, stays], own_value[:, stays])
+
+    def recall(
+        self,
+        query: Tensor,
+        n_neighbors: int,
+        n_samples: int = 0,
+        *,
+        jitter: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Recalled:
+        """Find the nearest tokens of every query, and sample others.
+
+        Parameters
+        ----------
+        query : Tensor of shape (B, H, N, D)
+        n_neighbors : int
+            At least 1; slots stay empty where a stream remembers fewer.
+        n_samples : int, default=0
+            Tokens drawn among those that are not nearest, so that attention to all of the memory
+            can be estimated: see `nearwise.functional.tail_corrected_attention`.
+        jitter : bool, default=True
+            Whether they are drawn at random; False takes the same at every call.
+        generator : torch.Generator, optional
+            Of the draws, on the device of the query.
+
+        Returns
+        -------
+        recalled : Recalled
+            With L = n_neighbors + n_samples slots.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, `n_neighbors` is below 1 or `n_samples` below 0.
+        """
+        self._check_heads("query", query)
+        if n_neighbors < 1 or n_samples < 0:
+            raise ValueError(
+                f"n_neighbors={n_neighbors} must be at least 1 and n_samples={n_samples} at "
+                "least 0."
+            )
+        query = query.detach()
+        asked = [rows[None] for rows in query] if self.n_streams > 1 else [query]
+        found = [
+            self._ask(stream, rows, n_neighbors, n_samples, jitter, generator)
+            for stream, rows in zip(self._streams, asked, strict=True)
+        ]
+        known = [part for part in found if part is not None]
+        if not known:
+            return _nothing(query, query.shape[-1], n_neighbors + n_samples)
+        width = known[0].value.shape[-1]
+        whole = [
+            _nothing(rows, width, n_neighbors + n_samples) if part is None else part
+            for part, rows in zip(found, asked, strict=True)
+        ]
+        return Recalled(*(torch.cat(parts) for parts in zip(*whole, strict=True)))
+
+    def _ask(
+        self,
+        stream: TokenStream,
+        query: Tensor,
+        n_neighbors: int,
+        n_samples: int,
+        jitter: bool,
+        generator: torch.Generator | None,
+    ) -> Recalled | None:
+        """Find tokens of one stream for queries (B, H, N, D)."""
+        if stream.key is None or stream.value is None:
+            return None
+        batch, heads, n_queries, width = query.shape
+        rows = query.transpose(0, 1).reshape(heads, batch * n_queries, width)
+        at = stream.nearest(rows, n_neighbors)
+        counts = (at >= 0).long()
+        if n_samples:
+            drawn, stand_for = stratified_sample(
+                at, len(stream), n_samples, jitter=jitter, generator=generator
+            )
+            at, counts = torch.cat([at, drawn], -1), torch.cat([counts, stand_for], -1)
+        at = at.clamp_min(0)
+        log_counts = counts.float().log()
+        ids = stream.ids.to(at.device)[at].masked_fill(counts == 0, -1)
+        parts = (
+            gather_tokens(stream.key[None], at.to(stream.key.device)[None])[0].to(query),
+            gather_tokens(stream.value[None], at.to(stream.key.device)[None])[0].to(query),
+            log_counts,
+            ids,
+        )
+        return Recalled(*(p.unflatten(1, (batch, n_queries)).transpose(0, 1) for p in parts))
+
+    def remove(self, ids: Tensor | Sequence[int], stream: int = 0) -> None:
+        """Forget the tokens with these ids in a stream.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered. Nothing is forgotten then.
+        """
+        self._streams[stream].forget(torch.as_tensor(ids, dtype=torch.int64))
+
+    def clear(self, streams: Sequence[int] | None = None) -> None:
+        """Forget everything, in all streams or in some: where a new document begins."""
+        for at in range(self.n_streams) if streams is None else streams:
+            self._streams[at].forget_all()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory to a folder, safe against crashes; see `nearwise.memory.write_folder`.
+
+        Raises
+        ------
+        StoreError
+            If the folder holds something else.
+        """
+        tensors = {}
+        for at, stream in enumerate(self._streams):
+            tensors[f"ids.{at}"] = stream.ids
+            if stream.key is not None and stream.value is not None:
+                tensors[f"key.{at}"] = stream.key.contiguous()
+                tensors[f"value.{at}"] = stream.value.contiguous()
+        meta: dict[str, Any] = {
+            "num_heads": self.num_heads,
+            "n_streams": self.n_streams,
+            "capacity": self.capacity,
+            "metric": self.metric,
+            "eviction": self.eviction,
+            "index": self.index,
+            "seed": self.seed,
+        }
+        seen = [stream.n_seen for stream in self._streams]
+        whole = {"options": meta, "n_seen": seen}
+        write_folder(path, kind=_KIND, format_version=_VERSION, tensors=tensors, meta=whole)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], device: torch.device | str = "cpu"
+    ) -> "TokenMemory":
+        """Read a memory that `save` wrote; it recalls the same.
+
+        Raises
+        ------
+        StoreError
+            If the folder is missing, foreign, torn or newer than this library.
+        """
+        folder = read_folder(path, kind=_KIND, newest_version=_VERSION)
+        memory = cls(**folder.meta["options"])
+        for at, (stream, seen) in enumerate(
+            zip(memory._streams, folder.meta["n_seen"], strict=True)
+        ):
+            ids = folder.tensors[f"ids.{at}"]
+            key, value = (
+                folder.tensors.get(f"{name}.{at}", ids).to(device) for name in ("key", "value")
+            )
+            stream.restore(key, value, ids, seen)
+        return memory
+
+    def _check_widths(self, *new: int) -> None:
+        for stream in self._streams:
+            if stream.key is None or stream.value is None:
+                continue
+            held = (stream.key.shape[-1], stream.value.shape[-1])
+            if held != new:
+                raise ValueError(
+                    f"key and value are {new[0]} and {new[1]} wide, the remembered ones {held[0]} "
+                    f"and {held[1]}. Use one memory a layer, or clear() it."
+                )
+
+    def _check_heads(self, name: str, x: Tensor) -> None:
+        heads, streams = self.num_heads, self.n_streams
+        if x.ndim != 4 or x.shape[1] != heads or (streams > 1 and len(x) != streams):
+            batch = "any batch" if streams == 1 else f"{streams} streams"
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}. Pass (batch, heads, N, width) with {batch} "
+                f"and {heads} heads."
+            )
+
+
+def _nothing(query: Tensor, value_width: int, n_slots: int) -> Recalled:
+    """Only empty slots, for queries (B, H, N, D)."""
+    slots = (*query.shape[:3], n_slots)
+    return Recalled(
+        query.new_zeros(*slots, query.shape[-1]),
+        query.new_zeros(*slots, value_width),
+        torch.full(slots, -torch.inf, device=query.device),
+        torch.full(slots, -1, device=query.device),
+    )

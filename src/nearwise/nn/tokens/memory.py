@@ -1,0 +1,308 @@
+"""k-NN attention to the tokens at hand and to a memory of earlier ones."""
+
+import math
+from typing import Any, Protocol, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearwise.functional.tokens.pairs import at_least_single, paired_scores
+from nearwise.functional.tokens.problem import TokenMetric
+from nearwise.nn.tokens.base import BlockOptions, Masks, check_tokens
+from nearwise.nn.tokens.knn import KNNAttention, log_total
+
+# What a memory must call near so that its nearest have the largest scores.
+_NEAR = {
+    "matmul": ("inner_product",),
+    "cosine": ("cosine",),
+    "l2": ("euclidean", "sqeuclidean"),
+}
+
+
+class EarlierTokens(Protocol):
+    """What `MemoryAttention` asks of a memory; `nearwise.memory.TokenMemory` is one."""
+
+    metric: Any
+    num_heads: int
+
+    def recall(
+        self,
+        query: Tensor,
+        n_neighbors: int,
+        n_samples: int = 0,
+        *,
+        jitter: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Find keys, values, log-counts and ids, see `nearwise.memory.tokens.Recalled`."""
+        ...
+
+    def add(self, key: Tensor, value: Tensor, keep: Tensor | None = None) -> None:
+        """Remember tokens."""
+        ...
+
+
+class MemoryAttention(KNNAttention):
+    """`KNNAttention` whose tokens also attend to the nearest of a memory of earlier tokens.
+
+    One softmax weighs the k nearest tokens at hand, the nearest remembered ones and the null
+    neighbor. What was remembered is data: gradients reach the queries, the temperature, the null
+    neighbor, the memory's own score, and keys and values of the tokens at hand alone.
+
+    Parameters
+    ----------
+    dim : int
+        Width of a token.
+    num_heads : int, default=8
+    n_neighbors : int, default=9
+        Tokens at hand that a token attends to; all where there are fewer, so that segments may be
+        of any length.
+    n_recalled : int, default=32
+        Remembered tokens that it attends to besides.
+    tail_samples : int, default=0
+        Remembered tokens that are sampled among the others, each with the weight of all that it
+        stands for: an estimate of attention to the whole memory, see
+        `nearwise.functional.tail_corrected_attention`. Drawn at random in training, evenly spaced
+        in evaluation.
+    attend_local : bool, default=True
+        False leaves the tokens at hand out: cross-attention to the memory alone.
+    metric, include_self, learned_temperature, null_neighbor, sampling
+        As in `KNNAttention`; the memory's metric must be the same: "inner_product" for "matmul",
+        "cosine", "euclidean" for "l2".
+    **block
+        See `BlockOptions`.
+
+    Attributes
+    ----------
+    memory_score : Parameter of shape (num_heads,)
+        Learned, added to the scores of remembered tokens; 0 at first.
+
+    References
+    ----------
+    Wu et al., "Memorizing Transformers", ICLR 2022: a gate mixes two attentions there; here they
+    share a softmax, in which the gate is the memory's score.
+
+    Examples
+    --------
+    >>> from nearwise.memory import TokenMemory
+    >>> layer = MemoryAttention(24, num_heads=3, n_neighbors=5, n_recalled=4)
+    >>> memory = TokenMemory(num_heads=3, n_streams=2)
+    >>> for segment in torch.randn(4, 2, 17, 24):
+    ...     y = layer(segment, memory=memory, is_causal=True)
+    >>> y.shape, memory.n_tokens
+    (torch.Size([2, 17, 24]), [68, 68])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        n_neighbors: int = 9,
+        n_recalled: int = 32,
+        tail_samples: int = 0,
+        attend_local: bool = True,
+        metric: TokenMetric = "matmul",
+        **options: Unpack["MemoryOptions"],
+    ) -> None:
+        super().__init__(dim, num_heads, n_neighbors=n_neighbors, metric=metric, **options)
+        if n_recalled < 1:
+            raise ValueError(f"n_recalled={n_recalled} must be at least 1.")
+        if tail_samples < 0:
+            raise ValueError(f"tail_samples={tail_samples} must be at least 0.")
+        self.n_recalled, self.tail_samples = n_recalled, tail_samples
+        self.attend_local = attend_local
+        place: Any = {"device": options.get("device"), "dtype": options.get("dtype")}
+        self.memory_score = nn.Parameter(torch.zeros(num_heads, **place))
+
+    def extra_repr(self) -> str:
+        """Tell how many neighbors here and in memory."""
+        return f"{super().extra_repr()}, n_recalled={self.n_recalled}"
+
+    def forward(
+        self,
+        x: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        candidates: Tensor | None = None,
+        memory: EarlierTokens | None = None,
+        remember: bool | Tensor = True,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Let tokens attend to tokens at hand and remembered ones, then remember them too.
+
+        Parameters
+        ----------
+        x : Tensor of shape (batch, N, dim)
+        attn_mask, key_padding_mask, is_causal, candidates
+            As in `KNNAttention`, about the tokens at hand; all remembered ones may be attended.
+        memory : TokenMemory, optional
+            With as many heads. Without one the layer is `KNNAttention`.
+        remember : bool or bool Tensor of shape (batch, N), default=True
+            Whether the tokens, or which, are added to the memory after they have attended;
+            tokens that `key_padding_mask` leaves out never are.
+        generator : torch.Generator, optional
+            Of the sampled tail.
+
+        Returns
+        -------
+        output : Tensor of shape (batch, N, dim)
+
+        Raises
+        ------
+        ValueError
+            If shapes or metrics do not fit, or a token has nobody to attend to.
+        """
+        check_tokens(x, self.dim)
+        masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
+        query, key, value = self._split(self.qkv(x))
+        query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
+        if memory is None:
+            if not self.attend_local:
+                raise ValueError("attend_local=False needs a memory. Pass memory=TokenMemory(...).")
+            output = self._attend(query, key, value, masks)
+        else:
+            output = self._attend_both(query, key, value, masks, memory, generator)
+            keep = self._kept(x, remember, key_padding_mask)
+            if keep is not None:
+                memory.add(key.detach(), value.detach(), keep)
+        return self.proj_drop(self.proj(output.transpose(1, 2).flatten(2)))
+
+    def recall(self, x: Tensor, memory: EarlierTokens) -> tuple[Tensor, Tensor]:
+        """Tell which remembered tokens every token finds, and how it weighs them among each other.
+
+        Parameters
+        ----------
+        x : Tensor of shape (batch, N, dim)
+        memory : TokenMemory
+
+        Returns
+        -------
+        ids : int64 Tensor of shape (batch, heads, N, n_recalled)
+            -1 in empty slots.
+        weights : Tensor of shape (batch, heads, N, n_recalled)
+            Each row sums to 1, or is 0 where nothing is remembered.
+        """
+        check_tokens(x, self.dim)
+        query, _, value = self._split(self.qkv(x))
+        query = self.q_norm(query).to(value.dtype)
+        self._check_memory(memory)
+        keys, _, log_counts, ids = memory.recall(query, self.n_recalled)
+        _, weights = _softmax(self._memory_scores(query, keys) + log_counts)
+        return ids, weights
+
+    def _reach(self, n_tokens: int) -> int:
+        return min(self.n_neighbors, n_tokens - (self.include_self == "never"))
+
+    def _attend_both(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        masks: Masks,
+        memory: EarlierTokens,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Attend in one softmax: the parts, weighed by what their own softmax was divided by."""
+        totals, outputs = [], []
+        if self.attend_local:
+            total, output = self._attend_here(query, key, value, masks)
+            totals.append(total)
+            outputs.append(output)
+        total, output = self._attend_memory(query, memory, generator)
+        totals.append(total)
+        outputs.append(output)
+        if self.null_neighbor:
+            score, null_value = self._null(self._sharpened(query, key)[0])
+            totals.append(score)
+            outputs.append(null_value.expand_as(output))
+        parts = torch.stack([total.to(totals[0].dtype) for total in totals], dim=-1)
+        if bool(torch.isneginf(parts).all(-1).any()):
+            raise ValueError(
+                "A token has nobody to attend to: nothing is remembered. Add tokens to the "
+                "memory, attend to those at hand (attend_local=True), or take null_neighbor=True."
+            )
+        shares = torch.softmax(parts, dim=-1).to(value.dtype)
+        joined: Tensor = (torch.stack(outputs, dim=-1) * shares[..., None, :]).sum(-1)
+        return joined
+
+    def _attend_here(
+        self, query: Tensor, key: Tensor, value: Tensor, masks: Masks
+    ) -> tuple[Tensor, Tensor]:
+        """Log-total (B, H, N) and output (B, H, N, D) of the tokens at hand."""
+        query, key = self._sharpened(query, key)
+        masks = self._with_candidates(masks, key)
+        found = self._find(query, key, value, masks, self._dropout)
+        squared = self.metric == "l2"
+        return log_total(query, key, found, masks, squared, self.scale), found.output
+
+    def _attend_memory(
+        self, query: Tensor, memory: EarlierTokens, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Log-total and output of the remembered tokens; -inf and 0 where there are none."""
+        self._check_memory(memory)
+        keys, values, log_counts, _ = memory.recall(
+            query, self.n_recalled, self.tail_samples, jitter=self.training, generator=generator
+        )
+        scores = self._memory_scores(query, keys) + log_counts
+        scores = scores + self.memory_score[:, None, None].to(scores.dtype)
+        total, weights = _softmax(scores)
+        weights = F.dropout(weights, self._dropout).to(values.dtype)
+        return total, (weights[..., None, :] @ values)[..., 0, :]
+
+    def _memory_scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Scores (B, H, N, L) of queries with keys of their own (B, H, N, L, D)."""
+        if self.metric == "cosine":
+            query, keys = F.normalize(query, dim=-1), F.normalize(keys, dim=-1)
+        scores = paired_scores(query, keys, squared=self.metric == "l2", scale=self.scale)
+        if self.learned_temperature:
+            scores = scores * self.log_scale.exp()[:, None, None].to(scores.dtype)
+        return scores
+
+    def _check_memory(self, memory: EarlierTokens) -> None:
+        if memory.metric not in _NEAR[self.metric]:
+            raise ValueError(
+                f"The memory's metric is {memory.metric!r}, but the layer's {self.metric!r} needs "
+                f"{_NEAR[self.metric][0]!r}: else its nearest tokens are not those of the largest "
+                "scores. Make the memory with that metric."
+            )
+        if memory.num_heads != self.num_heads:
+            raise ValueError(
+                f"The memory has {memory.num_heads} heads and the layer {self.num_heads}. Make "
+                f"it with num_heads={self.num_heads}."
+            )
+
+    def _kept(self, x: Tensor, remember: bool | Tensor, padding: Tensor | None) -> Tensor | None:
+        """Mask (B, N) of the tokens to remember; None for none."""
+        if remember is False:
+            return None
+        shape = x.shape[:2]
+        keep = torch.ones(shape, dtype=torch.bool, device=x.device)
+        if isinstance(remember, Tensor):
+            if remember.dtype != torch.bool or remember.shape != shape:
+                raise ValueError(
+                    f"remember must be a bool, or boolean of shape {tuple(shape)}; got "
+                    f"{remember.dtype} of shape {tuple(remember.shape)}."
+                )
+            keep = remember
+        return keep if padding is None else keep & ~padding
+
+
+class MemoryOptions(BlockOptions, total=False):
+    """Options that `MemoryAttention` hands on to `KNNAttention`."""
+
+    include_self: Any
+    learned_temperature: bool
+    null_neighbor: bool
+    sampling: Any
+
+
+def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-total and weights over the last dimension; -inf and 0 where all scores are -inf."""
+    nobody = torch.isneginf(scores).all(dim=-1, keepdim=True)
+    safe = at_least_single(scores).masked_fill(nobody, 0.0)
+    total = safe.logsumexp(-1).masked_fill(nobody[..., 0], -math.inf)
+    return total, torch.softmax(safe, dim=-1).masked_fill(nobody, 0.0)

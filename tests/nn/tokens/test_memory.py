@@ -214,3 +214,43 @@ def test_what_does_not_fit_is_refused():
     for options in ({"n_recalled": 0}, {"tail_samples": -1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             MemoryAttention(DIM, HEADS, **options)
+
+
+def test_a_small_model_learns_to_ask_its_memory():
+    """Pairs are told in one segment, others in the next, and asked for in a third."""
+    kinds = 8
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    layer = MemoryAttention(
+        2 * kinds, 1, n_recalled=2, attend_local=False, metric="cosine", **LEARNED
+    )
+    with torch.no_grad():  # at first, tokens are compared as they are
+        layer.qkv.weight[: 2 * kinds] = layer.qkv.weight[2 * kinds : 4 * kinds]
+        layer.log_scale.fill_(2.0)
+
+    def answer(batch, forget):
+        names = torch.rand(batch, kinds, generator=generator).argsort(1)
+        asked, told = torch.eye(kinds).expand(batch, -1, -1), F.one_hot(names, kinds).float()
+        pairs = torch.cat([asked, told], 2)
+        memory = TokenMemory(1, n_streams=batch, metric="cosine")
+        layer(pairs[:, :5], memory=memory)
+        layer(pairs[:, 5:], memory=memory)
+        if forget:
+            memory.clear()
+        question = torch.cat([asked, torch.zeros_like(told)], 2)
+        return layer(question, memory=memory)[..., kinds:].flatten(0, 1), names.flatten()
+
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.03)
+    for _ in range(40):
+        logits, names = answer(8, forget=False)
+        optimizer.zero_grad()
+        F.cross_entropy(logits, names).backward()
+        optimizer.step()
+    layer.eval()
+    right = {}
+    for forget in (False, True):
+        with torch.no_grad():
+            logits, names = answer(32, forget)
+        right[forget] = (logits.argmax(-1) == names).float().mean()
+    assert right[False] > 0.9
+    assert right[True] < 0.3  # chance is 1 / 8

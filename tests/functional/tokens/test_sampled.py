@@ -157,6 +157,19 @@ def test_it_is_exact_where_all_keys_are_chosen_or_drawn(estimate, k, n, metric, 
     assert all(torch.allclose(a, b, atol=1e-6 if metric == "l2" else 1e-11) for a, b in pairs)
 
 
+@pytest.mark.parametrize("estimate", ESTIMATORS)
+def test_gradients_reach_a_floating_mask(estimate):
+    leaves = tokens(20, n=M)
+    mask = torch.randn(M, M, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask.requires_grad_()
+    own = estimate(*leaves, M, 2, attn_mask=mask).output
+    truth = exact(*leaves, mask=mask)
+    slope = torch.randn(truth.shape, generator=torch.Generator().manual_seed(1)).double()
+    mine, true = (gradients(output, slope, (mask,))[0] for output in (own, truth))
+    assert torch.allclose(mine, true, atol=1e-12)
+    assert true.abs().max() > 0.01
+
+
 def test_without_samples_it_is_knn_attention():
     q, k, v = tokens(10)
     own = tail_corrected_attention(q, k, v, K, 0).output
@@ -251,6 +264,12 @@ def test_what_does_not_fit_is_refused():
         tail_corrected_attention(k, k, v, 1, 3, neighbors=own, is_causal=True)
     with pytest.raises(ValueError, match="are masked"):
         tail_corrected_attention(q, k, v, 2, 3, key_padding_mask=torch.ones(1, M).bool())
+
+
+def test_neighbors_that_are_all_masked_are_refused():
+    q, k, v = tokens(21)
+    with pytest.raises(ValueError, match="All neighbors of 3 of 3 queries"):
+        lazy_gumbel_attention(q, k, v, 1, 2, neighbors=torch.full((1, N, 1), -1))
 
 
 def test_a_set_that_is_not_nearest_is_refused_where_it_would_bias():

@@ -42,10 +42,11 @@ class Complement:
         n_left = torch.as_tensor(n_keys, device=chosen.device) - (~empty).sum(-1)
         farthest = int(chosen.max()) if chosen.numel() else -1
         most = max(int(n_left.max()), farthest + 1) + 1 if n_left.numel() else 1
-        in_order = chosen.long().masked_fill(empty, most + chosen.shape[-1]).sort(-1).values
-        # Empty slots come out at `most` or more, behind every number that is asked for.
+        in_order = chosen.long().masked_fill(empty, most).sort(-1).values
         before = in_order - torch.arange(chosen.shape[-1], device=chosen.device)
-        stride = most + chosen.shape[-1] + 1
+        # Empty slots come behind every number that is asked for.
+        before = before.masked_fill(in_order == most, most)
+        stride = most + 1
         rows = torch.arange(n_left.numel(), device=chosen.device).view(*n_left.shape, 1)
         return cls(n_left, (before + rows * stride).flatten(), stride)
 

@@ -58,7 +58,8 @@ def lazy_gumbel_attention(
       ring that counts wins over S; if none does, S has won.
 
     The number of keys looked at in a draw has the expectation ``T b / W <= T / n_neighbors``: with
-    the root of M nearest, at most the root of M more.
+    the root of M nearest, at most the root of M more. All are looked at together, so memory is
+    in proportion to their number over all queries and draws.
 
     A draw that S wins is replaced by what it is expected to be, the softmax over S. With f the
     share of such draws, ``output = f * attention to S + mean of the other draws' values``.
@@ -94,8 +95,8 @@ def lazy_gumbel_attention(
     Raises
     ------
     ValueError
-        If shapes, dtypes or options do not fit, or a key outside `neighbors` scores higher than
-        one inside.
+        If shapes, dtypes or options do not fit, all neighbors of a query are masked, or a key
+        outside `neighbors` scores higher than one inside.
 
     References
     ----------
@@ -137,6 +138,12 @@ def _race(
     """Run the races: winners outside S (B, H, N, L), -1 where S wins; and keys looked at."""
     empty = chosen.indices < 0
     near = chosen.scores(chosen.indices.clamp_min(0), empty)
+    lonely = torch.isneginf(near).all(-1)
+    if bool(lonely.any()):
+        raise ValueError(
+            f"All neighbors of {int(lonely.sum())} of {lonely.numel()} queries are empty or "
+            "masked. Name the nearest that each may attend, or leave neighbors out."
+        )
     least = near.masked_fill(torch.isneginf(near), torch.inf).amin(-1)
     room = _ROOM + _ROOM_PER_UNIT * least.abs()
     left = Complement.of(chosen.indices, chosen.n_keys)

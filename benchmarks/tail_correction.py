@@ -14,7 +14,7 @@ the standard deviation of the values; the bias is what is left of the mean error
 averaging is taken out (0 where noise is all). Gradients are of the same random slope of the output.
 
     python benchmarks/tail_correction.py
-    python benchmarks/tail_correction.py --seeds 0 --repeats 8 --out /tmp/try.json
+    python benchmarks/tail_correction.py --seeds 0 --repeats 8 --out try.json
 """
 
 import argparse

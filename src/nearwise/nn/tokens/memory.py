@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.pairs import at_least_single, paired_scores
-from nearwise.functional.tokens.problem import TokenMetric
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
 from nearwise.nn.tokens.base import BlockOptions, Masks, check_tokens
 from nearwise.nn.tokens.knn import KNNAttention, log_total
+from nearwise.nn.tokens.sampling import Sampling
 
 # What a memory must call near so that its nearest have the largest scores.
 _NEAR = {
@@ -41,6 +42,15 @@ class EarlierTokens(Protocol):
     def add(self, key: Tensor, value: Tensor, keep: Tensor | None = None) -> None:
         """Remember tokens."""
         ...
+
+
+class MemoryOptions(BlockOptions, total=False):
+    """Options that `MemoryAttention` hands on to `KNNAttention`, by its names."""
+
+    include_self: IncludeSelf
+    learned_temperature: bool
+    null_neighbor: bool
+    sampling: Sampling | None
 
 
 class MemoryAttention(KNNAttention):
@@ -104,7 +114,7 @@ class MemoryAttention(KNNAttention):
         tail_samples: int = 0,
         attend_local: bool = True,
         metric: TokenMetric = "matmul",
-        **options: Unpack["MemoryOptions"],
+        **options: Unpack[MemoryOptions],
     ) -> None:
         super().__init__(dim, num_heads, n_neighbors=n_neighbors, metric=metric, **options)
         if n_recalled < 1:
@@ -289,15 +299,6 @@ class MemoryAttention(KNNAttention):
                 )
             keep = remember
         return keep if padding is None else keep & ~padding
-
-
-class MemoryOptions(BlockOptions, total=False):
-    """Options that `MemoryAttention` hands on to `KNNAttention`."""
-
-    include_self: Any
-    learned_temperature: bool
-    null_neighbor: bool
-    sampling: Any
 
 
 def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 from nearwise.experiments.measure import MIB, PeakMemory
 from nearwise.experiments.token_layers.choices import LayerChoice, LayerShape, layer_choices
 
+Pass = Literal["forward", "forward_backward"]
+PASSES: tuple[Pass, ...] = get_args(Pass)
 _BYTES_A_PAIR = 16  # scores, the sorted ones and 64-bit positions: plain selection in torch
 
 
@@ -40,24 +42,24 @@ class MemoryPoint:
 def peak_memory(
     choice: LayerChoice,
     shape: LayerShape,
+    passes: Sequence[Pass] = PASSES,
     *,
-    backward: bool = True,
     device: str = "cpu",
     threads: int = 1,
     timeout: float | None = None,
-) -> float:
-    """Measure the peak memory of the first pass of a layer.
+) -> dict[Pass, float]:
+    """Measure the peak memory of a layer's passes.
 
     On a CPU in a fresh process, by the kernel's high-water mark of resident memory from just
-    before the pass; code is loaded and compiled by a small pass before. On a GPU by torch's
+    before a pass; code is loaded and compiled by a small pass before. On a GPU by torch's
     allocator, in this process.
 
     Parameters
     ----------
     choice : LayerChoice
     shape : LayerShape
-    backward : bool, default=True
-        Whether the backward pass takes part; without it no gradient is prepared.
+    passes : sequence of {"forward", "forward_backward"}
+        In this order; without a backward pass no gradient is prepared.
     device : str, default="cpu"
     threads : int, default=1
         Of torch, on a CPU.
@@ -66,8 +68,8 @@ def peak_memory(
 
     Returns
     -------
-    mib : float
-        MiB above the input and the weights.
+    mib : dict of str to float
+        MiB above the input and the weights, by pass.
 
     Raises
     ------
@@ -75,11 +77,11 @@ def peak_memory(
         If the process fails or takes longer than `timeout`.
     """
     if torch.device(device).type == "cuda":
-        return _cuda_peak(choice, shape, backward, device)
+        return _cuda_peaks(choice, shape, passes, device)
     task = {
         "choice": choice.as_dict(),
         "shape": asdict(shape),
-        "backward": backward,
+        "passes": list(passes),
         "threads": threads,
     }
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
@@ -97,7 +99,8 @@ def peak_memory(
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise RuntimeError(f"The memory of {choice.name} was not measured: {last[0]}")
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["mib"])
+    found: dict[Pass, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
 
 
 def memory_curve(
@@ -105,12 +108,11 @@ def memory_curve(
     tokens: Sequence[int],
     *,
     shape: LayerShape,
-    backward: bool = True,
     device: str = "cpu",
     limit_mib: float | None = None,
     points: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> list[MemoryPoint]:
-    """Measure peak memory against the number of tokens.
+    """Measure the peak memory of forward and backward pass against the number of tokens.
 
     Parameters
     ----------
@@ -118,8 +120,7 @@ def memory_curve(
     tokens : sequence of int
     shape : LayerShape
         Its `tokens` do not matter.
-    backward, device
-        As in `peak_memory`.
+    device : str
     limit_mib : float, optional
         The plain implementation is left out where the scores of all pairs would take more.
         Default: half of the memory there is.
@@ -142,8 +143,8 @@ def memory_curve(
             curve.append(MemoryPoint(choice.name, n, None, note))
             continue
         try:
-            mib = peak_memory(choice, here, backward=backward, device=device)
-            curve.append(MemoryPoint(choice.name, n, mib))
+            peak = peak_memory(choice, here, ("forward_backward",), device=device)
+            curve.append(MemoryPoint(choice.name, n, peak["forward_backward"]))
         except RuntimeError as error:
             curve.append(MemoryPoint(choice.name, n, None, str(error)))
     return curve
@@ -174,20 +175,27 @@ def _run(choice: LayerChoice, layer: torch.nn.Module, x: torch.Tensor, backward:
             output.sum().backward()
 
 
-def _cuda_peak(choice: LayerChoice, shape: LayerShape, backward: bool, device: str) -> float:
+def _cuda_peaks(
+    choice: LayerChoice, shape: LayerShape, passes: Sequence[Pass], device: str
+) -> dict[Pass, float]:
     torch.manual_seed(0)
-    _warm_up(choice, shape, backward, device)
+    _warm_up(choice, shape, device)
     layer, x = choice.make(shape, device), shape.draw(device)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    _run(choice, layer, x, backward)
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / MIB
+    found: dict[Pass, float] = {}
+    for what in passes:
+        layer.zero_grad(set_to_none=True)
+        x.grad = None
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        _run(choice, layer, x, what == "forward_backward")
+        torch.cuda.synchronize()
+        found[what] = (torch.cuda.max_memory_allocated() - before) / MIB
+    return found
 
 
-def _warm_up(choice: LayerChoice, shape: LayerShape, backward: bool, device: str = "cpu") -> None:
+def _warm_up(choice: LayerChoice, shape: LayerShape, device: str = "cpu") -> None:
     """Load code and compile kernels with the same layer on a few tokens."""
     k = choice.options.get("n_neighbors", 9)
     n = max(8, math.isqrt(2 * k) + 1) ** 2 + 1
@@ -199,19 +207,24 @@ def _warm_up(choice: LayerChoice, shape: LayerShape, backward: bool, device: str
         options["num_samples"] = min(options["num_samples"], n)
     few = LayerShape(1, n, shape.dim, shape.heads, shape.dtype)
     like = LayerChoice(choice.name, choice.layer, options, choice.plain)
-    _run(like, like.make(few, device), few.draw(device), backward)
+    _run(like, like.make(few, device), few.draw(device), backward=True)
 
 
-def _measure(task: dict[str, Any]) -> float:
+def _measure(task: dict[str, Any]) -> dict[Pass, float]:
     torch.set_num_threads(task["threads"])
     torch.manual_seed(0)
     choice, shape = LayerChoice(**task["choice"]), LayerShape(**task["shape"])
-    _warm_up(choice, shape, task["backward"])
+    _warm_up(choice, shape)
     layer, x = choice.make(shape), shape.draw()
-    with PeakMemory() as peak:
-        _run(choice, layer, x, task["backward"])
-    return peak.mib
+    found: dict[Pass, float] = {}
+    for what in task["passes"]:
+        layer.zero_grad(set_to_none=True)
+        x.grad = None
+        with PeakMemory() as peak:
+            _run(choice, layer, x, what == "forward_backward")
+        found[what] = peak.mib
+    return found
 
 
 if __name__ == "__main__":
-    print(json.dumps({"mib": _measure(json.loads(sys.argv[1]))}))
+    print(json.dumps(_measure(json.loads(sys.argv[1]))))

@@ -89,10 +89,9 @@ def load_vit_data(settings: VitSettings) -> VitData:
     FileNotFoundError
         If there are no files; the message names the places that were tried.
     """
-    if settings.dataset in SETS:
-        train, test, classes = _registered(settings)
-    else:
-        train, test, classes = _folder(settings)
+    train: Rows
+    test: Rows
+    train, test, classes = (_registered if settings.dataset in SETS else _folder)(settings)
     train, test = _first(train, settings.train_limit), _first(test, settings.test_limit)
     height, width = _size(train)
     if height != width and not settings.resize:
@@ -134,7 +133,7 @@ def augmentation(settings: VitSettings, data: VitData) -> Augmentation | None:
     return Augmentation(**changes) if changes else None
 
 
-def _registered(settings: VitSettings) -> tuple[ImageTensor, ImageTensor, list[str]]:
+def _registered(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
     root = Path(settings.data_path)
     limits = (settings.train_limit, settings.test_limit)
     # Decode no more rows than are asked for, where that can be said.

@@ -3,13 +3,14 @@
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
 
 from nearwise.experiments.vit.settings import VitSettings
-from nearwise.nn import Sampling, VisionTransformer
+from nearwise.nn import Sampling, VisionTransformer, count_operations
 
 
-def build_vit(settings: VitSettings, image_size: int, channels: int, n_classes: int) -> nn.Module:
+def build_vit(
+    settings: VitSettings, image_size: int, channels: int, n_classes: int
+) -> VisionTransformer:
     """Build the model of `settings`, its weights drawn from the seed, and try it on one image.
 
     Parameters
@@ -45,9 +46,8 @@ def build_vit(settings: VitSettings, image_size: int, channels: int, n_classes: 
         random_state=settings.seed,
     )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        # One layer in train mode: samples are drawn there, and too few tokens show.
-        tokens = model.forward_features(torch.zeros(1, channels, image_size, image_size))
-        model.blocks[0](tokens)
+        # In train mode samples are drawn: too few tokens show here, not after the data are loaded.
+        model(torch.zeros(1, channels, image_size, image_size))
     return model
 
 
@@ -105,23 +105,27 @@ def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
 
 
 class Cost(NamedTuple):
-    """Size of a model."""
+    """Size of a model, and operations of a forward pass of one image in 1e9.
+
+    `gflops` is all that is counted, `product_gflops` only products, as published numbers are.
+    """
 
     parameters: int
     trainable: int
     tokens: int
+    gflops: float
+    product_gflops: float
 
 
-def cost_of(model: nn.Module) -> Cost:
-    """Count parameters and tokens."""
+def cost_of(model: VisionTransformer) -> Cost:
+    """Count parameters, tokens and operations of a model on the CPU."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    assert isinstance(model, VisionTransformer)
     tokens = model.num_prefix_tokens + model.grid_size[0] * model.grid_size[1]
-    return Cost(sum(n for n, _ in sizes), sum(n for n, learns in sizes if learns), tokens)
-
-
-def example_input(model: nn.Module) -> Tensor:
-    """One black image of the model's size, on its device."""
-    assert isinstance(model, VisionTransformer)
-    device = next(model.parameters()).device
-    return torch.zeros(1, model.in_channels, *model.image_size, device=device)
+    counted = count_operations(model, torch.zeros(1, model.in_channels, *model.image_size))
+    return Cost(
+        sum(n for n, _ in sizes),
+        sum(n for n, learns in sizes if learns),
+        tokens,
+        counted.total / 1e9,
+        counted.products / 1e9,
+    )

@@ -208,5 +208,5 @@ class VitSettings(BaseModel):
         return self.output_dir or f"runs/vit/{self.layer}-{name}-{self.seed}"
 
     def decides(self) -> dict[str, Any]:
-        """Settings on which the result depends."""
+        """Give the settings on which the result depends."""
         return self.model_dump(exclude=set(HOW))

@@ -14,7 +14,11 @@ MODEL, ATTENTION, DATA, TRAINING, OUTPUT = (
     "Training",
     "Device and output",
 )
-NEVER_EXISTED = {"similarity_type": "magnitude_type", "aggregation_type": "convolution_type"}
+# Flags in the examples of the published README that its program never had.
+NEVER_EXISTED = {
+    "similarity_type": "magnitude_type (and coordinate_encoding, where places count)",
+    "aggregation_type": "convolution_type (and softmax_topk_val, for the weights)",
+}
 # Settings of a run that do not change what a trained model is asked with.
 OF_DATA = ("dataset", "data_path", "train_limit", "test_limit")
 HOW = ("device", "output_dir", "test_only", "checkpoint_every")
@@ -174,7 +178,7 @@ class VitSettings(BaseModel):
     def _hint_at_unknown(cls, values: Any) -> Any:
         for wrong, right in NEVER_EXISTED.items():
             if isinstance(values, dict) and wrong in values:
-                raise ValueError(f"There is no setting {wrong!r}: it is {right!r}.")
+                raise ValueError(f"There is no setting {wrong!r}: it is {right}.")
         return refuse_unknown(values, cls, "vit")
 
     @model_validator(mode="after")

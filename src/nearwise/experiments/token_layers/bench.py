@@ -203,7 +203,8 @@ def _memory(plan: BenchPlan, store: BenchRows, choice: LayerChoice, shape: Layer
     if found := store.find(key):
         return found
     row: Row = {"kind": "memory", "layer": choice.name, "tokens": shape.tokens}
-    row.update(peak_memory(choice, shape, device=plan.device, threads=plan.threads))
+    peaks = peak_memory(choice, shape, device=plan.device, threads=plan.threads)
+    row.update({str(what): mib for what, mib in peaks.items()})
     return store.add(key, [row])
 
 

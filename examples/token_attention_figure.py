@@ -3,7 +3,7 @@
 A small vision transformer whose tokens, patches of 2 x 2 pixels, attend to their four nearest
 tokens learns scikit-learn's digits when this runs (no download). For three test digits the picture
 shows the patch with most ink and the four that it asks in the last layer, in the head that weighs
-them most unevenly. The curve is that of benchmarks/results/token_memory.json.
+them most unevenly. The curve is that of benchmarks/results/layer_memory.json.
 
     .venv/bin/python examples/token_attention_figure.py [OUT.png]
 """
@@ -27,7 +27,7 @@ from nearwise.report.token_layers import draw_curve
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "token-attention.png"
-MEMORY = ROOT / "benchmarks" / "results" / "token_memory.json"
+MEMORY = ROOT / "benchmarks" / "results" / "layer_memory.json"
 EPOCHS, BATCH, K, SEED = 25, 64, 4, 0
 SIDE = 4  # tokens a side
 SHOWN = (0, 3, 7)

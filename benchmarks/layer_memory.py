@@ -5,8 +5,8 @@ and weights, and memory grows like N K, not N^2: the power of N at the two large
 Each number comes from a process of its own, by the kernel's high-water mark. Results are kept as
 they come in FOLDER; a run that was stopped goes on there.
 
-    python benchmarks/token_memory.py
-    python benchmarks/token_memory.py --device cuda --dtype bfloat16 --out gpu.json
+    python benchmarks/layer_memory.py
+    python benchmarks/layer_memory.py --device cuda --dtype bfloat16 --out gpu.json
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--folder", type=Path, help="keeps what is measured; none by default")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "token_memory.json")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "layer_memory.json")
     args = parser.parse_args()
     plan = BenchPlan(
         tokens=(1024,),

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.implementation import implementation_for
+from nearwise.functional.tokens import implementation
 from nearwise.functional.tokens.pairs import gather_tokens
 
 
@@ -26,10 +26,10 @@ def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
     -------
     output : Tensor of shape (B, H, N, D)
         One rank's values live at a time, and what is kept for the backward pass is O(N K); while
-        a model is exported, and with the plain implementation on a CPU, those of all ranks do.
+        a model is exported, and where the plain implementation is forced, those of all ranks do.
     """
     exported = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
-    if exported or (value.device.type == "cpu" and implementation_for(value) == "plain"):
+    if exported or implementation._forced == "plain":
         neighbors = gather_tokens(value, indices.long().clamp_min(0))
         return (weights[..., None] * neighbors).flatten(-2) @ kernel.flatten(0, 1)
     mixed: Tensor = _mix(value, indices.to(torch.int32), weights, kernel)

@@ -40,6 +40,7 @@ from nearwise.nn.network import (
     network_config,
 )
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
+from nearwise.nn.operations import OPERATION_KINDS, OperationCount, count_operations
 from nearwise.nn.tokens import (
     TOKEN_LAYERS,
     BranchingAttention,
@@ -64,6 +65,7 @@ from nearwise.nn.vision import ImageEmbedder
 from nearwise.nn.vit import VisionTransformer, load_reference_vit
 
 __all__ = [
+    "OPERATION_KINDS",
     "TOKEN_LAYERS",
     "BranchingAttention",
     "BranchingConv",
@@ -91,6 +93,7 @@ __all__ = [
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "NetworkOutput",
+    "OperationCount",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
     "PiecewiseLinearEncoding",
@@ -106,6 +109,7 @@ __all__ = [
     "cluster_features",
     "cluster_ids",
     "contrastive",
+    "count_operations",
     "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",

@@ -1,7 +1,7 @@
 """Attention to a fixed number of tokens around each, on a line or a grid: NATTEN's semantics."""
 
 from abc import abstractmethod
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +9,12 @@ from torch import Tensor
 
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.dense import checked_padding, dense_attention, expanded_mask, refuse_lonely
+from nearwise.nn.tokens.natten import (
+    NeighborhoodBackend,
+    attend_natten,
+    natten_function,
+    picks_natten,
+)
 from nearwise.nn.tokens.sampling import grid_of
 
 # With fewer tokens a neighbor than this, all pairs under a mask are faster than gathered rows.
@@ -27,9 +33,15 @@ class _NeighborhoodAttention(TokenAttention):
         sizes: dict[str, int | bool | tuple[int, ...] | tuple[bool, ...]],
         grid_size: tuple[int, ...] | None,
         num_prefix_tokens: int,
+        backend: NeighborhoodBackend,
         block: BlockOptions,
     ) -> None:
         super().__init__(dim, num_heads, **block)
+        if backend not in get_args(NeighborhoodBackend):
+            known = ", ".join(get_args(NeighborhoodBackend))
+            raise ValueError(f"backend={backend!r} is not one of {known}.")
+        # Looked up here: torch.compile cannot follow an import.
+        self.backend, self._natten = backend, natten_function(self.n_dims)
         each: dict[str, tuple[Any, ...]] = {}
         for name, size in sizes.items():
             each[name] = size if isinstance(size, tuple) else (size,) * self.n_dims
@@ -64,6 +76,8 @@ class _NeighborhoodAttention(TokenAttention):
         n_prefix = self.num_prefix_tokens
         if masks.is_causal and n_prefix:
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
+        if picks_natten(self.backend, self._natten, query, masks, self._dropout):
+            return self._with_prefix(query, key, value, masks, self._by_natten(query, key, value))
         near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
         if query.shape[2] <= _DENSE_BELOW * near.shape[1]:
             return dense_attention(
@@ -76,6 +90,33 @@ class _NeighborhoodAttention(TokenAttention):
                 pattern=_pattern(near, allowed, query.shape[2]),
             )
         local = self._attend_near(query[:, :, n_prefix:], key, value, masks, near, allowed)
+        return self._with_prefix(query, key, value, masks, local)
+
+    def _by_natten(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend from the tokens behind the prefix by NATTEN's kernels."""
+        grid = self._grid(query.shape[2] - self.num_prefix_tokens)
+        for length, kernel, dilation in zip(grid, self.kernel_size, self.dilation, strict=True):
+            check_window(length, kernel, dilation)
+        assert not isinstance(self._natten, str)  # it was picked
+        return attend_natten(
+            self._natten,
+            query,
+            key,
+            value,
+            grid=grid,
+            n_prefix=self.num_prefix_tokens,
+            kernel_size=self.kernel_size,
+            stride=self.stride,
+            dilation=self.dilation,
+            causal=self.causal,
+            scale=self.scale,
+        )
+
+    def _with_prefix(
+        self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, local: Tensor
+    ) -> Tensor:
+        """Put class and register tokens, which attend to all, before the others."""
+        n_prefix = self.num_prefix_tokens
         if not n_prefix:
             return local
         first = dense_attention(
@@ -177,6 +218,10 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
         Whether a token sees only itself and tokens before it.
     num_prefix_tokens : int, default=0
         Class and register tokens at the front: they attend to all tokens, and all to them.
+    backend : {"auto", "torch", "natten"}, default="auto"
+        "natten": its kernels, from the package of that name; they take no masks and no dropout of
+        weights. "torch": the same in plain PyTorch, on any device. "auto": "natten" on a GPU where
+        it is installed and can, else "torch".
     **block
         See `BlockOptions`.
 
@@ -204,11 +249,12 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
         dilation: int = 1,
         causal: bool = False,
         num_prefix_tokens: int = 0,
+        backend: NeighborhoodBackend = "auto",
         **block: Unpack[BlockOptions],
     ) -> None:
         sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
         super().__init__(
-            dim, num_heads, {**sizes, "causal": causal}, None, num_prefix_tokens, block
+            dim, num_heads, {**sizes, "causal": causal}, None, num_prefix_tokens, backend, block
         )
 
     def _grid(self, n_tokens: int) -> tuple[int, ...]:
@@ -231,6 +277,10 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
         dim) brings its own.
     num_prefix_tokens : int, default=0
         Class and register tokens at the front: they attend to all tokens, and all to them.
+    backend : {"auto", "torch", "natten"}, default="auto"
+        "natten": its kernels, from the package of that name; they take no masks and no dropout of
+        weights. "torch": the same in plain PyTorch, on any device. "auto": "natten" on a GPU where
+        it is installed and can, else "torch".
     **block
         See `BlockOptions`.
 
@@ -252,11 +302,12 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
         causal: bool | tuple[bool, bool] = False,
         grid_size: tuple[int, int] | None = None,
         num_prefix_tokens: int = 0,
+        backend: NeighborhoodBackend = "auto",
         **block: Unpack[BlockOptions],
     ) -> None:
         sizes: dict[str, Any] = {"kernel_size": kernel_size, "stride": stride}
         sizes |= {"dilation": dilation, "causal": causal}
-        super().__init__(dim, num_heads, sizes, grid_size, num_prefix_tokens, block)
+        super().__init__(dim, num_heads, sizes, grid_size, num_prefix_tokens, backend, block)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
         """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates.
@@ -295,12 +346,7 @@ def neighbors_along(
     ValueError
         If a window does not fit.
     """
-    if kernel * dilation > length:
-        raise ValueError(
-            f"A neighborhood of kernel_size={kernel} with dilation={dilation} spans "
-            f"{kernel * dilation} tokens, but there are {length} along this axis. Lower one of "
-            "them."
-        )
+    check_window(length, kernel, dilation)
     at = torch.arange(length, device=device)
     # Tokens a dilation apart form a group of its own, within which windows are dense.
     group, place = at % dilation, at // dilation
@@ -316,3 +362,13 @@ def neighbors_along(
     if causal:
         allowed = allowed & (inside <= place[:, None])
     return inside.minimum(size[:, None] - 1) * dilation + group[:, None], allowed
+
+
+def check_window(length: int, kernel: int, dilation: int) -> None:
+    """Refuse a window that does not fit an axis."""
+    if kernel * dilation > length:
+        raise ValueError(
+            f"A neighborhood of kernel_size={kernel} with dilation={dilation} spans "
+            f"{kernel * dilation} tokens, but there are {length} along this axis. Lower one of "
+            "them."
+        )

@@ -1,0 +1,59 @@
+"""Parameters and FLOPs on the command line."""
+
+SMALL = ("--resize", 32, "--patch-size", 8, "--num-layers", 2)
+
+
+def test_a_model_part_by_part(nearwise):
+    result = nearwise("vit", "summary", "--layer", "KNNAttention", *SMALL)
+    assert result.exit_code == 0
+    for part in ("patches", "attention", "MLP", "norms and branches", "head", "whole"):
+        assert f" {part} " in result.out
+    assert "selection" in result.out
+    assert "17 tokens" in result.out
+    assert "GFLOPs in products" in result.err
+
+
+def test_the_published_model_with_its_convolution(nearwise):
+    result = nearwise(
+        "vit", "summary", "--layer", "ConvNNAttention", "--convolution_type", "standard",
+        "--num_heads", 1, "--num_layers", 1,
+    )  # fmt: skip
+    # 2 * 192 * 192 * 9 * 197 a layer, and the weights of the slots
+    attention = next(line for line in result.out.splitlines() if line.startswith(" attention"))
+    assert "131.06" in attention
+
+
+def test_layers_side_by_side(nearwise):
+    result = nearwise("vit", "summary", "--layer", "Attention,KvtAttention", *SMALL)
+    assert result.exit_code == 0
+    assert " Attention " in result.out
+    assert " KvtAttention " in result.out
+    result = nearwise("vit", "summary", "--layer", "all", *SMALL)
+    assert result.exit_code == 0
+    assert " TokenConvolution " in result.out
+    # 9 x 9 patches do not fit 4 x 4: said, not hidden.
+    assert "NeighborhoodAttention2D is left out" in result.err
+
+
+def test_training_counts_the_candidates_that_are_drawn(nearwise):
+    drawn = ("--layer", "ConvNNAttention", "--sampling-type", "random", "--num-samples", 9)
+    rows = []
+    for more in ((), ("--training",)):
+        lines = nearwise("vit", "summary", *drawn, *SMALL, *more).out.splitlines()
+        rows.append(next(line for line in lines if line.startswith(" attention")))
+    assert rows[0] != rows[1]
+
+
+def test_mistakes_are_named(nearwise):
+    for arguments, message in (
+        (("--layer", "Atention"), "did you mean 'Attention'"),
+        (("--layer", "NeighborhoodAttention2D", *SMALL), "spans 9 tokens"),
+        (("--classes", 0), "--classes 0 must be at least 1"),
+        (("--resize", 0), "--resize 0 must be at least 1"),
+        (("--K", 0), "greater than or equal to 1"),
+        (("--patch-size", 9), "does not divide"),
+        (("--similarity_type", "x"), "it is --magnitude_type"),
+    ):
+        result = nearwise("vit", "summary", *arguments)
+        assert result.exit_code == 2
+        assert message in result.err

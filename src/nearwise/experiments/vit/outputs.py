@@ -17,7 +17,7 @@ KIND = "nearwise-vit"
 FORMAT_VERSION = 1
 MODEL, CHECKPOINT = "model", "checkpoint"
 ARGS, MODEL_TEXT, RESULTS = "args.txt", "model.txt", "train_eval_results.txt"
-EPOCHS, SUMMARY = "epochs.jsonl", "summary.json"
+EPOCHS, SUMMARY, SETTINGS = "epochs.jsonl", "summary.json", "settings.json"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -95,6 +95,12 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     write_text(folder / SUMMARY, json.dumps(plain, indent=1) + "\n")
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read what `write_summary` wrote."""
+    found: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    return found
+
+
 def save_model(folder: Path, model: nn.Module, meta: Mapping[str, Any]) -> None:
     """Keep the weights with all that is needed to build the model and to feed it."""
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}

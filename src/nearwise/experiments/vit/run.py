@@ -17,6 +17,8 @@ from nearwise.experiments.vit.model import Cost, build_vit, cost_of
 from nearwise.experiments.vit.outputs import (
     CHECKPOINT,
     SETTINGS,
+    SUMMARY,
+    read_summary,
     save_model,
     write_args,
     write_history,
@@ -85,6 +87,7 @@ def train_vit(
     """
     job = _Job(settings, told)
     history: list[dict[str, Any]] = []
+    already = 0
 
     def batch_loss(rows: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         on_step(step)
@@ -96,6 +99,8 @@ def train_vit(
         on_epoch(record)
 
     def resumed(known: list[dict[str, Any]]) -> None:
+        nonlocal already
+        already = len(known)
         history.extend(known)
         told(f"Going on after epoch {len(history)} of {settings.num_epochs}")
 
@@ -114,6 +119,10 @@ def train_vit(
             progress=finished,
             resumed=resumed,
         )
+    if already == settings.num_epochs and (job.folder / SUMMARY).exists():
+        summary = read_summary(job.folder)
+        if summary["epochs"] == already:  # and not what an interrupted part of the run left
+            return VitRun(job.folder, result.history, summary)
     return job.finish(result, peak.mib)
 
 

@@ -46,7 +46,8 @@ class EngineResult:
     best_epoch : int
         Epoch whose weights the module holds: the best monitored one, or the last.
     interrupted : bool
-        Whether the user broke the run off.
+        Whether the user broke the run off. Without a monitored value the module then holds the
+        weights of that moment, some steps after the last whole epoch.
     """
 
     history: list[dict[str, Any]]

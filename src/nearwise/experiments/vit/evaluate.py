@@ -80,14 +80,14 @@ def measure_test(
 ) -> dict[str, Any]:
     """All metrics of a model on test images."""
     started = time.perf_counter()
-    logits = parts.predict(rows, seed=settings.seed)
+    logits = parts.predict(rows, seed=settings.seed).cpu()  # no float64 on some devices
     seconds = time.perf_counter() - started
     if not bool(torch.isfinite(logits).all()):
         raise ValueError("The model's logits are not all finite; it cannot be evaluated.")
-    labels = rows.labels.cpu().numpy()
-    proba = F.softmax(logits.double(), dim=1).cpu().numpy()
-    five = logits.topk(min(5, data.n_classes), dim=1).indices == rows.labels[:, None]
-    metrics = evaluate_probabilities(labels, proba)
+    labels = rows.labels.cpu()
+    proba = F.softmax(logits.double(), dim=1).numpy()
+    five = logits.topk(min(5, data.n_classes), dim=1).indices == labels[:, None]
+    metrics = evaluate_probabilities(labels.numpy(), proba)
     return {
         "dataset": data.name,
         "n_test": len(labels),

@@ -17,7 +17,7 @@ KIND = "nearwise-vit"
 FORMAT_VERSION = 1
 MODEL, CHECKPOINT = "model", "checkpoint"
 ARGS, MODEL_TEXT, RESULTS = "args.txt", "model.txt", "train_eval_results.txt"
-EPOCHS, SUMMARY = "epochs.jsonl", "summary.json"
+EPOCHS, SUMMARY, SETTINGS = "epochs.jsonl", "summary.json", "settings.json"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -93,6 +93,12 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
         for name, value in summary.items()
     }
     write_text(folder / SUMMARY, json.dumps(plain, indent=1) + "\n")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read what `write_summary` wrote."""
+    found: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    return found
 
 
 def save_model(folder: Path, model: nn.Module, meta: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Train a vision transformer as settings say."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from nearwise.experiments.vit.evaluate import measure_test
 from nearwise.experiments.vit.model import Cost, build_vit, cost_of
 from nearwise.experiments.vit.outputs import (
     CHECKPOINT,
+    SETTINGS,
+    SUMMARY,
+    read_summary,
     save_model,
     write_args,
     write_history,
@@ -82,77 +85,104 @@ def train_vit(
         If settings do not fit the data, the folder holds another run, or the loss is no longer
         finite.
     """
-    device = choose_device(settings.device)
-    folder = Path(settings.folder)
-    told(f"Loading {settings.dataset}")
-    data = load_vit_data(settings)
-    model = build_vit(settings, data.image_size, data.channels, data.n_classes)
-    cost = cost_of(model)
-    config, recipe = engine_config(settings), make_recipe(settings, data)
-    folder.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "num_classes": data.n_classes,
-        "img_size": (data.channels, data.image_size, data.image_size),
-        "model": "ViT",
-        "total_params": cost.parameters,
-        "trainable_params": cost.trainable,
-    }
-    _refuse_other(folder, settings)
-    write_args(folder, settings, facts)
-    write_text(folder / "settings.json", json.dumps(settings.model_dump(), indent=1) + "\n")
-    write_model_text(folder, model, cost)
-    parts = SupervisedImages(
-        model, data.train.to(device), data.scale, data.n_classes, recipe, config.precision
-    )
-    held = {"test": data.test.to(device)}
-    if data.validation is not None:
-        held = {"validation": data.validation.to(device), **held}
+    job = _Job(settings, told)
     history: list[dict[str, Any]] = []
-
-    def evaluate(epoch: int) -> dict[str, float]:
-        values = {part: parts.evaluate(rows, seed=settings.seed) for part, rows in held.items()}
-        return {f"{part}_{name}": v for part, own in values.items() for name, v in own.items()}
+    already = 0
 
     def batch_loss(rows: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
         on_step(step)
-        return parts.batch_loss(rows, generator, step)
+        return job.parts.batch_loss(rows, generator, step)
 
     def finished(record: dict[str, Any]) -> None:
         history.append(record)
-        write_history(folder, history, cost)
+        write_history(job.folder, history, job.cost)
         on_epoch(record)
 
-    def start(known: Iterable[dict[str, Any]]) -> None:
+    def resumed(known: list[dict[str, Any]]) -> None:
+        nonlocal already
+        already = len(known)
         history.extend(known)
-        if history:
-            told(f"Going on after epoch {len(history)} of {settings.num_epochs}")
+        told(f"Going on after epoch {len(history)} of {settings.num_epochs}")
 
-    told(
-        f"Training {settings.layer} on {len(data.train):,} images of {data.image_size} x "
-        f"{data.image_size} pixels ({cost.tokens} tokens), {cost.trainable / 1e6:.2f} M "
-        f"parameters, on {device}"
-    )
-    with _Peak(device) as peak:
+    with _Peak(job.device) as peak:
         result = train_epochs(
-            model,
+            job.model,
             batch_loss,
-            len(data.train),
-            config,
+            len(job.data.train),
+            job.config,
             seed=settings.seed,
-            device=device,
-            evaluate=evaluate,
-            monitor=None if data.validation is None else "validation_loss",
-            checkpoint=folder / CHECKPOINT,
-            fingerprint=_fingerprint(settings, data),
+            device=job.device,
+            evaluate=job.evaluate,
+            monitor=None if job.data.validation is None else "validation_loss",
+            checkpoint=job.folder / CHECKPOINT,
+            fingerprint=_fingerprint(settings, job.data),
             progress=finished,
-            resumed=start,
+            resumed=resumed,
         )
-    write_history(folder, result.history, cost)
-    save_model(folder, model, _meta(settings, data))
-    test = measure_test(parts, data, held["test"], settings)
-    summary = {**test, **_run_facts(settings, data, cost, result, peak.mib)}
-    write_summary(folder, summary)
-    return VitRun(folder, result.history, summary)
+    if already == settings.num_epochs and (job.folder / SUMMARY).exists():
+        summary = read_summary(job.folder)
+        if summary["epochs"] == already:  # and not what an interrupted part of the run left
+            return VitRun(job.folder, result.history, summary)
+    return job.finish(result, peak.mib)
+
+
+class _Job:
+    """Data, model and folder of one run; making it writes what is known before training."""
+
+    def __init__(self, settings: VitSettings, told: Callable[[str], None]) -> None:
+        self.settings, self.device = settings, choose_device(settings.device)
+        self.folder = Path(settings.folder)
+        _refuse_other(self.folder, settings)
+        told(f"Loading {settings.dataset}")
+        self.data = data = load_vit_data(settings)
+        self.model = build_vit(settings, data.image_size, data.channels, data.n_classes)
+        self.cost, self.config = cost_of(self.model), engine_config(settings)
+        self.parts = SupervisedImages(
+            self.model,
+            data.train.to(self.device),
+            data.scale,
+            data.n_classes,
+            make_recipe(settings, data),
+            self.config.precision,
+        )
+        self.held = {"test": data.test.to(self.device)}
+        if data.validation is not None:
+            self.held = {"validation": data.validation.to(self.device), **self.held}
+        self._write_beginning()
+        told(
+            f"Training {settings.layer} on {len(data.train):,} images of {data.image_size} x "
+            f"{data.image_size} pixels ({self.cost.tokens} tokens), "
+            f"{self.cost.trainable / 1e6:.2f} M parameters, on {self.device}"
+        )
+
+    def _write_beginning(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "num_classes": self.data.n_classes,
+            "img_size": (self.data.channels, self.data.image_size, self.data.image_size),
+            "model": "ViT",
+            "total_params": self.cost.parameters,
+            "trainable_params": self.cost.trainable,
+        }
+        write_args(self.folder, self.settings, facts)
+        content = json.dumps(self.settings.model_dump(), indent=1)
+        write_text(self.folder / SETTINGS, content + "\n")
+        write_model_text(self.folder, self.model, self.cost)
+
+    def evaluate(self, epoch: int) -> dict[str, float]:
+        """Evaluate validation and test images."""
+        seed = self.settings.seed
+        values = {part: self.parts.evaluate(rows, seed=seed) for part, rows in self.held.items()}
+        return {f"{part}_{name}": v for part, own in values.items() for name, v in own.items()}
+
+    def finish(self, result: EngineResult, peak_mib: float) -> VitRun:
+        """Write history, model and summary."""
+        write_history(self.folder, result.history, self.cost)
+        save_model(self.folder, self.model, _meta(self.settings, self.data))
+        test = measure_test(self.parts, self.data, self.held["test"], self.settings)
+        facts = _run_facts(self.settings, self.data, self.cost, result, peak_mib)
+        write_summary(self.folder, {**test, **facts})
+        return VitRun(self.folder, result.history, {**test, **facts})
 
 
 class _Peak:
@@ -184,7 +214,7 @@ def _fingerprint(settings: VitSettings, data: VitData) -> str:
 
 def _refuse_other(folder: Path, settings: VitSettings) -> None:
     """Refuse a folder that holds a run with other settings, and name the first that differs."""
-    path = folder / "settings.json"
+    path = folder / SETTINGS
     if not path.exists():
         return
     before, now = json.loads(path.read_text(encoding="utf-8")), settings.model_dump()

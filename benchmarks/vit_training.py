@@ -1,0 +1,270 @@
+"""Vision transformers with every attention layer, trained by one recipe: which is better, and why.
+
+The published finding: without augmentation, ConvNN with random candidates beats full attention and
+plain k-NN loses to it. Each arm is trained with and without augmentation, on the same images,
+from the same seeds; only the layer differs. Test images decide nothing: the last epoch counts.
+Differences to full attention are paired by seed. Every finished run is kept: a stopped benchmark
+goes on where it was.
+
+    python benchmarks/vit_training.py                            # digits, a few CPU minutes a seed
+    python benchmarks/vit_training.py --data cifar10-slice       # 5,000 images, a CPU hour
+    python benchmarks/vit_training.py --data cifar10 --device cuda --seeds 0-1
+    python benchmarks/vit_training.py --arms attention,knn --augment on --seeds 0-4
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nearwise.cli.parsing import parse_seeds
+from nearwise.experiments.measure import command_line, hardware, versions
+from nearwise.experiments.vit import VitSettings, evaluate_vit, train_vit
+from nearwise.metrics import paired_difference
+
+HERE = Path(__file__).parent
+BASE = "attention"
+TINY = {"num_layers": 12, "num_heads": 3, "d_hidden": 192, "d_mlp": 768}
+COMMON: dict[str, Any] = {
+    "scheduler": "cosine",
+    "optimizer": "adamw",
+    "weight_decay": 0.05,
+    "label_smoothing": 0.1,
+    "drop_path": 0.05,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+DATA: dict[str, dict[str, Any]] = {
+    # 8 x 8 pixels, patches of 2: 16 patches and the class token.
+    "digits": {
+        "dataset": "digits",
+        "resize": 0,
+        "patch_size": 2,
+        "num_layers": 2,
+        "num_heads": 3,
+        "d_hidden": 48,
+        "d_mlp": 96,
+        "num_epochs": 15,
+        "batch_size": 64,
+        "lr": 3e-3,
+        "warmup_epochs": 2,
+        "evaluate_every": 15,
+    },
+    "cifar10-slice": {
+        "dataset": "cifar10",
+        "resize": 0,
+        "patch_size": 4,
+        "num_layers": 4,
+        "num_heads": 3,
+        "d_hidden": 96,
+        "d_mlp": 192,
+        "num_epochs": 30,
+        "batch_size": 128,
+        "lr": 1e-3,
+        "warmup_epochs": 3,
+        "train_limit": 5000,
+        "test_limit": 2000,
+        "evaluate_every": 30,
+    },
+    "cifar10": {
+        "dataset": "cifar10",
+        "resize": 0,
+        "patch_size": 4,
+        **TINY,
+        "num_epochs": 100,
+        "batch_size": 256,
+        "lr": 1e-3,
+        "warmup_epochs": 5,
+        "use_amp": True,
+        "evaluate_every": 10,
+    },
+}
+AUGMENTED = {"augment": True, "mixup": 0.2}
+
+
+def arms(n_tokens: int) -> dict[str, dict[str, Any]]:
+    """Settings of each layer, scaled to the number of tokens.
+
+    K is 9, or a third of few tokens; random candidates are a sixth of the tokens, as 32 of 197.
+    """
+    few = n_tokens < 32
+    k = 5 if few else 9
+    samples = max(k, n_tokens // 6) if not few else 8
+    random = {"sampling_type": "random", "num_samples": samples}
+    window = max(2, n_tokens // 8)
+    return {
+        BASE: {"layer": "Attention"},
+        "knn": {"layer": "KNNAttention", "K": k},
+        "knn+temperature+null": {
+            "layer": "KNNAttention",
+            "K": k,
+            "learned_temperature": True,
+            "null_neighbor": True,
+        },
+        "knn random": {"layer": "KNNAttention", "K": k, **random},
+        "kvt": {"layer": "KvtAttention", "K": k},
+        "convnn": {"layer": "ConvNNAttention", "K": k},
+        "convnn random": {"layer": "ConvNNAttention", "K": k, **random},
+        "convnn spatial": {
+            "layer": "ConvNNAttention",
+            "K": k,
+            "sampling_type": "spatial",
+            "num_samples": 3 if few else 6,
+        },
+        "local": {"layer": "LocalAttention", "window_size": window},
+        "neighborhood 1-d": {"layer": "NeighborhoodAttention", "K": k},
+        "neighborhood 2-d": {"layer": "NeighborhoodAttention2D", "K": 3},
+        "sparse": {"layer": "SparseAttention", "sparse_context_window": 2 * window},
+        "branch conv": {"layer": "BranchConv", "K": k, "kernel_size": k},
+        "branch attention": {"layer": "BranchAttention", "K": k},
+        "convolution": {"layer": "TokenConvolution", "kernel_size": k},
+    }
+
+
+def settings_of(data: str, arm: str, augmented: bool, seed: int, runs: Path, device: str) -> Any:
+    """Settings of one run."""
+    base = DATA[data]
+    side = 8 if base["dataset"] == "digits" else 32
+    chosen = arms((side // base["patch_size"]) ** 2 + 1)[arm]
+    folder = runs / data / arm.replace(" ", "-") / f"{'on' if augmented else 'off'}-{seed}"
+    if "branch" in arm:  # halves of the channels must divide into the heads
+        chosen = {**chosen, "branch_ratio": 0.5}
+    augmentation = AUGMENTED if augmented else {}
+    where = {"seed": seed, "output_dir": str(folder), "device": device}
+    return VitSettings(**{**COMMON, **base, **chosen, **augmentation, **where})
+
+
+def record_of(run: Any, arm: str, augmented: bool, device: str) -> dict[str, Any]:
+    """What the table needs of a run."""
+    names = (
+        "seed", "top1", "nll", "ece", "parameters", "gflops", "product_gflops", "epoch_seconds",
+        "peak_memory_mib", "epochs", "n_train", "n_test",
+    )  # fmt: skip
+    kept = {name: run.summary[name] for name in names}
+    kept["train_top1"] = run.history[-1]["train"]["top1"]
+    if "random" in arm:  # evaluated as the published code does, with candidates drawn anew
+        asked = VitSettings(output_dir=str(run.folder), sample_in_eval=True, device=device)
+        kept["top1_sampled"] = evaluate_vit(asked, {"sample_in_eval"})["top1"]
+    return {"arm": arm, "augment": augmented, **kept}
+
+
+def table(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean of each arm and its paired difference to full attention, with 95 % intervals."""
+    rows = []
+    for augmented in (False, True):
+        own = [r for r in records if r["augment"] == augmented]
+        base = {r["seed"]: r["top1"] for r in own if r["arm"] == BASE}
+        for arm in dict.fromkeys(r["arm"] for r in own):
+            runs = [r for r in own if r["arm"] == arm]
+            row: dict[str, Any] = {
+                "arm": arm,
+                "augment": augmented,
+                "seeds": [r["seed"] for r in runs],
+                "top1": statistics.fmean(r["top1"] for r in runs),
+                "top1_range": [min(r["top1"] for r in runs), max(r["top1"] for r in runs)],
+            }
+            for name in ("nll", "train_top1", "epoch_seconds", "peak_memory_mib"):
+                row[name] = statistics.fmean(r[name] for r in runs)
+            if "top1_sampled" in runs[0]:
+                row["top1_sampled"] = statistics.fmean(r["top1_sampled"] for r in runs)
+            row |= {name: runs[0][name] for name in ("parameters", "gflops", "product_gflops")}
+            both = [(r["top1"], base[r["seed"]]) for r in runs if r["seed"] in base]
+            if arm != BASE and both:
+                row["difference"] = paired_difference(*zip(*both, strict=True)).as_dict()
+            rows.append(row)
+    return rows
+
+
+def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Say what became of the published finding, and which arms are above full attention."""
+
+    def judged(arm: str, augmented: bool) -> str:
+        row = next((r for r in rows if (r["arm"], r["augment"]) == (arm, augmented)), {})
+        found = row.get("difference", {"n": 0})
+        return "not measured with two seeds" if found["n"] < 2 else str(found["verdict"])
+
+    names = list(dict.fromkeys(r["arm"] for r in rows if r["arm"] != BASE))
+    return {
+        ("augmented" if on else "plain"): {arm: judged(arm, on) for arm in names}
+        for on in (False, True)
+    }
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    """The table as text."""
+    lines = [
+        "augment  arm                    top-1  (range)         - attention     train   s/epoch"
+    ]
+    for r in sorted(rows, key=lambda row: (row["augment"], -row["top1"])):
+        low, high = r["top1_range"]
+        found = r.get("difference")
+        difference = ""
+        if found is not None:
+            difference = f"{found['mean']:+.2f}"
+            if found["low"] is not None:
+                difference += f" [{found['low']:+.1f}, {found['high']:+.1f}]"
+        lines.append(
+            f"{'on' if r['augment'] else 'off':8} {r['arm']:21} {r['top1']:6.2f}  "
+            f"({low:.2f}-{high:.2f})  {difference:22} {r['train_top1']:6.2f} "
+            f"{r['epoch_seconds']:8.2f}"
+        )
+    return "\n".join(lines)
+
+
+def write(out: Path, data: str, records: list[dict[str, Any]]) -> None:
+    """Write what is known so far."""
+    rows = table(records)
+    content = {
+        "command": command_line(),
+        "versions": versions(),
+        "hardware": hardware(),
+        "threads": torch.get_num_threads(),
+        "settings": {**COMMON, **DATA[data], "augmented": AUGMENTED},
+        "table": rows,
+        "verdict": verdict(rows),
+        "runs": records,
+    }
+    out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main() -> None:
+    """Train what is missing, and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", choices=DATA, default="digits")
+    parser.add_argument("--arms", help="comma-separated; default all", default=None)
+    parser.add_argument("--augment", choices=("on", "off", "both"), default="both")
+    parser.add_argument("--seeds", default="0-1", help="such as 0-4, or 0,2")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"))
+    parser.add_argument("--epochs", type=int, help="other than the data set's own")
+    parser.add_argument("--runs", type=Path, default=Path("runs/vit_training"))
+    parser.add_argument("--out", type=Path, help="default results/vit_training_DATA.json")
+    args = parser.parse_args()
+    if args.epochs:
+        DATA[args.data] |= {"num_epochs": args.epochs, "evaluate_every": args.epochs}
+    names = args.arms.split(",") if args.arms else list(arms(17))
+    if unknown := sorted(set(names) - set(arms(17))):
+        parser.error(f"no arm {unknown[0]!r}; there are {', '.join(arms(17))}")
+    out = args.out or HERE / "results" / f"vit_training_{args.data}.json"
+    records: list[dict[str, Any]] = []
+    for seed in parse_seeds(args.seeds):
+        for augmented in {"on": (True,), "off": (False,), "both": (False, True)}[args.augment]:
+            for arm in names:
+                settings = settings_of(args.data, arm, augmented, seed, args.runs, args.device)
+                run = train_vit(settings)
+                records.append(record_of(run, arm, augmented, args.device))
+                last = records[-1]
+                write(out, args.data, records)
+                print(
+                    f"seed {seed} {'on ' if augmented else 'off'} {arm:22} {last['top1']:.2f}",
+                    flush=True,
+                )
+    print(shown(table(records)))
+
+
+if __name__ == "__main__":
+    main()

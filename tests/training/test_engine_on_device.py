@@ -1,0 +1,75 @@
+"""Training of image classifiers on an accelerator, as far as a CPU can tell."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils import backend_registration
+
+ROOT = Path(__file__).parents[2]
+_PROGRAM = """
+import sys
+import torch
+from nearwise.nn import VisionTransformer
+from nearwise.training import Augmentation, EngineConfig, train_epochs
+from nearwise.training.classify import PixelScale, Recipe, SupervisedImages
+from nearwise.training.image_rows import ImageTensor
+from tests.reference.strict_device import NAME, strict_device
+
+pixels = torch.randint(256, (48, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+images = ImageTensor(pixels.to(torch.uint8), torch.arange(48) % 4)
+recipe = Recipe(
+    augment=Augmentation(crop_padding=1, flip=True, cutout=2), mixup_alpha=0.4, label_smoothing=0.1
+)
+
+def flow(device, folder):
+    model = VisionTransformer(
+        image_size=16, patch_size=4, n_classes=4, dim=12, depth=2, num_heads=2, mlp_dim=12,
+        layer="Attention", random_state=0,
+    )
+    rows = images.to(torch.device(device))
+    parts = SupervisedImages(model, rows, PixelScale((0.5,) * 3, (0.3,) * 3, 16), 4, recipe)
+    def go(epochs):
+        config = EngineConfig(epochs=3, batch_size=20, ema_decay=0.5, scheduler="plateau")
+        def stop(record):
+            if record["epoch"] == epochs:
+                raise KeyboardInterrupt
+        return train_epochs(
+            model, parts.batch_loss, 48, config, seed=0, device=device, monitor="loss",
+            evaluate=lambda epoch: parts.evaluate(rows), checkpoint=folder, progress=stop,
+        )
+    go(1)
+    # From the first weights again: the checkpoint brings the rest.
+    again = VisionTransformer(
+        image_size=16, patch_size=4, n_classes=4, dim=12, depth=2, num_heads=2, mlp_dim=12,
+        layer="Attention", random_state=0,
+    )
+    model.load_state_dict(again.to(device).state_dict())
+    result = go(None)
+    return [record["evaluation"]["loss"] for record in result.history]
+
+plain = flow("cpu", sys.argv[1] + "/cpu")
+with strict_device():
+    there = flow(NAME, sys.argv[1] + "/there")
+assert len(plain) == len(there) == 3
+assert max(abs(a - b) for a, b in zip(plain, there)) < 1e-4, (plain, there)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch cannot register a device written in Python",
+)
+def test_training_mixes_no_devices(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,7 +1,7 @@
 """Vectors for compiled loops, where the compiler finds none by itself.
 
 A vector is a value of a compiled function like a number: `load` makes one of numbers that lie side
-by side in a flat array, the other functions compute with it. It becomes LLVM's vector of that
+by side behind an `address`, the other functions compute with it. It becomes LLVM's vector of that
 length, which runs on every processor, in as many registers as it takes there. Nothing is looked
 after at run time: what is loaded or stored must lie inside the array.
 """
@@ -109,7 +109,7 @@ load_wide = _loader(WIDE)
 
 @_instruction
 def store(typing: Any, vector: Any, array: Any, at: Any) -> Any:
-    """Write a vector into a flat array."""
+    """Write a vector behind an address."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> None:
         kind = context.get_value_type(vector)

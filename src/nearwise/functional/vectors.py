@@ -152,6 +152,16 @@ def add_product(typing: Any, total: Any, a: Any, b: Any) -> Any:
 
 
 @_instruction
+def product(typing: Any, a: Any, b: Any) -> Any:
+    """Return ``a * b``."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fmul(*args, flags=_SUM)
+
+    return a(a, a), code
+
+
+@_instruction
 def larger(typing: Any, a: Any, b: Any) -> Any:
     """Return the larger numbers of two vectors; those of `b` where one is NaN."""
 

@@ -1,6 +1,8 @@
 """k-NN attention over tokens on a CPU: products in row tiles, selection in compiled loops."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from nearwise.functional.tokens.problem import Found, Tokens
 from nearwise.functional.vectors import LANES
 
 Array = NDArray[Any]
+Room = Callable[[int, int], tuple[Tensor, Array]]
 
 _TILE = 2**17  # scores that live at once in a thread: half a MiB, which stays in its cache
 _MODES = {"candidate": 0, "always": 1, "never": 2}
@@ -100,14 +103,16 @@ class _Forward:
         self.is_plain = not (tokens.squared or tokens.bias is not None)
         self.everyone = torch.arange(tokens.key.shape[2])
         keep = self.weights.new_empty(0) if tokens.keep is None else tokens.keep
+        (value, v_steps, _), (output, o_steps, shape) = _flat(self.value), _flat(self.output)
         self.arrays = (
-            _flat(self.value),
+            value,
             keep.contiguous().view(-1).numpy(),
-            _flat(self.output),
+            output,
             self.indices.view(-1).numpy(),
             self.weights.view(-1).numpy(),
-            n_slots,
+            np.array([*shape[1:3], n_slots, shape[3], *v_steps[:3], *o_steps[:3]]),
         )
+        self.no_scores = np.empty((0, 0), self.arrays[0].dtype)
 
     def run(self, here: slice) -> None:
         """Attend with some of the heads, as many of a batch item at once as a tile holds."""
@@ -119,32 +124,44 @@ class _Forward:
         n_at_once = max(1, _TILE // (width * n_queries)) if n_rows == n_queries else 1
         buffer = self.tokens.query.new_empty(min(n_at_once, n_heads) * n_rows, width)
         buffer[:, n_columns:] = -torch.inf
+
+        @cache
+        def room(n: int, n_rows: int) -> tuple[Tensor, Array]:
+            rows = buffer[: n * n_rows].view(n, n_rows, width)
+            return rows[:, :, :n_columns], rows.numpy()
+
         start = here.start
         while start < here.stop:
             item, h = divmod(start, n_heads)
             n = min(n_heads - h, n_at_once, here.stop - start)
-            self._heads(item, slice(h, h + n), n_rows, buffer)
+            self._heads(item, slice(h, h + n), n_rows, room)
             start += n
 
-    def _heads(self, item: int, heads: slice, n_rows: int, buffer: Tensor) -> None:
-        """Attend with some heads of a batch item, row tile by row tile."""
+    def _heads(self, item: int, heads: slice, n_rows: int, room: Room) -> None:
+        """Attend with some heads of a batch item, row tile by row tile.
+
+        Between the product of a tile and its selection there is as little as possible: Python and
+        torch have been driven out of the cache.
+        """
         tokens = self.tokens
         query, key = tokens.query[item, heads], tokens.key[item, heads]
         positions = self.everyone if tokens.candidates is None else tokens.candidates[item]
         columns = key if tokens.candidates is None else key[:, positions]
+        across, places = columns.mT, positions.numpy()
         itself = self._own_columns(positions)
-        for first in range(0, query.shape[1], n_rows):
-            part = slice(first, min(first + n_rows, query.shape[1]))
-            rows = buffer[: len(query) * (part.stop - first)].view(len(query), -1, buffer.shape[1])
-            scores = rows[:, :, : len(positions)]
-            torch.bmm(query[:, part], columns.mT, out=scores)
+        first = 0
+        for tile in query.split(n_rows, dim=1):
+            n_heads, n_tile, _ = tile.shape
+            scores, numbers = room(n_heads, n_tile)
+            part = slice(first, first + n_tile)
+            torch.bmm(tile, across, out=scores)
             self._finish(scores, item, heads, part, columns, positions)
             attend_rows(
                 item,
                 heads.start,
                 first,
-                rows.numpy(),
-                positions.numpy(),
+                numbers,
+                places,
                 itself,
                 self._own_scores(item, heads, part),
                 tokens.scale if self.is_plain else 1.0,
@@ -152,6 +169,7 @@ class _Forward:
                 _MODES[tokens.include_self],
                 *self.arrays,
             )
+            first += n_tile
 
     def _finish(
         self,
@@ -189,7 +207,7 @@ class _Forward:
         """Score of every token to itself, where it always takes part; else empty."""
         tokens = self.tokens
         if tokens.include_self != "always":
-            return np.empty((0, 0), self.weights.numpy().dtype)
+            return self.no_scores
         query, key = tokens.query[item, heads, part], tokens.key[item, heads, part]
         if tokens.squared:
             own = -(query - key).square().sum(-1).sqrt() * tokens.scale

@@ -98,7 +98,7 @@ def _attend(  # type: ignore[no-untyped-def]
     output,
     indices,
     weights,
-    n_slots,
+    layout,
     lanes,
     found,
     places,
@@ -109,10 +109,9 @@ def _attend(  # type: ignore[no-untyped-def]
     starts,
 ):
     """`attend_rows` with room to work in."""
-    v_numbers, v_steps, _ = value
-    o_numbers, o_steps, o_shape = output
-    n_heads, n_queries, width = o_shape[1:]
-    flat, v_rows, o_rows = address(scores.reshape(-1)), address(v_numbers), address(o_numbers)
+    n_heads, n_queries, n_slots, width = layout[0], layout[1], layout[2], layout[3]
+    v_steps, o_steps = layout[4:7], layout[7:10]
+    flat, v_rows, o_rows = address(scores.reshape(-1)), address(value), address(output)
     at_slots, weight_of, kept = address(indices), address(weights), address(keep)
     lanes, found, places, ranks = address(lanes), address(found), address(places), address(ranks)
     best, columns, factors, starts = (
@@ -186,7 +185,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
     output,
     indices,
     weights,
-    n_slots,
+    layout,
 ):
     """Select, weigh and add up for a tile of queries of one or more heads of a batch item.
 
@@ -194,10 +193,11 @@ def attend_rows(  # type: ignore[no-untyped-def]
     used up. Behind the candidates, whose key positions `positions` ascend, a row is -inf up to a
     multiple of `LANES`. `itself` (N,) is each token's own column, or -1; `mode` 0 takes the token
     itself as it comes, 1 always (its score is `own` (G, b)), 2 never. `value` and `output`
-    (B, H, N, D) come as their numbers, their steps and their shape; `keep`, which may be empty,
-    `indices` and `weights` (B, H, N, K) as their numbers. The last three are written.
+    (B, H, N, Dv), `keep`, which may be empty, `indices` and `weights` (B, H, N, K) come as their
+    numbers; `output` and the last two are written. `layout` holds H, N, K, Dv and the first three
+    steps of `value` and `output`: in an array, for it is handed over faster than a tuple.
     """
-    kind, n_columns = scores.dtype, scores.shape[2] + LANES
+    kind, n_columns, n_slots = scores.dtype, scores.shape[2] + LANES, layout[2]
     _attend(
         item,
         head,
@@ -214,7 +214,7 @@ def attend_rows(  # type: ignore[no-untyped-def]
         output,
         indices,
         weights,
-        n_slots,
+        layout,
         np.empty(lanes_for(n_slots), kind),
         np.empty(n_columns, kind),
         np.empty(n_columns, np.int32),

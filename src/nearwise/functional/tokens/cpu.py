@@ -102,6 +102,7 @@ class _Forward:
         self.indices = torch.empty(*lead, n_slots, dtype=torch.int32)
         self.is_plain = not (tokens.squared or tokens.bias is not None)
         self.everyone = torch.arange(tokens.key.shape[2])
+        self.places: Array = self.everyone.numpy()
         keep = self.weights.new_empty(0) if tokens.keep is None else tokens.keep
         (value, v_steps, _), (output, o_steps, shape) = _flat(self.value), _flat(self.output)
         self.arrays = (
@@ -147,10 +148,11 @@ class _Forward:
         query, key = tokens.query[item, heads], tokens.key[item, heads]
         positions = self.everyone if tokens.candidates is None else tokens.candidates[item]
         columns = key if tokens.candidates is None else key[:, positions]
-        across, places = columns.mT, positions.numpy()
+        across = columns.mT
+        places = self.places if tokens.candidates is None else positions.numpy()
         itself = self._own_columns(positions)
         first = 0
-        for tile in query.split(n_rows, dim=1):
+        for tile in query.split(n_rows, dim=1) if n_rows < query.shape[1] else (query,):
             n_heads, n_tile, _ = tile.shape
             scores, numbers = room(n_heads, n_tile)
             part = slice(first, first + n_tile)

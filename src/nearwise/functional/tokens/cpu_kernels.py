@@ -64,12 +64,14 @@ def _insert_itself(own, place, scores, columns, count):  # type: ignore[no-untyp
 @inlined
 def _weigh(scores, count, scale, weights):  # type: ignore[no-untyped-def]
     """Write the softmax of the first `count` descending scores."""
-    total = scores[0] - scores[0]
+    best, total = scores[0], scale * 0
     for s in range(count):
-        weights[s] = _power((scores[s] - scores[0]) * scale)
-        total += weights[s]
+        weight = _power((scores[s] - best) * scale)
+        weights[s] = weight
+        total += weight
+    share = 1 / total
     for s in range(count):
-        weights[s] /= total
+        weights[s] *= share
 
 
 @compiled

@@ -64,6 +64,8 @@ def _insert_itself(own, place, scores, columns, count):  # type: ignore[no-untyp
 @inlined
 def _weigh(scores, count, scale, weights):  # type: ignore[no-untyped-def]
     """Write the softmax of the first `count` descending scores."""
+    if count == 0:
+        return
     best, total = scores[0], scale * 0
     for s in range(count):
         weight = _power((scores[s] - best) * scale)

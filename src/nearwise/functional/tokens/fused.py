@@ -1,4 +1,4 @@
-"""The compiled k-NN attention as operators of torch: with gradients, under torch.compile."""
+"""The fused k-NN attention as operators of torch: with gradients, under torch.compile."""
 
 from typing import Any
 
@@ -6,11 +6,16 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
+from nearwise.functional.tokens.gpu import attend_gpu, backward_gpu
 from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
 
 
-def attend_fused(tokens: Tokens) -> Found:
-    """Attend with compiled loops; what is kept for the backward pass is O(N K)."""
+_ATTEND = {"cpu": attend_cpu, "triton": attend_gpu}
+_BACKWARD = {"cpu": backward_cpu, "triton": backward_gpu}
+
+
+def attend_fused(tokens: Tokens, by: str) -> Found:
+    """Attend by compiled loops ("cpu") or kernels ("triton"); what is kept is O(N K)."""
     t = tokens
     return Found(
         *_forward(
@@ -26,11 +31,12 @@ def attend_fused(tokens: Tokens) -> Found:
             t.include_self,
             t.candidates,
             t.keep,
+            by,
         )
     )
 
 
-@torch.library.custom_op("nearwise::knn_attention", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("nearwise::knn_attention", mutates_args=())
 def _forward(
     query: Tensor,
     key: Tensor,
@@ -44,9 +50,10 @@ def _forward(
     include_self: str,
     candidates: Tensor | None,
     keep: Tensor | None,
+    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
     chosen: Any = include_self
-    found = attend_cpu(
+    found = _ATTEND[by](
         Tokens(
             query,
             key,
@@ -75,7 +82,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, n_neighbors: int, *_: Any) -> t
     )
 
 
-@torch.library.custom_op("nearwise::knn_attention_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("nearwise::knn_attention_backward", mutates_args=())
 def _backward(
     query: Tensor,
     key: Tensor,
@@ -87,6 +94,7 @@ def _backward(
     weights: Tensor,
     grad_output: Tensor,
     grad_weights: Tensor,
+    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     own: IncludeSelf = "candidate"
     tokens = Tokens(
@@ -103,7 +111,7 @@ def _backward(
         candidates=None,
         keep=keep,
     )
-    return backward_cpu(tokens, indices, weights, grad_output, grad_weights)
+    return _BACKWARD[by](tokens, indices, weights, grad_output, grad_weights)
 
 
 @_backward.register_fake
@@ -118,6 +126,7 @@ def _(
     weights: Tensor,
     grad_output: Tensor,
     grad_weights: Tensor,
+    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         interleaved(query),
@@ -128,10 +137,10 @@ def _(
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, _, squared, scale, bias, *_, keep = inputs
+    query, key, value, _, squared, scale, bias, *_, keep, by = inputs
     _, indices, weights = output
     ctx.save_for_backward(query, key, value, keep, indices, weights)
-    ctx.squared, ctx.scale = squared, scale
+    ctx.squared, ctx.scale, ctx.by = squared, scale, by
     ctx.bias_shape = None if bias is None or not bias.requires_grad else bias.shape
 
 
@@ -148,13 +157,14 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
         weights,
         grad_output,
         grad_weights,
+        ctx.by,
     )
     grad_bias = None
     if ctx.bias_shape is not None:
         grad_bias = grad_scores.new_zeros(ctx.bias_shape)
         # Empty slots have gradient 0, wherever it is added.
         grad_bias.scatter_add_(-1, indices.clamp_min(0).long(), grad_scores)
-    return *grads, None, None, None, grad_bias, None, None, None, None, None
+    return *grads, None, None, None, grad_bias, None, None, None, None, None, None
 
 
 _forward.register_autograd(_gradients, setup_context=_keep_for_backward)

@@ -1,6 +1,6 @@
 """Compile the Triton kernels to machine code for a GPU that need not be there.
 
-Run in a process of its own by `test_gpu.py`: ``python compile_gpu.py 90 [NAME ...]``. Everything the
+Run in a process of its own by `test_gpu.py`: ``python compile_gpu.py 90 [NAME ...]``. What the
 library would launch is built through Triton's own specialisation and its ptxas; a line a kernel
 tells the registers, the bytes spilled, and the shared memory.
 """

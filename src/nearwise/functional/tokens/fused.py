@@ -9,7 +9,6 @@ from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
 from nearwise.functional.tokens.gpu import attend_gpu, backward_gpu
 from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
 
-
 _ATTEND = {"cpu": attend_cpu, "triton": attend_gpu}
 _BACKWARD = {"cpu": backward_cpu, "triton": backward_gpu}
 

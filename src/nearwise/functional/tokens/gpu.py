@@ -24,6 +24,8 @@ def attend_gpu(tokens: Tokens) -> Found:
     slots = (*query.shape[:3], tokens.n_neighbors)
     indices = query.new_empty(slots, dtype=torch.int32)
     weights = query.new_empty(slots)
+    if bias is not None:
+        bias = bias.detach() if bias.stride(3) == 0 else _in_rows(bias)  # one column for all
     if padding is not None:
         padding = padding.view(torch.uint8)
     blocks = _forward_blocks(width, value.shape[3], tokens.n_neighbors, query.dtype)
@@ -34,7 +36,7 @@ def attend_gpu(tokens: Tokens) -> Found:
             key,
             value,
             # A part that is not there is never read: any pointer serves.
-            query if bias is None else bias.detach(),
+            query if bias is None else bias,
             query if padding is None else padding,
             query if candidates is None else candidates,
             query if tokens.keep is None else tokens.keep.contiguous(),
@@ -175,25 +177,26 @@ def _n_tiles(n: int, block: int) -> int:
     return -(-n // block)
 
 
-def _forward_blocks(width: int, value_width: int, n_slots: int, dtype: torch.dtype) -> dict[str, int]:
+def _forward_blocks(
+    width: int, value_width: int, n_slots: int, dtype: torch.dtype
+) -> dict[str, int]:
     """Sizes of the tiles of the forward kernel.
 
     Scores (BLOCK_M, BLOCK_N), the kept keys (BLOCK_M, SLOTS) and the output (BLOCK_M, BLOCK_V) live
-    in the registers of 4 warps; a product wants 16 of each side.
+    in registers, which ptxas finds room for in these sizes; a product wants 16 of each side.
     """
     slots = max(2, _power_of_two(n_slots))
     whole = max(16, _power_of_two(width))
     block_d = whole if whole <= _WHOLE_WIDTH else _CHUNK
+    single = dtype == torch.float32  # its products take no tensor cores, but many registers
     rows = 64 if slots <= 32 and block_d <= 128 else 32 if slots <= 64 else 16
-    if dtype == torch.float32:
-        rows = min(rows, 32)
     return {
         "SLOTS": slots,
-        "BLOCK_M": rows,
-        "BLOCK_N": 32 if dtype == torch.float32 or block_d > 128 else 64,
+        "BLOCK_M": min(rows, 32) if single else rows,
+        "BLOCK_N": 32 if single or block_d > 128 else 64,
         "BLOCK_D": block_d,
         "BLOCK_V": max(16, min(_power_of_two(value_width), _CHUNK)),
-        "num_warps": 4,
+        "num_warps": 8 if single else 4,
     }
 
 

@@ -10,7 +10,9 @@ import triton.language as tl
 
 
 @triton.jit
-def _rows(tokens, at, real, step, WIDTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _rows(  # type: ignore[no-untyped-def]
+    tokens, at, real, step, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
     """Some rows in single precision, as (rows, BLOCK)."""
     d = tl.arange(0, BLOCK)
     inside = real[:, None] & (d < WIDTH)[None, :]

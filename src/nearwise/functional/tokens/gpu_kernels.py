@@ -193,8 +193,6 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     # Slots beyond the wanted ones never hold the worst key; empty ones go last to first.
     kept = tl.where(used, _NONE, -_NONE) + tl.zeros((BLOCK_M, SLOTS), tl.float32)
     places = tl.where(used, slot[None, :] + _FAR, -2) + tl.zeros((BLOCK_M, SLOTS), tl.int32)
-    worst = tl.min(kept, axis=1)
-    worst_place = tl.max(places, axis=1)
 
     if WIDTH <= BLOCK_D:
         q = _load_rows(query, row, there, query_n, 0, WIDTH, BLOCK_D)
@@ -204,6 +202,24 @@ def attend_kernel(  # type: ignore[no-untyped-def]
             part = _load_rows(query, row, there, query_n, start, WIDTH, BLOCK_D).to(tl.float32)
             q_squares += tl.sum(part * part, axis=1)
 
+    if MODE == 1:
+        own = _pair_scores(
+            query, key, row, row, there, query_n, key_n, scale, WIDTH, BLOCK_D, BLOCK_M, SQUARED
+        )
+        if HAS_BIAS:
+            own_bias = bias + row.to(tl.int64) * (bias_n + bias_m)
+            own += tl.load(own_bias, mask=there, other=0.0).to(tl.float32)
+        own = tl.where(own != own, _NAN, own)
+        if HAS_PADDING:
+            own_padded = tl.load(padding + row.to(tl.int64) * padding_m, mask=there, other=1)
+            own = tl.where(own_padded == 0, own, _NONE)
+        # The token itself takes the first slot, as one that is never the worst.
+        pinned = (there & (own > _NONE))[:, None] & (slot == 0)[None, :]
+        kept = tl.where(pinned, -_NONE, kept)
+        places = tl.where(pinned, row[:, None], places)
+    worst = tl.min(kept, axis=1)
+    worst_place = tl.max(tl.where(kept == worst[:, None], places, -1), axis=1)
+    bias_tile = bias + first.to(tl.int64) * bias_n
     end = n_columns
     if CAUSAL and not HAS_CANDIDATES:
         end = tl.minimum(n_columns, first + BLOCK_M)
@@ -241,42 +257,30 @@ def attend_kernel(  # type: ignore[no-untyped-def]
         if MODE > 0:
             allowed = allowed & (at[None, :] != row[:, None])
         if HAS_BIAS:
-            added = bias + row.to(tl.int64)[:, None] * bias_n + at.to(tl.int64)[None, :] * bias_m
-            scores += tl.load(added, mask=allowed, other=0.0).to(tl.float32)
+            places_in_tile = tl.arange(0, BLOCK_M)[:, None] * bias_n + at[None, :] * bias_m
+            added = tl.load(bias_tile + places_in_tile, mask=allowed, other=0.0)
+            scores += added.to(tl.float32)
         scores = tl.where(scores != scores, _NAN, scores)
         scores = tl.where(allowed, scores, _NONE)
         kept, places, worst, worst_place = _take(scores, at, kept, places, worst, worst_place)
         tile += BLOCK_N
 
     if MODE == 1:
-        own = _pair_scores(
-            query, key, row, row, there, query_n, key_n, scale, WIDTH, BLOCK_D, BLOCK_M, SQUARED
-        )
-        if HAS_BIAS:
-            added = bias + row.to(tl.int64) * (bias_n + bias_m)
-            own += tl.load(added, mask=there, other=0.0).to(tl.float32)
-        own = tl.where(own != own, _NAN, own)
-        if HAS_PADDING:
-            padded = tl.load(padding + row.to(tl.int64) * padding_m, mask=there, other=1)
-            own = tl.where(padded == 0, own, _NONE)
-        leaves = (there & (own > _NONE))[:, None] & (places == worst_place[:, None])
-        kept = tl.where(leaves, own[:, None], kept)
-        places = tl.where(leaves, row[:, None], places)
-
+        kept = tl.where((places == row[:, None]) & (own > _NONE)[:, None], own[:, None], kept)
     kept = tl.where(used, kept, _NONE)
     if SQUARED:
         # Squares of lengths cancel when two tokens are close: once more, from the differences.
         for s in range(0, N_SLOTS):
             at_s = tl.sum(tl.where((slot == s)[None, :], places, 0), axis=1)
-            taken = there & (at_s < _FAR)
+            found = there & (at_s < _FAR)
             score = _pair_scores(
-                query, key, row, at_s, taken, query_n, key_n, scale, WIDTH, BLOCK_D, BLOCK_M, True
+                query, key, row, at_s, found, query_n, key_n, scale, WIDTH, BLOCK_D, BLOCK_M, True
             )
             if HAS_BIAS:
-                added = bias + row.to(tl.int64) * bias_n + at_s.to(tl.int64) * bias_m
-                score += tl.load(added, mask=taken, other=0.0).to(tl.float32)
+                added = bias + row.to(tl.int64) * bias_n + at_s * bias_m
+                score += tl.load(added, mask=found, other=0.0).to(tl.float32)
             score = tl.where(score != score, _NAN, score)
-            kept = tl.where((slot == s)[None, :] & taken[:, None], score[:, None], kept)
+            kept = tl.where((slot == s)[None, :] & found[:, None], score[:, None], kept)
 
     kept, places = _in_order(kept, places, N_SLOTS, SLOTS)
     highest = tl.max(kept, axis=1)
@@ -297,7 +301,9 @@ def attend_kernel(  # type: ignore[no-untyped-def]
             chosen = (slot == s)[None, :]
             share = tl.sum(tl.where(chosen, shares, 0.0), axis=1)
             at_s = tl.sum(tl.where(chosen, places, 0), axis=1)
-            rows = _load_rows(value, at_s, there & (at_s >= 0), value_n, start, VALUE_WIDTH, BLOCK_V)
+            rows = _load_rows(
+                value, at_s, there & (at_s >= 0), value_n, start, VALUE_WIDTH, BLOCK_V
+            )
             total_value += share[:, None] * rows.to(tl.float32)
         d = start + tl.arange(0, BLOCK_V)
         tl.store(

@@ -165,7 +165,7 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def _steps(x: Tensor) -> tuple[int, int, int]:
-    """Steps in memory between batch items, heads and rows."""
+    """Return the steps in memory between batch items, heads and rows."""
     return x.stride(0), x.stride(1), x.stride(2)
 
 

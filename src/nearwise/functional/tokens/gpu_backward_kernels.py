@@ -13,7 +13,7 @@ import triton.language as tl
 def _rows(  # type: ignore[no-untyped-def]
     tokens, at, real, step, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Some rows in single precision, as (rows, BLOCK)."""
+    """Load some rows in single precision, as (rows, BLOCK)."""
     d = tl.arange(0, BLOCK)
     inside = real[:, None] & (d < WIDTH)[None, :]
     rows = tl.load(tokens + at.to(tl.int64)[:, None] * step + d[None, :], mask=inside, other=0.0)

@@ -98,13 +98,16 @@ class Compiling:
 
 def describe(capability, name, compiled):
     """Registers, spills and shared memory of a compiled kernel, as ptxas tells them."""
-    ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    # Newer wheels hold one for older GPUs and one for all: the right one takes the text.
+    tools = (Path(triton.__file__).parent / "backends" / "nvidia" / "bin").glob("ptxas*")
     gpu_name = f"sm_{capability}a" if capability >= 90 else f"sm_{capability}"
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(compiled.asm["ptx"])
-        command = [ptxas, "-v", f"--gpu-name={gpu_name}", source, "-o", Path(folder) / "kernel.o"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        rest = ["-v", f"--gpu-name={gpu_name}", source, "-o", Path(folder) / "kernel.o"]
+        tries = [subprocess.run([t, *rest], capture_output=True, text=True) for t in tools]
+    said = next(done.stderr for done in tries if done.returncode == 0)
+    assert "cubin" in compiled.asm
     words = said.replace(",", " ").split()
     return {
         "kernel": name,

@@ -107,10 +107,10 @@ def test_only_candidates_are_attended(include_self, per_item):
     generator = torch.Generator().manual_seed(3)
     drawn = torch.stack([torch.randperm(15, generator=generator)[:6] for _ in range(2)])
     candidates = drawn if per_item else drawn[0]
-    for tokens in (random_tokens((2, 2, 15, 4)), lattice_tokens((2, 2, 15, 4), dtype=DTYPES[2])):
-        options = {"include_self": include_self, "candidates": candidates}
-        assert_as_expected(*tokens, 4, **options)
-        assert_as_expected(*tokens, 4, metric="l2", is_causal=include_self == "always", **options)
+    options = {"include_self": include_self, "candidates": candidates}
+    assert_as_expected(*lattice_tokens((2, 1, 15, 4), dtype=torch.float32), 4, **options)
+    causal = include_self == "always"
+    assert_as_expected(*random_tokens((2, 2, 15, 4)), 3, metric="l2", is_causal=causal, **options)
 
 
 def masks():
@@ -136,7 +136,7 @@ def masks():
 @pytest.mark.parametrize("metric", ["matmul", "l2"])
 @pytest.mark.parametrize("name", masks())
 def test_masks(metric, name):
-    assert_as_expected(*random_tokens((2, 3, 9, 4)), 3, metric=metric, **masks()[name])
+    assert_as_expected(*random_tokens((2, 3, 9, 4)), 2, metric=metric, **masks()[name])
 
 
 def test_slots_that_a_mask_leaves_empty_are_marked():
@@ -170,7 +170,7 @@ def test_gradients_reach_a_floating_mask_and_pass_dropout():
 
 
 def test_more_slots_than_a_program_holds_at_once_have_gradients():
-    assert_same_gradients(random_tokens((1, 1, 20, 260)), 19, close=1e-3)
+    assert_same_gradients(random_tokens((1, 1, 9, 260)), 8, close=1e-3)
 
 
 def test_gradients_are_the_same_in_every_run_and_hubs_get_all_of_theirs():

@@ -40,23 +40,36 @@ def test_the_kernels_equal_the_reference():
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-@has_triton
-@pytest.mark.parametrize("capability", [80, 90])
-def test_the_kernels_become_machine_code(capability, tmp_path):
-    cases = ["bfloat16", "float32", "masks", "wider-l2"]
+def compiled_cases(capability, cases, folder):
+    """Compile some cases of `compile_gpu.py`, all where none is named; what it tells of each."""
     done = run(
         HERE / "compile_gpu.py",
         capability,
         *cases,
         PYTHONPATH=os.pathsep.join([str(HERE.parents[2]), *sys.path[1:]]),
-        TRITON_CACHE_DIR=str(tmp_path),
+        TRITON_CACHE_DIR=str(folder),
     )
     assert done.returncode == 0, done.stderr[-6000:]
-    compiled = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(compiled) == 3 * len(cases)  # forward, and two backward
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@has_triton
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_become_machine_code(capability, tmp_path):
+    compiled = compiled_cases(capability, ["bfloat16", "masks"], tmp_path)
+    assert len(compiled) == 2 * 3  # forward, and two backward
     for one in compiled:
         assert one["shared"] <= 99 * 1024, one  # what a block may have on every GPU since 8.0
-        assert one["spilled"] <= 256, one  # bytes a thread, in the widest cases
+        assert one["spilled"] <= 64, one  # bytes a thread
+
+
+@pytest.mark.slow
+@has_triton
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_become_machine_code_in_all_cases(capability, tmp_path):
+    for one in compiled_cases(capability, [], tmp_path):
+        assert one["shared"] <= 99 * 1024, one
+        assert one["spilled"] <= 320, one
 
 
 def test_kernels_for_a_gpu_are_not_run_on_a_cpu():

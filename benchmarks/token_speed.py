@@ -8,17 +8,20 @@ always follows the same one; medians over the repeats, with the middle half of t
 
     python benchmarks/token_speed.py
     python benchmarks/token_speed.py --layers KNNAttention,ConvNNAttention --neighbors 9,32
+    python benchmarks/token_speed.py --device cuda --help  # another claim: token_speed_cuda.py
 """
 
 import argparse
 import json
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import token_speed_cuda
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -118,4 +121,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if "cuda" in sys.argv or "--device=cuda" in sys.argv:
+        token_speed_cuda.main()
+    else:
+        main()

@@ -164,8 +164,8 @@ def attend(
         dropout_p=dropout_p,
         generator=generator,
     )
-    plain = implementation_for(query) == "plain"
-    found = attend_plain(tokens) if plain else attend_fused(tokens)
+    by = implementation_for(query, n_neighbors)
+    found = attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)
     _refuse_lonely(tokens, found)
     lead = query.shape[:-1]
     return KNNAttentionOutput(*(part.reshape(*lead, part.shape[-1]) for part in found))

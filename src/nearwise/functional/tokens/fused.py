@@ -1,4 +1,4 @@
-"""The compiled k-NN attention as operators of torch: with gradients, under torch.compile."""
+"""The fused k-NN attention as operators of torch: with gradients, under torch.compile."""
 
 from typing import Any
 
@@ -7,11 +7,15 @@ from torch import Tensor
 
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
+from nearwise.functional.tokens.gpu import attend_gpu, backward_gpu
 from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
 
+_ATTEND = {"cpu": attend_cpu, "triton": attend_gpu}
+_BACKWARD = {"cpu": backward_cpu, "triton": backward_gpu}
 
-def attend_fused(tokens: Tokens) -> Found:
-    """Attend with compiled loops; what is kept for the backward pass is O(N K)."""
+
+def attend_fused(tokens: Tokens, by: str) -> Found:
+    """Attend by compiled loops ("cpu") or kernels ("triton"); what is kept is O(N K)."""
     t = tokens
     return Found(
         *_forward(
@@ -27,6 +31,7 @@ def attend_fused(tokens: Tokens) -> Found:
             t.include_self,
             t.candidates,
             t.keep,
+            by,
         )
     )
 
@@ -45,9 +50,10 @@ def _forward(
     include_self: str,
     candidates: Tensor | None,
     keep: Tensor | None,
+    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
     chosen: Any = include_self
-    found = attend_cpu(
+    found = _ATTEND[by](
         Tokens(
             query,
             key,
@@ -88,6 +94,7 @@ def _backward(
     weights: Tensor,
     grad_output: Tensor,
     grad_weights: Tensor,
+    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     own: IncludeSelf = "candidate"
     tokens = Tokens(
@@ -104,7 +111,7 @@ def _backward(
         candidates=None,
         keep=keep,
     )
-    return backward_cpu(tokens, indices, weights, grad_output, grad_weights)
+    return _BACKWARD[by](tokens, indices, weights, grad_output, grad_weights)
 
 
 @torch.library.register_fake("nearwise::knn_attention_backward")
@@ -119,6 +126,7 @@ def _(
     weights: Tensor,
     grad_output: Tensor,
     grad_weights: Tensor,
+    by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
         interleaved(query),
@@ -129,10 +137,10 @@ def _(
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, _, squared, scale, bias, *_, keep = inputs
+    query, key, value, _, squared, scale, bias, *_, keep, by = inputs
     _, indices, weights = output
     ctx.save_for_backward(query, key, value, keep, indices, weights)
-    ctx.squared, ctx.scale = squared, scale
+    ctx.squared, ctx.scale, ctx.by = squared, scale, by
     ctx.bias_shape = None if bias is None or not bias.requires_grad else bias.shape
 
 
@@ -149,13 +157,14 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
         weights,
         grad_output,
         grad_weights,
+        ctx.by,
     )
     grad_bias = None
     if ctx.bias_shape is not None:
         grad_bias = grad_scores.new_zeros(ctx.bias_shape)
         # Empty slots have gradient 0, wherever it is added.
         grad_bias.scatter_add_(-1, indices.clamp_min(0).long(), grad_scores)
-    return *grads, None, None, None, grad_bias, None, None, None, None, None
+    return *grads, None, None, None, grad_bias, None, None, None, None, None, None
 
 
 torch.library.register_autograd(

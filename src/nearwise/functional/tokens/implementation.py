@@ -1,5 +1,7 @@
 """Which implementation of the k-NN attention over tokens runs."""
 
+import importlib.util
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
@@ -7,8 +9,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Implementation = Literal["auto", "plain", "cpu"]
+Implementation = Literal["auto", "plain", "cpu", "triton"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+# Triton reads the variable when it is first imported; then its kernels run on a CPU, slowly.
+INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
+MOST_SLOTS = 256  # neighbors that the Triton kernels keep in registers
+_TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # A plain global, not a context variable: torch.compile guards on it and so compiles anew.
 _forced: Implementation = "auto"
@@ -20,14 +27,20 @@ def attention_implementation(name: Implementation) -> Iterator[None]:
 
     Parameters
     ----------
-    name : {"auto", "plain", "cpu"}
+    name : {"auto", "plain", "cpu", "triton"}
         "plain": torch operations alone, on any device. "cpu": compiled loops over row tiles, for
-        tensors on a CPU. "auto": "cpu" there, else "plain"; while a model is exported, "plain".
+        tensors on a CPU. "triton": fused kernels for CUDA devices, for at most 256 neighbors in
+        float32, float16 or bfloat16; on a CPU only under Triton's interpreter (environment
+        variable TRITON_INTERPRET=1, set before Python starts). "auto": "cpu" on a CPU; on a CUDA
+        device "triton" where it is installed and the above holds, else "plain"; while a model is
+        exported, "plain".
 
     Raises
     ------
     ValueError
         If `name` is not known.
+    ImportError
+        If it is "triton", and Triton is not installed.
 
     Examples
     --------
@@ -43,6 +56,8 @@ def attention_implementation(name: Implementation) -> Iterator[None]:
         raise ValueError(
             f"Implementation {name!r} is not known. Use one of {', '.join(IMPLEMENTATIONS)}."
         )
+    if name == "triton" and not HAS_TRITON:
+        raise ImportError('"triton" needs the extra "triton": pip install nearwise[triton]')
     before, _forced = _forced, name
     try:
         yield
@@ -50,14 +65,36 @@ def attention_implementation(name: Implementation) -> Iterator[None]:
         _forced = before
 
 
-def implementation_for(query: Tensor) -> Implementation:
-    """Return the implementation that attends for such queries."""
+def implementation_for(query: Tensor, n_neighbors: int) -> Implementation:
+    """Return the implementation that attends for such queries, with so many neighbors."""
     if _forced == "cpu" and query.device.type != "cpu":
         raise ValueError(
             f'The implementation "cpu" was asked for, but the query lies on {query.device}. '
             'Move it, or use "auto".'
         )
+    if _forced == "triton":
+        fault = _what_triton_lacks(query, n_neighbors)
+        if fault:
+            raise ValueError(f'The implementation "triton" was asked for, but {fault}')
     if _forced != "auto":
         return _forced
-    exported = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
-    return "cpu" if query.device.type == "cpu" and not exported else "plain"
+    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+        return "plain"
+    if query.device.type == "cpu":
+        return "cpu"
+    can = HAS_TRITON and not _what_triton_lacks(query, n_neighbors)
+    return "triton" if can else "plain"
+
+
+def _what_triton_lacks(query: Tensor, n_neighbors: int) -> str:
+    """Tell why the Triton kernels cannot attend for such queries; empty where they can."""
+    if query.device.type != "cuda" and not (INTERPRETED and query.device.type == "cpu"):
+        return f'the query lies on {query.device}. Move it to a CUDA device, or use "auto".'
+    if query.dtype not in _TRITON_DTYPES:
+        return f'the query is {query.dtype}. Use float32, float16 or bfloat16, or "plain".'
+    if n_neighbors > MOST_SLOTS:
+        return (
+            f"n_neighbors={n_neighbors} exceeds the {MOST_SLOTS} that its kernels keep in "
+            'registers. Lower it, or use "plain".'
+        )
+    return ""

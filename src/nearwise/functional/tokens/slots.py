@@ -30,7 +30,7 @@ def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
     output : Tensor of shape (B, H, N, C)
         On a CPU what is kept for the backward pass is O(N K).
     """
-    if implementation_for(value) == "plain":
+    if implementation_for(value, indices.shape[-1]) != "cpu":
         empty = indices < 0
         neighbors = gather_tokens(value, indices.long().clamp_min(0))
         factors = weights.masked_fill(empty, 0.0)[..., None] * kernel

@@ -1,0 +1,299 @@
+"""The Triton kernels equal the slow reference, and their gradients those of the plain operations.
+
+Not collected by itself: `test_gpu.py` runs it in a process of its own, on a CUDA device where there
+is one, else under Triton's interpreter. By hand: ``TRITON_INTERPRET=1 pytest gpu_checks.py``.
+"""
+
+import pytest
+import torch
+
+from nearwise.functional import attention_implementation, knn_attention
+from nearwise.functional.tokens import attend, fused, gpu
+from nearwise.functional.tokens.implementation import MOST_SLOTS, implementation_for
+from nearwise.nn import KNNAttention
+from tests.functional.tokens.cases import METRICS, TOLERANCE, expected, lattice_tokens
+from tests.functional.tokens.cases import random_tokens as draw_tokens
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+each_metric = pytest.mark.parametrize("metric", METRICS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def random_tokens(*args, dtype=torch.float32, **options):
+    return draw_tokens(*args, dtype=dtype, **options)
+
+
+def moved(options):
+    return {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+
+
+def assert_as_expected(query, key, value, n_neighbors, **options):
+    """Compare the kernels with the slow reference: who, with which weights, what."""
+    with attention_implementation("triton"):
+        tokens = (x.to(DEVICE) for x in (query, key, value))
+        found = [x.cpu() for x in attend(*tokens, n_neighbors, **moved(options))]
+    output, indices, weights = expected(query, key, value, n_neighbors, **options)
+    assert (found[1] == indices).all()
+    close = {"atol": TOLERANCE[query.dtype], "rtol": TOLERANCE[query.dtype]}
+    torch.testing.assert_close(found[2].double(), weights, **close)
+    torch.testing.assert_close(found[0].double(), output, **close)
+    assert found[0].dtype == found[2].dtype == query.dtype
+
+
+def gradients(implementation, tokens, n_neighbors, mask=None, **options):
+    """Gradients of a function of outputs and weights, in the dtype of the tokens."""
+    inputs = [x.detach().to(DEVICE).requires_grad_() for x in tokens]
+    if mask is not None:
+        inputs.append(mask.detach().to(DEVICE).requires_grad_())
+        options["attn_mask"] = inputs[-1]
+    with attention_implementation(implementation):
+        found = attend(*inputs[:3], n_neighbors, **moved(options))
+    loss = found.output.float().square().sum() + found.weights.float().square().sum()
+    loss.backward()
+    return [x.grad.float().cpu() for x in inputs]
+
+
+def assert_same_gradients(tokens, n_neighbors, close=1e-4, **options):
+    plain, ours = (gradients(name, tokens, n_neighbors, **options) for name in ("plain", "triton"))
+    for one, other in zip(ours, plain, strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other, atol=close, rtol=close)
+
+
+@each_metric
+@each_dtype
+@pytest.mark.parametrize("make", [random_tokens, lattice_tokens])
+def test_they_equal_the_slow_reference(metric, dtype, make):
+    assert_as_expected(*make((1, 2, 13, 4), dtype=dtype), 4, metric=metric)
+
+
+@pytest.mark.parametrize("n_neighbors", [1, 2, 17, 35])
+@pytest.mark.parametrize("make", [random_tokens, lattice_tokens])
+def test_any_number_of_neighbors_over_several_tiles(n_neighbors, make):
+    assert_as_expected(*make((1, 1, 35, 4), dtype=torch.float32), n_neighbors)
+
+
+def test_rows_of_equal_scores_are_taken_in_the_order_of_their_index_across_tiles():
+    tokens = torch.tensor([1.0, -1.0, 1.0, 1.0]).expand(1, 1, 70, 4).to(DEVICE)
+    with attention_implementation("triton"):
+        found = attend(tokens, tokens, tokens, 7)
+    assert (found.indices.cpu() == torch.arange(7)).all()
+
+
+@pytest.mark.parametrize(("width", "value_width"), [(1, 3), (24, 5), (300, 140)])
+@pytest.mark.parametrize("metric", ["matmul", "l2"])
+def test_any_head_dimension_forward_and_backward(width, value_width, metric):
+    tokens = random_tokens((1, 2, 9, width), n_keys=11, value_width=value_width)
+    assert_as_expected(*tokens, 3, metric=metric, scale=1 / width**0.5)
+    assert_same_gradients(tokens, 3, metric=metric, scale=1 / width**0.5)
+
+
+@pytest.mark.parametrize(
+    ("include_self", "is_causal"),
+    [("candidate", True), ("always", False), ("always", True), ("never", False)],
+)
+@each_metric
+def test_a_token_itself_is_a_candidate_always_or_never(include_self, is_causal, metric):
+    options = {"include_self": include_self, "is_causal": is_causal, "metric": metric}
+    assert_as_expected(*random_tokens((1, 1, 40, 4)), 4, **options)
+    assert_as_expected(*lattice_tokens((1, 2, 11, 4), dtype=torch.float32), 4, **options)
+    assert_same_gradients(random_tokens((1, 2, 11, 4)), 4, **options)
+
+
+@pytest.mark.parametrize("include_self", ["candidate", "always", "never"])
+@pytest.mark.parametrize("per_item", [False, True])
+def test_only_candidates_are_attended(include_self, per_item):
+    generator = torch.Generator().manual_seed(3)
+    drawn = torch.stack([torch.randperm(15, generator=generator)[:6] for _ in range(2)])
+    candidates = drawn if per_item else drawn[0]
+    options = {"include_self": include_self, "candidates": candidates}
+    assert_as_expected(*lattice_tokens((2, 1, 15, 4), dtype=torch.float32), 4, **options)
+    causal = include_self == "always"
+    assert_as_expected(*random_tokens((2, 2, 15, 4)), 3, metric="l2", is_causal=causal, **options)
+
+
+def masks():
+    generator = torch.Generator().manual_seed(5)
+    allowed = torch.rand(2, 1, 9, 9, generator=generator) < 0.6
+    allowed = allowed | torch.eye(9, dtype=torch.bool)
+    bias = torch.randn(3, 9, 9, generator=generator)
+    padding = torch.zeros(2, 9, dtype=torch.bool)
+    padding[0, 2:5] = padding[1, -1] = True
+    return {
+        "bool": {"attn_mask": allowed},
+        "bool of one row": {"attn_mask": torch.arange(9) > 3},
+        "float of one column": {"attn_mask": torch.arange(9.0)[:, None]},
+        "float turned": {"attn_mask": bias.mT.contiguous().mT},
+        "float with holes": {"attn_mask": bias.masked_fill(~allowed[0], -torch.inf)},
+        "padding": {"key_padding_mask": padding},
+        "padding for all": {"key_padding_mask": padding[0]},
+        "all": {"key_padding_mask": padding[1], "attn_mask": bias, "is_causal": True},
+        "always": {"key_padding_mask": padding, "attn_mask": bias, "include_self": "always"},
+    }
+
+
+@pytest.mark.parametrize("metric", ["matmul", "l2"])
+@pytest.mark.parametrize("name", masks())
+def test_masks(metric, name):
+    assert_as_expected(*random_tokens((2, 3, 9, 4)), 2, metric=metric, **masks()[name])
+
+
+def test_slots_that_a_mask_leaves_empty_are_marked():
+    tokens = [x.to(DEVICE) for x in random_tokens((1, 1, 6, 4))]
+    with attention_implementation("triton"):
+        found = attend(*tokens, 4, is_causal=True)
+        with pytest.raises(ValueError, match="All keys of 6 of 6 queries are masked"):
+            attend(*tokens, 4, attn_mask=torch.zeros(6, 6, device=DEVICE).bool())
+    assert (found.indices[0, 0, 1] >= 0).tolist() == [True, True, False, False]
+    torch.testing.assert_close(found.weights.sum(-1).cpu(), torch.ones(1, 1, 6))
+
+
+@each_metric
+@each_dtype
+def test_gradients_equal_those_of_the_plain_operations(metric, dtype):
+    close = {torch.float16: 2e-2, torch.bfloat16: 2e-1, torch.float32: 1e-4}[dtype]
+    tokens = random_tokens((1, 2, 11, 8), dtype=dtype)
+    assert_same_gradients(tokens, 5, close=close, metric=metric)
+
+
+def test_gradients_reach_a_floating_mask_and_pass_dropout():
+    bias = random_tokens((2, 12, 12), seed=4)[0]
+    grads = []
+    for name in ("plain", "triton"):
+        generator = torch.Generator(DEVICE).manual_seed(0)
+        options = {"dropout_p": 0.4, "generator": generator}
+        tokens = random_tokens((2, 2, 12, 3))
+        grads.append(gradients(name, tokens, 3, mask=bias, **options))
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_more_slots_than_a_program_holds_at_once_have_gradients():
+    assert_same_gradients(random_tokens((1, 1, 9, 260)), 8, close=1e-3)
+
+
+def test_gradients_are_the_same_in_every_run_and_hubs_get_all_of_theirs():
+    query, key, value = random_tokens((1, 1, 24, 8))
+    key[0, 0, 7] = query[0, 0].mean(0) * 50  # nearest of nearly all
+    once, again = (gradients("triton", (query, key, value), 3) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+    assert_same_gradients((query, key, value), 3, close=1e-3)
+
+
+def test_the_distance_of_a_token_to_itself_has_gradient_zero_not_nan():
+    x = random_tokens((1, 1, 6, 4))[0]
+    assert_same_gradients((x, x, x), 3, metric="l2")
+
+
+def test_near_duplicates_keep_their_distances():
+    query = 100 + random_tokens((1, 1, 8, 16))[0] * 1e-2
+    with attention_implementation("triton"):
+        found = attend(*(query.to(DEVICE),) * 3, 8, metric="l2")
+    distances = torch.cdist(query.double(), query.double())
+    exact = torch.softmax(-distances, -1).gather(-1, found.indices.cpu().long())
+    torch.testing.assert_close(found.weights.cpu(), exact.float(), atol=1e-4, rtol=1e-4)
+
+
+@each_metric
+def test_scores_far_apart_stay_finite_in_half_precision(metric):
+    tokens = [(x * 100).to(DEVICE) for x in random_tokens((1, 2, 12, 4), dtype=torch.float16)]
+    with attention_implementation("triton"):
+        found = attend(*tokens, 3, metric=metric, scale=1 / 0.07)
+    assert found.output.isfinite().all()
+    torch.testing.assert_close(found.weights.sum(-1).cpu(), torch.ones(1, 2, 12).half())
+
+
+@pytest.mark.parametrize("metric", ["matmul", "l2"])
+def test_nan_in_a_query_comes_out_as_nan(metric):
+    query, key, value = (x.to(DEVICE) for x in random_tokens((1, 1, 9, 4)))
+    query[0, 0, 3, 1] = torch.nan
+    padding = torch.zeros(1, 9, dtype=torch.bool, device=DEVICE)
+    with attention_implementation("triton"):
+        output = knn_attention(query, key, value, 3, metric=metric, key_padding_mask=padding)
+    assert output[0, 0, 3].isnan().all()
+    assert output[0, 0, [0, 1, 2, 4]].isfinite().all()
+
+
+def test_tokens_need_not_lie_in_one_piece():
+    whole = torch.randn(2, 10, 3, 2, 8, device=DEVICE)  # as a layer's projection gives them
+    query, key, value = whole.permute(2, 0, 3, 1, 4)
+    turned = value.mT.contiguous().mT
+    with attention_implementation("triton"):
+        found = knn_attention(query, key, turned, 3)
+        again = knn_attention(*(x.contiguous() for x in (query, key, value)), 3)
+    assert torch.equal(found, again)
+    assert found.transpose(1, 2).is_contiguous()  # so that merging heads copies nothing
+
+
+def test_what_is_kept_for_the_backward_pass_grows_with_n_times_k():
+    query, key, value = (x.to(DEVICE).requires_grad_() for x in random_tokens((1, 2, 40, 8)))
+    own, sizes = {x.data_ptr() for x in (query, key, value)}, []
+
+    def pack(x):
+        if x.data_ptr() not in own:
+            sizes.append(x.numel())
+        return x
+
+    with (
+        attention_implementation("triton"),
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
+    ):
+        knn_attention(query, key, value, 4)
+    assert sum(sizes) == 2 * 2 * 40 * 4  # an index and a weight a slot
+
+
+def test_a_layer_trains_on_them():
+    layer = KNNAttention(12, 3, n_neighbors=4).to(DEVICE)
+    x = torch.randn(2, 9, 12, device=DEVICE)
+    grads = []
+    for name in ("plain", "triton"):
+        layer.zero_grad()
+        with attention_implementation(name):
+            layer(x).square().sum().backward()
+        grads.append([p.grad.clone() for p in layer.parameters()])
+    torch.testing.assert_close(*grads, atol=1e-4, rtol=1e-4)
+
+
+def test_they_compile_into_one_graph():
+    def call(*tokens):
+        return knn_attention(*tokens, 3, is_causal=True).square()
+
+    grads = []
+    for function in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        inputs = [x.to(DEVICE).requires_grad_() for x in random_tokens((1, 2, 12, 8))]
+        with attention_implementation("triton"):
+            function(*inputs).sum().backward()
+        grads.append([x.grad for x in inputs])
+    torch.testing.assert_close(*grads)
+
+
+def test_the_operators_describe_their_results_rightly():
+    tokens = [x.to(DEVICE).requires_grad_() for x in random_tokens((1, 2, 6, 4))]
+    more = (None, None, False, "candidate", None, None, "triton")
+    torch.library.opcheck(fused._forward, (*tokens, 3, False, 0.5, *more))
+
+
+def test_wrong_wishes_are_refused():
+    tokens = [x.to(DEVICE) for x in random_tokens((1, 1, 300, 4))]
+    with attention_implementation("triton"):
+        with pytest.raises(ValueError, match=r"torch.float64. Use float32, float16 or bfloat16"):
+            knn_attention(*(x.double() for x in tokens), 3)
+        with pytest.raises(ValueError, match=f"n_neighbors=300 exceeds the {MOST_SLOTS}"):
+            knn_attention(*tokens, 300)
+
+
+def test_it_is_the_choice_on_a_cuda_device():
+    if DEVICE == "cpu":
+        assert implementation_for(torch.zeros(1), 3) == "cpu"
+        return
+    assert implementation_for(torch.zeros(1, device=DEVICE), 3) == "triton"
+    assert implementation_for(torch.zeros(1, device=DEVICE), MOST_SLOTS + 1) == "plain"
+    assert implementation_for(torch.zeros(1, device=DEVICE).double(), 3) == "plain"
+
+
+def test_slots_are_sorted_by_key_with_empty_ones_last():
+    indices = torch.tensor([[[[2, 0], [2, -1]]], [[[1, 2], [0, -1]]]], dtype=torch.int32)
+    order, bounds = gpu._slots_by_key(indices, 3)
+    assert order.tolist() == [1, 0, 2, 6, 4, 5, 3, 7]
+    assert bounds.tolist() == [0, 1, 1, 3, 4, 5, 6]

@@ -1,0 +1,87 @@
+"""The Triton kernels: right under Triton's interpreter, and real code for the GPUs they are for."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearwise.functional import attention_implementation, knn_attention
+from nearwise.functional.tokens import implementation
+
+HERE = Path(__file__).parent
+has_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+
+def run(*command, **variables):
+    """Run Python in a process of its own: Triton reads TRITON_INTERPRET when it is imported."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**environment, **variables},
+        cwd=HERE.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@has_triton
+def test_the_kernels_equal_the_reference():
+    interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
+    checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = run(*checks, HERE / "gpu_checks.py", **interpreted)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def compiled_cases(capability, cases, folder):
+    """Compile some cases of `compile_gpu.py`, all where none is named; what it tells of each."""
+    done = run(
+        HERE / "compile_gpu.py",
+        capability,
+        *cases,
+        PYTHONPATH=os.pathsep.join([str(HERE.parents[2]), *sys.path[1:]]),
+        TRITON_CACHE_DIR=str(folder),
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@has_triton
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_become_machine_code(capability, tmp_path):
+    compiled = compiled_cases(capability, ["bfloat16", "masks"], tmp_path)
+    assert len(compiled) == 2 * 3  # forward, and two backward
+    for one in compiled:
+        assert one["shared"] <= 99 * 1024, one  # what a block may have on every GPU since 8.0
+        assert one["spilled"] <= 64, one  # bytes a thread
+
+
+@pytest.mark.slow
+@has_triton
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_become_machine_code_in_all_cases(capability, tmp_path):
+    for one in compiled_cases(capability, [], tmp_path):
+        assert one["shared"] <= 99 * 1024, one
+        assert one["spilled"] <= 320, one
+
+
+def test_kernels_for_a_gpu_are_not_run_on_a_cpu():
+    if implementation.HAS_TRITON:
+        with (
+            attention_implementation("triton"),
+            pytest.raises(ValueError, match=r"lies on cpu\. Move it to a CUDA device"),
+        ):
+            knn_attention(*(torch.randn(1, 8, 4) for _ in range(3)), 3)
+
+
+def test_without_triton_its_extra_is_named(monkeypatch):
+    monkeypatch.setattr(implementation, "HAS_TRITON", False)
+    with pytest.raises(ImportError, match=r"pip install nearwise\[triton\]"):
+        attention_implementation("triton").__enter__()

@@ -16,7 +16,12 @@ from torch import Tensor, nn
 
 from nearwise.training.averaging import WeightAverage
 from nearwise.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from nearwise.training.engine_settings import EngineConfig, engine_optimizer, engine_rate
+from nearwise.training.engine_settings import (
+    EngineConfig,
+    autocast_to,
+    engine_optimizer,
+    engine_rate,
+)
 from nearwise.training.sampling import count_batches
 
 __all__ = ["BatchLoss", "EngineConfig", "EngineResult", "train_epochs"]
@@ -26,7 +31,6 @@ Evaluate = Callable[[int], dict[str, float]]
 Progress = Callable[[dict[str, Any]], None]
 
 _LOOK_EVERY = 50  # steps between looks at whether the loss is finite; each waits for the device
-_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -212,8 +216,7 @@ class _Run:
         """Take one step, and return what `batch_loss` reports."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        dtype = _DTYPES[self.config.precision]
-        with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
+        with autocast_to(self.device, self.config.precision):
             parts = self.batch_loss(rows, self.generator, step)
         if "loss" not in parts:
             raise ValueError(f"batch_loss must return a 'loss'; it returned {sorted(parts)}.")

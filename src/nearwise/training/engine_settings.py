@@ -11,6 +11,8 @@ from torch import nn
 from nearwise.training.schedule import learning_rate_factor, parameter_groups
 from nearwise.training.settings import refuse_unknown
 
+Precision = Literal["float32", "bfloat16", "float16"]
+_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BETTER = 1e-4  # relative; what counts as progress, as in torch's ReduceLROnPlateau
 
 
@@ -76,7 +78,7 @@ class EngineConfig(BaseModel):
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
 
     gradient_clip: float | None = Field(1.0, gt=0)
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Precision = "float32"
     compile: bool = False
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     ema_decay: float | None = Field(None, gt=0, lt=1)
@@ -91,6 +93,12 @@ class EngineConfig(BaseModel):
     def decides(self) -> dict[str, Any]:
         """Return the settings on which the result depends."""
         return self.model_dump(exclude={"compile", "compile_mode", "checkpoint_every"})
+
+
+def autocast_to(device: torch.device, precision: Precision) -> torch.autocast:
+    """Context in which modules compute in `precision`."""
+    dtype = _DTYPES[precision]
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def engine_optimizer(model: nn.Module, config: EngineConfig) -> torch.optim.Optimizer:

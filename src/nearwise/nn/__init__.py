@@ -10,6 +10,7 @@ from nearwise.nn.embedders import (
     TabularMLP,
 )
 from nearwise.nn.episodes import EpisodeAttention
+from nearwise.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
     contrastive,
@@ -31,7 +32,7 @@ from nearwise.nn.multi_head import (
 )
 from nearwise.nn.neighbor_attention import NeighborAttention
 from nearwise.nn.neighbor_head import HeadOutput, NeighborHead
-from nearwise.nn.neighborhood import Neighborhood, describe_neighborhood
+from nearwise.nn.neighborhood import Neighborhood, describe_neighborhood, pair_reliability
 from nearwise.nn.network import (
     NeighborNetwork,
     NetworkOutput,
@@ -96,6 +97,7 @@ __all__ = [
     "OperationCount",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
+    "PerceiverAutoencoder",
     "PiecewiseLinearEncoding",
     "Sampling",
     "SparseAttention",
@@ -109,6 +111,7 @@ __all__ = [
     "cluster_features",
     "cluster_ids",
     "contrastive",
+    "coordinate_grid",
     "count_operations",
     "describe_neighborhood",
     "euclidean",
@@ -117,10 +120,12 @@ __all__ = [
     "leave_self_out",
     "load_reference_layer",
     "load_reference_vit",
+    "make_perceiver",
     "margin_contrastive",
     "neighbor_probabilities",
     "neighbor_vote",
     "network_config",
+    "pair_reliability",
     "soft_binned_ece",
     "soft_cross_entropy",
     "soft_targets",

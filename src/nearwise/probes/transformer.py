@@ -198,7 +198,6 @@ class TransformerProbe(NetworkProbe):
             )
         if self.pooling not in ("mean", "attention"):
             raise ValueError(f'pooling={self.pooling!r} is neither "mean" nor "attention".')
-        self._token_width = X.shape[2]
         return TokenTransformer(
             X.shape[2],
             n_classes,
@@ -211,10 +210,11 @@ class TransformerProbe(NetworkProbe):
 
     def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
         checked = super()._checked(X, y, reset=reset)
-        if not reset and checked.shape[2] != self._token_width:
-            raise ValueError(
-                f"X has tokens of width {checked.shape[2]}; {self._token_width} was fitted on."
-            )
+        width = (checked if y is None else checked[0]).shape[2]
+        if reset:
+            self._token_width = width
+        elif width != self._token_width:
+            raise ValueError(f"X has tokens of width {width}; {self._token_width} was fitted on.")
         return checked
 
 

@@ -154,6 +154,12 @@ def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
         return StoredFeatures(np.asarray(loaded.X))
     if text == "features":
         raise ValueError(f"{loaded.name} holds images; name an encoder for them.")
+    if (Path(text) / "manifest.json").is_file():
+        from nearwise.cli.models import open_model
+        from nearwise.estimators.images import image_embedders
+        from nearwise.probes import EmbedderEncoder
+
+        return EmbedderEncoder(image_embedders(open_model(Path(text)))[0])
     height, width, channels = np.asarray(loaded.X).shape[1:]
     return load_encoder(text, (height, width), channels)
 

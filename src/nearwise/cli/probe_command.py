@@ -180,19 +180,14 @@ def _show_records(records: "list[Record]") -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1))
-    # told apart only where there is something to tell; encoder and probe always
+    # told apart only where there is something to tell; the probe always
     titles = ("encoder", "context", "pool", "probe")
-    shown = [
-        title
-        for title in titles
-        if title in ("encoder", "probe") or len({r[title] for r in records}) > 1
-    ]
+    shown = [title for title in titles if title == "probe" or len({r[title] for r in records}) > 1]
     for title in shown:
         table.add_column(title, no_wrap=title == "probe", overflow="fold")
     table.add_column("95 %", justify="right", no_wrap=True)
     for _, title, _, _ in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("us/row", justify="right", no_wrap=True)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for r in records:
         groups.setdefault(tuple(r[title] for title in titles), []).append(r)
@@ -202,9 +197,8 @@ def _show_records(records: "list[Record]") -> None:
         for name, _, scale, digits in _COLUMNS:
             values = [r[name] for r in rows if r[name] is not None]
             cells.append(f"{scale * _mean(values):.{digits}f}" if values else "-")
-        speed = f"{_mean([r['query_us'] for r in rows]):.0f}"
         named = [text for title, text in zip(titles, key, strict=True) if title in shown]
-        table.add_row(*named, f"{100 * low:.1f}-{100 * high:.1f}", *cells, speed)
+        table.add_row(*named, f"{100 * low:.1f}-{100 * high:.1f}", *cells)
     show(table)
 
 

@@ -42,6 +42,10 @@ class Probe(ClassifierMixin, BaseEstimator):
 
     def _training_rows(self, X: Any, y: Any) -> Rows:
         """Check the rows to fit on; sets `classes_` and `n_features_in_`."""
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
         X, y = self._checked(X, y=y, reset=True)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -75,7 +79,8 @@ class Probe(ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
         """Features as float32 of the width fitted on, and labels where given; finite."""
         options = {"reset": reset, "dtype": np.float32, "ensure_all_finite": False}
-        options["allow_nd"] = self.reads_tokens
+        if self.reads_tokens:  # which may be many, and are kept as they are stored
+            options |= {"allow_nd": True, "dtype": [np.float32, np.float16]}
         if y is None:
             checked = validate_data(self, X, **options)
         else:

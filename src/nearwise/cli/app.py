@@ -20,6 +20,7 @@ from nearwise.cli.fit_command import fit
 from nearwise.cli.manage_commands import add, inspect
 from nearwise.cli.predict_command import predict
 from nearwise.cli.report_command import report
+from nearwise.cli.vit_commands import vit
 
 app = typer.Typer(
     name="nearwise",
@@ -44,6 +45,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 for _panel, _group in _COMMANDS.items():
     for _command in _group:
         app.command(rich_help_panel=_panel, help=_flowing(_command.__doc__))(_command)
+app.add_typer(vit, rich_help_panel="Layers and representations")
 
 
 def _print_version(value: bool) -> None:

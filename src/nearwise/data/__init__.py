@@ -1,5 +1,6 @@
 """Data sets: one registry, tables in and out, images, splits, label noise and long tails."""
 
+from nearwise.data.contexts import Context
 from nearwise.data.corrupt import label_noise, long_tail
 from nearwise.data.dataset import Dataset
 from nearwise.data.describe import DatasetSummary, describe_dataset
@@ -13,6 +14,7 @@ from nearwise.data.split import hold_out, split_dataset
 from nearwise.data.tables import read_table, write_table
 
 __all__ = [
+    "Context",
     "Dataset",
     "DatasetSummary",
     "Episode",

@@ -10,6 +10,7 @@ from nearwise.nn.embedders import (
     TabularMLP,
 )
 from nearwise.nn.episodes import EpisodeAttention
+from nearwise.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
     contrastive,
@@ -91,6 +92,7 @@ __all__ = [
     "NetworkOutput",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
+    "PerceiverAutoencoder",
     "PiecewiseLinearEncoding",
     "Sampling",
     "SparseAttention",
@@ -104,6 +106,7 @@ __all__ = [
     "cluster_features",
     "cluster_ids",
     "contrastive",
+    "coordinate_grid",
     "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",
@@ -111,6 +114,7 @@ __all__ = [
     "leave_self_out",
     "load_reference_layer",
     "load_reference_vit",
+    "make_perceiver",
     "margin_contrastive",
     "neighbor_probabilities",
     "neighbor_vote",

@@ -19,12 +19,15 @@ from nearwise.training.encode import (
     predict_head,
     predict_neighbors,
 )
+from nearwise.training.engine import EngineConfig, EngineResult, train_epochs
 from nearwise.training.loop import TrainingResult, train_embedder
 from nearwise.training.rows import TrainingRows
 
 __all__ = [
     "Augmentation",
     "BackboneFeatures",
+    "EngineConfig",
+    "EngineResult",
     "HeadConfig",
     "HeadRows",
     "TrainConfig",
@@ -43,5 +46,6 @@ __all__ = [
     "predict_neighbors",
     "predict_with_head",
     "train_embedder",
+    "train_epochs",
     "train_head",
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearwise.memory.store import MANIFEST, read_folder, write_folder
 from nearwise.nn import NeighborNetwork, network_config
@@ -31,7 +31,7 @@ class TrainingState:
     best_epoch : int
         Epoch of the best held-out NLL; 0 is the untrained network.
     best_nll : float or None
-        Best held-out NLL.
+        Best held-out NLL, or lowest value of what else is monitored.
     waited : int
         Evaluations since the best one.
     finished : bool
@@ -76,7 +76,7 @@ def save_checkpoint(
     path: str | Path,
     fingerprint: str,
     state: TrainingState,
-    network: NeighborNetwork,
+    network: nn.Module,
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
     extra: dict[str, Tensor],
@@ -124,7 +124,7 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | Path,
     fingerprint: str,
-    network: NeighborNetwork,
+    network: nn.Module,
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
 ) -> tuple[TrainingState, dict[str, Tensor]] | None:

@@ -1,0 +1,185 @@
+"""Sizes of a Perceiver autoencoder, and the presets by name."""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from nearwise.nn.field.fourier import default_scale
+
+
+@dataclass(frozen=True)
+class PerceiverConfig:
+    """What a `PerceiverAutoencoder` is made of; saved with its weights.
+
+    Parameters
+    ----------
+    image_size : (int, int), default=(32, 32)
+        Height and width that the scale of the Fourier features is meant for.
+    channels : int, default=3
+    latent_dims : tuple of int, default=(256, 384, 512)
+        Width of the latent tokens in each cascaded stage; even.
+    num_latents : int, default=256
+        Tokens in each stage.
+    cross_heads, self_heads, head_dim : int, default=4, 8, 128
+        Of the attention to the image (and of the decoder), of the attention among tokens, and of
+        both. Heads times their width need not be the width of the tokens.
+    num_process_layers : int, default=4
+        Layers behind the stages.
+    fourier_features : int, default=96
+        Frequencies of the coordinates.
+    fourier_scale : float or None, default=None
+        Their deviation; None makes neighboring pixels differ by about a radian in each axis.
+    pixel_mean, pixel_std : float, default=0.5, 0.5
+        Images in [0, 1] are normalised by these inside the model.
+    num_neighbors : int or None, default=None
+        Latent tokens nearest in the image that a decoded point attends to; None is all. Needs
+        (and sets, if None) `latent_grid`.
+    latent_grid : (int, int) or None, default=None
+        Rows and columns on which the tokens have their places; None gives them none.
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive or sizes do not fit each other.
+    """
+
+    image_size: tuple[int, int] = (32, 32)
+    channels: int = 3
+    latent_dims: tuple[int, ...] = (256, 384, 512)
+    num_latents: int = 256
+    cross_heads: int = 4
+    self_heads: int = 8
+    head_dim: int = 128
+    num_process_layers: int = 4
+    fourier_features: int = 96
+    fourier_scale: float | None = None
+    pixel_mean: float = 0.5
+    pixel_std: float = 0.5
+    num_neighbors: int | None = None
+    latent_grid: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "latent_dims", "latent_grid"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, tuple(value))
+        for name in (
+            "channels", "num_latents", "cross_heads", "self_heads", "head_dim", "fourier_features",
+            "pixel_std",
+        ):  # fmt: skip
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive.")
+        if len(self.image_size) != 2 or min(self.image_size) < 1:
+            raise ValueError(f"image_size={self.image_size} must be (height, width).")
+        if self.num_process_layers < 0:
+            raise ValueError(f"num_process_layers={self.num_process_layers} must not be negative.")
+        if self.fourier_scale is not None and not self.fourier_scale > 0:
+            raise ValueError(f"fourier_scale={self.fourier_scale} must be positive, or None.")
+        if self.num_neighbors is not None:
+            self._check_neighbors(self.num_neighbors)
+        self._check_latents()
+
+    def _check_neighbors(self, num_neighbors: int) -> None:
+        if not 1 <= num_neighbors <= self.num_latents:
+            raise ValueError(
+                f"num_neighbors={num_neighbors} must lie between 1 and num_latents="
+                f"{self.num_latents}."
+            )
+        if self.latent_grid is None:
+            object.__setattr__(self, "latent_grid", _squarest(self.num_latents))
+
+    def _check_latents(self) -> None:
+        if not self.latent_dims or any(dim < 2 for dim in self.latent_dims):
+            raise ValueError(f"latent_dims={self.latent_dims} must name a width for each stage.")
+        divisor = 2 if self.latent_grid is None else 4
+        odd = [dim for dim in self.latent_dims if dim % divisor]
+        if odd:
+            raise ValueError(
+                f"latent_dims={self.latent_dims}: the positions of tokens need widths that "
+                f"{divisor} divides; {odd[0]} is not one."
+            )
+        if self.latent_grid is not None and math.prod(self.latent_grid) != self.num_latents:
+            raise ValueError(
+                f"latent_grid={self.latent_grid} has {math.prod(self.latent_grid)} places for "
+                f"num_latents={self.num_latents} tokens."
+            )
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Deviations of the frequencies along y and x."""
+        height, width = self.image_size
+        if self.fourier_scale is not None:
+            return self.fourier_scale, self.fourier_scale
+        return default_scale(height), default_scale(width)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON has them."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a config of settings as JSON has them.
+
+        Raises
+        ------
+        ValueError
+            If a setting is not known.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+                raise ValueError(f"Unknown setting {name!r} of a Perceiver. {hint}")
+        return cls(**values)
+
+    def differences(self, other: "PerceiverConfig") -> list[str]:
+        """Say setting by setting what another config has otherwise."""
+        mine, theirs = self.as_dict(), other.as_dict()
+        return [f"{k} is {mine[k]}, not {theirs[k]}" for k in mine if mine[k] != theirs[k]]
+
+
+_SMALL: dict[str, Any] = {
+    "latent_dims": (128, 192, 256), "cross_heads": 4, "self_heads": 4, "head_dim": 64,
+}  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "original": {"fourier_scale": 15.0},
+    "S": {**_SMALL, "num_latents": 128},
+    "S64": {**_SMALL, "num_latents": 64},
+    "digits": {
+        "latent_dims": (32, 48, 64), "num_latents": 16, "cross_heads": 2, "self_heads": 2,
+        "head_dim": 16, "num_process_layers": 2, "fourier_features": 16,
+    },
+}  # fmt: skip
+
+
+def perceiver_config(
+    preset: str,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    **changes: Any,
+) -> PerceiverConfig:
+    """Return a preset for some images; see `make_perceiver`."""
+    if preset not in PRESETS:
+        close = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.3)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"Unknown preset {preset!r}; known: {', '.join(PRESETS)}.{hint}")
+    usual = ((8, 8), 1) if preset == "digits" else ((32, 32), 3)
+    size = usual[0] if image_size is None else image_size
+    return PerceiverConfig.from_dict(
+        {
+            **PRESETS[preset],
+            "image_size": (size, size) if isinstance(size, int) else size,
+            "channels": usual[1] if channels is None else channels,
+            **changes,
+        }
+    )
+
+
+def _squarest(n: int) -> tuple[int, int]:
+    """Rows and columns of the grid of n places that is nearest to a square."""
+    rows = max(r for r in range(1, math.isqrt(n) + 1) if n % r == 0)
+    return rows, n // rows

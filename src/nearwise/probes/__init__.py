@@ -1,0 +1,39 @@
+"""What frozen features hold: encoders, feature sets, and probes that read them."""
+
+from nearwise.probes.base import Probe
+from nearwise.probes.catalog import PROBES, make_probe
+from nearwise.probes.encoder import Encoder
+from nearwise.probes.encoders import FunctionEncoder, Patches, Pixels, RandomInit, SparsePoints
+from nearwise.probes.evaluate import evaluate
+from nearwise.probes.features import FeatureSet, extract_features
+from nearwise.probes.knn import KNNProbe
+from nearwise.probes.linear import LinearProbe
+from nearwise.probes.paired import paired_differences
+from nearwise.probes.pooling import pool_tokens
+from nearwise.probes.probe_data import LabeledImages, ProbeData, probe_data
+from nearwise.probes.records import read_records
+from nearwise.probes.stored import StoredFeatures
+
+__all__ = [
+    "PROBES",
+    "Encoder",
+    "FeatureSet",
+    "FunctionEncoder",
+    "KNNProbe",
+    "LabeledImages",
+    "LinearProbe",
+    "Patches",
+    "Pixels",
+    "Probe",
+    "ProbeData",
+    "RandomInit",
+    "SparsePoints",
+    "StoredFeatures",
+    "evaluate",
+    "extract_features",
+    "make_probe",
+    "paired_differences",
+    "pool_tokens",
+    "probe_data",
+    "read_records",
+]

@@ -1,0 +1,123 @@
+"""What all probes share: checks of rows and labels, and the rows that choices are made on."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nearwise.data import hold_out
+from nearwise.probes.features import refuse_not_finite
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.int64]
+Validation = tuple[ArrayLike, ArrayLike]
+
+
+class Rows(NamedTuple):
+    """Features (n, D) or (n, L, D) and class positions (n,)."""
+
+    X: Floats
+    codes: Codes
+
+
+class Probe(ClassifierMixin, BaseEstimator):
+    """Base of the probes: a scikit-learn classifier of frozen features.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Sorted.
+    n_features_in_ : int
+        Width of a row; of a token where tokens are read.
+    choice_ : dict
+        What was chosen on rows that were not fitted on, and their NLL.
+    """
+
+    reads_tokens = False
+
+    def _training_rows(self, X: Any, y: Any) -> Rows:
+        """Check the rows to fit on; sets `classes_` and `n_features_in_`."""
+        X, y = self._checked(X, y=y, reset=True)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y holds one class, {self.classes_.tolist()[0]!r}. A probe needs two or more."
+            )
+        return Rows(X, codes.astype(np.int64))
+
+    def _other_rows(self, validation: Validation) -> Rows:
+        """Check rows that choices are made on; their labels must be known."""
+        X, y = self._checked(validation[0]), np.asarray(validation[1])
+        if y.shape != (len(X),):
+            raise ValueError(
+                f"The validation rows have {len(X)} features and labels of shape {y.shape}. Pass "
+                "one label a row."
+            )
+        codes = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
+        strange = np.flatnonzero(self.classes_[codes] != y)
+        if len(strange):
+            raise ValueError(
+                f"{len(strange)} validation rows have labels that no training row has, first "
+                f"{y[strange[0]].item()!r}. Add training rows of that class, or leave these out."
+            )
+        return Rows(X, codes.astype(np.int64))
+
+    def _query(self, X: Any) -> Floats:
+        check_is_fitted(self)
+        return self._checked(X)
+
+    def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
+        """Features as float32 of the width fitted on, and labels where given; finite."""
+        options = {"reset": reset, "dtype": np.float32, "ensure_all_finite": False}
+        options["allow_nd"] = self.reads_tokens
+        if y is None:
+            checked = validate_data(self, X, **options)
+        else:
+            checked, y = validate_data(self, X, y, **options)
+        if self.reads_tokens and checked.ndim != 3:
+            raise ValueError(
+                f"X has shape {checked.shape}; {type(self).__name__} reads tokens. Reshape your "
+                "data to (n, L, D), as extract_features(..., pool=None) gives them."
+            )
+        refuse_not_finite(checked, "X")
+        return checked if y is None else (checked, y)
+
+    def predict(self, X: Any = None) -> NDArray[Any]:
+        """Most probable classes, (n,); arguments as for `predict_proba`."""
+        proba = self.predict_proba() if X is None else self.predict_proba(X)
+        named: NDArray[Any] = self.classes_[proba.argmax(axis=1)]
+        return named
+
+    def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
+        """Class probabilities, (n, n_classes), in the order of `classes_`."""
+        raise NotImplementedError
+
+    def _seed(self) -> int:
+        """Draw a seed from `random_state`."""
+        state = check_random_state(getattr(self, "random_state", None))
+        return int(state.randint(np.iinfo(np.int32).max))
+
+
+def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Divide rows into those fitted on and those choices are made on, each class in proportion."""
+    fitted, held = hold_out(rows.codes, share, seed)
+    return Rows(rows.X[fitted], rows.codes[fitted]), Rows(rows.X[held], rows.codes[held])
+
+
+def mean_nll(proba: NDArray[Any], codes: Codes) -> float:
+    """NLL in nats; a probability below 1e-7 counts as that much."""
+    of_truth = proba[np.arange(len(codes)), codes]
+    return float(-np.log(np.maximum(of_truth, 1e-7)).mean())
+
+
+def resolved_device(device: str | torch.device) -> torch.device:
+    """Device of that name; "auto" is a GPU where there is one."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)

@@ -1,0 +1,63 @@
+"""Probes by name, as `evaluate` and the command line know them."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nearwise.probes.base import Probe
+from nearwise.probes.knn import KNNProbe
+from nearwise.probes.linear import LinearProbe
+
+Maker = Callable[[int, str, Mapping[str, Any]], Probe]
+
+
+def _knn(**options: Any) -> Maker:
+    return lambda seed, device, meta: KNNProbe(device=device, random_state=seed, **options)
+
+
+def _linear(seed: int, device: str, meta: Mapping[str, Any]) -> Probe:
+    return LinearProbe(device=device, random_state=seed)
+
+
+PROBES: dict[str, Maker] = {
+    "knn": _knn(),
+    "knn-l2": _knn(metric="l2"),
+    "knn-distance": _knn(weights="distance"),
+    "knn-softmax": _knn(weights="softmax"),
+    "knn-val": _knn(weights="softmax", n_neighbors="val", temperature="val"),
+    "linear": _linear,
+}
+"""Each takes a seed, a device and what is known of the features."""
+
+
+def check_probe_names(names: Sequence[str]) -> None:
+    """Refuse a name that no probe has, with the nearest that one has."""
+    for name in names:
+        if name not in PROBES:
+            close = difflib.get_close_matches(name, PROBES, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"Unknown probe {name!r}.{hint} Known: {', '.join(PROBES)}.")
+
+
+def make_probe(
+    name: str, *, seed: int = 0, device: str = "cpu", meta: Mapping[str, Any] | None = None
+) -> Probe:
+    """Make an unfitted probe.
+
+    Parameters
+    ----------
+    name : str
+        One of `PROBES`.
+    seed : int, default=0
+    device : str, default="cpu"
+    meta : mapping, optional
+        Of the `FeatureSet` it shall read: tokens in an order that means something get a position
+        embedding.
+
+    Raises
+    ------
+    ValueError
+        If the name is not known.
+    """
+    check_probe_names([name])
+    return PROBES[name](seed, device, meta or {})

@@ -1,0 +1,231 @@
+"""KNNProbe: what the nearest training features say about a test feature."""
+
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from nearwise.functional import Metric, aggregate_labels, distance_weights, uniform_weights
+from nearwise.memory import IndexName, NeighborIndex, make_index
+from nearwise.probes.base import Codes, Probe, Validation, mean_nll, resolved_device
+
+Weights = Literal["uniform", "distance", "softmax", "attention"]
+ProbeMetric = Literal["cosine", "l2"]
+METRICS: dict[str, Metric] = {"cosine": "cosine", "l2": "euclidean"}
+SIZES = (1, 5, 10, 20, 50, 100, 200)
+TEMPERATURES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.2, 0.5)
+_JUDGED = 2000  # training rows that choices are made on, where no validation rows are given
+
+
+class KNNProbe(Probe):
+    """Classify features by a vote of their nearest training features.
+
+    Parameters
+    ----------
+    n_neighbors : int or "val", default=20
+        "val" takes the size with the lowest NLL among 1, 5, 10, 20, 50, 100, 200.
+    weights : {"uniform", "distance", "softmax", "attention"}, default="uniform"
+        Votes: equal; by the inverse of the distance, as in scikit-learn; by
+        ``softmax(-distance / temperature)``, which for "cosine" is DINO's
+        ``softmax(similarity / temperature)``; or by an attention head that learns whom to trust
+        among these same neighbors.
+    metric : {"cosine", "l2"}, default="cosine"
+    temperature : float or "val", default=0.07
+        Positive; of "softmax", in the unit of the distance.
+    index : str, default="auto"
+        Which `nearwise.memory` index searches: "auto" is exact below 100,000 rows.
+    device : str, default="cpu"
+        Where neighbors are sought: "cpu", "cuda", "auto".
+    random_state : int, RandomState or None, default=None
+        Of the attention head, and of the training rows that choices are made on.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, choice_
+        As for every probe; `choice_` holds n_neighbors and temperature.
+
+    References
+    ----------
+    Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021 (k 20,
+    cosine, T 0.07).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> KNNProbe(1).fit(X, ["a", "a", "b", "b"]).predict([[0.8, 0.1]]).tolist()
+    ['a']
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int | Literal["val"] = 20,
+        *,
+        weights: Weights = "uniform",
+        metric: ProbeMetric = "cosine",
+        temperature: float | Literal["val"] = 0.07,
+        index: IndexName = "auto",
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.weights = weights
+        self.metric = metric
+        self.temperature = temperature
+        self.index = index
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
+        """Remember rows.
+
+        Parameters
+        ----------
+        X : array of shape (n, D)
+        y : array of shape (n,)
+        validation : (array (m, D), array (m,)), optional
+            Rows that "val" choices and the attention head are made on; they do not vote. Without
+            them, training rows are used, each left out of its own neighbors.
+
+        Raises
+        ------
+        ValueError
+            If rows, labels or settings do not fit.
+        """
+        self._check_settings()
+        rows = self._training_rows(X, y)
+        self._keys, self._codes = torch.from_numpy(rows.X), torch.from_numpy(rows.codes)
+        if isinstance(self.n_neighbors, (int, np.integer)) and self.n_neighbors > len(rows.X):
+            raise ValueError(
+                f"n_neighbors={self.n_neighbors} exceeds the {len(rows.X)} training rows. Lower "
+                "n_neighbors or add rows."
+            )
+        self.index_ = make_probe_index(self._keys, self.metric, self.index, self.device)
+        self.choice_: dict[str, Any] = {
+            "n_neighbors": self.n_neighbors,
+            "temperature": self.temperature,
+        }
+        if "val" in (self.n_neighbors, self.temperature):
+            self._choose(validation)
+        self.attention_ = None
+        if self.weights == "attention":
+            self._fit_attention(X, y, validation)
+        return self
+
+    def _check_settings(self) -> None:
+        if self.weights not in get_args(Weights):
+            raise ValueError(f"weights={self.weights!r} is none of {', '.join(get_args(Weights))}.")
+        if self.metric not in METRICS:
+            raise ValueError(f"metric={self.metric!r} is none of {', '.join(METRICS)}.")
+        k, temperature = self.n_neighbors, self.temperature
+        if k != "val" and (isinstance(k, (str, bool)) or int(k) != k or k < 1):
+            raise ValueError(f'n_neighbors={k!r} is neither a positive integer nor "val".')
+        if temperature != "val" and (isinstance(temperature, str) or not temperature > 0):
+            raise ValueError(f'temperature={temperature!r} is neither positive nor "val".')
+
+    def _choose(self, validation: Validation | None) -> None:
+        """Set the size and temperature of the lowest NLL, from one search."""
+        n = len(self._codes)
+        sizes = [k for k in SIZES if k < n] if self.n_neighbors == "val" else [self.n_neighbors]
+        temperatures = TEMPERATURES if self.temperature == "val" else (self.temperature,)
+        if self.weights != "softmax":
+            temperatures = temperatures[:1]
+        wanted = max(sizes)
+        if validation is None:
+            some = np.random.default_rng(self._seed()).permutation(n)[:_JUDGED]
+            at = torch.from_numpy(np.sort(some))
+            found = self.index_.search(self._keys[at], wanted, at)
+            truth = self._codes[at].numpy()
+        else:
+            rows = self._other_rows(validation)
+            found = self.index_.search(torch.from_numpy(rows.X), wanted)
+            truth = rows.codes
+        scores = {
+            (k, t): mean_nll(self._vote(found.distances[:, :k], found.indices[:, :k], t), truth)
+            for k in sizes
+            for t in temperatures
+        }
+        k, t = min(scores, key=lambda pair: scores[pair])
+        self.choice_ = {"n_neighbors": k, "temperature": t, "nll": scores[k, t]}
+
+    def _fit_attention(self, X: Any, y: Any, validation: Validation | None) -> None:
+        from nearwise.probes.attention import AttentionProbe
+
+        self.attention_ = AttentionProbe(
+            self.choice_["n_neighbors"],
+            keys="features",
+            metric=self.metric,
+            index=self.index,
+            device=self.device,
+            random_state=self._seed(),
+        ).fit(X, y, validation)
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None
+    ) -> tuple[NDArray[np.float32], Codes]:
+        """Distances and training positions of the nearest rows, each (n, n_neighbors).
+
+        Parameters
+        ----------
+        X : array of shape (n, D), optional
+            None: the training rows, each without itself.
+        n_neighbors : int, optional
+            Those of the vote by default.
+        """
+        check_is_fitted(self)
+        k = self.choice_["n_neighbors"] if n_neighbors is None else n_neighbors
+        if X is None:
+            found = self.index_.search(self._keys, k, torch.arange(len(self._keys)))
+        else:
+            found = self.index_.search(torch.from_numpy(self._query(X)), k)
+        return found.distances.numpy(), found.indices.numpy()
+
+    def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
+        """Class probabilities, (n, n_classes).
+
+        Parameters
+        ----------
+        X : array of shape (n, D), optional
+            None: the training rows, each without itself (leave-one-out).
+        """
+        check_is_fitted(self)
+        if self.attention_ is not None:
+            return self.attention_.predict_proba(X)
+        distances, positions = self.kneighbors(X)
+        temperature = self.choice_["temperature"]
+        return self._vote(torch.from_numpy(distances), torch.from_numpy(positions), temperature)
+
+    def _vote(self, distances: Tensor, positions: Tensor, temperature: Any) -> NDArray[np.float64]:
+        distances = distances.double()
+        if self.weights == "softmax":
+            weights = distance_weights(distances, temperature)
+        elif self.weights == "distance":
+            weights = _inverse(distances)
+        else:
+            weights = uniform_weights(distances)
+        votes = aggregate_labels(weights, self._codes[positions], len(self.classes_))
+        proba: NDArray[np.float64] = votes.numpy()
+        return proba
+
+
+def make_probe_index(
+    keys: Tensor, metric: ProbeMetric, index: IndexName, device: str
+) -> NeighborIndex:
+    """Index of a probe's training features, on its device."""
+    place = resolved_device(device)
+    made = make_index(
+        index, METRICS[metric], len(keys), device=None if place.type == "cpu" else place
+    )
+    return made.fit(keys)
+
+
+def _inverse(distances: Tensor) -> Tensor:
+    """Weights by 1 / distance; where rows are at 0, they alone vote."""
+    exact = distances == 0
+    weights = torch.where(
+        exact.any(1, keepdim=True), exact.double(), 1 / distances.clamp_min(1e-300)
+    )
+    return weights / weights.sum(1, keepdim=True)

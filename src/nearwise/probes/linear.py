@@ -1,0 +1,202 @@
+"""LinearProbe: multinomial logistic regression, its penalty chosen on validation rows."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from nearwise.probes.base import Probe, Rows, Validation, held_out, mean_nll, resolved_device
+
+GRID = tuple(float(c) for c in np.logspace(-6, 4, 21))
+_WORSE = 3  # penalties in a row that raise the NLL before the search ends
+
+
+class LinearProbe(Probe):
+    """Logistic regression on standardised features.
+
+    At a given C it is what scikit-learn's `LogisticRegression` gives; it runs on a GPU too, and
+    goes through the penalties from strong to weak, each starting where the last one ended.
+
+    Parameters
+    ----------
+    C : float, sequence of float or "val", default="val"
+        Inverse strength of the penalty. Several, or "val" (21 from 1e-6 to 1e4), are tried on
+        validation rows, and the one with the lowest NLL is taken.
+    standardize : bool, default=True
+        Scale each feature to mean 0 and deviation 1 of the training rows.
+    max_iter : int, default=1000
+    tol : float, default=1e-5
+        Largest entry of the gradient of the mean loss at which the solver stops.
+    validation_fraction : float, default=0.1
+        Share of the rows held out for the choice where no validation rows are given; the fit is
+        then repeated on all.
+    device : str, default="cpu"
+    random_state : int, RandomState or None, default=None
+        Decides the rows held out.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, choice_
+        As for every probe; `choice_` holds C and the NLL of each C tried.
+    coef_ : ndarray of shape (n_classes, D)
+        Of the standardised features; with two classes both rows are there.
+    intercept_ : ndarray of shape (n_classes,)
+    mean_, scale_ : ndarray of shape (D,)
+    """
+
+    def __init__(
+        self,
+        C: float | Sequence[float] | Literal["val"] = "val",
+        *,
+        standardize: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-5,
+        validation_fraction: float = 0.1,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.C = C
+        self.standardize = standardize
+        self.max_iter = max_iter
+        self.tol = tol
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
+        """Fit.
+
+        Parameters
+        ----------
+        X : array of shape (n, D)
+        y : array of shape (n,)
+        validation : (array (m, D), array (m,)), optional
+            Rows to choose C on; they are not fitted on.
+
+        Raises
+        ------
+        ValueError
+            If rows, labels or settings do not fit.
+        """
+        grid = self._grid()
+        rows = self._training_rows(X, y)
+        if len(grid) == 1:
+            self.choice_: dict[str, Any] = {"C": grid[0]}
+        else:
+            if validation is None:
+                fitted, judged = held_out(rows, self.validation_fraction, self._seed())
+            else:
+                fitted, judged = rows, self._other_rows(validation)
+            best = self._choose(grid, fitted, judged)
+            if fitted is rows:
+                self.coef_, self.intercept_ = best
+                return self
+        self.coef_, self.intercept_ = self._fit(rows, [self.choice_["C"]])[-1]
+        return self
+
+    def _grid(self) -> list[float]:
+        if isinstance(self.C, str) and self.C != "val":
+            raise ValueError(f'C={self.C!r} is neither positive nor "val".')
+        grid = GRID if isinstance(self.C, str) else np.atleast_1d(np.asarray(self.C, float))
+        if not len(grid) or not all(np.isfinite(c) and c > 0 for c in grid):
+            raise ValueError(f'C={self.C!r} must be positive numbers, or "val".')
+        return sorted(float(c) for c in grid)
+
+    def _choose(self, grid: list[float], fitted: Rows, judged: Rows) -> tuple[Any, Any]:
+        """Try penalties from strong to weak until the NLL has risen for a while."""
+        scores: dict[float, float] = {}
+        best: tuple[Any, Any] | None = None
+        for c, weights in zip(grid, self._path(fitted, grid), strict=False):
+            proba = softmax(self._standardized(judged.X) @ weights[0].T + weights[1])
+            scores[c] = mean_nll(proba, judged.codes)
+            if scores[c] <= min(scores.values()):
+                best = weights
+            if list(scores.values()).index(min(scores.values())) < len(scores) - _WORSE:
+                break
+        assert best is not None  # the grid is not empty
+        chosen = min(scores, key=lambda c: scores[c])
+        self.choice_ = {"C": chosen, "nll": scores[chosen], "tried": list(scores.items())}
+        return best
+
+    def _fit(self, rows: Rows, grid: list[float]) -> list[tuple[Any, Any]]:
+        return list(self._path(rows, grid))
+
+    def _path(self, rows: Rows, grid: list[float]) -> Any:
+        """Weights (n_classes, D) and intercepts for each C, ascending."""
+        self.mean_ = rows.X.mean(axis=0, dtype=np.float64)
+        scale = rows.X.std(axis=0, dtype=np.float64)
+        self.scale_ = np.where(scale > 1e-12 * (1 + np.abs(self.mean_)), scale, 1.0)
+        if not self.standardize:
+            self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
+        place = resolved_device(self.device)
+        problem = _Logistic(self._standardized(rows.X), rows.codes, len(self.classes_), place)
+        start = np.zeros(problem.shape)
+        for c in grid:
+            start = problem.solve(c, start, self.max_iter, self.tol)
+            yield start[:, :-1].copy(), start[:, -1].copy()
+
+    def _standardized(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        ready: NDArray[np.float64] = (X - self.mean_) / self.scale_
+        return ready
+
+    def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
+        """Class probabilities of X (n, D), shape (n, n_classes)."""
+        return softmax(self._standardized(self._query(X)) @ self.coef_.T + self.intercept_)
+
+
+class _Logistic:
+    """The loss of multinomial logistic regression and its gradient, on a device."""
+
+    def __init__(
+        self, X: NDArray[np.float64], codes: NDArray[np.int64], n_classes: int, device: torch.device
+    ) -> None:
+        # Large products in float32: tol is far above the noise of a gradient over many rows.
+        small = X.size < 2e6
+        self.X = torch.as_tensor(X, dtype=torch.float64 if small else torch.float32, device=device)
+        self.codes = torch.from_numpy(codes).to(device)
+        self.shape = (n_classes, X.shape[1] + 1)
+        # One weight vector w of a binary model is the pair (w / 2, -w / 2), whose penalty is half.
+        self.factor = 2.0 if n_classes == 2 else 1.0
+
+    def solve(
+        self, c: float, start: NDArray[np.float64], max_iter: int, tol: float
+    ) -> NDArray[np.float64]:
+        """Weights with the intercepts as last column, (n_classes, D + 1)."""
+        decay = self.factor / (c * len(self.codes))
+        found = minimize(
+            self._loss,
+            start.ravel(),
+            args=(decay,),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-12, "maxcor": 20},
+        )
+        weights: NDArray[np.float64] = found.x.reshape(self.shape)
+        return weights
+
+    def _loss(self, flat: NDArray[np.float64], decay: float) -> tuple[float, NDArray[np.float64]]:
+        table = torch.from_numpy(flat.reshape(self.shape)).to(self.X)
+        weights, bias = table[:, :-1], table[:, -1]
+        log_proba = F.log_softmax(torch.addmm(bias, self.X, weights.T), dim=1)
+        loss = (
+            F.nll_loss(log_proba, self.codes).double()
+            + 0.5 * decay * weights.double().square().sum()
+        )
+        residual = log_proba.exp()
+        residual[torch.arange(len(residual), device=residual.device), self.codes] -= 1
+        residual /= len(residual)
+        slope = residual.T @ self.X + decay * weights
+        gradient: Tensor = torch.cat([slope, residual.sum(0)[:, None]], dim=1)
+        return float(loss), gradient.double().cpu().numpy().ravel()
+
+
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities of rows of scores."""
+    proba = np.exp(scores - scores.max(axis=1, keepdims=True))
+    proba /= proba.sum(axis=1, keepdims=True)
+    return proba

@@ -1,0 +1,85 @@
+"""StoredFeatures: features that were made elsewhere, as one more encoder to probe."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from nearwise.probes.encoder import digest_of
+from nearwise.probes.features import FeatureSet
+
+_PART_NAMES = (("train", "test"), ("X_train", "X_test"))
+_WHOLE_NAMES = ("X", "features", "embeddings")
+
+
+class StoredFeatures:
+    """One vector for each row of a data set.
+
+    Parameters
+    ----------
+    X : array of shape (n, D)
+        In the order of the data set, its training part first.
+    """
+
+    def __init__(self, X: ArrayLike) -> None:
+        self.X = np.asarray(X)
+        if self.X.ndim != 2 or not self.X.size:
+            raise ValueError(f"Stored features have shape {self.X.shape}. Pass (n, D).")
+
+    def fingerprint(self) -> str:
+        """Hash of the features."""
+        return f"stored:{digest_of(torch.from_numpy(np.ascontiguousarray(self.X)))}"
+
+    def take(self, rows: Any, labels: NDArray[Any]) -> FeatureSet:
+        """Features of some rows of the data set, with their labels.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer features than rows.
+        """
+        numbers = np.asarray(rows, dtype=np.int64)
+        if len(numbers) and numbers.max() >= len(self.X):
+            raise ValueError(
+                f"There are {len(self.X)} rows of stored features, and the data set has row "
+                f"{int(numbers.max())}. Give features of the same rows in the same order."
+            )
+        meta = {"pool": "stored", "context": "full", "tokens": 1, "parameters": None}
+        return FeatureSet(self.X[numbers].astype(np.float32), labels, numbers, meta)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "StoredFeatures":
+        """Read features from a file.
+
+        Parameters
+        ----------
+        path : path
+            npy of shape (n, D); or npz with an array "X" (or "features", "embeddings"), or with
+            "train" and "test" (or "X_train" and "X_test"), which are put after one another.
+
+        Raises
+        ------
+        ValueError
+            If the file holds none of these.
+        """
+        place = Path(path)
+        try:
+            loaded = np.load(place, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{place} is no npy or npz file of numbers: {error}") from error
+        if isinstance(loaded, np.ndarray):
+            return cls(loaded)
+        with loaded:
+            for name in _WHOLE_NAMES:
+                if name in loaded:
+                    return cls(loaded[name])
+            for names in _PART_NAMES:
+                if all(name in loaded for name in names):
+                    return cls(np.concatenate([loaded[name] for name in names]))
+            raise ValueError(
+                f"{place} holds {', '.join(loaded.files)}. Name the array of all rows X, or those "
+                "of the two parts train and test."
+            )

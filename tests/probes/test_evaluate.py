@@ -1,0 +1,207 @@
+"""evaluate: records, resuming, and paired differences."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from nearwise.data import load_dataset
+from nearwise.metrics import accuracy, evaluate_probabilities
+from nearwise.probes import (
+    KNNProbe,
+    LinearProbe,
+    Pixels,
+    RandomInit,
+    SparsePoints,
+    StoredFeatures,
+    evaluate,
+    extract_features,
+    paired_differences,
+    probe_data,
+    read_records,
+)
+from nearwise.probes.records import measure, packed, unpacked
+from tests.probes.cases import Convolution
+
+
+@pytest.fixture(scope="module")
+def data():
+    return probe_data(load_dataset("digits-images"), seed=0, limit=(400, 150))
+
+
+def without_times(records):
+    return [{k: v for k, v in r.items() if k not in ("fit_seconds", "query_us")} for r in records]
+
+
+def test_a_record_is_what_the_probe_alone_gives(data):
+    encoder = Pixels((8, 8), 1)
+    (record,) = evaluate({"pixels": encoder}, data, probes=["knn"], pools=["flatten"])
+    X, held, test = (
+        extract_features(encoder, p.images, p.labels, pool="flatten", rows=p.rows) for p in data
+    )
+    probe = KNNProbe(20).fit(X.X, X.y, validation=(held.X, held.y))
+    proba = probe.predict_proba(test.X)
+    assert record["accuracy"] == accuracy(test.y, proba)
+    assert record["nll"] == evaluate_probabilities(test.y, proba)["nll"]
+    hits = unpacked(record["correct"], record["n"])
+    assert np.array_equal(hits, probe.predict(test.X) == test.y)
+    low, high = record["intervals"]["accuracy"]
+    assert low < record["accuracy"] < high
+    assert (record["n"], record["n_train"], record["dims"], record["tokens"]) == (150, 360, 64, 64)
+
+
+def test_top5_counts_the_five_most_probable():
+    codes = np.arange(6)
+    proba = np.tile([0.3, 0.25, 0.2, 0.15, 0.1, 0.0], (6, 1))
+    assert measure(codes, proba)["top5"] == pytest.approx(5 / 6)
+    assert measure(codes[:2], np.eye(2))["top5"] is None
+
+
+def test_hits_are_kept_as_text():
+    flags = np.random.default_rng(0).random(37) < 0.5
+    assert np.array_equal(unpacked(packed(flags), 37), flags)
+
+
+def test_a_stopped_run_goes_on_and_ends_the_same(data, tmp_path):
+    encoders = {"pixels": Pixels((8, 8), 1), "conv": RandomInit(Convolution)}
+    options = {"probes": ["knn", "linear"], "contexts": ["full"], "pools": ["mean", "flatten"]}
+    whole = evaluate(encoders, data, **options)
+
+    def stop(what, done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(encoders, data, folder=tmp_path, progress=stop, **options)
+    assert len(read_records(tmp_path)) == 3
+    with (tmp_path / "records.jsonl").open("a") as file:
+        file.write('{"key": "half')  # killed in the middle of a line
+    began = []
+    again = evaluate(
+        encoders, data, folder=tmp_path, progress=lambda *step: began.append(step), **options
+    )
+    assert [done for _, done, _ in began] == [3, 4, 5, 6, 7, 8]
+    assert without_times(again) == without_times(whole)
+    assert without_times(read_records(tmp_path)) == without_times(whole)
+
+
+def test_another_encoder_of_the_same_name_is_measured_anew(data, tmp_path):
+    options = {"probes": ["knn"], "folder": tmp_path}
+    evaluate({"conv": RandomInit(Convolution)}, data, **options)
+    evaluate({"conv": RandomInit(Convolution, seed=1)}, data, **options)
+    evaluate({"conv": RandomInit(Convolution)}, data, **options)
+    assert len(read_records(tmp_path)) == 2
+
+
+def test_the_test_labels_change_no_choice(data):
+    wrong = data._replace(test=data.test._replace(labels=np.roll(data.test.labels, 1)))
+    options = {"probes": ["linear", "knn-val"], "pools": ["flatten"]}
+    one = evaluate({"pixels": Pixels((8, 8), 1)}, data, **options)
+    other = evaluate({"pixels": Pixels((8, 8), 1)}, wrong, **options)
+    assert [r["choice"] for r in one] == [r["choice"] for r in other]
+    assert one[0]["accuracy"] > other[0]["accuracy"] + 0.5
+
+
+def test_draws_are_of_partial_contexts_only(data):
+    records = evaluate(
+        {"points": SparsePoints((8, 8), 1)},
+        data,
+        probes=["knn"],
+        contexts=["full", "0.2"],
+        draws=[0, 1],
+        seeds=[0, 1],
+    )
+    assert [(r["context"], r["draw"], r["seed"]) for r in records] == [
+        ("full", 0, 0), ("full", 0, 1),
+        ("0.2", 0, 0), ("0.2", 0, 1), ("0.2", 1, 0), ("0.2", 1, 1),
+    ]  # fmt: skip
+
+
+def test_probes_and_features_of_ones_own(data):
+    X = load_digits().data
+    records = evaluate(
+        {"stored": StoredFeatures(X)},
+        data,
+        probes={"mine": KNNProbe(3, metric="l2"), "line": LinearProbe(C=0.1)},
+    )
+    assert [r["probe"] for r in records] == ["mine", "line"]
+    probe = KNNProbe(3, metric="l2").fit(X[data.train.rows], data.train.labels)
+    assert records[0]["accuracy"] == probe.score(X[data.test.rows], data.test.labels)
+
+
+def test_flatten_pca_is_fitted_on_training_rows(data):
+    options = {"probes": ["linear"], "pools": ["flatten-pca"]}
+    (record,) = evaluate({"pixels": Pixels((8, 8), 1)}, data, **options)
+    assert record["dims"] == 64
+    assert record["accuracy"] > 0.85
+
+
+def fake(probe, hits, encoder="a", seed=0, data="d", pool="mean"):
+    return {
+        "encoder": encoder, "probe": probe, "pool": pool, "context": "full", "draw": 0,
+        "seed": seed, "n": len(hits), "data": data, "correct": packed(np.array(hits, bool)),
+    }  # fmt: skip
+
+
+def test_a_paired_difference_is_narrower_than_unpaired_ones():
+    generator = np.random.default_rng(0)
+    base = generator.random(1000) < 0.7
+    better = base | (generator.random(1000) < 0.05)
+    (row,) = paired_differences(
+        [fake("knn", base), fake("attention", better)], by="probe", baseline="knn"
+    )
+    assert row["difference"] == pytest.approx(better.mean() - base.mean())
+    assert 0 < row["low"] < row["difference"] < row["high"]
+    assert row["high"] - row["low"] < 0.03  # two independent samples: 0.08
+    assert row["verdict"] == "higher"
+
+
+def test_differences_pair_seeds_and_rows_and_name_none_where_there_is_none():
+    generator = np.random.default_rng(1)
+    records = [
+        fake(probe, generator.random(500) < 0.6, seed=seed)
+        for probe in ("knn", "linear")
+        for seed in (0, 1, 2)
+    ]
+    (row,) = paired_differences(records, by="probe", baseline="knn")
+    assert row["runs"] == 3 and row["n"] == 500 and row["verdict"] == "none"
+    assert not paired_differences(
+        [fake("knn", [1, 0]), fake("linear", [1, 1], data="others")], by="probe", baseline="knn"
+    )
+
+
+def test_token_probes_are_paired_with_pooled_ones_and_encoders_with_encoders():
+    records = [
+        fake("knn", [1, 0, 1]),
+        fake("transformer", [1, 1, 1], pool="tokens"),
+        fake("knn", [0, 0, 1], encoder="b"),
+    ]
+    (row,) = paired_differences(records, by="probe", baseline="knn")
+    assert (row["pool"], row["baseline_pool"]) == ("tokens", "mean")
+    (row,) = paired_differences(records, by="encoder", baseline="a")
+    assert row["difference"] == pytest.approx(-1 / 3)
+    with pytest.raises(ValueError, match=r"No record has encoder 'c'. There are a, b"):
+        paired_differences(records, by="encoder", baseline="c")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"probes": ["knnn"]}, "Unknown probe 'knnn'. Did you mean 'knn'"),
+        ({"pools": ["mode"]}, "pool 'mode' is not known"),
+        ({"contexts": ["half"]}, "Context 'half'"),
+        ({"seeds": []}, "must not be empty"),
+    ],
+)
+def test_what_is_not_known_is_refused(data, options, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate({"pixels": Pixels((8, 8), 1)}, data, **options)
+
+
+def test_parts_must_fit():
+    x = np.zeros((4, 8, 8, 1), np.uint8)
+    with pytest.raises(ValueError, match="data has 2 parts"):
+        evaluate({"pixels": Pixels((8, 8), 1)}, [(x, [0, 1, 0, 1])] * 2)
+    with pytest.raises(ValueError, match="validation part has 4 images and 3 labels"):
+        evaluate(
+            {"pixels": Pixels((8, 8), 1)}, [(x, [0, 1, 0, 1]), (x, [0, 1, 0]), (x, [0, 1, 0, 1])]
+        )

@@ -1,0 +1,278 @@
+"""Features: what one image gives, the cache, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.data.contexts import Context
+from nearwise.probes import (
+    FeatureSet,
+    FunctionEncoder,
+    Patches,
+    Pixels,
+    RandomInit,
+    SparsePoints,
+    StoredFeatures,
+    extract_features,
+    pool_tokens,
+)
+from nearwise.probes.encoder import as_images, fingerprint_of
+from nearwise.training import Augmentation
+from tests.probes.cases import Convolution, images
+
+
+def small_encoders():
+    yield "pixels", Pixels((8, 8), 1)
+    yield "patches", Patches(4, (8, 8), 1)
+    yield "points", SparsePoints((8, 8), 1)
+    yield "random", RandomInit(Convolution)
+    yield "function", FunctionEncoder(lambda x: x.flatten(2).cumsum(2), torch.zeros(1, 1, 8, 8))
+
+
+ENCODERS = pytest.mark.parametrize(
+    ("name", "encoder"), [pytest.param(*pair, id=pair[0]) for pair in small_encoders()]
+)
+
+
+@ENCODERS
+@pytest.mark.parametrize("context", ["full", "0.3", "0.3:fixed"])
+def test_what_an_image_gives_depends_on_neither_batch_nor_order(name, encoder, context):
+    x = images(30, side=8)
+    if name == "random" and context != "full":
+        pytest.skip("a convolution sees no context")
+    order = np.random.default_rng(1).permutation(30)
+    options = {"pool": "flatten", "context": context}
+    one = extract_features(encoder, x, **options)
+    other = extract_features(encoder, x[order], rows=order, batch_size=7, **options)
+    assert np.allclose(one.X[order], other.X, atol=1e-6)
+    assert (other.index == order).all()
+
+
+def test_a_context_per_batch_does_depend_on_the_batch():
+    x = images(30)
+    one, other = (
+        extract_features(SparsePoints((6, 6), 1), x, context="0.3:batch", batch_size=size).X
+        for size in (30, 7)
+    )
+    assert not np.allclose(one, other)
+
+
+def test_another_draw_shows_other_points():
+    x = images(10)
+    draws = [
+        extract_features(Pixels((6, 6), 1), x, pool="flatten", context="0.3", draw=draw).X
+        for draw in (0, 1)
+    ]
+    assert ((draws[0] != 0) != (draws[1] != 0)).any()
+
+
+def test_pixels_and_patches_hold_the_image_and_points_their_places():
+    x = torch.rand(2, 3, 6, 4)
+    pixels = Pixels((6, 4), 3).encode(x)
+    assert torch.equal(pixels.transpose(1, 2).reshape(2, 3, 6, 4), x)
+    patches = Patches(2, (6, 4), 3).encode(x)
+    assert torch.equal(patches[1, 3].reshape(3, 2, 2), x[1, :, 2:4, 2:4])  # second row, second
+    points = SparsePoints((6, 4), 3).encode(x)
+    assert points[0, 0, :2].tolist() == [-1, -1]
+    assert points[0, 3, :2].tolist() == [1, -1]  # x first: the end of the first row
+    assert torch.equal(points[0, 4 * 2 + 1, 2:], x[0, :, 2, 1])
+
+
+def test_points_of_a_context_are_those_pixels_and_unseen_pixels_are_black():
+    x = torch.rand(1, 1, 3, 3) + 0.5
+    context = torch.tensor([[1, 5]])
+    assert torch.equal(SparsePoints((3, 3), 1).encode(x, context)[0, :, 2], x.flatten()[context[0]])
+    seen = Pixels((3, 3), 1).encode(x, context)[0, :, 0]
+    assert (seen > 0).nonzero().flatten().tolist() == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [("mean", [[2.0, 3.0]]), ("max", [[3.0, 4.0]]), ("flatten", [[1, 2, 3, 4]]), ("cls", [[1, 2]])],
+)
+def test_pooling(how, wanted):
+    tokens = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
+    assert pool_tokens(tokens, how).tolist() == wanted
+
+
+@pytest.mark.parametrize("killed_after", [1, 2])
+def test_a_killed_extraction_goes_on_where_it_was(tmp_path, killed_after):
+    x = images(40, side=8)
+    encoder = Convolution()
+    whole = extract_features(encoder, x, batch_size=1024).X
+
+    def stop(done, total):
+        if done >= killed_after * 2048:
+            raise KeyboardInterrupt
+
+    many = np.concatenate([x] * 150)  # 6,000 rows: three pieces
+    with pytest.raises(KeyboardInterrupt):
+        extract_features(encoder, many, batch_size=1024, cache=tmp_path, progress=stop)
+    encoder.calls = 0
+    again = extract_features(encoder, many, batch_size=1024, cache=tmp_path)
+    assert encoder.calls == 6 - 2 * killed_after
+    encoder.calls = 0
+    extract_features(encoder, many, batch_size=1024, cache=tmp_path)
+    assert encoder.calls == 0
+    assert np.allclose(again.X[:40], whole, atol=1e-6)
+
+
+def test_the_cache_tells_weights_images_contexts_and_settings_apart(tmp_path):
+    x = images(12, side=8)
+    encoder = RandomInit(Convolution)
+    other = RandomInit(Convolution, seed=1)
+
+    def folders(encoder=encoder, x=x, **options):
+        extract_features(encoder, x, cache=tmp_path, **options)
+        return len(list(tmp_path.iterdir()))
+
+    assert folders() == 1
+    assert folders(batch_size=5) == 2  # the pieces are others
+    assert folders() == 2
+    assert folders(other) == 3
+    assert folders(x=x[::-1]) == 4
+    assert folders(pool="max") == 5
+    assert folders(views=2) == 6
+    assert folders(dtype="float16") == 7
+
+
+def test_a_damaged_piece_is_computed_again(tmp_path):
+    x = images(12, side=8)
+    encoder = Convolution()
+    wanted = extract_features(encoder, x, cache=tmp_path).X
+    (file,) = tmp_path.glob("*/*/tensors-*")
+    file.write_bytes(b"torn")
+    with pytest.warns(UserWarning, match="computed again"):
+        found = extract_features(encoder, x, cache=tmp_path).X
+    assert np.array_equal(found, wanted)
+
+
+def test_a_trained_encoder_is_left_in_its_mode_and_run_in_eval_mode():
+    encoder = Convolution().train()
+    seen = []
+    encoder.register_forward_hook(lambda *_: None)
+    original = encoder.encode
+    encoder.encode = lambda x, context=None: (seen.append(encoder.training), original(x))[1]
+    extract_features(encoder, images(4, side=8))
+    assert seen == [False] and encoder.training
+
+
+def test_views_are_of_training_rows_and_repeat():
+    x = images(10, side=8)
+    options = {"pool": "flatten", "views": 3}
+    one = extract_features(Pixels((8, 8), 1), x, np.arange(10), **options)
+    other = extract_features(
+        Pixels((8, 8), 1), x[5:], np.arange(5, 10), rows=np.arange(5, 10), batch_size=2, **options
+    )
+    assert one.X.shape == (30, 64) and one.index.tolist() == list(range(10)) * 3
+    assert np.array_equal(one.X[:10], extract_features(Pixels((8, 8), 1), x, pool="flatten").X)
+    assert not np.array_equal(one.X[10:20], one.X[:10])
+    for view in range(3):
+        assert np.array_equal(one.X[10 * view + 5 : 10 * view + 10], other.X[5 * view :][:5])
+    assert one.y.tolist() == list(range(10)) * 3
+
+
+def test_views_are_crops_and_flips_only():
+    with pytest.raises(ValueError, match="crops and flips only"):
+        extract_features(
+            Pixels((6, 6), 1), images(3), views=2, augmentation=Augmentation(rotation=10)
+        )
+
+
+def test_both_layouts_and_types_of_images_are_understood():
+    x = images(5, side=6, channels=3)
+    as_float = x.astype(np.float32).transpose(0, 3, 1, 2) / 255
+    encoder = Pixels((6, 6), 3)
+    one = extract_features(encoder, x, pool="flatten").X
+    assert np.allclose(one, extract_features(encoder, as_float, pool="flatten").X)
+    assert as_images(images(2, 5)[..., 0]).shape == (2, 1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.zeros((3, 6, 6, 4), np.uint8), "1 or 3 channels"),
+        (np.full((3, 1, 6, 6), -0.5, np.float32), r"must lie in \[0, 1\]"),
+        (np.full((3, 1, 6, 6), np.nan, np.float32), r"must lie in \[0, 1\]"),
+        (np.zeros((3, 1, 6, 6), np.int64), "dtype"),
+    ],
+)
+def test_bad_images_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        extract_features(Pixels((6, 6), 1), bad)
+
+
+class Wrong:
+    token_dim, num_tokens = 4, 3
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def encode(self, x, context=None):
+        return self.tokens
+
+
+@pytest.mark.parametrize(
+    "tokens", [torch.zeros(5, 3, 9), torch.zeros(5, 2, 4), torch.zeros(5, 4), torch.zeros(1, 3, 4)]
+)
+def test_an_encoder_that_returns_another_shape_is_refused(tokens):
+    with pytest.raises(ValueError, match=r"returned shape .* and \(5, 3, 4\) was announced"):
+        extract_features(Wrong(tokens), images(5))
+
+
+def test_nan_features_are_refused_with_their_rows():
+    tokens = torch.zeros(5, 3, 4)
+    tokens[[1, 4], 2, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"2 of 5 rows of features .*: rows 1, 4"):
+        extract_features(Wrong(tokens), images(5))
+
+
+def test_labels_of_another_length_are_refused():
+    with pytest.raises(ValueError, match=r"labels have shape \(4,\) for 5 images"):
+        extract_features(Pixels((6, 6), 1), images(5), np.zeros(4))
+    with pytest.raises(ValueError, match="y has 4 rows and X has 5"):
+        FeatureSet(np.zeros((5, 2)), np.zeros(4))
+
+
+def test_options_that_do_not_fit_are_refused():
+    encoder, x = Pixels((6, 6), 1), images(3)
+    with pytest.raises(ValueError, match="no token of the whole image"):
+        extract_features(encoder, x, pool="cls")
+    with pytest.raises(ValueError, match="pool='median' is not known"):
+        extract_features(encoder, x, pool="median")
+    with pytest.raises(ValueError, match="leaves no point"):
+        extract_features(encoder, x, context=Context("per-image", 0.001))
+    with pytest.raises(ValueError, match="do not fill images"):
+        Patches(4, (6, 6), 1)
+    with pytest.raises(ValueError, match="Return a Tensor of shape"):
+        FunctionEncoder(lambda x: x, torch.zeros(1, 1, 6, 6))
+
+
+def test_random_init_is_decided_by_its_seed_and_leaves_torch_as_it_was():
+    before = torch.get_rng_state()
+    one, same, other = (RandomInit(Convolution, seed) for seed in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
+
+
+def test_two_functions_are_told_apart_by_what_they_give():
+    x = as_images(images(4))
+    example = torch.zeros(1, 1, 6, 6)
+    one, same, other = (
+        FunctionEncoder(lambda x, k=k: x.flatten(2) * k, example) for k in (1.0, 1.0, 2.0)
+    )
+    assert fingerprint_of(one, x) == fingerprint_of(same, x) != fingerprint_of(other, x)
+
+
+def test_stored_features_are_read_from_files(tmp_path):
+    X = np.arange(12.0).reshape(6, 2)
+    np.save(tmp_path / "whole.npy", X)
+    np.savez(tmp_path / "parts.npz", train=X[:4], test=X[4:])
+    np.savez(tmp_path / "strange.npz", a=X)
+    for name in ("whole.npy", "parts.npz"):
+        stored = StoredFeatures.read(tmp_path / name)
+        assert stored.take([5, 0], np.array([1, 2])).X.tolist() == [[10, 11], [0, 1]]
+    with pytest.raises(ValueError, match="Name the array of all rows X"):
+        StoredFeatures.read(tmp_path / "strange.npz")
+    with pytest.raises(ValueError, match="6 rows of stored features, and the data set has row 9"):
+        stored.take([9], np.array([1]))

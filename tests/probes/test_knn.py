@@ -1,0 +1,173 @@
+"""KNNProbe and LinearProbe against independent ones."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
+
+from nearwise.probes import KNNProbe, LinearProbe
+from tests.probes.cases import blobs
+
+SKLEARN = {"cosine": "cosine", "l2": "euclidean"}
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("weights", ["uniform", "distance"])
+@pytest.mark.parametrize("k", [1, 7, 200])
+def test_knn_votes_as_scikit_learn_does(metric, weights, k):
+    X, y = blobs(200)
+    query = np.concatenate([blobs(60, seed=1)[0], X[:5]])  # rows at distance 0 among them
+    ours = KNNProbe(k, weights=weights, metric=metric).fit(X, y)
+    theirs = KNeighborsClassifier(k, weights=weights, metric=SKLEARN[metric], algorithm="brute")
+    if metric == "cosine" and weights == "distance":
+        query = query[:60]  # scikit-learn's cosine of equal rows is 1e-8, ours is 0
+    proba = theirs.fit(X.astype(np.float64), y).predict_proba(query.astype(np.float64))
+    assert np.allclose(ours.predict_proba(query), proba, atol=1e-5)
+
+
+def softmax_loop(X, codes, query, k, temperature, n_classes):
+    """Temperature softmax as a loop."""
+    out = np.zeros((len(query), n_classes))
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    for i, row in enumerate(query / np.linalg.norm(query, axis=1, keepdims=True)):
+        similarity = unit @ row
+        nearest = sorted(range(len(X)), key=lambda j: -similarity[j])[:k]
+        weights = [np.exp((similarity[j] - similarity[nearest[0]]) / temperature) for j in nearest]
+        for j, weight in zip(nearest, weights, strict=True):
+            out[i, codes[j]] += weight / sum(weights)
+    return out
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.07, 1.0])
+def test_softmax_votes_are_those_of_a_loop(temperature):
+    X, y = blobs(80)
+    query = blobs(20, seed=1)[0]
+    codes = np.unique(y, return_inverse=True)[1]
+    probe = KNNProbe(10, weights="softmax", temperature=temperature).fit(X, y)
+    wanted = softmax_loop(X.astype(float), codes, query.astype(float), 10, temperature, 3)
+    assert np.allclose(probe.predict_proba(query), wanted, atol=1e-5)
+
+
+def test_leave_one_out_never_sees_its_own_label():
+    X, y = blobs(60)
+    X = np.repeat(X, 2, axis=0)  # exact copies must not let a row find itself
+    y = np.repeat(y, 2)
+    before = KNNProbe(5).fit(X, y).predict_proba()
+    changed = y.copy()
+    changed[10] = "cow" if y[10] != "cow" else "ant"
+    assert np.array_equal(KNNProbe(5).fit(X, changed).predict_proba()[10], before[10])
+    _, positions = KNNProbe(5).fit(X, y).kneighbors()
+    assert not (positions == np.arange(120)[:, None]).any()
+
+
+def test_choices_are_made_on_validation_rows_or_by_leave_one_out():
+    X, y = blobs(300, spread=2.5)
+    held = blobs(100, seed=1, spread=2.5)
+    probe = KNNProbe("val", weights="softmax", temperature="val").fit(X, y, validation=held)
+    chosen = probe.choice_["n_neighbors"]
+    nll = {}
+    for k in (1, 5, 10, 20, 50, 100, 200):
+        for t in (0.01, 0.07, 0.5):
+            one = KNNProbe(k, weights="softmax", temperature=t).fit(X, y)
+            proba = one.predict_proba(held[0])
+            codes = np.searchsorted(one.classes_, held[1])
+            nll[k, t] = -np.log(proba[np.arange(100), codes].clip(1e-7)).mean()
+    assert probe.choice_["nll"] <= min(nll.values()) + 1e-9
+    assert chosen > 1
+    own = KNNProbe("val").fit(X, y)
+    assert own.choice_["n_neighbors"] > 1  # leave-one-out: k = 1 would win if rows saw themselves
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("C", [0.01, 1.0])
+def test_linear_is_logistic_regression_at_the_same_c(n_classes, C):
+    X, y = blobs(150, n_classes=n_classes, spread=2.0)
+    X *= np.linspace(0.1, 30, X.shape[1], dtype=np.float32)
+    query = blobs(40, seed=1, n_classes=n_classes)[0]
+    scaler = StandardScaler().fit(X)
+    theirs = LogisticRegression(C=C, tol=1e-8, max_iter=5000).fit(scaler.transform(X), y)
+    ours = LinearProbe(C=C, tol=1e-8).fit(X, y)
+    wanted = theirs.predict_proba(scaler.transform(query))
+    assert np.allclose(ours.predict_proba(query), wanted, atol=1e-4)
+
+
+def test_c_is_chosen_on_validation_rows_and_kept():
+    X, y = blobs(60, width=40, spread=3.0)
+    held = blobs(200, seed=1, width=40, spread=3.0)
+    probe = LinearProbe().fit(X, y, validation=held)
+    codes = np.searchsorted(probe.classes_, held[1])
+
+    def nll(C):
+        proba = LinearProbe(C=C).fit(X, y).predict_proba(held[0])
+        return -np.log(proba[np.arange(200), codes]).mean()
+
+    assert probe.choice_["C"] in [c for c, _ in probe.choice_["tried"]]
+    assert abs(nll(probe.choice_["C"]) - probe.choice_["nll"]) < 1e-3
+    assert probe.choice_["nll"] <= min(nll(C) for C in (1e-5, 1e-2, 1e2)) + 1e-3
+
+
+def test_constant_and_huge_features_do_no_harm():
+    X, y = blobs(100)
+    X[:, 0], X[:, 1] = 7.0, X[:, 1] * 1e6
+    proba = LinearProbe(C=1.0).fit(X, y).predict_proba(X)
+    assert np.isfinite(proba).all() and np.allclose(proba.sum(1), 1)
+
+
+@pytest.mark.parametrize("probe", [KNNProbe(3), LinearProbe(C=1.0), KNNProbe("val"), LinearProbe()])
+def test_probes_are_estimators(probe):
+    X, y = blobs(90)
+    with pytest.raises(NotFittedError):
+        probe.predict(X)
+    fitted = clone(probe).set_params(random_state=0).fit(X, y)
+    assert list(fitted.classes_) == ["ant", "bee", "cow"]
+    assert fitted.n_features_in_ == 8
+    again = clone(fitted).fit(X, y)
+    assert np.array_equal(fitted.predict_proba(X), again.predict_proba(X))
+    assert fitted.score(X, y) > 0.8
+
+
+def test_probes_go_into_a_grid_search():
+    X, y = blobs(90)
+    search = GridSearchCV(KNNProbe(), {"n_neighbors": [1, 30]}, cv=3).fit(X, y)
+    assert search.best_params_["n_neighbors"] in (1, 30)
+
+
+@pytest.mark.parametrize("probe", [KNNProbe(3), LinearProbe(C=1.0)])
+def test_bad_rows_are_refused(probe):
+    X, y = blobs(30)
+    bad = X.copy()
+    bad[[4, 9], 2] = np.nan
+    with pytest.raises(ValueError, match="2 of 30 rows of X hold NaN or infinity: rows 4, 9"):
+        clone(probe).fit(bad, y)
+    fitted = clone(probe).fit(X, y)
+    with pytest.raises(ValueError, match="has 5 features"):
+        fitted.predict(X[:, :5])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        clone(probe).fit(X, y[:-1])
+    with pytest.raises(ValueError, match="one class"):
+        clone(probe).fit(X, np.full(30, "a"))
+
+
+def test_validation_labels_must_be_known():
+    X, y = blobs(30)
+    with pytest.raises(ValueError, match="labels that no training row has, first 'zebra'"):
+        LinearProbe().fit(X, y, validation=(X[:2], ["ant", "zebra"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_neighbors": 99}, "n_neighbors=99 exceeds the 30 training rows"),
+        ({"n_neighbors": 0}, "neither a positive integer"),
+        ({"weights": "rank"}, "weights='rank' is none of"),
+        ({"metric": "l1"}, "metric='l1' is none of"),
+        ({"temperature": 0.0}, "temperature=0.0 is neither positive"),
+    ],
+)
+def test_settings_of_knn_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        KNNProbe(**{"n_neighbors": 3, **settings}).fit(*blobs(30))

@@ -28,8 +28,10 @@ def test_every_form_is_written(report):
 
 def test_the_page_holds_every_figure_once_and_needs_no_network(report):
     text = report[1].read_text(encoding="utf-8")
-    for words in ("Bars of accuracy", "Scatter of k-NN", "Learning curves", "Maps of the features",
-                  "Test images and their reconstructions", "Purity against", "Bars of knn"):  # fmt: skip
+    for words in (
+        "Bars of accuracy", "Scatter of k-NN", "Learning curves", "Maps of the features",
+        "Test images and their reconstructions", "Purity against", "Bars of knn",
+    ):  # fmt: skip
         assert words in text, words
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))

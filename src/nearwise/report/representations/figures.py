@@ -197,6 +197,9 @@ def learning_curves(comparison: Comparison) -> Picture | None:
             axis.set_title(_CURVES[key])
             if key == "mse":
                 axis.set_yscale("log")
+                # plain numbers: powers of ten would need mathematical fonts
+                axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+                axis.yaxis.set_minor_formatter(lambda value, _: "")
             axis.legend(fontsize=8)
     caption = (
         "A line a field and seed. Finetuned fields share their first stage with their control, "

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.views import _pair_reliability
+from nearwise.nn import pair_reliability
 from tests.estimators.cases import CHEAP, QUICK, blobs, fitted, logistic, quietly, same, sums_to_one
 from tests.reference.neighbor_head import slow_pair_reliability
 
@@ -118,7 +118,7 @@ def test_reliability_of_a_neighbor_equals_loops_that_strike_the_query(width, n_c
     )
     query = torch.arange(n)
     neighbors = torch.stack([torch.randperm(n, generator=g)[:k] for _ in range(n)])
-    fast = _pair_reliability(neighbors, own, labels, query)
+    fast = pair_reliability(neighbors, own, labels, query)
     torch.testing.assert_close(fast, slow_pair_reliability(neighbors, own, labels, query))
 
 
@@ -129,9 +129,9 @@ def test_reliability_for_a_query_does_not_see_the_querys_label(width):
     labels = torch.randint(0, 2, (n,), generator=g)
     own = torch.stack([torch.tensor([j for j in range(n) if j != i][:width]) for i in range(n)])
     neighbors = torch.tensor([[j for j in range(n) if j != 0]])
-    before = _pair_reliability(neighbors, own, labels, torch.tensor([0]))
+    before = pair_reliability(neighbors, own, labels, torch.tensor([0]))
     labels[0] = 1 - labels[0]
-    after = _pair_reliability(neighbors, own, labels, torch.tensor([0]))
+    after = pair_reliability(neighbors, own, labels, torch.tensor([0]))
     assert torch.equal(before, after)
 
 

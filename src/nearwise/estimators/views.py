@@ -9,7 +9,7 @@ from torch import Tensor
 from nearwise.estimators.space import Forgetting, SpaceSpec
 from nearwise.functional import Metric, Neighbors, believed_proba
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
-from nearwise.nn import Neighborhood, describe_neighborhood
+from nearwise.nn import Neighborhood, describe_neighborhood, pair_reliability
 
 FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
 ASKED = "side.asked"  # 0 for rows that are predicted and kept but never found, 1 for the others
@@ -262,7 +262,7 @@ class MemoryViews:
             side = self.side(spec, member)
             reliability = self._beside(side, self.bank.keys[side], here)[:, 0][here]
         else:
-            reliability = _pair_reliability(
+            reliability = pair_reliability(
                 here,
                 self._beside(f"own {spec.name} {member}", self.own_neighbors(spec, member), here),
                 self._beside(f"labels {member}", self.labels(member), here),
@@ -310,25 +310,3 @@ def _for_metric(index: IndexName, metric: Metric) -> IndexName:
     if not index.startswith("faiss-flat"):
         return index
     return "faiss-flat-l2" if metric in ("euclidean", "sqeuclidean") else "faiss-flat-ip"
-
-
-def _pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:
-    """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
-
-    The query's label must not reach its own prediction through its neighbors' reliability, so
-    where i is among j's nearest m, the next one takes its place; where there is no next one, the
-    reliability is unknown, 0.5.
-    """
-    m = max(own.shape[1] - 1, 1)
-    agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
-    plain = agrees[:, :m].sum(1)
-    shares = []
-    for rows in torch.arange(len(neighbors)).split(2048):
-        j, i = neighbors[rows], query[rows]
-        is_in = (own[:, :m][j] == i[:, None, None]).any(2)
-        if own.shape[1] > 1:
-            without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, m][j]
-        else:
-            without = torch.full_like(plain[j], 0.5)
-        shares.append(torch.where(is_in, without, plain[j]) / m)
-    return torch.cat(shares)

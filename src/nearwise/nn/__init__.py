@@ -32,7 +32,7 @@ from nearwise.nn.multi_head import (
 )
 from nearwise.nn.neighbor_attention import NeighborAttention
 from nearwise.nn.neighbor_head import HeadOutput, NeighborHead
-from nearwise.nn.neighborhood import Neighborhood, describe_neighborhood
+from nearwise.nn.neighborhood import Neighborhood, describe_neighborhood, pair_reliability
 from nearwise.nn.network import (
     NeighborNetwork,
     NetworkOutput,
@@ -119,6 +119,7 @@ __all__ = [
     "neighbor_probabilities",
     "neighbor_vote",
     "network_config",
+    "pair_reliability",
     "soft_binned_ece",
     "soft_cross_entropy",
     "soft_targets",

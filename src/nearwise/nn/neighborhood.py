@@ -148,6 +148,42 @@ def describe_neighborhood(
     return Neighborhood(distances, labels, features, summary, log_weight, sure, query, keys)
 
 
+def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
+
+    The query's label must not reach its own prediction through its neighbors' reliability, so
+    where i is among j's nearest m, the next one takes its place; where there is no next one, the
+    reliability is unknown, 0.5.
+
+    Parameters
+    ----------
+    neighbors : int64 Tensor of shape (B, K)
+        Positions of each query's neighbors.
+    own : int64 Tensor of shape (n, m + 1)
+        Positions of each remembered row's own neighbors, itself left out; -1 where it has none.
+    labels : int64 Tensor of shape (n,)
+    query : int64 Tensor of shape (B,)
+        Positions of the queries among the remembered rows.
+
+    Returns
+    -------
+    reliability : Tensor of shape (B, K), in [0, 1].
+    """
+    m = max(own.shape[1] - 1, 1)
+    agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
+    plain = agrees[:, :m].sum(1)
+    shares = []
+    for rows in torch.arange(len(neighbors)).split(2048):
+        j, i = neighbors[rows], query[rows]
+        is_in = (own[:, :m][j] == i[:, None, None]).any(2)
+        if own.shape[1] > 1:
+            without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, m][j]
+        else:
+            without = torch.full_like(plain[j], 0.5)
+        shares.append(torch.where(is_in, without, plain[j]) / m)
+    return torch.cat(shares)
+
+
 def softmax_or_nothing(scores: Tensor) -> Tensor:
     """Softmax over dim 1; zeros where every score is -inf, with gradients that stay finite."""
     none = torch.isneginf(scores).all(dim=1, keepdim=True)

@@ -1,5 +1,6 @@
 """What frozen features hold: encoders, feature sets, and probes that read them."""
 
+from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import PROBES, make_probe
 from nearwise.probes.encoder import Encoder
@@ -16,6 +17,7 @@ from nearwise.probes.stored import StoredFeatures
 
 __all__ = [
     "PROBES",
+    "AttentionProbe",
     "Encoder",
     "FeatureSet",
     "FunctionEncoder",

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.knn import KNNProbe
 from nearwise.probes.linear import LinearProbe
@@ -13,6 +14,10 @@ Maker = Callable[[int, str, Mapping[str, Any]], Probe]
 
 def _knn(**options: Any) -> Maker:
     return lambda seed, device, meta: KNNProbe(device=device, random_state=seed, **options)
+
+
+def _attention(**options: Any) -> Maker:
+    return lambda seed, device, meta: AttentionProbe(device=device, random_state=seed, **options)
 
 
 def _linear(seed: int, device: str, meta: Mapping[str, Any]) -> Probe:
@@ -25,6 +30,8 @@ PROBES: dict[str, Maker] = {
     "knn-distance": _knn(weights="distance"),
     "knn-softmax": _knn(weights="softmax"),
     "knn-val": _knn(weights="softmax", n_neighbors="val", temperature="val"),
+    "attention": _attention(),
+    "attention-features": _attention(keys="features"),
     "linear": _linear,
 }
 """Each takes a seed, a device and what is known of the features."""

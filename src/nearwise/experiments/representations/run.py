@@ -85,9 +85,7 @@ def run_comparison(
         If the data set holds no images, or a name or setting does not fit.
     """
     if dataset.kind != "images":
-        raise ValueError(
-            f"{dataset.name!r} holds no images but a {dataset.kind}. Name an image set."
-        )
+        raise ValueError(f"{dataset.name!r} is a {dataset.kind}, no images. Name an image set.")
     settings = (
         config
         if isinstance(config, StudyConfig)
@@ -190,7 +188,7 @@ class _Study:
         return made
 
     def probe(self, encoders: Mapping[str, Encoder], seed: int) -> list[dict[str, Any]]:
-        """Records of all parts of the study."""
+        """Measure all parts of the study."""
         config = self.config
         light = [p for p in config.probes if p not in TRAINED]
         heavy = [p for p in config.probes if p in TRAINED]
@@ -217,7 +215,7 @@ class _Study:
         seed: int,
         pool: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Records of some encoders; what the folder holds is not measured again."""
+        """Measure some encoders; what the folder holds is not measured again."""
         if not probes:
             return []
         records = []

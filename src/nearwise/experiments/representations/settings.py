@@ -11,7 +11,7 @@ from nearwise.training.settings import refuse_unknown
 
 _RECIPES: dict[str, dict[str, Any]] = {
     "digits-images": {"preset": "digits", "epochs": 30, "finetune_epochs": 10, "patch": 2},
-    "mnist": {"preset": "S64", "epochs": 10, "finetune_epochs": 3, "patch": 4, "field": {"lr": 1e-3}},
+    "mnist": {"preset": "S64", "epochs": 10, "finetune_epochs": 3, "patch": 4},
     "cifar10": {"preset": "S64", "epochs": 20, "finetune_epochs": 5, "patch": 4},
     "cifar100": {"preset": "S64", "epochs": 20, "finetune_epochs": 5, "patch": 4},
 }  # fmt: skip
@@ -107,14 +107,14 @@ class StudyConfig(BaseModel):
         return tuple(str(Context(kind, self.fraction)) for kind in kinds)
 
     def stage(self, objective: Objective, *, finetune: bool) -> FieldConfig:
-        """Settings of one stage of a field's training."""
+        """Give the settings of one stage of a field's training."""
         epochs = self.finetune_epochs if finetune else self.epochs
         chosen = {"preset": self.preset, "context": self.fraction, **self.field}
         return FieldConfig.model_validate({**chosen, "objective": objective, "epochs": epochs})
 
 
 def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyConfig:
-    """Settings for a data set: its recipe, then what is changed.
+    """Give the settings for a data set: its recipe, then what is changed.
 
     Parameters
     ----------

@@ -67,10 +67,10 @@ def reconstructions(comparison: Comparison) -> Picture | None:
         return None
     lines = [("original", kept["originals"])]
     for context, made in kept["contexts"].items():
-        words = context_words(context)
+        words = context
         if made.get("seen") is not None:
-            lines.append((f"seen ({words})", made["seen"]))
-        lines += [(f"{arm_of(n).title} ({words})", made["fields"][n]) for n in made["fields"]]
+            lines.append((f"seen, {words}", made["seen"]))
+        lines += [(f"{arm_of(n).title}, {words}", made["fields"][n]) for n in made["fields"]]
     n_images = len(kept["originals"])
     with page_style():
         figure, axes = canvas(9.4, 0.5 + 0.72 * len(lines), len(lines), n_images)

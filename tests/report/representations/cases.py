@@ -72,16 +72,19 @@ def everything():
         {"encoder": e, "seed": s,
          "errors": {"full": {"psnr": 20.0, "psnr_hidden": None},
                     "0.2": {"psnr": 15.0, "psnr_hidden": 14.0}},
-         "history": [{"step": i, "mse": 1 / (i + 1), **({"nce": 3.0} if "nce" in e else {})}
+         "history": [{"step": i, "train_mse": 1 / (i + 1), **({"nce": 3.0} if "nce" in e else {})}
                      for i in range(5)]}
         for e in ("sparse", "full", "full+nce", "sparse+nce") for s in (0, 1, 2)
     ]  # fmt: skip
     images = rng.random((4, 1, 8, 8))
-    made = {e: images for e in ("sparse", "full")}
+    fields_seen = [{e: rng.random((4, 1, 8, 8)) for e in ("sparse", "full")} for _ in range(2)]
     pictures = {
         "seed": 0,
         "originals": images,
-        "contexts": {"full": {"fields": made}, "0.2": {"seen": images * 0.5, "fields": made}},
+        "contexts": {
+            "full": {"fields": fields_seen[0]},
+            "0.2": {"seen": images * 0.5, "fields": fields_seen[1]},
+        },
     }
     facts = {"dataset": "digits", "classes": [str(i) for i in range(10)],
              "command": "x/__main__.py field compare"}  # fmt: skip

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from nearwise.data.contexts import Context
+from nearwise.experiments.fields import FieldRun
 from nearwise.experiments.representations.arms import arm_of
 from nearwise.experiments.representations.settings import StudyConfig
-from nearwise.experiments.representations.training import TrainedField
 from nearwise.metrics.geometry import (
     alignment,
     cka,
@@ -29,6 +29,7 @@ _NEIGHBORS = 20
 _TRUST = 12
 _PERPLEXITY = 30.0
 Features = NDArray[np.float32]
+Told = Callable[[str], None]
 
 
 class Looker:
@@ -72,10 +73,12 @@ class Looker:
             features = {n: self.features(n, e, context)[rows] for n, e in encoders.items()}
             for name, X in features.items():
                 row = {"encoder": name, "context": context, "seed": seed, "draw": 0}
-                row |= describe_geometry(X, self.codes[rows], n_neighbors=_NEIGHBORS)
+                lit = X.any(axis=1)  # pixels of which only black ones are seen have no direction
+                row |= describe_geometry(X[lit], self.codes[rows][lit], n_neighbors=_NEIGHBORS)
                 if context != "full":
                     other = self.features(name, encoders[name], context, draw=1)[rows]
-                    row["view_alignment"] = alignment(X, other)
+                    both = lit & other.any(axis=1)
+                    row["view_alignment"] = alignment(X[both], other[both])
                 row["cka"] = {n: cka(X, Y) for n, Y in features.items()}
                 row["overlap"] = {
                     n: neighbor_overlap(X, Y, _NEIGHBORS) for n, Y in features.items()
@@ -83,9 +86,7 @@ class Looker:
                 measured.append(row)
         return measured
 
-    def maps(
-        self, encoders: Mapping[str, Encoder], seed: int, told: Callable[[str], None]
-    ) -> list[dict[str, Any]]:
+    def maps(self, encoders: Mapping[str, Encoder], seed: int, told: Told) -> list[dict[str, Any]]:
         """Lay the features out in the plane, in both ways, with how far they can be trusted."""
         rows = _sample(len(self.codes), self.config.map_rows)
         drawn = []
@@ -107,7 +108,7 @@ class Looker:
                     )
         return drawn
 
-    def errors(self, field: TrainedField) -> dict[str, dict[str, float | None]]:
+    def errors(self, field: FieldRun) -> dict[str, dict[str, float | None]]:
         """Reconstruction errors on the test images, by context."""
         images = as_images(self.test.images)
         model = field.model.to(self.device)
@@ -123,7 +124,7 @@ class Looker:
         return found
 
     @torch.no_grad()
-    def pictures(self, fields: Mapping[str, TrainedField], seed: int) -> dict[str, Any]:
+    def pictures(self, fields: Mapping[str, FieldRun], seed: int) -> dict[str, Any]:
         """Reconstruct the first test images from every context."""
         first = LabeledImages(*(part[: self.config.shown] for part in self._parts()))
         x = as_unit_floats(as_images(first.images))
@@ -196,7 +197,7 @@ def _sample(n: int, most: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).permutation(n)[:most])
 
 
-def reconstructed(fields: Mapping[str, TrainedField], looker: Looker, seed: int) -> Sequence[dict]:
+def reconstructed(fields: Mapping[str, FieldRun], looker: Looker, seed: int) -> Sequence[dict]:
     """Give what is kept of every field: errors, learning curve, seconds."""
     return [
         {

@@ -11,18 +11,19 @@ from typing import Any
 
 from nearwise.data import Dataset
 from nearwise.experiments.artifacts import load_json, save_json
+from nearwise.experiments.fields import FieldProgress, FieldRun, run_field
 from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.records import plain
 from nearwise.experiments.representations.arms import ARMS, FIELDS, PIXELS, RANDOM, Arm, arm_of
 from nearwise.experiments.representations.kept import right_rows, save_comparison
-from nearwise.experiments.representations.looking import Looker, reconstructed
+from nearwise.experiments.representations.looking import Looker, Told, reconstructed
 from nearwise.experiments.representations.records import MAIN, POOLING, PROTOCOL, Comparison
 from nearwise.experiments.representations.settings import StudyConfig, study_config
-from nearwise.experiments.representations.training import Told, TrainedField, Trainer, device_of
 from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.probes import Encoder, Patches, RandomInit, evaluate
+from nearwise.probes.base import resolved_device
 from nearwise.probes.encoder import as_images, fingerprint_of
-from nearwise.probes.probe_data import ProbeData, probe_data
+from nearwise.probes.probe_data import ProbeData, digest_of_part, probe_data
 
 LIGHT = ("knn", "linear")
 """Probes of the comparisons of protocols and of pooling."""
@@ -101,7 +102,9 @@ def run_comparison(
         test_size=settings.test_size,
         limit=settings.limit,
     )
-    study = _Study(data, settings, Path(folder), device_of(device), told or _quiet)
+    study = _Study(
+        dataset.name, data, settings, Path(folder), str(resolved_device(device)), told or _quiet
+    )
     started, worked = time.perf_counter(), time.process_time()
     found = _Found()
     for turn, seed in enumerate(seeds):
@@ -138,12 +141,18 @@ class _Study:
     """One data set, split and folder."""
 
     def __init__(
-        self, data: ProbeData, config: StudyConfig, folder: Path, device: str, told: Told
+        self,
+        name: str,
+        data: ProbeData,
+        config: StudyConfig,
+        folder: Path,
+        device: str,
+        told: Told,
     ) -> None:
-        self.data, self.config, self.folder = data, config, folder
+        self.name, self.data, self.config, self.folder = name, data, config, folder
         self.device, self.told = device, told
         self.cache = folder / "features"
-        self.trainer = Trainer(data, config, folder / "models", device, told)
+        self.digest = digest_of_part(data.train)
         self.looker = Looker(data, config, device, self.cache)
 
     def run_seed(
@@ -156,7 +165,7 @@ class _Study:
         pictures: bool,
     ) -> None:
         """Train, probe and look, for one seed."""
-        fields = {arm.name: self.trainer.train(arm, seed) for arm in arms if arm.is_field}
+        fields = {arm.name: self.train(arm, seed) for arm in arms if arm.is_field}
         encoders = self.encoders(arms, fields, seed) | dict(others)
         found.records += self.probe(encoders, seed)
         measured = self.remembered(encoders, fields, seed)
@@ -167,8 +176,26 @@ class _Study:
             found.maps = self.looker.maps(encoders, seed, self.told)
             found.pictures = self.looker.pictures(fields, seed) if fields else {}
 
+    def train(self, arm: Arm, seed: int) -> FieldRun:
+        """Train a field, or find it; a stage that two arms share is trained once."""
+        stages = [self.config.stage(s, finetune=i > 0) for i, s in enumerate(arm.stages)]
+        label = f"seed {seed}, training {arm.title}"
+        progress = FieldProgress(
+            lambda stage, step, of: self.told(f"{label}: {stage}, step {step} of {of}"),
+            lambda stage, record: None,
+        )
+        return run_field(
+            self.data,
+            stages,
+            self.folder / "models",
+            dataset=self.name,
+            seed=seed,
+            device=self.device,
+            progress=progress,
+        )
+
     def encoders(
-        self, arms: Sequence[Arm], fields: Mapping[str, TrainedField], seed: int
+        self, arms: Sequence[Arm], fields: Mapping[str, FieldRun], seed: int
     ) -> dict[str, Encoder]:
         """Every encoder of the arms."""
         channels, height, width = as_images(self.data.train.images[:1]).shape[1:]
@@ -240,13 +267,13 @@ class _Study:
         return [{**r, "part": part, "seed": seed} for r in records]
 
     def remembered(
-        self, encoders: Mapping[str, Encoder], fields: Mapping[str, TrainedField], seed: int
+        self, encoders: Mapping[str, Encoder], fields: Mapping[str, FieldRun], seed: int
     ) -> dict[str, Any]:
         """Geometry and reconstruction errors, measured once for the same encoders."""
         first = as_images(self.data.train.images)
         decides = {
             "encoders": {n: fingerprint_of(e, first) for n, e in encoders.items()},
-            "data": self.trainer.digest,
+            "data": self.digest,
             "config": [self.config.contexts, self.config.geometry_rows, self.config.precision],
         }
         key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]

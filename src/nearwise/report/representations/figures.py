@@ -180,7 +180,7 @@ def learning_curves(comparison: Comparison) -> Picture | None:
     if not told:
         return None
     names = list(dict.fromkeys(f["encoder"] for f in told))
-    keys = [k for k in ("mse", "nce") if any(k in row for f in told for row in f["history"])]
+    keys = [k for k in ("train_mse", "nce") if any(k in row for f in told for row in f["history"])]
     keys = keys or ["loss"]
     with page_style():
         figure, axes = canvas(9.4 if len(keys) > 1 else 7.2, 3.0, 1, len(keys))
@@ -195,7 +195,7 @@ def learning_curves(comparison: Comparison) -> Picture | None:
                                   label=arm_of(name).title if first else None)  # fmt: skip
             axis.set_xlabel("steps")
             axis.set_title(_CURVES[key])
-            if key == "mse":
+            if key == "train_mse":
                 axis.set_yscale("log")
                 # plain numbers: powers of ten would need mathematical fonts
                 axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -209,7 +209,7 @@ def learning_curves(comparison: Comparison) -> Picture | None:
 
 
 _CURVES = {
-    "mse": "reconstruction error",
+    "train_mse": "reconstruction error of the batches",
     "nce": "contrastive term, nats",
     "loss": "training loss",
 }

@@ -94,6 +94,28 @@ def test_the_seed_decides_the_run(images):
     assert same(one, again) and not same(one, other)
 
 
+def test_a_run_that_goes_on_draws_other_batches_and_contexts(images):
+    seen = []
+
+    class Noting(FieldLearner):
+        def shown(self, rows, draw):
+            seen.append((rows.tolist(), super().shown(rows, draw).tolist()))
+            return super().shown(rows, draw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nearwise.training.field.FieldLearner", Noting)
+        base, _ = train_field(images, config(objective="sparse", epochs=1))
+        first, seen = seen, []
+        train_field(images, config(objective="sparse", epochs=1), start_from=base)
+    assert not any(batch in first for batch in seen)
+
+
+def test_every_step_is_told(images):
+    told = []
+    train_field(images, config(), on_step=lambda step, total: told.append((step, total)))
+    assert told == [(step, 6) for step in range(6)]
+
+
 def test_bytes_and_their_fractions_train_alike(images):
     one, _ = train_field(images, config())
     other, _ = train_field(images.float().div(255).numpy(), config())

@@ -16,6 +16,7 @@ from nearwise.cli.dataset_command import datasets
 from nearwise.cli.errors import show_tracebacks
 from nearwise.cli.evaluate_command import evaluate
 from nearwise.cli.experiment_command import experiment
+from nearwise.cli.field_commands import field
 from nearwise.cli.fit_command import fit
 from nearwise.cli.manage_commands import add, inspect
 from nearwise.cli.predict_command import predict
@@ -45,6 +46,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 for _panel, _group in _COMMANDS.items():
     for _command in _group:
         app.command(rich_help_panel=_panel, help=_flowing(_command.__doc__))(_command)
+app.add_typer(field, rich_help_panel="Layers and representations")
 app.add_typer(vit, rich_help_panel="Layers and representations")
 
 

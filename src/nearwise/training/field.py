@@ -22,6 +22,7 @@ __all__ = ["FieldConfig", "Objective", "reconstruction_errors", "train_field"]
 
 _MOST_EVALUATED = 1000  # validation images looked at after an epoch
 _EVALUATED_AT_ONCE = 250
+_SEEDS_APART = 10_007
 
 
 def train_field(
@@ -34,6 +35,7 @@ def train_field(
     device: torch.device | str = "cpu",
     checkpoint: str | Path | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
 ) -> tuple[PerceiverAutoencoder, list[dict[str, Any]]]:
     """Train a Perceiver autoencoder.
 
@@ -50,12 +52,15 @@ def train_field(
     start_from : PerceiverAutoencoder or path, optional
         Model, or folder of one, to go on from; it stays as it is. Default: random weights.
     seed : int, default=0
-        Decides first weights, batches, contexts and views.
+        Decides first weights, batches, contexts and views; those of a run that goes on from
+        another one are not the same again.
     device : torch.device or str, default="cpu"
     checkpoint : path of a folder, optional
         Written after epochs; where it exists the run goes on from it, to the same result.
     progress : callable, optional
         Called with the record of each epoch.
+    on_step : callable, optional
+        Called at every step with its number, from 0, and with how many there are.
 
     Returns
     -------
@@ -75,7 +80,9 @@ def train_field(
     pixels = _as_pixels(images, "images")
     held_out = None if validation is None else _as_pixels(validation, "validation")
     model = _starting_model(pixels, config, start_from, seed)
-    learner = FieldLearner(model, config, seed)
+    # a run that goes on from one of the same seed must not repeat its batches and contexts
+    own_seed = seed + _SEEDS_APART * len(model.run.get("stages", []))
+    learner = FieldLearner(model, config, own_seed)
     device = torch.device(device)
     fingerprint = _fingerprint([pixels, held_out], config)
     pixels = pixels.to(device)
@@ -83,6 +90,8 @@ def train_field(
     n_steps = config.epochs * count_batches(len(pixels), config.batch_size)
 
     def batch_loss(rows: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+        if on_step is not None:
+            on_step(step, n_steps)
         rows = rows.to(device)
         batch = _as_floats(pixels[rows])
         shown, asked = learner.shown(rows, 2 * step), learner.asked(rows, step)
@@ -103,7 +112,7 @@ def train_field(
         batch_loss,
         len(pixels),
         config.engine(),
-        seed=seed,
+        seed=own_seed,
         device=device,
         evaluate=None if held_out is None else evaluate,
         checkpoint=checkpoint,

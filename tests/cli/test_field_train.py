@@ -1,0 +1,65 @@
+"""`nearwise field train`: from the command to the model, its figures and what is said."""
+
+import pytest
+
+from nearwise.nn.field import find_models
+
+TINY = (
+    "--epochs", 1, "--finetune-epochs", 1, "--limit", 120, "--set", "n_anchors=4",
+    "--set", "model={latent_dims: [8], num_latents: 4, head_dim: 4, num_process_layers: 0}",
+)  # fmt: skip
+
+
+def test_a_contrastive_field_trains_what_it_goes_on_from_and_is_found_again(nearwise, tmp_path):
+    command = ("field", "train", "--objective", "sparse-nce", "-o", tmp_path, *TINY)
+    done = nearwise(*command)
+    assert done.exit_code == 0, done.err
+    rows = [line.split()[:2] for line in done.out.splitlines()]
+    assert [row for row in rows if row[:1] in (["sparse"], ["sparse-nce"])] == [["sparse", "2"], ["sparse-nce", "4"]]
+    found = find_models(tmp_path, {"dataset": "digits-images", "finished": True})
+    assert [one.run["objective"] for one in found] == ["sparse-nce", "sparse"]
+    assert {p.name for p in found[0].folder.glob("*.png")} == {"curve.png", "reconstructions.png"}
+    again = nearwise(*command)
+    assert "trained before" in again.err and again.out == done.out
+
+
+def test_the_control_takes_as_many_steps(nearwise, tmp_path):
+    done = nearwise(
+        "field", "train", "--objective", "sparse", "--control", "-o", tmp_path, "-q", *TINY
+    )
+    assert (done.exit_code, done.err) == (0, "")
+    assert find_models(tmp_path, {})[0].run["stages"] == ["sparse:1", "sparse:1"]
+    assert find_models(tmp_path, {})[0].run["step"] == 4
+
+
+def test_a_saved_model_can_be_named_to_start_from(nearwise, tmp_path):
+    nearwise("field", "train", "-o", tmp_path / "a", *TINY)
+    start = find_models(tmp_path / "a", {})[0].folder
+    done = nearwise(
+        "field", "train", "--objective", "nce", "--start-from", start, "-o", tmp_path / "b", *TINY
+    )
+    assert done.exit_code == 0, done.err
+    (model,) = find_models(tmp_path / "b", {})
+    assert model.run["stages"] == ["reconstruction:1", "nce:1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--set", "n_anchor=3"), "Did you mean 'n_anchors'"),
+        (("--set", "epochs=3"), "write --epochs 3"),
+        (("--context", "1.5"), "context"),
+        (("--objective", "nce", "--control"), "goes with reconstruction or sparse"),
+        (("--start-from", "nowhere"), "There is no neural field in nowhere"),
+        (("--dataset", "cifar11"), "'cifar11' is no image set"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(nearwise, tmp_path, options, said):
+    done = nearwise("field", "train", "-o", tmp_path, *options)
+    assert done.exit_code == 2
+    assert said in done.err and "Traceback" not in done.err
+
+
+def test_the_help_shows_how(nearwise):
+    done = nearwise("field", "train", "--help")
+    assert "nearwise field train --objective sparse-nce" in done.out

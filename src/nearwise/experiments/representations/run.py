@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,14 +203,13 @@ class _Study:
         sizes = self.config.stage("reconstruction", finetune=False).perceiver(
             (height, width), channels
         )
-        made: dict[str, Encoder] = {}
+        made: dict[str, Any] = {}
         for arm in arms:
             if arm.name == PIXELS:
                 made[arm.name] = Patches(self.config.patch, (height, width), channels)
             elif arm.name == RANDOM:
-                made[arm.name] = RandomInit(
-                    lambda: PerceiverAutoencoder(sizes, random_state=seed), seed
-                )
+                fresh: Any = partial(PerceiverAutoencoder, sizes, random_state=seed)
+                made[arm.name] = RandomInit(fresh, seed)
             else:
                 made[arm.name] = fields[arm.name].model
         return made

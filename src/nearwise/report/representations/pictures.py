@@ -54,8 +54,10 @@ def _map(axis: Axes, drawn: Mapping[str, Any]) -> None:
         color = _CLASS_COLORS[int(position) % len(_CLASS_COLORS)]
         mark = _CLASS_MARKS[int(position) % len(_CLASS_MARKS)]
         own = points[labels == position]
-        axis.scatter(*own.T, s=9, color=color, marker=mark, alpha=0.75, linewidths=0,
-                     label=str(position))  # fmt: skip
+        axis.scatter(
+            own[:, 0], own[:, 1], s=9, color=color, marker=mark, alpha=0.75, linewidths=0,
+            label=str(position),
+        )  # fmt: skip
     axis.set_xticks([])
     axis.set_yticks([])
 

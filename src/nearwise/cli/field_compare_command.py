@@ -11,7 +11,9 @@ from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, parse_settings, split_list
 
 if TYPE_CHECKING:
+    from nearwise.data import Dataset
     from nearwise.experiments.representations import Comparison, StudyConfig
+    from nearwise.probes import Encoder
     from nearwise.report.representations import Hypothesis
 
 _ALIASES = {"digits": "digits-images"}  # the table of the same name has no images
@@ -148,20 +150,29 @@ def _settings(
 def _limit(text: str) -> tuple[int, int]:
     parts = split_list(text)
     if len(parts) != 2 or not all(p.isdigit() and int(p) for p in parts):
-        raise ValueError(f"--limit {text!r} is no pair of numbers. Write --limit 2000,500.")
+        raise ValueError(
+            f"--limit {text!r} is no TRAIN,TEST pair of numbers. Write --limit 2000,500."
+        )
     return int(parts[0]), int(parts[1])
 
 
-def _encoders(also: list[str], loaded: Any) -> dict[str, Any]:
+def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
     """Load encoders that were named beside the study's own."""
-    from nearwise.probes import load_encoder
-
-    found = {}
+    found: dict[str, Encoder] = {}
+    height, width, channels = loaded.X.shape[1:]
     for text in also:
         name, sign, encoder = text.partition("=")
         if not sign or not name or not encoder:
             raise ValueError(f"--also {text!r} is no NAME=ENCODER. Write --also dino=DIR.")
-        found[name] = load_encoder(encoder, loaded.X[:1])
+        from nearwise.probes import StoredFeatures, load_encoder
+
+        made = load_encoder(encoder, (height, width), channels)
+        if isinstance(made, StoredFeatures):
+            raise ValueError(
+                f"--also {text!r} names features, which cannot be seen from other contexts. "
+                "Use 'nearwise probe' for them."
+            )
+        found[name] = made
     return found
 
 

@@ -20,6 +20,7 @@ from nearwise.cli.field_commands import field
 from nearwise.cli.fit_command import fit
 from nearwise.cli.manage_commands import add, inspect
 from nearwise.cli.predict_command import predict
+from nearwise.cli.probe_command import probe
 from nearwise.cli.report_command import report
 from nearwise.cli.vit_commands import vit
 
@@ -41,7 +42,7 @@ def _flowing(text: str | None) -> str:
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "With a table of your own": (fit, predict, evaluate, add, inspect, clean),
-    "Methods side by side": (demo, compare, experiment, report, datasets),
+    "Methods side by side": (demo, compare, experiment, probe, report, datasets),
 }
 for _panel, _group in _COMMANDS.items():
     for _command in _group:

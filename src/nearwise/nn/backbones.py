@@ -116,6 +116,14 @@ class Backbone(nn.Module):
         """Features (B, width) of normalised pixels (B, c, h, w)."""
         return _vector(self.model(pixel_values=pixels, **self._options))
 
+    def tokens(self, pixels: Tensor) -> Tensor:
+        """Last features (B, L, width): all tokens of a transformer, the map of a residual network.
+
+        The map goes row by row; a transformer's own tokens (class, registers) come first.
+        """
+        last: Tensor = self.model(pixel_values=pixels, **self._options).last_hidden_state
+        return last.flatten(2).transpose(1, 2) if last.ndim == 4 else last
+
     def stages(self, pixels: Tensor) -> dict[str, Tensor]:
         """Features averaged over the image, at each depth, first to last.
 

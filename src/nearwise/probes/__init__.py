@@ -11,19 +11,23 @@ from nearwise.probes.knn import KNNProbe
 from nearwise.probes.linear import LinearProbe
 from nearwise.probes.paired import paired_differences
 from nearwise.probes.pooling import pool_tokens
+from nearwise.probes.pretrained import EmbedderEncoder, TransformersEncoder, load_encoder
 from nearwise.probes.probe_data import LabeledImages, ProbeData, probe_data
 from nearwise.probes.records import read_records
 from nearwise.probes.stored import StoredFeatures
+from nearwise.probes.transformer import MLPProbe, TransformerProbe
 
 __all__ = [
     "PROBES",
     "AttentionProbe",
+    "EmbedderEncoder",
     "Encoder",
     "FeatureSet",
     "FunctionEncoder",
     "KNNProbe",
     "LabeledImages",
     "LinearProbe",
+    "MLPProbe",
     "Patches",
     "Pixels",
     "Probe",
@@ -31,8 +35,11 @@ __all__ = [
     "RandomInit",
     "SparsePoints",
     "StoredFeatures",
+    "TransformerProbe",
+    "TransformersEncoder",
     "evaluate",
     "extract_features",
+    "load_encoder",
     "make_probe",
     "paired_differences",
     "pool_tokens",

@@ -75,7 +75,8 @@ class Probe(ClassifierMixin, BaseEstimator):
     def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
         """Features as float32 of the width fitted on, and labels where given; finite."""
         options = {"reset": reset, "dtype": np.float32, "ensure_all_finite": False}
-        options["allow_nd"] = self.reads_tokens
+        if self.reads_tokens:  # which may be many, and are kept as they are stored
+            options |= {"allow_nd": True, "dtype": [np.float32, np.float16]}
         if y is None:
             checked = validate_data(self, X, **options)
         else:

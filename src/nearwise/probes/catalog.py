@@ -8,6 +8,7 @@ from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.knn import KNNProbe
 from nearwise.probes.linear import LinearProbe
+from nearwise.probes.transformer import MLPProbe, TransformerProbe
 
 Maker = Callable[[int, str, Mapping[str, Any]], Probe]
 
@@ -24,6 +25,18 @@ def _linear(seed: int, device: str, meta: Mapping[str, Any]) -> Probe:
     return LinearProbe(device=device, random_state=seed)
 
 
+def _mlp(seed: int, device: str, meta: Mapping[str, Any]) -> Probe:
+    return MLPProbe(device=device, random_state=seed)
+
+
+def _transformer(**options: Any) -> Maker:
+    def make(seed: int, device: str, meta: Mapping[str, Any]) -> Probe:
+        ordered = bool(meta.get("ordered", True))
+        return TransformerProbe(positions=ordered, device=device, random_state=seed, **options)
+
+    return make
+
+
 PROBES: dict[str, Maker] = {
     "knn": _knn(),
     "knn-l2": _knn(metric="l2"),
@@ -33,6 +46,10 @@ PROBES: dict[str, Maker] = {
     "attention": _attention(),
     "attention-features": _attention(keys="features"),
     "linear": _linear,
+    "mlp": _mlp,
+    "transformer": _transformer(),
+    "transformer-small": _transformer(d_model=64, batch_size=32, lr=2e-3),
+    "attentive-pooling": _transformer(num_layers=0, pooling="attention"),
 }
 """Each takes a seed, a device and what is known of the features."""
 

@@ -20,17 +20,17 @@ class Encoder(Protocol):
     Three more attributes are read where an encoder has them: ``ordered`` (default True), whether
     token i means the same in every image; ``has_cls`` (default False), whether the first token
     stands for the whole image; ``fingerprint()``, a text that changes with what the encoder gives.
-
-    Attributes
-    ----------
-    token_dim : int
-        Width of a token.
-    num_tokens : int or None
-        Tokens of an image seen in full; None where that depends on the image or the context.
     """
 
-    token_dim: int
-    num_tokens: int | None
+    @property
+    def token_dim(self) -> int:
+        """Width of a token."""
+        ...
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens of an image seen in full; None where that depends on image or context."""
+        ...
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Tokens of images.

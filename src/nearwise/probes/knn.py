@@ -1,6 +1,6 @@
 """KNNProbe: what the nearest training features say about a test feature."""
 
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 from nearwise.functional import Metric, aggregate_labels, distance_weights, uniform_weights
 from nearwise.memory import IndexName, NeighborIndex, make_index
 from nearwise.probes.base import Codes, Probe, Validation, mean_nll, resolved_device
+
+if TYPE_CHECKING:
+    from nearwise.probes.attention import AttentionProbe
 
 Weights = Literal["uniform", "distance", "softmax", "attention"]
 ProbeMetric = Literal["cosine", "l2"]
@@ -110,7 +113,7 @@ class KNNProbe(Probe):
         }
         if "val" in (self.n_neighbors, self.temperature):
             self._choose(validation)
-        self.attention_ = None
+        self.attention_: AttentionProbe | None = None
         if self.weights == "attention":
             self._fit_attention(X, y, validation)
         return self

@@ -1,0 +1,231 @@
+"""``nearwise probe``: what frozen features of an encoder hold, probe by probe."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nearwise.cli.console import say, show, steps
+from nearwise.cli.errors import reported
+from nearwise.cli.options import DataRootOption, QuietOption
+from nearwise.cli.parsing import parse_seeds, split_list
+
+if TYPE_CHECKING:
+    from nearwise.data import Dataset
+    from nearwise.probes import Encoder, ProbeData, StoredFeatures
+    from nearwise.probes.records import Record
+
+
+@reported
+def probe(
+    encoder: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENCODER",
+            help="pixels, patches:4, points, random:PRESET, hf:NAME, a model's folder, a file of "
+            "features (npy, npz), or MODULE:FUNCTION; several, separated by commas.",
+        ),
+    ],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="Images, or ready embeddings: a name ('nearwise datasets'), or a folder.",
+        ),
+    ],
+    probes: Annotated[
+        str, typer.Option("--probes", "-p", metavar="NAMES", help="Which probes, by name.")
+    ] = "knn,attention,linear",
+    pools: Annotated[
+        str,
+        typer.Option("--pool", metavar="NAMES", help="mean, max, flatten, flatten-pca, cls."),
+    ] = "mean",
+    contexts: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            metavar="LIST",
+            help="full; 0.2 of the pixels of each image; 0.2:fixed, the same of all.",
+        ),
+    ] = "full",
+    draws: Annotated[int, typer.Option(min=1, help="Draws of a partial context.")] = 1,
+    seeds: Annotated[str, typer.Option(help="Seeds of the probes: 0-2, or 0,3.")] = "0",
+    split_seed: Annotated[int, typer.Option(help="Seed of the split into parts.")] = 0,
+    limit: Annotated[
+        str | None,
+        typer.Option(metavar="TRAIN,TEST", help="At most so many rows, such as 5000,2000."),
+    ] = None,
+    views: Annotated[int, typer.Option(min=1, help="Views of each training image.")] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="PROBE", help="What the others are compared with; the first probe."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Folder for records, features, figure."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 256,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option()] = "auto",
+    data_root: DataRootOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Freeze an encoder and measure what its features hold, probe by probe.
+
+    Probes: knn, knn-softmax, knn-distance, knn-l2, knn-val, attention, attention-features, linear,
+    mlp, transformer, transformer-small, attentive-pooling. All are fitted on the same features;
+    choices are made on validation rows; the test rows are read once. With --out, features and
+    finished records are kept: run it again and it goes on.
+
+    [bold]Examples[/bold]
+      nearwise probe pixels,patches:4 digits-images --pool flatten
+      nearwise probe hf:facebook/dinov2-small cifar10 --pool cls,mean --out runs/dino --device cuda
+      nearwise probe features.npz cifar10 --probes knn,attention,linear
+      nearwise probe mymodels:encoder images/ --probes knn,transformer --context full,0.2
+    """
+    from nearwise.probes import evaluate, paired_differences
+    from nearwise.probes.base import resolved_device
+    from nearwise.probes.catalog import check_probe_names
+
+    names = split_list(probes)
+    check_probe_names(names)
+    against = names[0] if baseline is None else baseline
+    if against not in names:
+        raise ValueError(f"--baseline {against} is not among the probes {', '.join(names)}.")
+    loaded = _load(dataset, data_root)
+    parts = _parts(loaded, split_seed, limit)
+    encoders = {name: _encoder(name, loaded) for name in split_list(encoder)}
+    with steps("Probing", quiet=quiet) as told:
+        records = evaluate(
+            encoders,
+            parts,
+            probes=names,
+            contexts=split_list(contexts),
+            pools=split_list(pools),
+            draws=range(draws),
+            seeds=parse_seeds(seeds),
+            batch_size=batch_size,
+            device=str(resolved_device(device)),
+            views=views,
+            folder=out,
+            progress=lambda what, done, total: told(f"{what} ({done} of {total} done)"),
+        )
+    _show_records(records)
+    differences = paired_differences(records, by="probe", baseline=against)
+    _show_differences(differences, against)
+    if out is not None:
+        _write(out, records, differences, quiet)
+
+
+def _load(name: str, data_root: Path | None) -> "Dataset":
+    from nearwise.data import load_dataset
+
+    loaded = load_dataset(name, data_root=data_root)
+    if loaded.kind == "table":
+        raise ValueError(
+            f"{name} is a table; probes read features of images, or ready embeddings. Use "
+            "'nearwise evaluate' for tables."
+        )
+    return loaded
+
+
+def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
+    from nearwise.probes import probe_data
+
+    bounds: tuple[int, int] | None = None
+    if limit is not None:
+        numbers = split_list(limit)
+        if len(numbers) != 2 or not all(n.isdecimal() and int(n) > 1 for n in numbers):
+            raise ValueError(f"--limit {limit!r} is no pair of numbers. Write 5000,2000.")
+        bounds = int(numbers[0]), int(numbers[1])
+    return probe_data(loaded, seed=seed, limit=bounds)
+
+
+def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
+    import numpy as np
+
+    from nearwise.probes import StoredFeatures, load_encoder
+
+    if loaded.kind == "embeddings":
+        if text not in ("pixels", "features"):
+            raise ValueError(
+                f"{loaded.name} holds ready embeddings: probe them as 'features', not {text!r}."
+            )
+        return StoredFeatures(np.asarray(loaded.X))
+    if text == "features":
+        raise ValueError(f"{loaded.name} holds images; name an encoder for them.")
+    height, width, channels = np.asarray(loaded.X).shape[1:]
+    return load_encoder(text, (height, width), channels)
+
+
+_COLUMNS = (
+    ("accuracy", "acc %", 100, 2),
+    ("top5", "top-5 %", 100, 2),
+    ("nll", "NLL", 1, 3),
+    ("brier", "Brier", 1, 3),
+    ("ece", "ECE", 1, 3),
+    ("aurc", "AURC", 1, 4),
+)
+
+
+def _show_records(records: "list[Record]") -> None:
+    """Print the mean over draws and seeds of each encoder, context, pool and probe."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for title in ("encoder", "context", "pool", "probe"):
+        table.add_column(title, no_wrap=title == "probe", overflow="fold")
+    table.add_column("95 %", justify="right", no_wrap=True)
+    for _, title, _, _ in _COLUMNS:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("us/row", justify="right", no_wrap=True)
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for r in records:
+        groups.setdefault((r["encoder"], r["context"], r["pool"], r["probe"]), []).append(r)
+    for key, rows in groups.items():
+        low, high = (_mean([r["intervals"]["accuracy"][end] for r in rows]) for end in (0, 1))
+        cells = []
+        for name, _, scale, digits in _COLUMNS:
+            values = [r[name] for r in rows if r[name] is not None]
+            cells.append(f"{scale * _mean(values):.{digits}f}" if values else "-")
+        speed = f"{_mean([r['query_us'] for r in rows]):.0f}"
+        table.add_row(*key, f"{100 * low:.1f}-{100 * high:.1f}", *cells, speed)
+    show(table)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _show_differences(differences: list[dict[str, Any]], baseline: str) -> None:
+    for row in differences:
+        words = {"higher": "higher", "lower": "lower", "none": "no difference"}[row["verdict"]]
+        pools = (
+            row["pool"]
+            if row["pool"] == row["baseline_pool"]
+            else (f"{row['pool']} against {row['baseline_pool']}")
+        )
+        show(
+            f"{row['encoder']}, {row['context']}, {pools}: {row['probe']} - {baseline} = "
+            f"{100 * row['difference']:+.2f} points "
+            f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}] (n = {row['n']}): {words}"
+        )
+
+
+def _write(
+    out: Path, records: "list[Record]", differences: list[dict[str, Any]], quiet: bool
+) -> None:
+    """Write differences, what the run was made with, and the figure beside the records."""
+    from nearwise.experiments.measure import command_line, hardware, versions
+    from nearwise.report.probes import probe_figure
+
+    facts = {"command": command_line(), "versions": versions(), "hardware": hardware()}
+    text = json.dumps({"run": facts, "differences": differences}, indent=1)
+    (out / "differences.json").write_text(text + "\n", encoding="utf-8")
+    figure = probe_figure(records, out / "probes.png")
+    if not quiet:
+        say(
+            f"Records: {out / 'records.jsonl'}. Differences: {out / 'differences.json'}. "
+            f"Figure: {figure}"
+        )

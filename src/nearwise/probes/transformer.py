@@ -1,0 +1,277 @@
+"""TransformerProbe and MLPProbe: small networks trained on frozen features."""
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nearwise.probes.base import Probe, Rows, Validation, held_out, resolved_device
+from nearwise.probes.token_network import TokenPooling, TokenTransformer, VectorMLP
+from nearwise.training.engine import EngineConfig, train_epochs
+
+_CHUNK = 1024
+
+
+class NetworkProbe(Probe):
+    """What the probes that are networks share: training, stopped by the NLL of other rows."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    validation_fraction: float
+    device: str
+    random_state: Any
+
+    @abstractmethod
+    def _build(self, X: NDArray[Any], n_classes: int) -> nn.Module:
+        """Make the network for rows such as `X`, with first weights drawn from torch's state."""
+
+    def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
+        """Train the network.
+
+        Parameters
+        ----------
+        X : array of shape (n, L, D), or (n, D) for a probe of vectors
+        y : array of shape (n,)
+        validation : (array, array), optional
+            Rows by whose NLL the best epoch is kept; a share of the rows is held out without.
+
+        Raises
+        ------
+        ValueError
+            If rows, labels or settings do not fit.
+        """
+        rows, seed = self._training_rows(X, y), self._seed()
+        if validation is None:
+            fitted, judged = held_out(rows, self.validation_fraction, seed)
+        else:
+            fitted, judged = rows, self._other_rows(validation)
+        place = resolved_device(self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = self._build(fitted.X, len(self.classes_))
+        _standardize(network, fitted.X)
+        self.network_ = network.to(place)
+        self._train(fitted, judged, seed, place)
+        self.n_parameters_ = sum(p.numel() for p in network.parameters())
+        return self
+
+    def _train(self, fitted: Rows, judged: Rows, seed: int, place: torch.device) -> None:
+        X, codes = (torch.from_numpy(part).to(place) for part in fitted)
+        truth = torch.from_numpy(judged.codes).to(place)
+        network = self.network_
+
+        def batch_loss(rows: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
+            at = rows.to(place)
+            return {"loss": F.cross_entropy(network(X[at]).float(), codes[at])}
+
+        def evaluate(epoch: int) -> dict[str, float]:
+            return {"nll": float(F.nll_loss(self._log_proba(judged.X), truth))}
+
+        config = EngineConfig.model_validate(
+            {
+                "epochs": self.epochs,
+                "batch_size": self.batch_size,
+                "lr": self.lr,
+                "weight_decay": self.weight_decay,
+                "warmup_epochs": 0.05 * self.epochs,
+                "precision": "bfloat16" if place.type == "cuda" else "float32",
+            }
+        )
+        result = train_epochs(
+            network,
+            batch_loss,
+            len(codes),
+            config,
+            seed=seed,
+            device=place,
+            evaluate=evaluate,
+            monitor="nll",
+        )
+        self.history_ = result.history
+        nlls = [record["evaluation"]["nll"] for record in result.history]
+        self.choice_: dict[str, Any] = {"epoch": result.best_epoch, "nll": min(nlls)}
+
+    def _log_proba(self, X: NDArray[Any]) -> Tensor:
+        """Log-probabilities (n, n_classes) in eval mode, on the probe's device."""
+        place = next(self.network_.parameters()).device
+        self.network_.eval()
+        with torch.no_grad():
+            parts = [
+                torch.log_softmax(self.network_(part.to(place)).float(), dim=1)
+                for part in torch.from_numpy(X).split(_CHUNK)
+            ]
+        return torch.cat(parts)
+
+    def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
+        """Class probabilities, (n, n_classes); X as for `fit`."""
+        proba: NDArray[np.float64] = self._log_proba(self._query(X)).double().exp().cpu().numpy()
+        normalized: NDArray[np.float64] = proba / proba.sum(axis=1, keepdims=True)
+        return normalized
+
+
+class TransformerProbe(NetworkProbe):
+    """A small transformer that reads the tokens of frozen features.
+
+    Parameters
+    ----------
+    d_model : int, default=256
+    num_layers : int, default=2
+        0 with ``pooling="attention"`` is attentive pooling alone.
+    num_heads : int, default=4
+        Must divide `d_model`.
+    pooling : {"mean", "attention"}, default="mean"
+    positions : bool, default=True
+        Learn a position for each token. Switch it off where the tokens have no order, as points of
+        random contexts have none.
+    epochs : int, default=30
+        The one with the lowest NLL of the validation rows is kept.
+    batch_size : int, default=128
+    lr, weight_decay : float
+        Of AdamW, with warm-up and cosine.
+    validation_fraction : float, default=0.1
+        Share of the rows held out where no validation rows are given.
+    device : str, default="cpu"
+        On a GPU the network computes in bfloat16.
+    random_state : int, RandomState or None, default=None
+
+    Attributes
+    ----------
+    classes_, n_features_in_, choice_
+        As for every probe; `n_features_in_` counts the tokens, `choice_` holds the epoch kept.
+    network_ : nn.Module
+    history_ : list of dict
+        One record an epoch.
+    n_parameters_ : int
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> tokens = rng.normal(size=(40, 6, 3)).astype(np.float32)
+    >>> y = (tokens.mean((1, 2)) > 0).astype(int)
+    >>> probe = TransformerProbe(16, num_layers=1, epochs=2, random_state=0).fit(tokens, y)
+    >>> probe.predict_proba(tokens[:1]).shape
+    (1, 2)
+    """
+
+    reads_tokens = True
+
+    def __init__(
+        self,
+        d_model: int = 256,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        *,
+        pooling: TokenPooling = "mean",
+        positions: bool = True,
+        epochs: int = 30,
+        batch_size: int = 128,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        validation_fraction: float = 0.1,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.d_model = d_model
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.pooling = pooling
+        self.positions = positions
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.random_state = random_state
+
+    def _build(self, X: NDArray[Any], n_classes: int) -> nn.Module:
+        if self.d_model % self.num_heads or self.num_layers < 0:
+            raise ValueError(
+                f"num_heads={self.num_heads} must divide d_model={self.d_model}, and "
+                f"num_layers={self.num_layers} must not be negative."
+            )
+        if self.pooling not in ("mean", "attention"):
+            raise ValueError(f'pooling={self.pooling!r} is neither "mean" nor "attention".')
+        self._n_tokens = X.shape[1] if self.positions else None
+        return TokenTransformer(
+            X.shape[2],
+            n_classes,
+            d_model=self.d_model,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            num_tokens=self._n_tokens,
+            pooling=self.pooling,
+        )
+
+    def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
+        checked = super()._checked(X, y, reset=reset)
+        if not reset:
+            self._check_tokens(checked)
+        return checked
+
+    def _check_tokens(self, X: NDArray[Any]) -> None:
+        width = (
+            self.network_.get_buffer("mean").numel() if hasattr(self, "network_") else X.shape[2]
+        )
+        if X.shape[2] != width:
+            raise ValueError(f"X has tokens of width {X.shape[2]}; {width} was fitted on.")
+
+
+class MLPProbe(NetworkProbe):
+    """A network of one hidden layer on frozen feature vectors.
+
+    Parameters
+    ----------
+    hidden : int, default=512
+    epochs, batch_size, lr, weight_decay, validation_fraction, device, random_state
+        As for `TransformerProbe`.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, choice_, network_, history_, n_parameters_
+        As for `TransformerProbe`.
+    """
+
+    def __init__(
+        self,
+        hidden: int = 512,
+        *,
+        epochs: int = 30,
+        batch_size: int = 128,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        validation_fraction: float = 0.1,
+        device: str = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.random_state = random_state
+
+    def _build(self, X: NDArray[Any], n_classes: int) -> nn.Module:
+        return VectorMLP(X.shape[1], n_classes, hidden=self.hidden)
+
+
+def _standardize(network: nn.Module, X: NDArray[Any]) -> None:
+    """Set the mean and deviation of each channel from training features, in pieces."""
+    axes: tuple[int, ...] = tuple(range(X.ndim - 1))
+    count = X.size // X.shape[-1]
+    mean = X.mean(axis=axes, dtype=np.float64)
+    square = np.zeros_like(mean)
+    for start in range(0, len(X), _CHUNK):
+        square += ((X[start : start + _CHUNK] - mean) ** 2).sum(axis=axes)
+    scale = np.sqrt(square / count)
+    scale = np.where(scale > 1e-12 * (1 + np.abs(mean)), scale, 1.0)
+    for name, values in (("mean", mean), ("scale", scale)):
+        network.get_buffer(name).copy_(torch.from_numpy(values))

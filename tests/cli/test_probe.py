@@ -1,0 +1,55 @@
+"""``nearwise probe``: a table, differences, and a folder that goes on."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+DIGITS = ("digits-images", "--limit", "300,150")
+
+
+def test_probes_are_measured_compared_and_kept(nearwise, tmp_path):
+    command = ("probe", "pixels,patches:4", *DIGITS, "-p", "knn,linear", "--pool", "flatten")
+    done = nearwise(*command, "--out", tmp_path)
+    assert done.exit_code == 0, done.err
+    assert "patches:4" in done.out and "linear - knn =" in done.out
+    records = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line)["probe"] for line in records] == ["knn", "linear"] * 2
+    assert (tmp_path / "probes.png").stat().st_size > 5000
+    told = json.loads((tmp_path / "differences.json").read_text())
+    assert len(told["differences"]) == 2 and told["run"]["versions"]
+    again = nearwise(*command, "--out", tmp_path)
+    assert again.out == done.out
+    assert (tmp_path / "records.jsonl").read_text().splitlines() == records
+
+
+def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monkeypatch):
+    np.save(tmp_path / "digits.npy", load_digits().data)
+    (tmp_path / "mine_probed.py").write_text(
+        "def doubled(x):\n    return x.flatten(2).transpose(1, 2) * 2\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = nearwise(
+        "probe", "digits.npy,mine_probed:doubled", *DIGITS, "-p", "knn", "--pool", "flatten", "-q"
+    )
+    assert done.exit_code == 0, done.err
+    rows = [line.split() for line in done.out.splitlines() if " knn " in line]
+    assert rows[0][-7] == rows[1][-7]  # the same pixels, other brightness: the same accuracy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pixel", *DIGITS), "Encoder 'pixel' is none of pixels, patches:SIZE"),
+        (("nosuch:thing", *DIGITS), "nosuch:thing cannot be had"),
+        (("pixels", "digits-images", "-p", "knm"), "Did you mean 'knn'"),
+        (("pixels", "iris"), "iris is a table"),
+        (("pixels", "digits-images", "--limit", "7"), "Write 5000,2000"),
+        (("pixels", *DIGITS, "--baseline", "linear", "-p", "knn"), "not among the probes"),
+    ],
+)
+def test_mistakes_end_with_one_line(nearwise, arguments, message):
+    done = nearwise("probe", *arguments)
+    assert done.exit_code == 2
+    assert message in done.err

@@ -1,0 +1,111 @@
+"""Probes that are networks: they read tokens, keep the best epoch, and repeat."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from nearwise.probes import MLPProbe, TransformerProbe, make_probe
+from tests.probes.cases import blobs
+
+SMALL = {"d_model": 16, "num_layers": 1, "num_heads": 2, "epochs": 8, "batch_size": 32, "lr": 5e-3}
+LONG = {**SMALL, "d_model": 32, "epochs": 25, "random_state": 0}
+
+
+def tokens(n=160, seed=0):
+    """The class is which of four tokens is large: the mean over tokens does not tell."""
+    generator = np.random.default_rng(seed)
+    codes = generator.integers(0, 4, n)
+    codes[:4] = np.arange(4)
+    X = 0.3 * generator.normal(size=(n, 4, 3))
+    X[np.arange(n), codes] += 2
+    return X.astype(np.float32), np.array(list("abcd"))[codes]
+
+
+def test_positions_tell_what_the_mean_of_the_tokens_does_not():
+    train, held, test = tokens(), tokens(60, 1), tokens(100, 2)
+    probe = TransformerProbe(**LONG).fit(*train, validation=held)
+    assert probe.score(*test) > 0.9
+    without = TransformerProbe(**LONG, positions=False).fit(*train)
+    assert without.score(*test) < 0.6
+    shuffled = test[0][:, [2, 0, 3, 1]]  # without positions the order says nothing
+    assert np.allclose(without.predict_proba(shuffled), without.predict_proba(test[0]), atol=1e-5)
+
+
+def test_the_study_s_probe_has_its_size():
+    X = np.zeros((4, 256, 512), np.float32)
+    network = TransformerProbe()._build(X, 10)
+    count = sum(p.numel() for p in network.parameters())
+    assert count == 1_253_642  # 1.25 M: embedding, positions, two layers, head
+
+
+def test_attentive_pooling_alone_learns_which_token_to_read():
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 2, 200)
+    X = 0.3 * generator.normal(size=(200, 6, 3))
+    X[np.arange(200), generator.integers(0, 6, 200), 0] += np.where(y, 3, -3)
+    probe = TransformerProbe(
+        16, 0, 2, pooling="attention", positions=False, epochs=12, lr=1e-2, random_state=0
+    ).fit(X[:150], y[:150])
+    assert probe.score(X[150:], y[150:]) > 0.8
+
+
+@pytest.mark.parametrize("probe", [TransformerProbe(**SMALL), MLPProbe(16, epochs=4)])
+def test_the_epoch_with_the_lowest_held_out_nll_is_kept_and_repeats(probe):
+    train, held = (tokens(), tokens(60, 1)) if probe.reads_tokens else (blobs(), blobs(60, seed=1))
+    with pytest.raises(NotFittedError):
+        probe.predict(train[0])
+    before = torch.get_rng_state()
+    fitted = clone(probe).set_params(random_state=3).fit(*train, validation=held)
+    assert torch.equal(before, torch.get_rng_state())
+    proba = fitted.predict_proba(held[0])
+    codes = np.searchsorted(fitted.classes_, held[1])
+    nll = -np.log(proba[np.arange(len(codes)), codes]).mean()
+    assert fitted.choice_["nll"] == pytest.approx(nll, abs=1e-5)
+    assert nll == pytest.approx(
+        min(record["evaluation"]["nll"] for record in fitted.history_), abs=1e-5
+    )
+    assert np.array_equal(clone(fitted).fit(*train, validation=held).predict_proba(held[0]), proba)
+
+
+def test_half_precision_tokens_are_read_as_they_are():
+    X, y = tokens()
+    probe = TransformerProbe(**LONG).fit(X.astype(np.float16), y)
+    assert probe.score(X, y) > 0.8
+
+
+def test_features_of_any_scale_are_standardised():
+    X, y = tokens()
+    options = {**SMALL, "random_state": 0}
+    one = TransformerProbe(**options).fit(X, y).predict_proba(X)
+    other = TransformerProbe(**options).fit(X * 1000 + 50, y).predict_proba(X * 1000 + 50)
+    assert np.allclose(one, other, atol=1e-2)
+
+
+def test_unordered_tokens_get_no_positions():
+    assert make_probe("transformer", meta={"ordered": False}).positions is False
+    assert make_probe("transformer", meta={"ordered": True}).positions is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_heads": 3}, "num_heads=3 must divide d_model=16"),
+        ({"pooling": "max"}, "pooling='max' is neither"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TransformerProbe(**{**SMALL, **settings}).fit(*tokens(40))
+
+
+def test_vectors_and_other_tokens_are_refused():
+    with pytest.raises(ValueError, match="TransformerProbe reads tokens"):
+        TransformerProbe(**SMALL).fit(*blobs(40))
+    X, y = tokens(40)
+    fitted = TransformerProbe(**{**SMALL, "epochs": 1}).fit(X, y)
+    with pytest.raises(ValueError, match="tokens of width 2; 3 was fitted on"):
+        fitted.predict(X[:, :, :2])
+    with pytest.raises(ValueError, match="has 2 features"):
+        fitted.predict(X[:, :2])

@@ -94,3 +94,17 @@ def test_help_says_what_the_columns_mean(nearwise):
     text = " ".join(nearwise("predict", "--help").out.split())
     for word in ("--coverage", "--max-risk", "--sets", "--stranger", "hand it to a person"):
         assert word in text
+
+
+def test_a_warning_is_said_once_however_often_the_table_is_read(nearwise, tmp_path):
+    frame = pd.DataFrame({"kind": list("ab") * 30, "size": range(60), "label": ["x", "y"] * 30})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame.assign(kind="never seen").to_csv(tmp_path / "new.csv", index=False)
+    model = tmp_path / "model"
+    fitted = nearwise("fit", tmp_path / "train.csv", "-t", "label", "-o", model, "--preset", "fast")
+    assert fitted.exit_code == 0, fitted.err
+    options = ["--coverage", "0.8", "--sets", "--stranger"]
+    for _ in range(2):  # and again by the next command
+        result = nearwise("predict", model, tmp_path / "new.csv", *options)
+        warned = [line for line in result.err.splitlines() if "warning:" in line]
+        assert len(warned) == 1, result.err

@@ -41,12 +41,20 @@ def test_scores_are_the_papers(rng, method, lattice, drawn):
             assert found[row, label] == pytest.approx(expected, abs=1e-12)
 
 
+def p_of_rows(scores, own, folds, labels=None):
+    """p-values from the nonconformity of rows' own labels, whose labels are right."""
+    n_classes = scores.shape[2]
+    truth = np.eye(n_classes)[np.zeros(len(own), dtype=int) if labels is None else labels]
+    judged = np.repeat(own[:, None], n_classes, axis=1)
+    return p_values(scores, judged, truth, folds, by_class=labels is not None)
+
+
 @pytest.mark.parametrize("confidence", [0.5, 0.8, 0.9, 0.95])
 @pytest.mark.parametrize("n_rows", [19, 20, 99, 100, 137])
 def test_with_one_member_the_sets_are_those_of_split_conformal_prediction(rng, confidence, n_rows):
     judged = rng.integers(0, 12, n_rows) / 12  # with ties
     asked = rng.integers(0, 13, (1, 30, 4)) / 12
-    p = p_values(asked, judged, np.zeros(n_rows, dtype=int))
+    p = p_of_rows(asked, judged, np.zeros(n_rows, dtype=int))
     expected = [reference.split_set(judged, row, confidence) for row in asked[0]]
     np.testing.assert_array_equal(sets_from_p_values(p, confidence), expected)
 
@@ -55,7 +63,7 @@ def test_with_one_member_the_sets_are_those_of_split_conformal_prediction(rng, c
 def test_with_several_members_each_judged_row_is_compared_with_its_own(rng, confidence):
     folds = rng.integers(-1, 3, 80)
     judged, asked = rng.random(80).round(1), rng.random((4, 25, 3)).round(1)
-    found = sets_from_p_values(p_values(asked, judged, folds), confidence)
+    found = sets_from_p_values(p_of_rows(asked, judged, folds), confidence)
     for row in range(25):
         expected = reference.cross_set(judged, folds, asked[:, row], confidence)
         assert found[row].tolist() == expected
@@ -64,7 +72,7 @@ def test_with_several_members_each_judged_row_is_compared_with_its_own(rng, conf
 def test_class_conditional_sets_compare_a_label_with_rows_of_its_class(rng):
     labels, judged = rng.integers(0, 3, 90), rng.random(90)
     asked = rng.random((1, 20, 3))
-    p = p_values(asked, judged, np.zeros(90, dtype=int), labels)
+    p = p_of_rows(asked, judged, np.zeros(90, dtype=int), labels)
     for label in range(3):
         alone = judged[labels == label]
         expected = [reference.split_set(alone, [one], 0.8)[0] for one in asked[0][:, label]]
@@ -80,9 +88,28 @@ def test_the_true_label_is_covered_as_often_as_asked():
         draws = rng.random(4000)
         scores = nonconformity(proba, method, RAPS, draws)
         own = scores[np.arange(4000), labels]
-        p = p_values(scores[None, rest], own[judged], np.zeros(2000, dtype=int))
+        p = p_of_rows(scores[None, rest], own[judged], np.zeros(2000, dtype=int))
         covered = sets_from_p_values(p, 0.9)[np.arange(2000), labels[rest]].mean()
         assert abs(covered - 0.9) < 0.025  # about 2.7 standard errors of both parts together
+
+
+@pytest.mark.parametrize("method", ["lac", "aps"])
+@pytest.mark.parametrize("by_class", [False, True])
+def test_the_true_label_is_covered_where_the_judged_labels_are_often_wrong(method, by_class):
+    rng = np.random.default_rng(5)
+    transition = np.array([[0.6, 0.3, 0.1], [0.05, 0.75, 0.2], [0.1, 0.1, 0.8]])
+    covered, believed = [], []
+    for _ in range(20):
+        proba = rng.dirichlet(np.full(3, 0.4), size=3000)
+        true = np.array([rng.choice(3, p=row) for row in proba])
+        given = np.array([rng.choice(3, p=transition[label]) for label in true[:1500]])
+        scores = nonconformity(proba, method, draws=rng.random(3000))
+        judged, asked = scores[:1500], scores[None, 1500:]
+        for found, truth in ((covered, np.linalg.inv(transition)), (believed, np.eye(3))):
+            p = p_values(asked, judged, truth[given], np.zeros(1500, int), by_class=by_class)
+            found.append(sets_from_p_values(p, 0.9)[np.arange(1500), true[1500:]].mean())
+    assert 0.895 < np.mean(covered) < 0.925  # counts are made to fall, which covers a little more
+    assert np.mean(believed) > 0.95  # what wrong labels ask for: sets too large to be of use
 
 
 class GivenProbabilities(ClassifierMixin, BaseEstimator):
@@ -126,7 +153,7 @@ def _against_mapie(rng):
 def ours(proba, labels, asked, method, confidence, penalty=RAPS, draws=(None, None)):
     own = nonconformity(proba, method, penalty, draws[0])[np.arange(len(labels)), labels]
     scores = nonconformity(asked, method, penalty, draws[1])
-    return sets_from_p_values(p_values(scores[None], own, np.zeros(len(own), int)), confidence)
+    return sets_from_p_values(p_of_rows(scores[None], own, np.zeros(len(own), int)), confidence)
 
 
 @pytest.mark.parametrize("confidence", [0.7, 0.9, 0.95])
@@ -181,7 +208,7 @@ def test_cross_conformal_sets_are_those_of_mapie(rng):
         judged[held_out] = own[np.arange(len(held_out)), y[held_out]]
         fold[held_out] = member
         asked.append(nonconformity(fitted.predict_proba(X[200:]), "lac"))
-    found = sets_from_p_values(p_values(np.stack(asked), judged, fold), 0.9)
+    found = sets_from_p_values(p_of_rows(np.stack(asked), judged, fold), 0.9)
     np.testing.assert_array_equal(found, theirs)
 
 
@@ -189,15 +216,15 @@ def test_cross_conformal_sets_are_those_of_mapie(rng):
 def test_the_rows_asked_for_are_just_enough_to_rule_a_label_out(confidence):
     needed = rows_needed(confidence)
     for n_rows, some_out in ((needed, True), (needed - 1, False)):
-        p = p_values(np.full((1, 1, 1), 9.0), np.zeros(n_rows), np.zeros(n_rows, dtype=int))
+        p = p_of_rows(np.full((1, 1, 1), 9.0), np.zeros(n_rows), np.zeros(n_rows, dtype=int))
         assert (not sets_from_p_values(p, confidence).all()) == some_out
 
 
 def test_too_few_rows_are_refused_with_the_number_needed():
     labels = np.array([0] * 8)
     with pytest.raises(ValueError, match=r"at least 9 rows .* there are 8.* at most 0.889"):
-        check_enough(labels, np.array(["a", "b"]), 0.9, each=False)
+        check_enough(np.eye(2)[labels], np.array(["a", "b"]), 0.9, each=False)
     labels = np.array([0] * 30 + [1] * 3)
-    check_enough(labels, np.array(["a", "b"]), 0.9, each=False)
+    check_enough(np.eye(2)[labels], np.array(["a", "b"]), 0.9, each=False)
     with pytest.raises(ValueError, match=r"at least 9 rows of every class .*b has 3"):
-        check_enough(labels, np.array(["a", "b"]), 0.9, each=True)
+        check_enough(np.eye(2)[labels], np.array(["a", "b"]), 0.9, each=True)

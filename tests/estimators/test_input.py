@@ -135,7 +135,10 @@ LABELS = {
     ),
     "too few": (lambda y: y[:-1], "X has 90 rows but y has 89 labels"),
     "missing": (lambda y: np.where(y == 2, np.nan, y), "missing labels in 30 of 90 rows"),
-    "continuous": (lambda y: y + 0.5, "continuous"),
+    "continuous": (
+        lambda y: y + 0.5,
+        r"such as 0\.5, a quantity.*3 different.*pandas\.cut",
+    ),
     "none": (lambda y: None, "requires y to be passed, but the target y is None"),
     "two columns": (lambda y: np.column_stack([y, y]), "1d array"),
 }

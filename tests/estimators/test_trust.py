@@ -142,6 +142,7 @@ def test_the_risk_bound_holds_as_often_as_it_says():
         right = rng.random(200) < 0.5 + 0.5 * score
         judge = Judge.__new__(Judge)
         judge.scores, judge.correct = {"max_proba": score}, right
+        judge.wrong, judge.spread = (~right).astype(float), None
         try:
             found, bound = judge.under_risk("max_proba", 0.25, 0.1)
         except ValueError:
@@ -340,3 +341,14 @@ def test_a_model_saved_without_its_held_out_rows_says_so():
     model._state.held = None
     with pytest.raises(ValueError, match="Fit it again"):
         model.predict_set(X[:3])
+
+
+def test_explanations_say_how_far_to_trust_them_where_asked(model):
+    X = many(30, seed=5)[0]
+    assert model.explain(X[:1])[0].stranger_p_value is None
+    shown = model.explain(X, n_neighbors=2, trust=True)
+    assert same([one.stranger_p_value for one in shown], model.stranger_p_value(X))
+    sets = [list(model.classes_[held]) for held in model.predict_set(X, 0.9)]
+    assert [one.prediction_set for one in shown] == sets
+    with pytest.raises(ValueError, match="Give new rows as X"):
+        model.explain(trust=True)

@@ -96,8 +96,12 @@ def main(arguments: list[str] | None = None) -> None:
     if "--debug" in options:
         given.remove("--debug")
         given.insert(0, "--debug")
+    _said.clear()
     warnings.showwarning = _say_warning
     app(args=given, prog_name="nearwise")
+
+
+_said: set[str] = set()  # warnings of this command; several passes over a table repeat theirs
 
 
 def _say_warning(
@@ -108,5 +112,8 @@ def _say_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning as a user needs it, without the line of code it came from."""
+    """Print a warning as a user needs it: once, without the line of code it came from."""
+    if str(message) in _said:
+        return
+    _said.add(str(message))
     say(f"warning: {message}", style="yellow")

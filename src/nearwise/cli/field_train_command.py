@@ -98,6 +98,7 @@ def train(
       nearwise field train --objective sparse --control --out runs/fields
       nearwise field train -d cifar10 --device cuda --set precision=bfloat16 -o runs/cifar10
     """
+    from nearwise.experiments.devices import choose_device
     from nearwise.experiments.fields import run_field
 
     data = _load(dataset, limit, data_root, seed=0)
@@ -117,7 +118,7 @@ def train(
             dataset=dataset,
             start_from=explicit,
             seed=seed,
-            device=_device(device),
+            device=str(choose_device(device)),
             progress=progress,
         )
     drawn = _draw(run, data, stages[-1])
@@ -182,14 +183,6 @@ def _stages(
     except ValueError as error:
         raise ValueError(plain_message(error)) from None
     return made
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager

@@ -117,21 +117,7 @@ class AnswersQueries(RemembersRows):
         *,
         views: Sequence[Any] | None = None,
     ) -> list[Explanation]:
-        """Show the neighbors behind each prediction.
-
-        Parameters
-        ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the training rows, each without itself (rows added later are left out).
-        n_neighbors : int or None, default=10
-            How many of the weightiest neighbors are shown; None shows all.
-        views : sequence of arrays like `X`, optional
-            As in `predict_proba`; a neighbor's weight is its mean over the views.
-
-        Returns
-        -------
-        explanations : list of Explanation
-        """
+        """Show the neighbors behind each prediction; `KnowsItsLimits.explain` says how."""
         everyone = self._encode(X, views)
         parts = make_parts(*self._answers(everyone))
         return explain_rows(

@@ -77,43 +77,63 @@ def nonconformity(
 
 def p_values(
     scores: np.ndarray,
-    of_rows: np.ndarray,
+    judged: np.ndarray,
+    truth: np.ndarray,
     folds: np.ndarray,
-    labels: np.ndarray | None = None,
+    *,
+    by_class: bool = False,
 ) -> np.ndarray:
     """Share of judged rows at least as strange as each label of new rows would be (CV+).
 
     A judged row is compared with what the member that predicted it says about the new row. With
-    one member this is split-conformal prediction.
+    one member this is split-conformal prediction. Rows whose labels are doubted count as each
+    class as far as `truth` says; what noise in these counts could undo, that no stranger score is
+    more frequent, is put back, towards larger sets.
 
     Parameters
     ----------
     scores : ndarray of shape (n_members, n, n_classes)
         Nonconformity of new rows, as each member sees them.
-    of_rows : ndarray of shape (n_rows,)
-        Nonconformity of the judged rows' own labels.
+    judged : ndarray of shape (n_rows, n_classes)
+        Nonconformity of every label of the judged rows.
+    truth : ndarray of shape (n_rows, n_classes)
+        How much a judged row counts as each class; rows sum to 1.
     folds : int64 ndarray of shape (n_rows,)
         First axis of `scores` that each judged row is compared with; -1 is the last.
-    labels : int64 ndarray of shape (n_rows,), optional
-        Given, a label is compared with the judged rows of its own class only.
+    by_class : bool, default=False
+        Whether a label is compared with what counts as its own class only.
 
     Returns
     -------
     p : float64 ndarray of shape (n, n_classes)
         (1 + judged rows at least as strange) / (1 + judged rows), in (0, 1].
+
+    References
+    ----------
+    Barber et al., "Predictive inference with the jackknife+", Annals of Statistics 2021 (CV+).
+    Sesia, Wang and Tong, "Adaptive conformal classification with noisy labels", JRSS B 2025.
     """
     n_members, n, n_classes = scores.shape
-    at_least = np.ones((n, n_classes))
-    totals = np.ones(n_classes)
+    at_least, totals = np.ones((n, n_classes)), np.ones(n_classes)
+    groups = range(n_classes) if by_class else [slice(None)]
     for member in range(n_members):
         mine = (folds % n_members) == member
-        for label in range(n_classes) if labels is not None else [slice(None)]:
-            chosen = mine if labels is None else mine & (labels == label)
-            judged = np.sort(of_rows[chosen])
-            asked = scores[member][:, label]
-            at_least[:, label] += len(judged) - np.searchsorted(judged, asked, side="left")
-            totals[label] += len(judged)
-    return at_least / totals
+        for label in groups:
+            weight = truth[mine][:, label].ravel()
+            strange = judged[mine][:, label].ravel()[weight != 0]
+            count = _counts_at_least(strange, weight[weight != 0], scores[member][:, label])
+            at_least[:, label] += count
+            totals[label] += weight.sum()
+    return np.asarray(np.minimum(at_least / np.maximum(totals, 1.0), 1.0))
+
+
+def _counts_at_least(values: np.ndarray, weight: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Weight of the values that are at least each one asked; never rising with what is asked."""
+    order = np.argsort(values, kind="stable")
+    tail = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)
+    tail = np.maximum.accumulate(tail[::-1])[::-1]
+    result: np.ndarray = tail[np.searchsorted(values[order], asked, side="left")]
+    return result
 
 
 def sets_from_p_values(p: np.ndarray, confidence: float) -> np.ndarray:
@@ -143,8 +163,8 @@ def rows_needed(confidence: float) -> int:
     return max(1, math.ceil(1.0 / (1.0 - confidence) - 1.0 - _SLACK))
 
 
-def check_enough(labels: np.ndarray, classes: np.ndarray, confidence: float, *, each: bool) -> None:
-    """Refuse too few judged rows, in all or (`each`) of any class.
+def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, each: bool) -> None:
+    """Refuse too few judged rows, in all or (`each`) of any class; `truth` as in `p_values`.
 
     Raises
     ------
@@ -152,18 +172,20 @@ def check_enough(labels: np.ndarray, classes: np.ndarray, confidence: float, *, 
         Saying how many there are and how many are needed.
     """
     needed = rows_needed(confidence)
-    if len(labels) < needed:
+    if len(truth) < needed:
         raise ValueError(
             f"Sets of confidence {confidence} need at least {needed} rows to judge by, and there "
-            f"are {len(labels)}. Fit with more rows (or a larger validation_fraction), or ask for "
-            f"a confidence of at most {_most_confident(len(labels)):.3g}."
+            f"are {len(truth)}. Fit with more rows (or a larger validation_fraction), or ask for "
+            f"a confidence of at most {_most_confident(len(truth)):.3g}."
         )
     if not each:
         return
-    counts = np.bincount(labels, minlength=len(classes))
+    counts = np.round(truth.sum(axis=0), 1)
     short = np.flatnonzero(counts < needed)
     if len(short):
-        named = ", ".join(f"{classes[place]!s} has {counts[place]}" for place in short[:5])
+        named = ", ".join(
+            f"{classes[place]!s} has {max(counts[place], 0):g}" for place in short[:5]
+        )
         raise ValueError(
             f"Class-conditional sets of confidence {confidence} need at least {needed} rows of "
             f"every class to judge by; {named}{' ...' if len(short) > 5 else ''}. Give more rows "

@@ -47,18 +47,35 @@ class JudgedRows(NamedTuple):
         The member that predicted the row; -1 where all members did.
     parts : Parts
     remoteness : Remoteness
+    truth : float64 ndarray of shape (n, n_classes)
+        How much each row counts as each true class: one 1 a row, or where `label_noise` doubts
+        labels the row of the inverse transition for its label. Over many rows the wrong labels
+        then cancel out; single entries may be negative or above 1.
     """
 
     labels: np.ndarray
     folds: np.ndarray
     parts: Parts
     remoteness: Remoteness
+    truth: np.ndarray
 
     @property
     def correct(self) -> np.ndarray:
-        """Whether each row's prediction is its label, bool (n,)."""
+        """Whether each row's prediction is its given label, bool (n,)."""
         right: np.ndarray = self.parts.proba.argmax(axis=1) == self.labels
         return right
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """How much each row counts as a wrong prediction, (n,): 0 or 1 where labels are right."""
+        best = self.parts.proba.argmax(axis=1)
+        share: np.ndarray = 1.0 - self.truth[np.arange(len(best)), best]
+        return share
+
+    @property
+    def doubted(self) -> bool:
+        """Whether labels are doubted, so that `truth` holds more than ones and zeros."""
+        return not np.isin(self.truth, (0.0, 1.0)).all()
 
 
 def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
@@ -94,7 +111,23 @@ def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
         rows.folds[kept],
         Parts(*(part[kept] for part in rows.parts)),
         Remoteness(*(part[kept] for part in rows.remoteness)),
+        rows.truth[kept],
     )
+
+
+def _true_classes(state: LearnedState, labels: np.ndarray, n_classes: int) -> np.ndarray:
+    """How much rows count as each true class, (n, n_classes); see `JudgedRows.truth`.
+
+    The inverse of the transition makes counts of given labels unbiased for those of true ones
+    (backward correction: Patrini et al., "Making Deep Neural Networks Robust to Label Noise",
+    CVPR 2017). Classes that came after the fit are taken as labelled.
+    """
+    back = np.eye(n_classes)
+    if state.views.transitions is not None and state.transition is not None:
+        known = len(state.transition.matrix)
+        back[:known, :known] = np.linalg.inv(state.transition.matrix)
+    truth: np.ndarray = back[labels]
+    return truth
 
 
 def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
@@ -106,11 +139,13 @@ def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
     calibration = state.calibration(n_views)
     answer = calibration.corrected(state.predict_left_out(n_classes, positions))
     keys, ids = bank.keys["features"][positions], bank.ids[positions]
+    labels = bank.labels[positions].numpy()
     return JudgedRows(
-        bank.labels[positions].numpy(),
+        labels,
         bank.keys[FOLD][positions, 0].numpy().astype(np.int64),
         make_parts(answer, [answer], calibration),
         remoteness(state.views, keys, ids),
+        _true_classes(state, labels, n_classes),
     )
 
 
@@ -127,11 +162,13 @@ def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
     answer, *views = (
         calibration.corrected(Answer(*(part[kept] for part in one))) for one in (merged, *each)
     )
+    labels = state.held.labels[kept].numpy()
     return JudgedRows(
-        state.held.labels[kept].numpy(),
+        labels,
         state.held.folds[kept].numpy(),
         make_parts(answer, views, calibration),
         remoteness(state.views, state.held.seen[0].keys["features"][kept]),
+        _true_classes(state, labels, n_classes),
     )
 
 

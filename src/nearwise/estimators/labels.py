@@ -27,7 +27,16 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"y holds NaN or missing labels in {int(missing.sum())} of {n_rows} rows. Drop them."
         )
-    check_classification_targets(values)
+    try:
+        check_classification_targets(values)
+    except ValueError as error:
+        if "continuous" not in str(error):
+            raise
+        raise ValueError(
+            f"Unknown label type: continuous. y holds numbers such as {values[0]}, a quantity "
+            f"rather than a class ({len(np.unique(values))} different ones in {n_rows} rows). Name "
+            "the column that holds classes, or cut the numbers into ranges first (pandas.cut)."
+        ) from error
     classes, codes = np.unique(values, return_inverse=True)
     return classes, codes.astype(np.int64)
 

@@ -65,11 +65,14 @@ class Selection:
 
 
 class Threshold(NamedTuple):
-    """A threshold on judged rows: the value, rows accepted, and how many of them are wrong."""
+    """A threshold on judged rows: the value, rows accepted, and how many of them are wrong.
+
+    Where labels are doubted, `wrong` is an estimate and no whole number.
+    """
 
     value: float
     accepted: int
-    wrong: int
+    wrong: float
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,8 @@ class Judge:
     n_thresholds = _GRID
 
     def __init__(self, rows: JudgedRows) -> None:
-        self.rows, self.correct = rows, rows.correct
+        self.rows, self.correct, self.wrong = rows, rows.correct, rows.wrong
+        self.spread = float(np.ptp(rows.truth)) if rows.doubted else None
         self.combination = fit_combination(rows)
         self.scores: dict[str, np.ndarray] = {
             name: plain_score(name, rows.parts, rows.remoteness) for name in PLAIN
@@ -232,7 +236,15 @@ class Judge:
         wanted = max(1, int(np.ceil(coverage * len(values) - 1e-9)))
         value = float(np.sort(values)[::-1][wanted - 1])
         accepted = values >= value
-        return Threshold(value, int(accepted.sum()), int((accepted & ~self.correct).sum()))
+        wrong = float(self.wrong[accepted].sum())
+        return Threshold(value, int(accepted.sum()), max(wrong, 0.0))
+
+    def bound(self, name: Score, found: Threshold, doubt: float) -> float:
+        """Upper bound of the share of wrong rows above a threshold, missed with `doubt`."""
+        if self.spread is None:
+            return risk_bound(round(found.wrong), found.accepted, doubt)
+        losses = self.wrong[self.scores[name] >= found.value]
+        return bernstein_bound(losses, self.spread, doubt)
 
     def under_risk(self, name: Score, max_risk: float, doubt: float) -> tuple[Threshold, float]:
         """Threshold of the largest coverage whose risk bound is small enough, and the bound.
@@ -247,16 +259,17 @@ class Judge:
         """
         shares = np.arange(1, _GRID + 1) / _GRID
         tried = [self.at_coverage(name, share) for share in shares]
-        bounds = [risk_bound(t.wrong, t.accepted, doubt / _GRID) for t in tried]
+        bounds = [self.bound(name, t, doubt / _GRID) for t in tried]
         good = [place for place, bound in enumerate(bounds) if bound <= max_risk]
         if not good:
             best = int(np.argmin(bounds))
             needed = int(np.ceil(np.log(doubt / _GRID) / np.log1p(-max_risk)))
+            more = ", and more because labels are doubted" if self.spread else ""
             raise ValueError(
                 f"max_risk={max_risk} cannot be promised: the lowest bound, on {len(self.correct)} "
                 f"judged rows, is {bounds[best]:.3g} at coverage {shares[best]:.2g}. Even without "
-                f"an error, {needed} accepted rows are needed. Ask for a larger risk or a lower "
-                "confidence, or give more rows."
+                f"an error, {needed} accepted rows are needed{more}. Ask for a larger risk or a "
+                "lower confidence, or give more rows."
             )
         return tried[good[-1]], bounds[good[-1]]
 
@@ -266,6 +279,24 @@ def risk_bound(wrong: int, accepted: int, doubt: float) -> float:
     if wrong >= accepted:
         return 1.0
     return float(beta.ppf(1.0 - doubt, wrong + 1, accepted - wrong))
+
+
+def bernstein_bound(losses: np.ndarray, spread: float, doubt: float) -> float:
+    """Upper bound of the mean of losses that lie within `spread` of each other, (0, 1].
+
+    The empirical Bernstein bound; exceeded with probability `doubt` at most.
+
+    References
+    ----------
+    Maurer and Pontil, "Empirical Bernstein Bounds and Sample-Variance Penalization", COLT 2009,
+    theorem 4.
+    """
+    n = len(losses)
+    if n < 2:
+        return 1.0
+    log_term = np.log(2.0 / doubt)
+    slack = np.sqrt(2.0 * losses.var(ddof=1) * log_term / n) + 7.0 * spread * log_term / (3 * n - 3)
+    return float(min(1.0, max(losses.mean(), 0.0) + slack))
 
 
 def check_request(coverage: float | None, max_risk: float | None, confidence: float) -> None:
@@ -296,7 +327,13 @@ def check_request(coverage: float | None, max_risk: float | None, confidence: fl
 
 
 def guarantee(
-    confidence: float, bound: float, n_tests: int, *, held_out: bool, refreshed: bool
+    confidence: float,
+    bound: float,
+    n_tests: int,
+    *,
+    held_out: bool,
+    refreshed: bool,
+    doubted: bool,
 ) -> str:
     """Say in words what a risk bound promises and what not."""
     how = (
@@ -307,10 +344,13 @@ def guarantee(
     )
     if refreshed:
         how += ", and the head that was refreshed has trained on some of the judged ones"
+    if doubted:
+        how += ", and their wrong labels are counted back through the transition, taken for right"
+    name = "empirical Bernstein" if doubted else "Clopper-Pearson"
     corrected = f", corrected for {n_tests} thresholds and scores tried" if n_tests > 1 else ""
     return (
         f"For rows drawn like the judged ones, with probability {confidence:g} over the draw of "
-        f"those, at most {bound:.3g} of the accepted answers are wrong (Clopper-Pearson"
+        f"those, at most {bound:.3g} of the accepted answers are wrong ({name}"
         f"{corrected}). It is exact for a classifier fixed beforehand; here {how}. It says nothing "
         "about one row, one class, or data that changed."
     )

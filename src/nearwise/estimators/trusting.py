@@ -1,6 +1,7 @@
 """A fitted classifier says how far to trust it: it abstains, gives sets, and knows strangers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,14 +26,13 @@ from nearwise.estimators.evidence import (
     member_probabilities,
     remoteness,
 )
-from nearwise.estimators.explain import Parts, make_parts
+from nearwise.estimators.explain import Explanation, Parts, make_parts
 from nearwise.estimators.selective import (
     Judge,
     Score,
     Selection,
     check_request,
     guarantee,
-    risk_bound,
 )
 from nearwise.estimators.shared import SharedState
 from nearwise.estimators.strangers import (
@@ -50,6 +50,47 @@ class KnowsItsLimits(AnswersQueries):
     each without itself (a random 10,000 of more), or the rows that were held out once. They ask
     the memory as it is, so `add`, `remove` and `relabel` change what they say.
     """
+
+    def explain(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = 10,
+        *,
+        trust: bool = False,
+        views: Sequence[Any] | None = None,
+    ) -> list[Explanation]:
+        """Show the neighbors behind each prediction.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself (rows added later are left out).
+        n_neighbors : int or None, default=10
+            How many of the weightiest neighbors are shown; None shows all.
+        trust : bool, default=False
+            Whether to add how strange each row looks and its 90 % prediction set. That needs new
+            rows, and once a prediction of the rows that judge.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`; a neighbor's weight is its mean over the views.
+
+        Returns
+        -------
+        explanations : list of Explanation
+
+        Raises
+        ------
+        ValueError
+            If trust is asked for the training rows, or there are too few rows to judge by.
+        """
+        shown = super().explain(X, n_neighbors, views=views)
+        if not trust:
+            return shown
+        strange = self.stranger_p_value(X, views=views)
+        sets = self.predict_set(X, views=views)
+        return [
+            replace(one, stranger_p_value=float(p), prediction_set=list(self.classes_[held]))
+            for one, p, held in zip(shown, strange, sets, strict=True)
+        ]
 
     def predict_selective(
         self,
@@ -101,7 +142,7 @@ class KnowsItsLimits(AnswersQueries):
         doubt = (1.0 - confidence) / n_scores
         if coverage is not None:
             found, n_tests = judge.at_coverage(name, coverage), n_scores
-            bound = risk_bound(found.wrong, found.accepted, doubt)
+            bound = judge.bound(name, found, doubt)
         else:
             assert max_risk is not None  # checked
             found, bound = judge.under_risk(name, max_risk, doubt)
@@ -126,6 +167,7 @@ class KnowsItsLimits(AnswersQueries):
                 n_tests,
                 held_out=self._held_out_once,
                 refreshed="refreshed_rows" in self._state.choice,
+                doubted=rows.doubted,
             ),
         )
 
@@ -184,6 +226,9 @@ class KnowsItsLimits(AnswersQueries):
         practice near confidence. Here the memory, the gates and the temperatures have seen the
         judged rows of a cross-fit; held-out rows are unseen by memory and networks. What is
         covered is the average over rows, or over the rows of a class, not every row.
+
+        Where `label_noise` doubts labels, the sets are to hold the *true* class: the judged rows
+        are counted through the inverse of the transition, and what is covered is as right as that.
         """
         check_confidence(confidence)
         check_method(method)
@@ -191,7 +236,7 @@ class KnowsItsLimits(AnswersQueries):
         encoded = self._queries(X, views)
         n_classes = len(self.classes_)
         rows = judged_rows(self._state, n_classes, len(encoded))
-        check_enough(rows.labels, self.classes_, confidence, each=class_conditional)
+        check_enough(rows.truth, self.classes_, confidence, each=class_conditional)
         proba = member_probabilities(self._state, encoded, n_classes)
         own, drawn = None, None
         if seed is not None:
@@ -201,9 +246,10 @@ class KnowsItsLimits(AnswersQueries):
         judged = nonconformity(rows.parts.proba, method, raps, own)
         p = p_values(
             np.stack([nonconformity(one, method, raps, drawn) for one in proba]),
-            judged[np.arange(len(judged)), rows.labels],
+            judged,
+            rows.truth,
             rows.folds,
-            rows.labels if class_conditional else None,
+            by_class=class_conditional,
         )
         sets = sets_from_p_values(p, confidence)
         if not allow_empty:

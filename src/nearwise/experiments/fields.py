@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from nearwise.probes.probe_data import ProbeData, digest_of_part
 from nearwise.training.field import FieldConfig, Objective, train_field
 
 HISTORY = "history.json"
+_CHECKPOINT = "checkpoint"
 # a contrastive objective goes on from a model trained without it
 STAGES: dict[Objective, tuple[Objective, ...]] = {
     "reconstruction": ("reconstruction",),
@@ -116,6 +118,7 @@ def run_field(
             found = _train(data, stages[:n], Path(folder), wanted, run, start, device, progress)
             found.model.run |= {"study": wanted, "dataset": dataset}
             found.model.save(found.folder)
+            shutil.rmtree(found.folder / _CHECKPOINT)  # three times the size of the model
         run = found
     assert run is not None  # there is a stage
     return run
@@ -165,7 +168,7 @@ def _train(
         start_from=start,
         seed=int(wanted["seed"]),
         device=device,
-        checkpoint=place / "checkpoint",
+        checkpoint=place / _CHECKPOINT,
         progress=None if progress is None else partial(progress.on_epoch, config.objective),
         on_step=None if progress is None else partial(progress.on_step, config.objective),
     )

@@ -41,6 +41,7 @@ from nearwise.nn.network import (
     network_config,
 )
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
+from nearwise.nn.operations import OPERATION_KINDS, OperationCount, count_operations
 from nearwise.nn.tokens import (
     TOKEN_LAYERS,
     BranchingAttention,
@@ -64,6 +65,7 @@ from nearwise.nn.vision import ImageEmbedder
 from nearwise.nn.vit import VisionTransformer, load_reference_vit
 
 __all__ = [
+    "OPERATION_KINDS",
     "TOKEN_LAYERS",
     "BranchingAttention",
     "BranchingConv",
@@ -90,6 +92,7 @@ __all__ = [
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "NetworkOutput",
+    "OperationCount",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
     "PerceiverAutoencoder",
@@ -107,6 +110,7 @@ __all__ = [
     "cluster_ids",
     "contrastive",
     "coordinate_grid",
+    "count_operations",
     "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",

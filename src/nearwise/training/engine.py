@@ -67,6 +67,7 @@ def train_epochs(
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
     progress: Progress | None = None,
+    resumed: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> EngineResult:
     """Train `model` in place; it ends in eval mode with its best weights, or its last.
 
@@ -100,6 +101,8 @@ def train_epochs(
         of its data; a checkpoint with another one is refused.
     progress : callable, optional
         Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
+    resumed : callable, optional
+        Called once with the records of a checkpoint, where the run goes on from one.
 
     Returns
     -------
@@ -127,6 +130,8 @@ def train_epochs(
     ):
         run = _Run(model, batch_loss, n_rows, config, seed, device, monitor, checkpoint)
         run.resume(fingerprint)
+        if resumed is not None and run.state.history:
+            resumed(list(run.state.history))
         try:
             run.train(evaluate, progress)
         except KeyboardInterrupt:

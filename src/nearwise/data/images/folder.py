@@ -49,11 +49,7 @@ def load_folder(
             )
         parts = {split: parts[split]}
     classes = {part: _classes(place) for part, place in parts.items()}
-    if len(parts) == 2 and (new := sorted(set(classes["test"]) - set(classes["train"]))):
-        raise ValueError(
-            f"{parts['test']} has the class folders {', '.join(new)}, which {parts['train']} "
-            "lacks. Use the same names in both."
-        )
+    _refuse_new_classes(parts, classes)
     files, labels, n_train = [], [], 0
     for part, named in classes.items():
         for name, place in named.items():
@@ -77,6 +73,40 @@ def load_folder(
         test_index=np.arange(n_train, len(files), dtype=np.int64) if len(parts) == 2 else None,
         files=tuple(files),
     )
+
+
+def list_folder(folder: Path) -> tuple[dict[str, tuple[list[Path], list[int]]], list[str]]:
+    """List the images of a folder of class folders without decoding them.
+
+    Parameters
+    ----------
+    folder : Path
+        As for `load_folder`.
+
+    Returns
+    -------
+    parts : dict of str to (list of Path, list of int)
+        "train" and "test", or "all": files in the order of classes and names, and class numbers.
+    classes : list of str
+        Names of the classes.
+
+    Raises
+    ------
+    ValueError
+        As `load_folder`, but for damaged or unlike images.
+    """
+    parts = _parts(folder)
+    classes = {part: _classes(place) for part, place in parts.items()}
+    _refuse_new_classes(parts, classes)
+    names = sorted(classes["train"] if "train" in classes else classes["all"])
+    listed: dict[str, tuple[list[Path], list[int]]] = {}
+    for part, named in classes.items():
+        files, codes = listed.setdefault(part, ([], []))
+        for name, place in named.items():
+            images = _images(place)
+            files += images
+            codes += [names.index(name)] * len(images)
+    return listed, names
 
 
 def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -166,6 +196,14 @@ def _parts(folder: Path) -> dict[str, Path]:
         )
     parts = {"train": folder / trains[0]}
     return parts | {"test": folder / tests[0]} if tests else parts
+
+
+def _refuse_new_classes(parts: dict[str, Path], classes: dict[str, dict[str, Path]]) -> None:
+    if len(parts) == 2 and (new := sorted(set(classes["test"]) - set(classes["train"]))):
+        raise ValueError(
+            f"{parts['test']} has the class folders {', '.join(new)}, which {parts['train']} "
+            "lacks. Use the same names in both."
+        )
 
 
 def _folders(folder: Path) -> list[Path]:

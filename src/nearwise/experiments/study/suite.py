@@ -11,6 +11,7 @@ import torch
 
 from nearwise.data import Dataset, load_dataset, load_images
 from nearwise.experiments.compare import fingerprint
+from nearwise.experiments.devices import choose_device
 from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.progress import Bar, shown_bar
 from nearwise.experiments.records import Record, RunFolder
@@ -157,18 +158,6 @@ def experiment_names(name: str) -> list[str]:
             f"unknown experiment {name!r}.{hint} Known: {', '.join([*EXPERIMENTS, ALL])}."
         )
     return [name]
-
-
-def choose_device(name: str) -> torch.device:
-    """Device by name; "auto" takes CUDA where it is there, else the CPU."""
-    has_mps = torch.backends.mps.is_available()
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda", "mps"):
-        raise ValueError(f"device={name!r} is not one of auto, cpu, cuda, mps.")
-    if (name == "cuda" and not torch.cuda.is_available()) or (name == "mps" and not has_mps):
-        raise ValueError(f"device={name!r} is not there. Pass device='auto' or 'cpu'.")
-    return torch.device(name)
 
 
 def _run_one(

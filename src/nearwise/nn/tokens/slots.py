@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from nearwise.functional.tokens.pairs import gather_tokens
+from nearwise.functional.tokens.slot_mix import slot_mix
 from nearwise.functional.tokens.slots import slot_sum
 
 Convolution = Literal["standard", "depthwise", "depthwise-separable"]
@@ -69,9 +69,8 @@ class SlotConvolution(nn.Module):
         output : Tensor of shape (B, H, N, out_width)
         """
         if self.kind == "standard":
-            neighbors = gather_tokens(value, indices.long().clamp_min(0))
-            flat = self.weight.permute(2, 1, 0).flatten(0, 1)  # (K * in, out), slot by slot
-            return (weights[..., None] * neighbors).flatten(-2) @ flat
+            kernel = self.weight.permute(2, 1, 0).to(value.dtype)  # (K, in, out)
+            return slot_mix(value, indices, weights, kernel)
         if self.kind == "depthwise":
             return slot_sum(value[..., : self.out_width], indices, weights, self.weight[:, 0].T)
         return self.pointwise(slot_sum(value, indices, weights, self.weight[:, 0].T))

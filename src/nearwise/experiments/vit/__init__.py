@@ -1,0 +1,7 @@
+"""Training of vision transformers with any attention layer, by the published flags."""
+
+from nearwise.experiments.vit.evaluate import evaluate_vit
+from nearwise.experiments.vit.run import VitRun, train_vit
+from nearwise.experiments.vit.settings import VitSettings
+
+__all__ = ["VitRun", "VitSettings", "evaluate_vit", "train_vit"]

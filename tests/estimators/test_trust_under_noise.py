@@ -1,0 +1,96 @@
+"""Sets, risks and wrong labels: what is promised is promised of the true labels."""
+
+import numpy as np
+import pytest
+
+from nearwise.data import label_noise
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.evidence import judged_rows
+from nearwise.estimators.selective import bernstein_bound
+from tests.estimators.cases import CHEAP, blobs, logistic, same
+
+RATE = 0.3
+SETTINGS = {**CHEAP, "base": logistic()}
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    X, y = blobs(1200, 3, spread=1.5)
+    given = label_noise(y, RATE, seed=1)
+    model = AttnKNNClassifier(label_noise=RATE, **SETTINGS).fit(X[:800], given[:800])
+    return model, X, y, given
+
+
+def test_judged_rows_count_true_labels(noisy):
+    model, _, y, given = noisy
+    rows = judged_rows(model._state, 3, 1)
+    predicted = rows.parts.proba.argmax(axis=1)
+    places = model._state.views.bank.ids.numpy()
+    truly_wrong = np.mean(predicted != np.searchsorted(model.classes_, y[places]))
+    seen_wrong = np.mean(predicted != np.searchsorted(model.classes_, given[places]))
+    assert rows.doubted
+    np.testing.assert_allclose(rows.truth.sum(axis=1), 1)
+    assert abs(rows.wrong.mean() - truly_wrong) < 0.04  # .016 / .55 is a standard error
+    assert seen_wrong - truly_wrong > 0.15
+
+
+def test_sets_hold_the_true_label_and_are_smaller_than_those_of_given_labels(noisy):
+    model, X, y, given = noisy
+    test = slice(800, None)
+    right = np.searchsorted(model.classes_, y[test])
+    sets = model.predict_set(X[test], 0.9)
+    believing = AttnKNNClassifier(**SETTINGS).fit(X[:800], given[:800])
+    larger = believing.predict_set(X[test], 0.9)
+    assert 0.86 < sets[np.arange(400), right].mean() < 0.96
+    assert larger.sum(axis=1).mean() - sets.sum(axis=1).mean() > 0.5
+
+
+def test_the_risk_is_that_of_true_labels_and_its_bound_says_so(noisy):
+    model, X, y, _ = noisy
+    chosen = model.predict_selective(X[800:], coverage=0.9, score="max_proba")
+    wrong = np.mean(chosen.labels[chosen.accepted] != y[800:][chosen.accepted])
+    assert abs(chosen.expected_risk - wrong) < 0.06
+    assert wrong <= chosen.risk_bound < 1
+    assert "Bernstein" in chosen.guarantee
+    assert "transition" in chosen.guarantee
+    with pytest.raises(ValueError, match=r"max_risk=0.001 cannot .* because labels are doubted"):
+        model.predict_selective(X[800:], max_risk=0.001)
+
+
+def test_saved_and_loaded_it_promises_the_same(noisy, tmp_path):
+    model, X, *_ = noisy
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    assert same(again.predict_set(X[800:900]), model.predict_set(X[800:900]))
+    one, other = (m.predict_selective(X[800:900], coverage=0.8) for m in (again, model))
+    assert one.risk_bound == other.risk_bound
+
+
+def test_labels_that_are_not_doubted_are_counted_as_they_are():
+    X, y = blobs(150, 3)
+    model = AttnKNNClassifier(label_noise="auto", **SETTINGS).fit(X, y)
+    rows = judged_rows(model._state, 3, 1)
+    assert not rows.doubted
+    assert same(rows.wrong, (~rows.correct).astype(float))
+    assert "Clopper-Pearson" in model.predict_selective(X, coverage=0.8).guarantee
+
+
+def test_the_bound_is_exceeded_no_more_often_than_asked(rng):
+    losses = np.array([-0.27, 1.36])  # of a rate of .3 among three classes, about
+    exceeded = 0
+    for _ in range(400):
+        drawn = rng.choice(losses, 200, p=[0.8, 0.2])
+        exceeded += bernstein_bound(drawn, np.ptp(losses), 0.1) < losses @ [0.8, 0.2]
+    assert exceeded <= 0.1 * 400
+    assert bernstein_bound(losses[:1], 1.0, 0.1) == 1.0
+
+
+def test_a_new_class_counts_as_labelled():
+    grown = AttnKNNClassifier(label_noise=RATE, **SETTINGS)
+    X_few, y_few = blobs(240, 3, spread=0.9)
+    grown.fit(X_few, label_noise(y_few, RATE, seed=1))
+    grown.add(X_few[:30] + 9.0, [3] * 30)
+    truth = judged_rows(grown._state, 4, 1).truth
+    late = judged_rows(grown._state, 4, 1).labels == 3
+    assert late.sum() == 30
+    np.testing.assert_array_equal(truth[late], np.eye(4)[[3] * 30])

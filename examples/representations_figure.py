@@ -63,8 +63,10 @@ def main(out: Path = OUT, folder: Path = FOLDER) -> None:
         figure = Figure(figsize=(9.6, 4.2), layout="constrained")
         panels = figure.subplots(1, 3, sharey=True)
         for axis, context, title in zip(
-            panels, ("full", "0.2", ""),
-            ("the whole image seen", "a fifth of the pixels seen", "k-NN, a fifth seen"), strict=True,
+            panels,
+            ("full", "0.2", ""),
+            ("the whole image seen", "a fifth of the pixels seen", "k-NN, a fifth seen"),
+            strict=True,
         ):  # fmt: skip
             draw(axis, found, PROBES if context else PROTOCOL, context)
             axis.set_title(title, loc="left", size=10)

@@ -21,14 +21,16 @@ from nearwise.experiments.representations.looking import Looker, Told, reconstru
 from nearwise.experiments.representations.records import MAIN, POOLING, PROTOCOL, Comparison
 from nearwise.experiments.representations.settings import StudyConfig, study_config
 from nearwise.nn.field import PerceiverAutoencoder
-from nearwise.probes import Encoder, Patches, RandomInit, evaluate
-from nearwise.probes.base import resolved_device
+from nearwise.probes import Encoder, Patches, RandomInit, TransformerProbe, evaluate
+from nearwise.probes.base import Probe, resolved_device
+from nearwise.probes.catalog import make_probe
 from nearwise.probes.encoder import as_images, fingerprint_of
 from nearwise.probes.probe_data import ProbeData, digest_of_part, probe_data
 
 LIGHT = ("knn", "linear")
 """Probes of the comparisons of protocols and of pooling."""
-TRAINED = ("attention", "transformer")
+TRANSFORMER = "transformer"
+TRAINED = ("attention", TRANSFORMER)
 """Probes that are trained at length; they get `heavy_draws`."""
 
 
@@ -250,7 +252,7 @@ class _Study:
             records += evaluate(
                 {name: encoder},
                 self.data,
-                probes=probes,
+                probes=self.made(probes, encoder, seed),
                 contexts=contexts,
                 pools=[pool or arm_of(name).pool],
                 draws=draws,
@@ -265,6 +267,18 @@ class _Study:
                 ),
             )
         return [{**r, "part": part, "seed": seed} for r in records]
+
+    def made(
+        self, names: Sequence[str], encoder: Encoder, seed: int
+    ) -> Sequence[str] | dict[str, Probe]:
+        """Probes by name, or made where a setting says how."""
+        own = self.config.transformer
+        if TRANSFORMER not in names or not own:
+            return names
+        made = {n: make_probe(n, seed=seed, device=self.device) for n in names if n != TRANSFORMER}
+        ordered = bool(getattr(encoder, "ordered", True))
+        deep = TransformerProbe(**own, positions=ordered, device=self.device, random_state=seed)
+        return {n: made.get(n, deep) for n in names}
 
     def remembered(
         self, encoders: Mapping[str, Encoder], fields: Mapping[str, FieldRun], seed: int

@@ -10,7 +10,8 @@ from nearwise.training.field import FieldConfig
 from nearwise.training.settings import refuse_unknown
 
 _RECIPES: dict[str, dict[str, Any]] = {
-    "digits-images": {"preset": "digits", "epochs": 30, "finetune_epochs": 10, "patch": 2},
+    "digits-images": {"preset": "digits", "epochs": 30, "finetune_epochs": 10, "patch": 2,
+                      "transformer": {"d_model": 64, "epochs": 15, "batch_size": 32, "lr": 2e-3}},
     "mnist": {"preset": "S64", "epochs": 10, "finetune_epochs": 3, "patch": 4},
     "cifar10": {"preset": "S64", "epochs": 20, "finetune_epochs": 5, "patch": 4},
     "cifar100": {"preset": "S64", "epochs": 20, "finetune_epochs": 5, "patch": 4},
@@ -35,6 +36,8 @@ class StudyConfig(BaseModel):
         What encoders are shown when they are probed, such as "full" and "0.2".
     probes : tuple of str
         Names of `nearwise.probes.PROBES`.
+    transformer : dict
+        Settings of `TransformerProbe` for the probe "transformer"; none: its own.
     draws, heavy_draws : int
         Draws of each sparse context: for k-NN and linear probes, and for probes that are trained.
     protocol : bool
@@ -64,6 +67,7 @@ class StudyConfig(BaseModel):
     patch: int = Field(4, ge=1)
     contexts: tuple[str, ...] = ("full", "0.2")
     probes: tuple[str, ...] = ("knn", "attention", "linear", "transformer")
+    transformer: dict[str, Any] = Field(default_factory=dict)
     draws: int = Field(3, ge=1)
     heavy_draws: int = Field(1, ge=1)
     protocol: bool = True

@@ -74,6 +74,15 @@ def test_leave_one_out_does_not_see_its_own_label():
     assert np.allclose(probe.predict_proba()[7], before, atol=1e-6)
 
 
+def test_auto_takes_the_keys_of_the_lower_held_out_nll():
+    train, held = mixed(300, 0), mixed(100, 1)
+    probe = AttentionProbe(random_state=0, epochs=15).fit(*train, validation=held)
+    nll = probe.choice_["nll"]
+    assert probe.choice_["keys"] == min(nll, key=nll.get) == "both"
+    alone = AttentionProbe(keys="both", random_state=0, epochs=15).fit(*train, validation=held)
+    assert np.array_equal(alone.predict_proba(held[0]), probe.predict_proba(held[0]))
+
+
 def test_few_rows_and_two_classes_are_enough():
     X, y = blobs(24, n_classes=2)
     probe = AttentionProbe(**QUICK).fit(X, y)
@@ -84,7 +93,7 @@ def test_what_does_not_fit_is_refused():
     X, y = blobs(40)
     with pytest.raises(NotFittedError):
         AttentionProbe().predict(X)
-    with pytest.raises(ValueError, match="keys='all' is none of both, features, learned"):
+    with pytest.raises(ValueError, match="keys='all' is none of auto, features, learned, both"):
         AttentionProbe(keys="all").fit(X, y)
     with pytest.raises(ValueError, match="must be at least 1"):
         AttentionProbe(0).fit(X, y)

@@ -15,6 +15,7 @@ from nearwise.probes.key_space import Keys, KeySpace, LearnedMap
 from nearwise.probes.knn import METRICS, ProbeMetric, make_probe_index
 from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
 
+_LEARNED = ("choice_", "map_", "spaces_", "heads_", "n_parameters_")
 _HEAD_ROWS = 8192  # training rows that a head of the plain features learns from
 
 
@@ -41,16 +42,16 @@ class AttentionProbe(Probe):
 
     A `NeighborHead` weighs the neighbors by distance, rank, agreement and reliability beside a
     null neighbor. It starts as distance weighting and is stopped where the NLL of rows that do not
-    vote is lowest. Neighbors are sought among the features as they are and, unless
-    ``keys="features"``, in a linear map of them that is learned by the leave-one-out vote.
+    vote is lowest. Neighbors are sought among the features as they are, and in a linear map of
+    them that is learned by the leave-one-out vote.
 
     Parameters
     ----------
     n_neighbors : int, default=32
         In each key space.
-    keys : {"both", "features", "learned"}, default="both"
+    keys : {"auto", "features", "learned", "both"}, default="auto"
         Where neighbors are sought. "features" learns whom to trust among the neighbors that plain
-        k-NN asks, and nothing else.
+        k-NN asks, and nothing else; "auto" takes it or "both", by the lower held-out NLL.
     metric : {"cosine", "l2"}, default="cosine"
         Of the plain features.
     num_heads : int, default=4
@@ -70,7 +71,7 @@ class AttentionProbe(Probe):
         As for every probe.
     choice_ : dict
         For each head the held-out NLL before training ("start_nll": distance weighting) and after
-        ("nll"), and the epochs of the learned map.
+        ("nll"); the keys taken, the NLL of each tried, and the epochs of the learned map.
     n_parameters_ : int
         Of heads and map.
 
@@ -86,7 +87,7 @@ class AttentionProbe(Probe):
         self,
         n_neighbors: int = 32,
         *,
-        keys: Keys = "both",
+        keys: Keys = "auto",
         metric: ProbeMetric = "cosine",
         num_heads: int = 4,
         key_dim: int = 128,
@@ -131,17 +132,32 @@ class AttentionProbe(Probe):
         place = resolved_device(self.device)
         shares = np.bincount(fitted.codes, minlength=len(self.classes_)) / len(fitted.codes)
         self._prior = torch.from_numpy(shares).float().to(place)
-        self.choice_: dict[str, Any] = {"keys": self.keys}
-        self.map_: LearnedMap | None = None
-        if self.keys != "features":
-            self.map_ = LearnedMap(self.key_dim, self.epochs)
-            result = self.map_.fit(fitted, judged, len(shares), seed=seed, device=place)
-            self.choice_["map_epochs"] = result.best_epoch
-        self.spaces_ = self._remember(fitted, place)
-        self.heads_ = self._fit_heads(judged, seed, place)
+        best: dict[str, Any] = {}
+        nll: dict[str, float] = {}
+        for keys in ("features", "both") if self.keys == "auto" else (self.keys,):
+            self._fit_keys(keys, fitted, judged, seed, place)
+            nll[keys] = float(np.mean([told["nll"] for told in self.choice_["heads"]]))
+            if nll[keys] == min(nll.values()):
+                best = {name: getattr(self, name) for name in _LEARNED}
+        self.__dict__.update(best)
+        self.choice_["nll"] = nll
         if fitted is not rows:
             self.spaces_ = self._remember(rows, place)
         return self
+
+    def _fit_keys(
+        self, keys: Keys, fitted: Rows, judged: Rows, seed: int, place: torch.device
+    ) -> None:
+        """Learn with neighbors sought in these spaces."""
+        self.choice_: dict[str, Any] = {"keys": keys}
+        self.map_: LearnedMap | None = None
+        if keys != "features":
+            self.map_ = LearnedMap(self.key_dim, self.epochs)
+            n_classes = len(self.classes_)
+            result = self.map_.fit(fitted, judged, n_classes, seed=seed, device=place)
+            self.choice_["map_epochs"] = result.best_epoch
+        self.spaces_ = self._remember(fitted, place)
+        self.heads_ = self._fit_heads(judged, seed, place)
 
     def _check_settings(self) -> None:
         if self.keys not in get_args(Keys):
@@ -162,11 +178,11 @@ class AttentionProbe(Probe):
         return spaces
 
     def _metrics(self) -> list[ProbeMetric]:
-        own: list[ProbeMetric] = [] if self.keys == "learned" else [self.metric]
-        return own if self.keys == "features" else [*own, "cosine"]
+        own: list[ProbeMetric] = [] if self.choice_["keys"] == "learned" else [self.metric]
+        return own if self.map_ is None else [*own, "cosine"]
 
     def _keys_of(self, X: NDArray[np.float32], place: torch.device) -> list[Tensor]:
-        plain = [] if self.keys == "learned" else [torch.from_numpy(X).to(place)]
+        plain = [] if self.choice_["keys"] == "learned" else [torch.from_numpy(X).to(place)]
         return plain if self.map_ is None else [*plain, self.map_(X, place)]
 
     def _fit_heads(self, judged: Rows, seed: int, place: torch.device) -> list[NeighborHead]:
@@ -261,7 +277,7 @@ class AttentionProbe(Probe):
             None: the training rows, each without itself.
         """
         outputs, positions = self._outputs(X)
-        names = {"both": ("features", "learned")}.get(self.keys, (self.keys,))
+        names = {"both": ("features", "learned")}.get(used := self.choice_["keys"], (used,))
         null = torch.stack([output.null_mass for output in outputs]).mean(0).double()
         told = {}
         for i, name in enumerate(names):

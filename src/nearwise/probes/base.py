@@ -42,6 +42,10 @@ class Probe(ClassifierMixin, BaseEstimator):
 
     def _training_rows(self, X: Any, y: Any) -> Rows:
         """Check the rows to fit on; sets `classes_` and `n_features_in_`."""
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
         X, y = self._checked(X, y=y, reset=True)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)

@@ -24,7 +24,7 @@ OWN_NEIGHBORS = 16
 _UNIT_ROWS = 1000
 _LARGE = 10_000
 
-Keys = Literal["both", "features", "learned"]
+Keys = Literal["auto", "features", "learned", "both"]
 
 
 class KeySpace:

@@ -47,6 +47,8 @@ class LinearProbe(Probe):
         Of the standardised features; with two classes both rows are there.
     intercept_ : ndarray of shape (n_classes,)
     mean_, scale_ : ndarray of shape (D,)
+    n_iter_ : int
+        Steps of the solver at the last C.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class LinearProbe(Probe):
         problem = _Logistic(self._standardized(rows.X), rows.codes, len(self.classes_), place)
         start = np.zeros(problem.shape)
         for c in grid:
-            start = problem.solve(c, start, self.max_iter, self.tol)
+            start, self.n_iter_ = problem.solve(c, start, self.max_iter, self.tol)
             yield start[:, :-1].copy(), start[:, -1].copy()
 
     def _standardized(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -165,8 +167,8 @@ class _Logistic:
 
     def solve(
         self, c: float, start: NDArray[np.float64], max_iter: int, tol: float
-    ) -> NDArray[np.float64]:
-        """Weights with the intercepts as last column, (n_classes, D + 1)."""
+    ) -> tuple[NDArray[np.float64], int]:
+        """Weights with the intercepts as last column, (n_classes, D + 1), and iterations."""
         decay = self.factor / (c * len(self.codes))
         found = minimize(
             self._loss,
@@ -177,7 +179,7 @@ class _Logistic:
             options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-12, "maxcor": 20},
         )
         weights: NDArray[np.float64] = found.x.reshape(self.shape)
-        return weights
+        return weights, max(int(found.nit), 1)
 
     def _loss(self, flat: NDArray[np.float64], decay: float) -> tuple[float, NDArray[np.float64]]:
         table = torch.from_numpy(flat.reshape(self.shape)).to(self.X)

@@ -198,29 +198,24 @@ class TransformerProbe(NetworkProbe):
             )
         if self.pooling not in ("mean", "attention"):
             raise ValueError(f'pooling={self.pooling!r} is neither "mean" nor "attention".')
-        self._n_tokens = X.shape[1] if self.positions else None
         return TokenTransformer(
             X.shape[2],
             n_classes,
             d_model=self.d_model,
             num_layers=self.num_layers,
             num_heads=self.num_heads,
-            num_tokens=self._n_tokens,
+            num_tokens=X.shape[1] if self.positions else None,
             pooling=self.pooling,
         )
 
     def _checked(self, X: Any, y: Any = None, *, reset: bool = False) -> Any:
         checked = super()._checked(X, y, reset=reset)
-        if not reset:
-            self._check_tokens(checked)
+        width = (checked if y is None else checked[0]).shape[2]
+        if reset:
+            self._token_width = width
+        elif width != self._token_width:
+            raise ValueError(f"X has tokens of width {width}; {self._token_width} was fitted on.")
         return checked
-
-    def _check_tokens(self, X: NDArray[Any]) -> None:
-        width = (
-            self.network_.get_buffer("mean").numel() if hasattr(self, "network_") else X.shape[2]
-        )
-        if X.shape[2] != width:
-            raise ValueError(f"X has tokens of width {X.shape[2]}; {width} was fitted on.")
 
 
 class MLPProbe(NetworkProbe):

@@ -1,8 +1,14 @@
 """`nearwise field train`: from the command to the model, its figures and what is said."""
 
-import pytest
+import os
+import subprocess
+import sys
+import time
 
-from nearwise.nn.field import find_models
+import pytest
+import torch
+
+from nearwise.nn.field import PerceiverAutoencoder, find_models
 
 TINY = (
     "--epochs", 1, "--finetune-epochs", 1, "--limit", 120, "--set", "n_anchors=4",
@@ -63,3 +69,27 @@ def test_a_mistake_is_told_in_a_line(nearwise, tmp_path, options, said):
 def test_the_help_shows_how(nearwise):
     done = nearwise("field", "train", "--help")
     assert "nearwise field train --objective sparse-nce" in done.out
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_weights_of_an_unbroken_one(nearwise, tmp_path):
+    options = ("--objective", "sparse", "-q", *TINY[2:], "--epochs", 15)
+    command = [sys.executable, "-m", "nearwise.cli", "field", "train", "-o", tmp_path / "a"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*map(str, (*command, *options))], env=environment)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "a").rglob("manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.kill()
+    process.wait()
+    assert not find_models(tmp_path / "a", {"finished": True}), "it was over before the kill"
+    for folder in ("a", "b"):
+        done = nearwise("field", "train", "-o", tmp_path / folder, *options)
+        assert done.exit_code == 0, done.err
+    one, other = (
+        PerceiverAutoencoder.load(find_models(tmp_path / folder, {})[0].folder)
+        for folder in ("a", "b")
+    )
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)

@@ -110,6 +110,26 @@ def test_attention_is_softmax_of_scaled_dot_products():
     torch.testing.assert_close(layer(x, context, mask=mask), layer.out(read), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("scores", [1.0, 3.0])
+def test_attention_starts_with_scores_of_the_deviation_that_is_asked_for(scores):
+    torch.manual_seed(0)
+    layer = Attention(64, 4, 32, context_dim=80)
+    layer.sharpen(scores)
+    query = layer.to_query(layer.norm(torch.randn(1, 200, 64))).unflatten(2, (4, 32))
+    key = layer.to_pair(layer.context_norm(torch.randn(1, 200, 80))).chunk(2, -1)[0]
+    found = torch.einsum("bnhd,bmhd->bhnm", query, key.unflatten(2, (4, 32))) / math.sqrt(32)
+    assert found.std().item() == pytest.approx(scores, rel=0.1)
+
+
+def test_the_original_keeps_the_first_weights_of_the_study_and_others_are_sharper():
+    def spread(preset: str) -> float:
+        return make_perceiver(preset, random_state=0).stages[0].read.to_query.weight.std().item()
+
+    # torch's: uniform of deviation 1 / sqrt(3 * width)
+    assert spread("original") == pytest.approx((3 * 256) ** -0.5, rel=0.02)
+    assert spread("digits") == pytest.approx((2 / 32) ** 0.5, rel=0.1)
+
+
 def test_a_stage_is_what_the_study_says_it_is(model, images):
     """The cascade written out: table, read, add the former stage, attend, think."""
     values = images.flatten(2).transpose(1, 2) * 2 - 1

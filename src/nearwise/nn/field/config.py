@@ -31,6 +31,9 @@ class PerceiverConfig:
         Frequencies of the coordinates.
     fourier_scale : float or None, default=None
         Their deviation; None makes neighboring pixels differ by about a radian in each axis.
+    first_scores : float or None, default=None
+        Deviation of the scores of attention before training; None leaves torch's own first
+        weights, with which it is 0.3: nearly a mean.
     pixel_mean, pixel_std : float, default=0.5, 0.5
         Images in [0, 1] are normalised by these inside the model.
     num_neighbors : int or None, default=None
@@ -55,6 +58,7 @@ class PerceiverConfig:
     num_process_layers: int = 4
     fourier_features: int = 96
     fourier_scale: float | None = None
+    first_scores: float | None = None
     pixel_mean: float = 0.5
     pixel_std: float = 0.5
     num_neighbors: int | None = None
@@ -77,6 +81,8 @@ class PerceiverConfig:
             raise ValueError(f"num_process_layers={self.num_process_layers} must not be negative.")
         if self.fourier_scale is not None and not self.fourier_scale > 0:
             raise ValueError(f"fourier_scale={self.fourier_scale} must be positive, or None.")
+        if self.first_scores is not None and not self.first_scores > 0:
+            raise ValueError(f"first_scores={self.first_scores} must be positive, or None.")
         if self.num_neighbors is not None:
             self._check_neighbors(self.num_neighbors)
         self._check_latents()
@@ -143,6 +149,7 @@ class PerceiverConfig:
 
 _SMALL: dict[str, Any] = {
     "latent_dims": (128, 192, 256), "cross_heads": 4, "self_heads": 4, "head_dim": 64,
+    "first_scores": 2.0,
 }  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "original": {"fourier_scale": 15.0},
@@ -151,6 +158,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
         "latent_dims": (32, 48, 64), "num_latents": 16, "cross_heads": 2, "self_heads": 2,
         "head_dim": 16, "num_process_layers": 2, "fourier_features": 16,
+        "first_scores": 2.0,
     },
 }  # fmt: skip
 

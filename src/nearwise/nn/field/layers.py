@@ -6,8 +6,6 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import knn_attention
 
-_SCORES = 3.0  # deviation of the scores before training
-
 
 class Attention(nn.Module):
     """Pre-norm attention of tokens to a context, or among themselves.
@@ -32,17 +30,16 @@ class Attention(nn.Module):
         self.to_query = nn.Linear(dim, inner, bias=False)
         self.to_pair = nn.Linear(context_dim or dim, 2 * inner, bias=False)
         self.out = nn.Linear(inner, dim)
-        self._initialize()
 
     @torch.no_grad()
-    def _initialize(self) -> None:
-        """Draw queries and keys so that normed tokens tell their contexts apart from the start.
+    def sharpen(self, scores: float) -> None:
+        """Draw the weights anew so that normed tokens give scores of this deviation.
 
-        torch's own weights give scores of deviation 0.3: attention is nearly a mean, and a field
-        then stays at the mean image for hundreds of steps before it learns where anything is.
+        torch's own weights give 0.3: attention is nearly a mean, and a field then stays at the
+        mean image for hundreds of steps before it learns where anything is.
         """
         key, value = self.to_pair.weight.chunk(2)
-        for weight, variance in ((self.to_query.weight, _SCORES), (key, _SCORES), (value, 1.0)):
+        for weight, variance in ((self.to_query.weight, scores), (key, scores), (value, 1.0)):
             nn.init.normal_(weight, std=(variance / weight.shape[1]) ** 0.5)
 
     def forward(

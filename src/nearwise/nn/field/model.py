@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nearwise.nn.field.config import PerceiverConfig, perceiver_config
 from nearwise.nn.field.coordinates import check_coords, coordinate_grid
 from nearwise.nn.field.fourier import GaussianFourierFeatures
-from nearwise.nn.field.layers import Decoder, ProcessLayer, Stage
+from nearwise.nn.field.layers import Attention, Decoder, ProcessLayer, Stage
 from nearwise.nn.vit.embedding import waves
 
 
@@ -82,6 +82,10 @@ class PerceiverAutoencoder(nn.Module):
             self.decoder = Decoder(
                 width, self.token_dim, config.channels, config.cross_heads, config.head_dim
             )
+            if config.first_scores is not None:
+                for module in self.modules():
+                    if isinstance(module, Attention):
+                        module.sharpen(config.first_scores)
         self.centers: Tensor | None
         self.register_buffer("centers", _centers(config), persistent=False)
 

@@ -1,5 +1,6 @@
 """Verdicts follow from the records, and only from what intervals show."""
 
+import numpy as np
 import pytest
 
 from nearwise.experiments.representations import Cell, Comparison
@@ -96,6 +97,15 @@ def test_a_place_that_nobody_measured_has_no_difference():
 def test_draws_are_averaged_before_seeds():
     some = comparison(flat(), seeds=(0,), draws=(0, 1))
     place = Cell("full", "knn", "0.2")
-    rows = some.rows(place)[0]
-    assert set(rows) <= {0.0, 0.5, 1.0}
-    assert some.values(place)[0] == pytest.approx(rows.mean())
+    runs = some.runs(place)
+    assert list(runs) == [(0, 0), (0, 1)]
+    assert some.values(place)[0] == pytest.approx(np.mean([r.mean() for r in runs.values()]))
+
+
+def test_a_probe_with_fewer_draws_is_compared_on_those_it_has():
+    some = comparison(flat() | {("full", "linear"): 0.8}, seeds=(0,))
+    kept = [r for r in some.records if r["probe"] != "linear" or r["draw"] == 0]
+    places = Cell("full", "linear", "0.2"), Cell("full", "knn", "0.2")
+    found = Comparison(kept, some.right).difference(*places)
+    rows = [some.runs(place)[0, 0] for place in places]
+    assert found is not None and found.mean == pytest.approx((rows[0] - rows[1]).mean())

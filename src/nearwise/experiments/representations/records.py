@@ -101,14 +101,14 @@ class Comparison:
                 found.setdefault(int(r["seed"]), []).append(float(r[measure]))
         return {seed: float(np.mean(v)) for seed, v in sorted(found.items())}
 
-    def rows(
+    def runs(
         self, cell: Cell, part: str = MAIN, pool: str | None = None
-    ) -> dict[int, NDArray[np.float64]]:
-        """Share of draws in which each test row was right, by seed."""
-        found: dict[int, list[NDArray[np.bool_]]] = {}
-        for r in self.at(cell, part, pool):
-            found.setdefault(int(r["seed"]), []).append(self.right(r))
-        return {seed: np.mean(v, axis=0) for seed, v in sorted(found.items())}
+    ) -> dict[tuple[int, int], NDArray[np.float64]]:
+        """Which test rows were right (1.0) or wrong (0.0), by seed and draw."""
+        return {
+            (int(r["seed"]), int(r["draw"])): self.right(r).astype(np.float64)
+            for r in self.at(cell, part, pool)
+        }
 
     def difference(self, first: Cell, second: Cell, part: str = MAIN) -> PairedDifference | None:
         """Accuracy of the first minus the second; None where no seed has both."""
@@ -117,7 +117,7 @@ class Comparison:
     def contrast(
         self, terms: Sequence[tuple[float, Cell]], part: str = MAIN
     ) -> PairedDifference | None:
-        """Sum weighted accuracies of several places over the same rows and seeds.
+        """Sum weighted accuracies of several places over the same rows, seeds and draws.
 
         Parameters
         ----------
@@ -128,15 +128,18 @@ class Comparison:
         Returns
         -------
         difference : PairedDifference or None
-            With the interval of `crossed_difference`, over seeds and test rows; None where no
-            seed has all places.
+            With the interval of `crossed_difference`, over seeds and test rows; draws that all
+            places have are averaged first. None where no seed and draw has all places.
         """
-        rows = [(weight, self.rows(cell, part)) for weight, cell in terms]
-        common = sorted(set.intersection(*(set(found) for _, found in rows)))
+        runs = [(weight, self.runs(cell, part)) for weight, cell in terms]
+        common = set.intersection(*(set(found) for _, found in runs))
         if not common:
             return None
-        stacked = np.stack([sum(w * found[s] for w, found in rows) for s in common])
-        return crossed_difference(stacked)
+        seeds: dict[int, list[NDArray[np.float64]]] = {}
+        for run in sorted(common):
+            row = sum((w * found[run] for w, found in runs), start=np.zeros(1))
+            seeds.setdefault(run[0], []).append(row)
+        return crossed_difference(np.stack([np.mean(rows, axis=0) for rows in seeds.values()]))
 
 
 def _ordered(names: Iterable[str], first: Sequence[str]) -> list[str]:

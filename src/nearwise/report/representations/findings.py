@@ -272,4 +272,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    return text if text.startswith("k-NN") else text[:1].upper() + text[1:]

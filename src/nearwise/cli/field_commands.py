@@ -2,6 +2,7 @@
 
 import typer
 
+from nearwise.cli.field_compare_command import compare
 from nearwise.cli.field_train_command import train
 
 field = typer.Typer(
@@ -12,10 +13,5 @@ field = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
-@field.callback()
-def _group() -> None:
-    """Keep the group a group while it has one command."""
-
-
 field.command("train")(train)
+field.command("compare")(compare)

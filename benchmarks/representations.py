@@ -1,0 +1,161 @@
+"""What k-NN, attention, linear and transformer probes read out of neural fields and pixels.
+
+Claims, on scikit-learn's digits (test rows of one split, mean over seeds): the whole comparison
+(five arms and the untrained field, two contexts, four probes) takes under 8 minutes a seed on two
+quiet cores, and accuracies are at least those of an earlier small run of the same model
+(`BARS`). Beside them: what the records say of the question and of H1 to H3, with intervals.
+
+    python benchmarks/representations.py
+    python benchmarks/representations.py --seeds 0-2
+    python benchmarks/representations.py --dataset cifar10 --seeds 0-2 --device cuda
+    python benchmarks/representations.py --dataset cifar10 --limit 2000,1000 --set epochs=3
+
+What is finished is kept in --work and not done again, so that it may be stopped.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from nearwise.cli.parsing import parse_seeds, parse_settings
+from nearwise.data import load_images
+from nearwise.experiments.measure import command_line, hardware, versions
+from nearwise.experiments.representations import Cell, Comparison, run_comparison
+from nearwise.report.representations import judge_all, write_report
+
+HERE = Path(__file__).parent
+NAMES = {"digits": "digits-images"}
+# (encoder, probe, context): accuracy of one seed of a run of 600 steps, cosine k-NN, k 20
+BARS = {
+    ("pixels", "knn", "full"): 0.974,
+    ("pixels", "linear", "full"): 0.970,
+    ("random", "knn", "full"): 0.774,
+    ("random", "linear", "full"): 0.904,
+    ("full", "knn", "full"): 0.932,
+    ("full", "linear", "full"): 0.964,
+    ("full", "knn", "0.2"): 0.250,
+    ("full", "linear", "0.2"): 0.364,
+    ("full", "knn", "0.2:fixed"): 0.676,
+    ("full", "linear", "0.2:fixed"): 0.698,
+    ("sparse", "knn", "full"): 0.902,
+    ("sparse", "linear", "full"): 0.928,
+    ("sparse", "knn", "0.2"): 0.530,
+    ("sparse", "linear", "0.2"): 0.552,
+    ("sparse", "knn", "0.2:fixed"): 0.668,
+    ("sparse", "linear", "0.2:fixed"): 0.728,
+    ("sparse+nce", "knn", "full"): 0.878,
+    ("sparse+nce", "linear", "full"): 0.930,
+    ("sparse+nce", "knn", "0.2"): 0.512,
+    ("sparse+nce", "linear", "0.2"): 0.544,
+}
+
+
+def judge_bars(comparison: Comparison) -> list[dict[str, Any]]:
+    """Compare means over seeds and draws with the earlier run."""
+    judged = []
+    for place, wanted in BARS.items():
+        part = "protocol" if ":" in place[2] else "main"
+        values = list(comparison.values(Cell(*place), part=part).values())
+        if values:
+            reached = sum(values) / len(values)
+            judged.append(
+                dict(zip(("encoder", "probe", "context"), place, strict=True))
+                | {"wanted": wanted, "reached": reached, "by_seed": values}
+                | {"met": reached >= wanted, "missed_by": max(0.0, wanted - reached)}
+            )
+    return judged
+
+
+def means(comparison: Comparison) -> list[dict[str, Any]]:
+    """Accuracy, NLL and ECE of every place, with every seed."""
+    rows = []
+    for encoder in comparison.encoders:
+        for probe in comparison.probes:
+            for context in comparison.contexts:
+                place = Cell(encoder, probe, context)
+                found = {m: comparison.values(place, m) for m in ("accuracy", "nll", "ece")}
+                rows.append(place._asdict() | found)
+    return rows
+
+
+def protocol(comparison: Comparison) -> list[dict[str, Any]]:
+    """Accuracy under each way of hiding pixels."""
+    places = dict.fromkeys(
+        Cell(r["encoder"], r["probe"], r["context"]) for r in comparison.part("protocol")
+    )
+    return [
+        place._asdict() | {"accuracy": comparison.values(place, part="protocol")}
+        for place in places
+    ]
+
+
+def main() -> None:
+    """Measure, judge and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--context", default="full,0.2")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--limit", help="at most so many training and test rows: 2000,1000")
+    parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="of StudyConfig")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--work", type=Path, help="default: runs/representations-DATASET")
+    parser.add_argument("--out", type=Path, help="default: results/representations_DATASET.json")
+    args = parser.parse_args()
+    config = parse_settings("--set", args.set) | {"contexts": args.context.split(",")}
+    if args.limit:
+        config["limit"] = tuple(map(int, args.limit.split(",")))
+    work = args.work or Path("runs") / f"representations-{args.dataset}"
+    out = args.out or HERE / "results" / f"representations_{args.dataset}.json"
+    name = NAMES.get(args.dataset, args.dataset)
+    wall, processors = time.perf_counter(), time.process_time()
+    comparison = run_comparison(
+        load_images(name, data_root=args.data_root),
+        work,
+        seeds=parse_seeds(args.seeds),
+        config=config,
+        device=args.device,
+        told=lambda words: print(f"\r{words:100.100}", end="", flush=True),
+    )
+    page = write_report(comparison, work)
+    took = {"wall": time.perf_counter() - wall, "process": time.process_time() - processors}
+    bars = judge_bars(comparison) if args.dataset == "digits" else []
+    print(f"\n{page}")
+    for bar in bars:
+        said = "met" if bar["met"] else f"missed by {bar['missed_by']:.3f}"
+        print(f"{bar['encoder']:10} {bar['probe']:7} {bar['context']:10} "
+              f"{bar['reached']:.3f} of {bar['wanted']:.3f}: {said}")  # fmt: skip
+    hypotheses = judge_all(comparison)
+    for h in hypotheses:
+        print(f"{h.name}: {h.verdict}. {h.words}")
+    content = {
+        "command": command_line(),
+        "versions": versions(),
+        "hardware": hardware(),
+        "note": "seconds are of this run: of a run that went on from a folder, of its last part; "
+        "process: processor seconds of this process, all threads",
+        "settings": comparison.facts["config"],
+        "rows": comparison.facts["sizes"],
+        "seconds": took,
+        "training_seconds": [
+            {"encoder": f["encoder"], "seed": f["seed"], "seconds": f["seconds"]}
+            for f in comparison.fields
+        ],
+        "bars": bars,
+        "means": means(comparison),
+        "protocol": protocol(comparison),
+        "hypotheses": [
+            {"name": h.name, "verdict": h.verdict, "words": h.words,
+             "evidence": [{"what": e.what, **e.difference.as_dict()} for e in h.evidence]}
+            for h in hypotheses
+        ],
+    }  # fmt: skip
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,8 @@
 Claims, as ratios of processor time to a layer of `torch.nn.functional.scaled_dot_product_attention`
 with the same four projections: at B=8 N=197 (width 192, 3 heads, K=9) at most 1.15 forward and 0.95
 forward and backward; at B=2 N=1024 at most 0.95 and 0.70. Layers take turns, so that whatever else
-the machine does falls on all of them; medians over the repeats, with the middle half of them.
+the machine does falls on all of them, in an order that is drawn anew each time, so that no layer
+always follows the same one; medians over the repeats, with the middle half of them.
 
     python benchmarks/token_speed.py
     python benchmarks/token_speed.py --layers KNNAttention,ConvNNAttention --neighbors 9,32
@@ -12,6 +13,7 @@ the machine does falls on all of them; medians over the repeats, with the middle
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import time
@@ -70,8 +72,10 @@ def compare(shape: tuple[int, int], layers: dict[str, nn.Module], repeats: int) 
     """Times of all layers in turn, forward and forward with backward."""
     x = torch.randn(*shape, WIDTH, requires_grad=True)
     times: dict[str, dict[str, list[float]]] = {name: {"f": [], "fb": []} for name in layers}
+    order = list(layers.items())
     for turn in range(WARM_UP + repeats):
-        for name, layer in layers.items():
+        random.Random(turn).shuffle(order)
+        for name, layer in order:
             for what in ("f", "fb"):
                 took = seconds(layer, x, backward=what == "fb")
                 if turn >= WARM_UP:
@@ -92,7 +96,7 @@ def main() -> None:
     )
     parser.add_argument("--layers", default=",".join(LAYERS), help="comma-separated")
     parser.add_argument("--neighbors", default="9,32", help="comma-separated")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "token_speed.json")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -28,6 +28,14 @@ def reordered(function: Callable[..., Any]) -> Any:
     return compiled(function, fastmath={"reassoc", "contract"})
 
 
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile into the loops that call it, where a call would cost more than what it does.
+
+    A call counts the references to every array that it is given.
+    """
+    return compiled(function, forceinline=True)
+
+
 @reordered
 def squared_norms(rows, out):  # type: ignore[no-untyped-def]
     """Write the squared L2 norm of every row of `rows` (n, d) into `out` (n,) float64."""

@@ -1,6 +1,8 @@
 """k-NN attention over tokens on a CPU: products in row tiles, selection in compiled loops."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional.threads import Threads
-from nearwise.functional.tokens import cpu_kernels as kernels
+from nearwise.functional.tokens.backward_kernels import backward_rows
+from nearwise.functional.tokens.cpu_kernels import attend_rows
 from nearwise.functional.tokens.problem import Found, Tokens
+from nearwise.functional.vectors import LANES
 
 Array = NDArray[Any]
+Room = Callable[[int, int], tuple[Tensor, Array]]
 
 _TILE = 2**17  # scores that live at once in a thread: half a MiB, which stays in its cache
 _MODES = {"candidate": 0, "always": 1, "never": 2}
@@ -35,36 +40,33 @@ def backward_cpu(
     dtype = tokens.query.dtype
     tokens = _in_working_precision(tokens)
     working = tokens.query.dtype
-    rows = [tokens.query, tokens.key, tokens.value, grad_output.to(working)]
-    rows = [_with_whole_rows(x) for x in rows]
-    slots = [indices, weights.to(working), grad_weights.to(working)]
-    grads = [interleaved(x).zero_() for x in rows[:3]]
+    rows = (tokens.query, tokens.key, tokens.value, grad_output.to(working))
+    query, key, value, grad_output = (_with_whole_rows(x) for x in rows)
+    keep = weights.new_empty(0) if tokens.keep is None else tokens.keep
+    slots = (indices, weights.to(working), keep.to(working), grad_weights.to(working))
+    at, weight, kept, from_weights = (x.contiguous().view(-1).numpy() for x in slots)
+    grads = interleaved(query), interleaved(key).zero_(), interleaved(value).zero_()
     grad_scores = torch.zeros(weights.shape, dtype=working)
-    nothing = np.empty((1, 0, 0), grad_scores.numpy().dtype)
 
     def run(here: slice) -> None:
-        for place in range(here.start, here.stop):
-            b, h = divmod(place, indices.shape[1])
-            at, weight, from_weights = (x[b, h : h + 1].contiguous().numpy() for x in slots)
-            keep = tokens.keep
-            kernels.backward_rows(
-                *_flat(*(x[b, h:] for x in rows)),
-                at,
-                weight,
-                nothing if keep is None else keep[b, h : h + 1].numpy(),
-                from_weights,
-                tokens.scale,
-                tokens.squared,
-                tokens.query.shape[-1],
-                tokens.value.shape[-1],
-                *_flat(*(x[b, h:] for x in grads)),
-                grad_scores[b, h : h + 1].numpy(),
-            )
+        backward_rows(
+            (here.start, here.stop),
+            *(_flat(x) for x in (query, key, value, grad_output)),
+            at,
+            weight,
+            kept,
+            from_weights,
+            tokens.scale,
+            tokens.squared,
+            *(_flat(x) for x in grads),
+            grad_scores.view(-1).numpy(),
+            indices.shape[-1],
+        )
 
-    with Threads(4 * indices.numel() * tokens.query.shape[-1]) as threads:
+    with Threads(4 * indices.numel() * query.shape[-1]) as threads:
         threads.run(run, indices.shape[0] * indices.shape[1])
-    query, key, value = (x.to(dtype) for x in grads)
-    return query, key, value, grad_scores.to(dtype)
+    grad_query, grad_key, grad_value = (x.to(dtype) for x in grads)
+    return grad_query, grad_key, grad_value, grad_scores.to(dtype)
 
 
 def interleaved(like: Tensor) -> Tensor:
@@ -81,13 +83,11 @@ def _with_whole_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _flat(*heads: Tensor) -> list[Any]:
-    """For each tensor (H, N, D), its numbers from the first on, and the steps of heads and rows."""
-    result: list[Any] = []
-    for x in heads:
-        span = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-        result += [x.as_strided((span,), (1,)).numpy(), (x.stride(0), x.stride(1))]
-    return result
+def _flat(x: Tensor) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
+    """Return the numbers of a tensor from the first on, its steps and its shape."""
+    shape, steps = tuple(x.shape), x.stride()
+    span = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+    return x.as_strided((span,), (1,)).numpy(), steps, shape
 
 
 class _Forward:
@@ -101,61 +101,77 @@ class _Forward:
         self.weights = tokens.query.new_empty(*lead, n_slots)
         self.indices = torch.empty(*lead, n_slots, dtype=torch.int32)
         self.is_plain = not (tokens.squared or tokens.bias is not None)
-        self.is_poisoned = bool((tokens.query.sum() + tokens.key.sum()).isnan())
+        self.everyone = torch.arange(tokens.key.shape[2])
+        self.places: Array = self.everyone.numpy()
+        keep = self.weights.new_empty(0) if tokens.keep is None else tokens.keep
+        (value, v_steps, _), (output, o_steps, shape) = _flat(self.value), _flat(self.output)
+        self.arrays = (
+            value,
+            keep.contiguous().view(-1).numpy(),
+            output,
+            self.indices.view(-1).numpy(),
+            self.weights.view(-1).numpy(),
+            np.array([*shape[1:3], n_slots, shape[3], *v_steps[:3], *o_steps[:3]]),
+        )
+        self.no_scores = np.empty((0, 0), self.arrays[0].dtype)
 
     def run(self, here: slice) -> None:
         """Attend with some of the heads, as many of a batch item at once as a tile holds."""
         n_heads, n_queries = self.tokens.query.shape[1:3]
         candidates = self.tokens.candidates
         n_columns = self.tokens.key.shape[2] if candidates is None else candidates.shape[1]
-        n_rows = max(1, min(n_queries, _TILE // n_columns))
-        n_at_once = max(1, _TILE // (n_columns * n_queries)) if n_rows == n_queries else 1
-        buffer = self.tokens.query.new_empty(n_at_once * n_rows * n_columns)
+        width = -(-n_columns // LANES) * LANES
+        n_rows = max(1, min(n_queries, _TILE // width))
+        n_at_once = max(1, _TILE // (width * n_queries)) if n_rows == n_queries else 1
+        buffer = self.tokens.query.new_empty(min(n_at_once, n_heads) * n_rows, width)
+        buffer[:, n_columns:] = -torch.inf
+
+        @cache
+        def room(n: int, n_rows: int) -> tuple[Tensor, Array]:
+            rows = buffer[: n * n_rows].view(n, n_rows, width)
+            return rows[:, :, :n_columns], rows.numpy()
+
         start = here.start
         while start < here.stop:
             item, h = divmod(start, n_heads)
             n = min(n_heads - h, n_at_once, here.stop - start)
-            self._heads(item, slice(h, h + n), n_rows, buffer)
+            self._heads(item, slice(h, h + n), n_rows, room)
             start += n
 
-    def _heads(self, item: int, heads: slice, n_rows: int, buffer: Tensor) -> None:
-        """Attend with some heads of a batch item, row tile by row tile."""
+    def _heads(self, item: int, heads: slice, n_rows: int, room: Room) -> None:
+        """Attend with some heads of a batch item, row tile by row tile.
+
+        Between the product of a tile and its selection there is as little as possible: Python and
+        torch have been driven out of the cache.
+        """
         tokens = self.tokens
         query, key = tokens.query[item, heads], tokens.key[item, heads]
-        everyone = torch.arange(key.shape[1])
-        positions = everyone if tokens.candidates is None else tokens.candidates[item]
+        positions = self.everyone if tokens.candidates is None else tokens.candidates[item]
         columns = key if tokens.candidates is None else key[:, positions]
+        across = columns.mT
+        places = self.places if tokens.candidates is None else positions.numpy()
         itself = self._own_columns(positions)
-        keep = np.empty((1, 0, 0), self.weights.numpy().dtype)
-        for first in range(0, query.shape[1], n_rows):
-            part = slice(first, min(first + n_rows, query.shape[1]))
-            size = len(query) * (part.stop - first) * len(positions)
-            scores = buffer[:size].view(len(query), -1, len(positions))
-            torch.bmm(query[:, part], columns.mT, out=scores)
+        first = 0
+        for tile in query.split(n_rows, dim=1) if n_rows < query.shape[1] else (query,):
+            n_heads, n_tile, _ = tile.shape
+            scores, numbers = room(n_heads, n_tile)
+            part = slice(first, first + n_tile)
+            torch.bmm(tile, across, out=scores)
             self._finish(scores, item, heads, part, columns, positions)
-            output = self.output[item, heads, part]
-            if self.is_poisoned:
-                poisoned = scores.clone().numpy()
-            if tokens.keep is not None:
-                keep = tokens.keep[item, heads, part].numpy()
-            kernels.attend_rows(
-                scores.numpy(),
+            attend_rows(
+                item,
+                heads.start,
                 first,
-                positions.numpy(),
+                numbers,
+                places,
                 itself,
                 self._own_scores(item, heads, part),
                 tokens.scale if self.is_plain else 1.0,
                 tokens.is_causal,
                 _MODES[tokens.include_self],
-                *_flat(self.value[item, heads]),
-                keep,
-                *_flat(output),
-                output.shape[2],
-                self.indices[item, heads, part].numpy(),
-                self.weights[item, heads, part].numpy(),
+                *self.arrays,
             )
-            if self.is_poisoned:
-                kernels.poison_rows(poisoned, output.numpy())
+            first += n_tile
 
     def _finish(
         self,
@@ -182,7 +198,9 @@ class _Forward:
             scores.masked_fill_(tokens.padding[item, positions], -torch.inf)
 
     def _own_columns(self, positions: Tensor) -> Array:
-        """Column of every token itself; -1 where it is no candidate."""
+        """Column of every token itself, -1 where it is no candidate; empty if none matters."""
+        if self.tokens.include_self == "candidate":
+            return np.empty(0, np.int64)
         own = np.full(max(self.tokens.query.shape[2], self.tokens.key.shape[2]), -1)
         own[positions.numpy()] = np.arange(len(positions))
         return own
@@ -191,7 +209,7 @@ class _Forward:
         """Score of every token to itself, where it always takes part; else empty."""
         tokens = self.tokens
         if tokens.include_self != "always":
-            return np.empty((0, 0), self.weights.numpy().dtype)
+            return self.no_scores
         query, key = tokens.query[item, heads, part], tokens.key[item, heads, part]
         if tokens.squared:
             own = -(query - key).square().sum(-1).sqrt() * tokens.scale

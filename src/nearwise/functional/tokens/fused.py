@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearwise.functional.operators import operator
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
 from nearwise.functional.tokens.gpu import attend_gpu, backward_gpu
 from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
@@ -35,7 +36,7 @@ def attend_fused(tokens: Tokens, by: str) -> Found:
     )
 
 
-@torch.library.custom_op("nearwise::knn_attention", mutates_args=())
+@operator("knn_attention")
 def _forward(
     query: Tensor,
     key: Tensor,
@@ -71,7 +72,7 @@ def _forward(
     return found.output, found.indices, found.weights
 
 
-@_forward.register_fake
+@torch.library.register_fake("nearwise::knn_attention")
 def _(query: Tensor, key: Tensor, value: Tensor, n_neighbors: int, *_: Any) -> tuple[Tensor, ...]:
     slots = (*query.shape[:-1], n_neighbors)
     return (
@@ -81,7 +82,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, n_neighbors: int, *_: Any) -> t
     )
 
 
-@torch.library.custom_op("nearwise::knn_attention_backward", mutates_args=())
+@operator("knn_attention_backward")
 def _backward(
     query: Tensor,
     key: Tensor,
@@ -113,7 +114,7 @@ def _backward(
     return _BACKWARD[by](tokens, indices, weights, grad_output, grad_weights)
 
 
-@_backward.register_fake
+@torch.library.register_fake("nearwise::knn_attention_backward")
 def _(
     query: Tensor,
     key: Tensor,
@@ -166,4 +167,6 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
     return *grads, None, None, None, grad_bias, None, None, None, None, None, None
 
 
-_forward.register_autograd(_gradients, setup_context=_keep_for_backward)
+torch.library.register_autograd(
+    "nearwise::knn_attention", _gradients, setup_context=_keep_for_backward
+)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearwise.functional.operators import operator
 from nearwise.functional.threads import Threads
 from nearwise.functional.tokens import slot_kernels as kernels
 from nearwise.functional.tokens.implementation import implementation_for
@@ -40,7 +41,7 @@ def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
     return summed.to(value.dtype)
 
 
-@torch.library.custom_op("nearwise::slot_sum", mutates_args=(), device_types="cpu")
+@operator("slot_sum")
 def _sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     value, flat = value.detach().contiguous(), kernel.detach().contiguous().flatten()
     output = value.new_empty(*indices.shape[:3], value.shape[3])
@@ -64,12 +65,12 @@ def _sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Ten
     return output
 
 
-@_sum.register_fake
+@torch.library.register_fake("nearwise::slot_sum")
 def _(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     return value.new_empty(*indices.shape[:3], value.shape[3])
 
 
-@torch.library.custom_op("nearwise::slot_sum_backward", mutates_args=(), device_types="cpu")
+@operator("slot_sum_backward")
 def _undo(
     value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,7 +103,7 @@ def _undo(
     return grad_value, grad_weights, grad_kernel.sum(0).view(kernel.shape)
 
 
-@_undo.register_fake
+@torch.library.register_fake("nearwise::slot_sum_backward")
 def _(
     value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,7 +121,7 @@ def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
     return grad_value, None, grad_weights, grad_kernel
 
 
-_sum.register_autograd(_gradients, setup_context=_keep_for_backward)
+torch.library.register_autograd("nearwise::slot_sum", _gradients, setup_context=_keep_for_backward)
 
 
 def _by_head(x: Tensor) -> Any:

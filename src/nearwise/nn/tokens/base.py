@@ -155,7 +155,8 @@ class TokenAttention(nn.Module, ABC):
         """Query, key and value (B, H, N, head_dim) from their common projection."""
         batch, n_tokens, _ = projected.shape
         parts = projected.view(batch, n_tokens, 3, self.num_heads, self.head_dim)
-        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        # Taken apart where they lie: so their gradients are put together in one copy.
+        query, key, value = (x.transpose(1, 2) for x in parts.unbind(2))
         return query, key, value
 
     @abstractmethod

@@ -6,8 +6,8 @@ from the same seeds; only the layer differs. Test images decide nothing: the las
 Differences to full attention are paired by seed. Every finished run is kept: a stopped benchmark
 goes on where it was.
 
-    python benchmarks/vit_training.py                            # digits, a few CPU minutes a seed
-    python benchmarks/vit_training.py --data cifar10-slice       # 5,000 images, a CPU hour
+    python benchmarks/vit_training.py                        # digits, a quarter of an hour a seed
+    python benchmarks/vit_training.py --data cifar10-slice   # 5,000 images, a CPU hour
     python benchmarks/vit_training.py --data cifar10 --device cuda --seeds 0-1
     python benchmarks/vit_training.py --arms attention,knn --augment on --seeds 0-4
 """
@@ -47,11 +47,11 @@ DATA: dict[str, dict[str, Any]] = {
         "num_heads": 3,
         "d_hidden": 48,
         "d_mlp": 96,
-        "num_epochs": 15,
+        "num_epochs": 40,
         "batch_size": 64,
         "lr": 3e-3,
         "warmup_epochs": 2,
-        "evaluate_every": 15,
+        "evaluate_every": 40,
     },
     "cifar10-slice": {
         "dataset": "cifar10",
@@ -241,11 +241,20 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-1", help="such as 0-4, or 0,2")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"))
     parser.add_argument("--epochs", type=int, help="other than the data set's own")
+    parser.add_argument(
+        "--pooling",
+        choices=("token", "mean"),
+        default="token",
+        help="token, as published; through local layers it sees few patches, and mean sees all",
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/vit_training"))
     parser.add_argument("--out", type=Path, help="default results/vit_training_DATA.json")
     args = parser.parse_args()
     if args.epochs:
         DATA[args.data] |= {"num_epochs": args.epochs, "evaluate_every": args.epochs}
+    if args.pooling != "token":
+        DATA[args.data]["pooling"] = args.pooling
+        args.runs = args.runs / args.pooling
     names = args.arms.split(",") if args.arms else list(arms(17))
     if unknown := sorted(set(names) - set(arms(17))):
         parser.error(f"no arm {unknown[0]!r}; there are {', '.join(arms(17))}")

@@ -58,14 +58,14 @@ def test_mistakes_end_with_one_line(nearwise, arguments, message):
 
 
 def test_a_classifier_fitted_on_images_is_an_encoder(nearwise, tmp_path):
-    X = np.rint(load_digits().images[:120] * 255 / 16).astype(np.uint8)[..., None]
+    X = np.rint(load_digits().images[:200] * 255 / 16).astype(np.uint8)[..., None]
     model = AttnKNNClassifier(
         embedder="resnet-small",
         embedder_params={"dim": 9},
         train_params={"epochs": 1, "batch_size": 64},
         head_params={"epochs": 1},
         random_state=0,
-    ).fit(X, load_digits().target[:120])
+    ).fit(X, load_digits().target[:200])
     model.save(tmp_path / "model")
     done = nearwise("probe", tmp_path / "model", *DIGITS, "-p", "knn", "-q", "-o", tmp_path / "o")
     assert done.exit_code == 0, done.err

@@ -11,6 +11,7 @@ from torch.utils import backend_registration
 ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import numpy as np
+from nearwise.data import Context
 from nearwise.nn.field import make_perceiver
 from nearwise.probes import *
 from tests.probes.cases import blobs, images
@@ -28,6 +29,10 @@ def flow(device):
         name = type(encoder).__name__
         made = extract_features(encoder, images(10, 8), device=device, views=2)
         found[name] = made.X
+    for text in ("0.3", "0.3:fixed", "0.3:batch"):
+        made = extract_features(Pixels((8, 8), 1), images(10, 8), device=device,
+                                context=Context.parse(text))
+        found[text] = made.X
     options = {"random_state": 0, "device": device}
     for name, probe in {
         "knn": KNNProbe(5, weights="softmax", temperature="val", **options),

@@ -101,7 +101,7 @@ def _run(func, args, kwargs):
     out = func(*tree_map(_plain, args), **options)
     if out is None:
         return None
-    if any(ours) and name.endswith("_"):
+    if any(ours) and name.endswith("_") and not name.endswith("__"):  # __rshift__ changes nothing
         return args[0]
     return tree_map(_strict, out) if any(ours) or _is_here(kwargs.get("device")) else out
 

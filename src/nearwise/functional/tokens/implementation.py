@@ -65,6 +65,12 @@ def attention_implementation(name: Implementation) -> Iterator[None]:
         _forced = before
 
 
+def only_plain() -> bool:
+    """Whether nothing but torch operations may run: forced, or while a model is exported."""
+    exported = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+    return _forced == "plain" or (_forced == "auto" and exported)
+
+
 def implementation_for(query: Tensor, n_neighbors: int) -> Implementation:
     """Return the implementation that attends for such queries, with so many neighbors."""
     if _forced == "cpu" and query.device.type != "cpu":
@@ -78,7 +84,7 @@ def implementation_for(query: Tensor, n_neighbors: int) -> Implementation:
             raise ValueError(f'The implementation "triton" was asked for, but {fault}')
     if _forced != "auto":
         return _forced
-    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+    if only_plain():
         return "plain"
     if query.device.type == "cpu":
         return "cpu"

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens import implementation
+from nearwise.functional.operators import operator
+from nearwise.functional.tokens.implementation import only_plain
 from nearwise.functional.tokens.pairs import gather_tokens
 
 
@@ -28,15 +29,14 @@ def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
         One rank's values live at a time, and what is kept for the backward pass is O(N K); while
         a model is exported, and where the plain implementation is forced, those of all ranks do.
     """
-    exported = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
-    if exported or implementation._forced == "plain":
+    if only_plain():
         neighbors = gather_tokens(value, indices.long().clamp_min(0))
         return (weights[..., None] * neighbors).flatten(-2) @ kernel.flatten(0, 1)
     mixed: Tensor = _mix(value, indices.to(torch.int32), weights, kernel)
     return mixed
 
 
-@torch.library.custom_op("nearwise::slot_mix", mutates_args=())
+@operator("slot_mix")
 def _mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     value, weights, kernel = (x.detach() for x in (value, weights, kernel))
     # In single precision at least: the sum over ranks would lose what each adds.
@@ -46,12 +46,12 @@ def _mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Ten
     return output.to(value.dtype)
 
 
-@_mix.register_fake
+@torch.library.register_fake("nearwise::slot_mix")
 def _(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     return value.new_empty(*indices.shape[:3], kernel.shape[2])
 
 
-@torch.library.custom_op("nearwise::slot_mix_backward", mutates_args=())
+@operator("slot_mix_backward")
 def _undo(
     value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,7 +74,7 @@ def _undo(
     return grad_value.to(value.dtype).view(value.shape), grad_weights, grad_kernel
 
 
-@_undo.register_fake
+@torch.library.register_fake("nearwise::slot_mix_backward")
 def _(
     value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,7 +92,7 @@ def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
     return grad_value, None, grad_weights, grad_kernel
 
 
-_mix.register_autograd(_gradients, setup_context=_keep_for_backward)
+torch.library.register_autograd("nearwise::slot_mix", _gradients, setup_context=_keep_for_backward)
 
 
 def _of_rank(value: Tensor, indices: Tensor, k: int) -> Tensor:

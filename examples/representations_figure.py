@@ -80,7 +80,7 @@ def main(out: Path = OUT, folder: Path = FOLDER) -> None:
             draw(axis, found, PROBES if context else PROTOCOL, context)
             axis.set_title(title, loc="left", size=10)
             axis.set_xlabel("accuracy of frozen features")
-        panels[1].legend(loc="upper center", bbox_to_anchor=(0.0, -0.16), ncols=3, fontsize=8)
+        panels[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1, fontsize=8)
         panels[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1, fontsize=8)
         figure.savefig(out, dpi=110, metadata={"Software": None})
 

@@ -60,9 +60,9 @@ def draw_curves(axis: Axes, curves: dict[str, list[dict]]) -> None:
     axis.plot([], [], "--", color=DARK, label="read from 20 %")
     axis.set_xlabel("epoch")
     axis.set_ylabel("mean squared error, held-out digits")
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 0.17)
     axis.spines["right"].set_visible(False)
-    axis.legend(frameon=False, fontsize=8)
+    axis.legend(frameon=False, fontsize=8, loc="upper right")
 
 
 def draw_digits(figure: Figure, models: dict, images: torch.Tensor) -> None:

@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="repeats, each on rows of its own")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--index", nargs="+", default=["exact"], help="exact, faiss-flat-ip, ...")
     parser.add_argument("--no-peer", action="store_true", help="leave scikit-learn out")
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results" / "probe_speed.json"
@@ -58,7 +59,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     warm = features(256, args.width, 1)
     runs: list[dict] = []
-    for index in ("exact", "faiss-flat-ip") if args.device == "cpu" else ("exact",):
+    for index in args.index:
         probe = KNNProbe(20, weights="softmax", index=index, device=args.device)
         probe.fit(*warm).predict_proba(warm[0])  # compiles
         for seed in range(args.seeds):

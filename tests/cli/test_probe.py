@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from nearwise.estimators import AttnKNNClassifier
+
 DIGITS = ("digits-images", "--limit", "300,150")
 
 
@@ -35,7 +37,7 @@ def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monk
     )
     assert done.exit_code == 0, done.err
     rows = [line.split() for line in done.out.splitlines() if " knn " in line]
-    assert rows[0][-7] == rows[1][-7]  # the same pixels, other brightness: the same accuracy
+    assert rows[0][-6] == rows[1][-6]  # the same pixels, other brightness: the same accuracy
 
 
 @pytest.mark.parametrize(
@@ -53,3 +55,19 @@ def test_mistakes_end_with_one_line(nearwise, arguments, message):
     done = nearwise("probe", *arguments)
     assert done.exit_code == 2
     assert message in done.err
+
+
+def test_a_classifier_fitted_on_images_is_an_encoder(nearwise, tmp_path):
+    X = np.rint(load_digits().images[:200] * 255 / 16).astype(np.uint8)[..., None]
+    model = AttnKNNClassifier(
+        embedder="resnet-small",
+        embedder_params={"dim": 9},
+        train_params={"epochs": 1, "batch_size": 64},
+        head_params={"epochs": 1},
+        random_state=0,
+    ).fit(X, load_digits().target[:200])
+    model.save(tmp_path / "model")
+    done = nearwise("probe", tmp_path / "model", *DIGITS, "-p", "knn", "-q", "-o", tmp_path / "o")
+    assert done.exit_code == 0, done.err
+    (record,) = map(json.loads, (tmp_path / "o" / "records.jsonl").read_text().splitlines())
+    assert record["dims"] == 9 and record["encoder_parameters"] > 10_000

@@ -154,6 +154,12 @@ def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
         return StoredFeatures(np.asarray(loaded.X))
     if text == "features":
         raise ValueError(f"{loaded.name} holds images; name an encoder for them.")
+    if (Path(text) / "manifest.json").is_file():
+        from nearwise.cli.models import open_model
+        from nearwise.estimators.images import image_embedders
+        from nearwise.probes import EmbedderEncoder
+
+        return EmbedderEncoder(image_embedders(open_model(Path(text)))[0])
     height, width, channels = np.asarray(loaded.X).shape[1:]
     return load_encoder(text, (height, width), channels)
 
@@ -173,24 +179,26 @@ def _show_records(records: "list[Record]") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for title in ("encoder", "context", "pool", "probe"):
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1))
+    # told apart only where there is something to tell; the probe always
+    titles = ("encoder", "context", "pool", "probe")
+    shown = [title for title in titles if title == "probe" or len({r[title] for r in records}) > 1]
+    for title in shown:
         table.add_column(title, no_wrap=title == "probe", overflow="fold")
     table.add_column("95 %", justify="right", no_wrap=True)
     for _, title, _, _ in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("us/row", justify="right", no_wrap=True)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for r in records:
-        groups.setdefault((r["encoder"], r["context"], r["pool"], r["probe"]), []).append(r)
+        groups.setdefault(tuple(r[title] for title in titles), []).append(r)
     for key, rows in groups.items():
         low, high = (_mean([r["intervals"]["accuracy"][end] for r in rows]) for end in (0, 1))
         cells = []
         for name, _, scale, digits in _COLUMNS:
             values = [r[name] for r in rows if r[name] is not None]
             cells.append(f"{scale * _mean(values):.{digits}f}" if values else "-")
-        speed = f"{_mean([r['query_us'] for r in rows]):.0f}"
-        table.add_row(*key, f"{100 * low:.1f}-{100 * high:.1f}", *cells, speed)
+        named = [text for title, text in zip(titles, key, strict=True) if title in shown]
+        table.add_row(*named, f"{100 * low:.1f}-{100 * high:.1f}", *cells)
     show(table)
 
 

@@ -11,6 +11,7 @@ import torch
 
 if TYPE_CHECKING:
     from nearwise.data.images.decode import Color
+    from nearwise.nn import ImageEmbedder
 
 TTAView = Literal["flip", "shift"]
 TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
@@ -288,3 +289,21 @@ def image_config(
     if fast:
         config["epochs"] = max(6, config["epochs"] // 4)
     return config
+
+
+def image_embedders(model: Any) -> "list[ImageEmbedder]":
+    """Trained embedders of a fitted classifier of images, one a network.
+
+    Raises
+    ------
+    ValueError
+        If the classifier has none: it was fitted on a table or on ready embeddings.
+    """
+    embedding = getattr(getattr(model._state, "sight", None), "embedding", None)
+    networks = [] if embedding is None else embedding.networks
+    found = [network.embedder for network in networks if network.embedder.takes_images]
+    if not found:
+        raise ValueError(
+            "This classifier was not fitted on images, so it has no image embedder to probe."
+        )
+    return found

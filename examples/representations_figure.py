@@ -16,7 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nearwise.data import load_images
-from nearwise.experiments.representations import Cell, Comparison, arm_of, run_comparison
+from nearwise.experiments.representations import (
+    Cell,
+    Comparison,
+    arm_of,
+    load_comparison,
+    run_comparison,
+)
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "representations.png"
@@ -56,7 +62,10 @@ def draw(axis: Axes, found: Comparison, groups: dict[str, tuple[str, str]], cont
 
 def main(out: Path = OUT, folder: Path = FOLDER) -> None:
     """Measure what is missing, then draw."""
-    found = run_comparison(load_images("digits-images"), folder, told=print)
+    if (folder / "comparison.json").exists():
+        found = load_comparison(folder)
+    else:
+        found = run_comparison(load_images("digits-images"), folder, told=print)
     style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
              "text.color": DARK, "legend.frameon": False}  # fmt: skip
     with matplotlib.rc_context(style):
@@ -71,7 +80,7 @@ def main(out: Path = OUT, folder: Path = FOLDER) -> None:
             draw(axis, found, PROBES if context else PROTOCOL, context)
             axis.set_title(title, loc="left", size=10)
             axis.set_xlabel("accuracy of frozen features")
-        panels[1].legend(loc="upper center", bbox_to_anchor=(0.0, -0.16), ncols=3, fontsize=8)
+        panels[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1, fontsize=8)
         panels[2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1, fontsize=8)
         figure.savefig(out, dpi=110, metadata={"Software": None})
 

@@ -19,6 +19,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 
+from nearwise.estimators.gates import (
+    behind,
+    clearly_lower,
+    log_softmax,
+    opinion_behind,
+    pooled,
+    tempered_nll,
+    with_true_opinions,
+)
 from nearwise.estimators.table import (
     LARGE,
     VERY_LARGE,
@@ -27,7 +36,6 @@ from nearwise.estimators.table import (
     category_places,
     ready_embeddings,
 )
-from nearwise.functional import given_log_proba
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 Target = tuple[np.ndarray, np.ndarray | None]  # labels, and the weight of each row
@@ -172,7 +180,10 @@ class Base:
     candidates : list of Candidate
         Those with a part in the pool; each holds one model a fold.
     gates : dict of str to float
-        Positive power of each candidate in the pool, fitted to the out-of-fold NLL.
+        Positive power of each opinion in the pool, fitted to the out-of-fold NLL.
+    transition : float64 array of shape (C, C) or None
+        From true to given labels, where opinions on given labels also enter the pool as what they
+        say of the true ones.
     oof_log_proba : array of shape (n, C)
         Normalised log-probabilities of the training rows, each from the fold that left it out.
     nll : dict of str to float
@@ -180,9 +191,14 @@ class Base:
     """
 
     def __init__(
-        self, candidates: list[Candidate], gates: dict[str, float], n_classes: int
+        self,
+        candidates: list[Candidate],
+        gates: dict[str, float],
+        n_classes: int,
+        transition: np.ndarray | None = None,
     ) -> None:
         self.candidates, self.gates, self.n_classes = candidates, gates, n_classes
+        self.transition = transition
         self.oof_log_proba = np.zeros((0, n_classes))
         self.nll: dict[str, float] = {}
 
@@ -198,13 +214,21 @@ class Base:
         `extra` holds the log-probabilities of candidates that live elsewhere (the embedder's
         linear head).
         """
-        total = np.zeros((len(rows), self.n_classes))
+        parts = dict(extra or {})
         for candidate in self.candidates:
-            part = candidate.log_proba(encoder, rows, fold, self.n_classes)
-            total += self.gates[candidate.name] * part
-        for name, part in (extra or {}).items():
+            parts[candidate.name] = candidate.log_proba(encoder, rows, fold, self.n_classes)
+        total = np.zeros((len(rows), self.n_classes))
+        for name, part in parts.items():
             total += self.gates.get(name, 0.0) * part
+            if behind(name) in self.gates:
+                assert self.transition is not None  # such gates come with one
+                through = torch.from_numpy(self.transition)
+                total += self.gates[behind(name)] * opinion_behind(part, through)
         return log_softmax(total)
+
+    def asks(self, name: str) -> bool:
+        """Whether a candidate has a part in the pool."""
+        return name in self.gates or behind(name) in self.gates
 
 
 def cross_fit(
@@ -260,88 +284,20 @@ def cross_fit(
             )
             break
         oof[candidate.name] = out
-    gates, pooled_nll = pool_gates(list(oof.values()), labels, weight, transition)
-    # A candidate whose power is a hundredth costs a model a fold and moves nothing.
-    named = {name: gate for name, gate in zip(oof, gates, strict=True) if gate > 0.02 * sum(gates)}
-    base = Base([c for c in candidates if c.name in named], named, n_classes)
-    weighted = np.stack([named[name] * oof[name] for name in named])
+    pool = pooled(oof, labels, weight, transition)
+    joined = False
+    if transition is not None and targets is None:
+        wider = pooled(with_true_opinions(oof, transition), labels, weight, transition)
+        joined = clearly_lower(wider.losses, pool.losses)
+        pool = wider if joined else pool
+    # An opinion whose power is a hundredth costs a model a fold and moves nothing.
+    least = 0.02 * sum(pool.powers.values())
+    named = {name: power for name, power in pool.powers.items() if power > least}
+    through = transition.double().numpy() if joined and transition is not None else None
+    base = Base([], named, n_classes, through)
+    base.candidates = [candidate for candidate in candidates if base.asks(candidate.name)]
+    weighted = np.stack([named[name] * pool.parts[name] for name in named])
     base.oof_log_proba = log_softmax(weighted.sum(axis=0))
     base.nll = {name: tempered_nll(part, labels, weight, transition) for name, part in oof.items()}
-    base.nll["pool"] = pooled_nll
+    base.nll["pool"] = pool.nll
     return base
-
-
-def pool_gates(
-    parts: list[np.ndarray],
-    labels: np.ndarray,
-    weight: np.ndarray | None,
-    transition: torch.Tensor | None = None,
-    *,
-    ridge: float = 1e-3,
-) -> tuple[list[float], float]:
-    """Positive powers that minimise the NLL of the product of distributions.
-
-    Parameters
-    ----------
-    parts : list of arrays of shape (n, C)
-        Log-probabilities.
-    labels : int array of shape (n,)
-    weight : array of shape (n,), optional
-    transition : Tensor of shape (C, C), optional
-        From true to given labels, where `labels` are noisy.
-    ridge : float, default=1e-3
-        Pull towards equal powers that sum to 1.
-
-    Returns
-    -------
-    gates : list of float
-    nll : float
-        Without the ridge term, in nats.
-    """
-    stacked = torch.as_tensor(np.stack(parts))
-    truth = torch.as_tensor(labels)
-    row_weight = torch.ones(len(truth)) if weight is None else torch.as_tensor(weight)
-    row_weight = (row_weight / row_weight.sum()).to(stacked)
-    equal = 1.0 / len(parts)
-    raw = torch.full((len(parts),), float(np.log(np.expm1(equal))), dtype=stacked.dtype)
-    raw.requires_grad_(True)
-    optimizer = torch.optim.LBFGS([raw], max_iter=100, line_search_fn="strong_wolfe")
-
-    def objective() -> tuple[torch.Tensor, torch.Tensor]:
-        gates = torch.nn.functional.softplus(raw)
-        total = (gates[:, None, None] * stacked).sum(0)
-        if transition is None:
-            losses = torch.nn.functional.cross_entropy(total, truth, reduction="none")
-        else:
-            given = given_log_proba(torch.log_softmax(total, dim=1), transition)
-            losses = torch.nn.functional.nll_loss(given, truth, reduction="none")
-        return (losses * row_weight).sum(), ((gates - equal) ** 2).sum()
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        nll, spread = objective()
-        loss = nll + ridge * spread
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    with torch.no_grad():
-        nll, _ = objective()
-        return torch.nn.functional.softplus(raw).tolist(), float(nll)
-
-
-def tempered_nll(
-    log_proba: np.ndarray,
-    labels: np.ndarray,
-    weight: np.ndarray | None,
-    transition: torch.Tensor | None = None,
-) -> float:
-    """NLL of one distribution at its best temperature, in nats."""
-    return pool_gates([log_proba], labels, weight, transition, ridge=0.0)[1]
-
-
-def log_softmax(scores: np.ndarray) -> np.ndarray:
-    """Normalise scores (n, C) to log-probabilities."""
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    normalised: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return normalised

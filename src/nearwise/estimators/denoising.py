@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.estimators.base import (
-    Candidate,
-    Target,
-    auto_candidates,
-    given_candidate,
+from nearwise.estimators.base import Candidate, Target, auto_candidates, given_candidate
+from nearwise.estimators.gates import (
+    clearly_lower,
+    given_losses,
     log_softmax,
-    pool_gates,
+    pooled,
+    with_true_opinions,
 )
 from nearwise.estimators.problem import FitSettings, Problem, make_folds
 from nearwise.estimators.progress import Progress
@@ -28,7 +28,6 @@ from nearwise.estimators.transition import (
 )
 from nearwise.functional import (
     Neighbors,
-    given_log_proba,
     posterior_log_proba,
     topk_neighbors,
 )
@@ -37,7 +36,7 @@ _INNER = 3  # folds inside the rows that a member may learn from
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
 _EVEN = 0.02  # share of the uniform distribution mixed into votes
 _CLEANINGS = 2  # rounds of votes on posterior labels before models are fitted to them
-_SURE_GAIN = 2.0  # standard errors by which labels from votes must be better than those given
+_GIVEN, _POSTERIOR = "votes of given labels", "votes of posterior labels"
 _TURNS = 3  # times that powers and transition are found in turn
 
 
@@ -131,10 +130,12 @@ class Denoiser:
         """
         found = self._seek(rows)
         votes = [_vote(found, weights, self.given) for weights in found.weights]
-        firsts = [self._pool([vote], rows, None) for vote in votes]
+        firsts = [self._pool({"vote": vote}, {}, rows, None) for vote in votes]
         best = min(range(len(firsts)), key=lambda place: firsts[place].nll)
-        parts = self._cross_fit(rows, found, best, firsts[best], cleaned)
-        return self._pool(parts, rows, firsts[best].matrix)
+        of_given, of_true = self._cross_fit(rows, found, best, firsts[best], cleaned)
+        plain = self._pool(of_given | of_true, {}, rows, firsts[best].matrix)
+        told = self._pool(of_true, of_given, rows, plain.matrix)
+        return told if clearly_lower(told.losses, plain.losses) else plain
 
     def _seek(self, rows: np.ndarray) -> Found:
         # Two thirds of those found are voters where a third is held out inside.
@@ -155,26 +156,41 @@ class Denoiser:
         ]
         return Found(rows[found.indices.numpy()], weights)
 
-    def _pool(self, parts: list[np.ndarray], rows: np.ndarray, start: np.ndarray | None) -> Verdict:
-        """Find the powers of the parts and the transition in turn."""
+    def _pool(
+        self,
+        parts: dict[str, np.ndarray],
+        of_given: dict[str, np.ndarray],
+        rows: np.ndarray,
+        start: np.ndarray | None,
+    ) -> Verdict:
+        """Find the powers of opinions and the transition in turn.
+
+        Those of `of_given` join together with what they say of true labels by the transition.
+        """
         matrix = start if self.known is None else self.known
-        judged = [part[rows] for part in parts]
         labels = self.problem.labels[rows]
         weight = None if self.problem.weight is None else self.problem.weight[rows]
         for _ in range(_TURNS if self.known is None else 1):
             through = None if matrix is None else torch.from_numpy(matrix)
-            powers, nll = pool_gates(judged, labels, weight, through)
-            pooled = log_softmax(np.tensordot(np.array(powers), np.stack(parts), axes=1))
+            every = parts
+            if of_given and through is not None:
+                every = parts | with_true_opinions(of_given, through)
+            judged = {name: part[rows] for name, part in every.items()}
+            pool = pooled(judged, labels, weight, through)._replace(parts=every)
             if self.known is None:
-                matrix = estimate_transition(np.exp(pooled[rows]), labels, weight=weight)
+                matrix = estimate_transition(np.exp(pool.log_proba[rows]), labels, weight=weight)
         assert matrix is not None  # known or estimated
-        losses = given_losses(pooled[rows], torch.from_numpy(matrix), labels)
-        return Verdict(pooled, matrix, nll, powers[0], losses)
+        log_proba = pool.log_proba
+        losses = given_losses(log_proba[rows], torch.from_numpy(matrix), labels)
+        return Verdict(log_proba, matrix, pool.nll, next(iter(pool.powers.values())), losses)
 
     def _cross_fit(
         self, rows: np.ndarray, found: Found, best: int, first: Verdict, cleaned: bool
-    ) -> list[np.ndarray]:
-        """Opinions of models and votes that each leave a part of `rows` out, and all others."""
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Opinions on given and on true labels, of models and votes.
+
+        Each leaves a part of `rows` out, and all others.
+        """
         n, n_classes = self.given.shape
         others = np.setdiff1d(np.arange(n), rows)
         total: dict[str, np.ndarray] = {}
@@ -187,8 +203,8 @@ class Denoiser:
             kept = [weights * inside for weights in found.weights]
             labels = self._clean(found, kept[best], voters, first)
             opinions = {
-                f"{kind} votes {place}": _vote(found, kept[place], carried)[asked]
-                for kind, carried in (("given", self.given), ("posterior", labels))
+                f"{kind} {place}": _vote(found, kept[place], carried)[asked]
+                for kind, carried in ((_GIVEN, self.given), (_POSTERIOR, labels))
                 for place in (1, 3)
             }
             told = cleaned and not of_one_class(labels[voters].argmax(axis=1))
@@ -204,7 +220,14 @@ class Denoiser:
                 part = total.setdefault(name, np.zeros((n, n_classes)))
                 part[rows[held_out]] = opinion[: len(held_out)]
                 part[others] += opinion[len(held_out) :] / len(folds)
-        return [log_softmax(part) for part in total.values()]
+        normalised = {name: log_softmax(part) for name, part in total.items()}
+        of_true = {
+            name: part
+            for name, part in normalised.items()
+            if name.startswith(_POSTERIOR) or (cleaned and not name.startswith(_GIVEN))
+        }
+        of_given = {name: part for name, part in normalised.items() if name not in of_true}
+        return of_given, of_true
 
     def _clean(
         self, found: Found, weights: np.ndarray, voters: np.ndarray, first: Verdict
@@ -297,21 +320,9 @@ def _transition(
     return with_interval(proba, problem.labels[rows], settings.seed, weight=weight)
 
 
-def given_losses(log_proba: np.ndarray, transition: Tensor, labels: np.ndarray) -> np.ndarray:
-    """NLL of each given label (n,), from log-probabilities (n, C) of the true ones; in nats."""
-    given = given_log_proba(torch.from_numpy(log_proba), transition)
-    return -given.numpy()[np.arange(len(labels)), labels]
-
-
 def of_one_class(labels: np.ndarray) -> bool:
     """Whether there is nothing that a classifier could tell apart."""
     return bool((labels == labels[0]).all())
-
-
-def clearly_lower(losses: np.ndarray, others: np.ndarray) -> bool:
-    """Whether losses are lower by two standard errors of the paired difference."""
-    gains = others - losses
-    return bool(gains.mean() > _SURE_GAIN * gains.std() / len(gains) ** 0.5)
 
 
 def posterior(log_proba: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> np.ndarray:

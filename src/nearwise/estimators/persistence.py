@@ -193,6 +193,7 @@ def _pack_base(base: Base, meta: dict[str, Any], blobs: dict[str, bytes]) -> Non
         "gates": base.gates,
         "n_classes": base.n_classes,
         "nll": base.nll,
+        "transition": None if base.transition is None else base.transition.tolist(),
         "candidates": [(c.name, c.view) for c in base.candidates],
     }
     for candidate in base.candidates:
@@ -280,7 +281,8 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
             for fold in range(folder.meta["n_members"])
         ]
         candidates.append(Candidate(name, folds[0], view, folds))
-    base = Base(candidates, meta["gates"], meta["n_classes"])
+    through = None if meta.get("transition") is None else np.array(meta["transition"])
+    base = Base(candidates, meta["gates"], meta["n_classes"], through)
     base.nll = meta["nll"]
     return base
 

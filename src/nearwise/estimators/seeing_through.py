@@ -7,12 +7,11 @@ from torch import Tensor
 
 from nearwise.estimators.base import Target, cross_fit
 from nearwise.estimators.denoising import (
-    clearly_lower,
     find_noise,
-    given_losses,
     light_candidates,
     of_one_class,
 )
+from nearwise.estimators.gates import clearly_lower, given_losses
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import as_float

@@ -207,7 +207,7 @@ class CrossFittedState(LearnedState):
         if self.base is None:
             return torch.log(self.prior).expand(len(rows), -1)
         extra = {}
-        if self.embedding is not None and HEAD in self.base.gates:
+        if self.embedding is not None and self.base.asks(HEAD):
             opinion = self.embedding.head_log_proba(member, self.encoder, rows)
             extra[HEAD] = opinion.double().numpy()
         log_proba = self.base.log_proba(self.encoder, rows, member, extra)

@@ -8,7 +8,12 @@ from nearwise.functional.tokens import (
     lazy_gumbel_attention,
     tail_corrected_attention,
 )
-from nearwise.functional.transition import believed_proba, given_log_proba, posterior_log_proba
+from nearwise.functional.transition import (
+    believed_proba,
+    given_log_proba,
+    posterior_log_proba,
+    true_log_proba,
+)
 from nearwise.functional.weights import (
     aggregate_labels,
     distance_weights,
@@ -38,5 +43,6 @@ __all__ = [
     "posterior_log_proba",
     "tail_corrected_attention",
     "topk_neighbors",
+    "true_log_proba",
     "uniform_weights",
 ]

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 _FLOOR = 1e-12
+_UNMIXING = 50  # steps of the iteration
+_INSIDE = 1e-3
 
 
 def given_log_proba(log_proba: Tensor, transition: Tensor | None) -> Tensor:
@@ -29,6 +31,40 @@ def given_log_proba(log_proba: Tensor, transition: Tensor | None) -> Tensor:
     if transition is None:
         return log_proba
     return torch.log((log_proba.exp() @ transition.to(log_proba)).clamp_min(_FLOOR))
+
+
+def true_log_proba(log_proba: Tensor, transition: Tensor) -> Tensor:
+    """Turn log-probabilities of the given labels into those of the true labels behind them.
+
+    The distribution of true labels whose given labels come nearest to those said, in
+    Kullback-Leibler divergence: where the inverse of the transition leaves the simplex, a point on
+    its border, drawn in by a thousandth.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Normalised or not, of the given labels.
+    transition : Tensor of shape (C, C)
+        Probability of each given label (columns) for each true one (rows).
+
+    Returns
+    -------
+    log_proba : Tensor of shape (n, C)
+        Normalised, of the true labels.
+
+    References
+    ----------
+    Shepp and Vardi, "Maximum Likelihood Reconstruction for Emission Tomography", IEEE Trans. Med.
+    Imaging 1982: the iteration.
+    """
+    given = torch.softmax(log_proba, dim=1)
+    matrix = transition.to(given)
+    true = torch.full_like(given, 1 / given.shape[1])
+    for _ in range(_UNMIXING):
+        ratio = given / (true @ matrix).clamp_min(_FLOOR)
+        true = true * (ratio @ matrix.T)
+        true = true / true.sum(dim=1, keepdim=True)
+    return torch.log((true + _INSIDE) / (1 + _INSIDE * given.shape[1]))
 
 
 def posterior_log_proba(log_proba: Tensor, transition: Tensor, labels: Tensor) -> Tensor:

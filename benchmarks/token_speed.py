@@ -13,80 +13,34 @@ always follows the same one; medians over the repeats, with the middle half of t
 
 import argparse
 import json
-import random
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import token_speed_cuda
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from nearwise.experiments.measure import command_line, hardware, versions
-from nearwise.nn import ConvNNAttention, KNNAttention, KvtAttention
+from nearwise.experiments.token_layers import BASELINE, LayerChoice, LayerShape, time_layers
 
 HERE = Path(__file__).parent
-SHAPES = {"B=8 N=197": (8, 197), "B=2 N=1024": (2, 1024)}
-WIDTH, HEADS, WARM_UP = 192, 3, 2
+SHAPES = {"B=8 N=197": LayerShape(8, 197), "B=2 N=1024": LayerShape(2, 1024)}
 BARS = {"B=8 N=197": (1.15, 0.95), "B=2 N=1024": (0.95, 0.70)}
-LAYERS: dict[str, Callable[[int], nn.Module]] = {
-    "KNNAttention": lambda k: KNNAttention(WIDTH, HEADS, n_neighbors=k),
-    "ConvNNAttention": lambda k: ConvNNAttention(WIDTH, HEADS, n_neighbors=k),
-    "KvtAttention": lambda k: KvtAttention(WIDTH, HEADS, n_neighbors=k),
-}
+LAYERS = ("KNNAttention", "ConvNNAttention", "KvtAttention")
+PASSES = {"f": "forward", "fb": "forward_backward"}
 
 
-class DenseAttention(nn.Module):
-    """Four projections around torch's own attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.proj = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend to all tokens."""
-        heads = self.qkv(x).unflatten(2, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        attended: Tensor = self.proj(
-            F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
-        )
-        return attended
-
-
-def seconds(layer: nn.Module, x: Tensor, *, backward: bool) -> float:
-    """Processor time of one pass."""
-    start = time.process_time()
-    if backward:
-        layer(x).sum().backward()
-    else:
-        with torch.no_grad():
-            layer(x)
-    return time.process_time() - start
-
-
-def compare(shape: tuple[int, int], layers: dict[str, nn.Module], repeats: int) -> dict[str, Any]:
-    """Times of all layers in turn, forward and forward with backward."""
-    x = torch.randn(*shape, WIDTH, requires_grad=True)
-    times: dict[str, dict[str, list[float]]] = {name: {"f": [], "fb": []} for name in layers}
-    order = list(layers.items())
-    for turn in range(WARM_UP + repeats):
-        random.Random(turn).shuffle(order)
-        for name, layer in order:
-            for what in ("f", "fb"):
-                took = seconds(layer, x, backward=what == "fb")
-                if turn >= WARM_UP:
-                    times[name][what].append(took)
-    return {name: {what: spread(t) for what, t in own.items()} for name, own in times.items()}
-
-
-def spread(times: list[float]) -> dict[str, float]:
-    """Median and quartiles in milliseconds."""
-    low, middle, high = (1000 * q for q in statistics.quantiles(times, n=4))
-    return {"median_ms": middle, "low_ms": low, "high_ms": high}
+def compare(shape: LayerShape, choices: list[LayerChoice], repeats: int) -> dict[str, Any]:
+    """Times of all layers in turn, forward and forward with backward, and their ratios."""
+    times = time_layers(choices, shape, repeats=repeats)
+    found: dict[str, Any] = {}
+    for name, own in times.items():
+        found[name] = {short: asdict(own[what]) for short, what in PASSES.items()}
+        found[name]["ratio"] = {
+            what: own[what].median_ms / times["dense"][what].median_ms for what in own
+        }
+    return found
 
 
 def main() -> None:
@@ -100,19 +54,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "token_speed.json")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    choices = [LayerChoice("dense", BASELINE)]
+    for k in map(int, args.neighbors.split(",")):
+        choices += [
+            LayerChoice(f"{layer} K={k}", layer, {"n_neighbors": k})
+            for layer in args.layers.split(",")
+        ]
     results: dict[str, Any] = {}
     for name, shape in SHAPES.items():
-        layers: dict[str, nn.Module] = {"dense": DenseAttention()}
-        for k in map(int, args.neighbors.split(",")):
-            layers |= {f"{kind} K={k}": LAYERS[kind](k) for kind in args.layers.split(",")}
-        found = compare(shape, layers, args.repeats)
+        found = compare(shape, choices, args.repeats)
         for layer, own in found.items():
-            ratios = [
-                own[what]["median_ms"] / found["dense"][what]["median_ms"] for what in ("f", "fb")
-            ]
-            own["ratio"] = dict(zip(("forward", "forward_backward"), ratios, strict=True))
-            print(f"{name}  {layer:22} {ratios[0]:.2f} / {ratios[1]:.2f}")
+            forward, both = own["ratio"].values()
+            print(f"{name}  {layer:22} {forward:.2f} / {both:.2f}")
         reached = found.get("KNNAttention K=9", {}).get("ratio")
         results[name] = {"layers": found, "bar_of_KNNAttention_K=9": BARS[name], "reached": reached}
     conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}

@@ -265,6 +265,8 @@ def main() -> None:
             for arm in names:
                 settings = settings_of(args.data, arm, augmented, seed, args.runs, args.device)
                 run = train_vit(settings)
+                if run.summary["interrupted"]:
+                    raise SystemExit("Interrupted. Run it again to go on.")
                 records.append(record_of(run, arm, augmented, args.device))
                 last = records[-1]
                 write(out, args.data, records)

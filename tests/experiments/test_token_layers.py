@@ -60,10 +60,13 @@ def test_layers_take_turns_and_are_left_as_they_were():
             return layer
 
     choices = [Choice(BASELINE, ""), Choice("other", "")]
-    times = time_layers(choices, LayerShape(1, 4, 8, 1), repeats=2)
-    turn = [(name, grad) for name in (BASELINE, "other") for grad in (False, True)]
-    assert order == turn * 4
-    assert set(times) == {BASELINE, "other"}
+    times = time_layers(choices, LayerShape(1, 4, 8, 1), repeats=8)
+    assert [grad for _, grad in order] == [False, True] * 20
+    assert [mark for mark, _ in order[::2]] == [mark for mark, _ in order[1::2]]
+    rounds = [(order[i][0], order[i + 2][0]) for i in range(0, len(order), 4)]
+    assert {frozenset(names) for names in rounds} == {frozenset((BASELINE, "other"))}
+    assert len(set(rounds)) == 2  # now one first, now the other
+    assert list(times) == [BASELINE, "other"]
 
 
 def test_peak_memory_of_all_pairs_is_seen():

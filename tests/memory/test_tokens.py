@@ -165,8 +165,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
         memory.add(key, value[:, :, :3])
     with pytest.raises(ValueError, match="are 5 and 5 wide, the remembered ones 5 and 3"):
         memory.add(key, key)
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    with pytest.raises(ValueError, match="key holds NaN or infinity"):
         memory.add(key / 0, value)
+    with pytest.raises(ValueError, match="value holds NaN or infinity"):
+        memory.add(key, value / 0)
     with pytest.raises(ValueError, match="keep must be boolean"):
         memory.add(key, value, torch.ones(2, 3).bool())
     with pytest.raises(ValueError, match="n_neighbors=0"):

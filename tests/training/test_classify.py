@@ -84,6 +84,18 @@ def test_noise_is_new_in_training_and_the_same_in_every_evaluation():
     assert not torch.equal(parts.predict(parts.train, seed=5), parts.predict(parts.train, seed=6))
 
 
+def test_candidates_that_layers_draw_in_evaluations_follow_the_seed_alone():
+    parts = make()
+    parts.model.register_forward_hook(lambda _, __, logits: logits + torch.randn(logits.shape))
+    torch.manual_seed(0)
+    first, state = parts.predict(parts.train, seed=5), torch.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(parts.predict(parts.train, seed=5), first)
+    assert not torch.equal(parts.predict(parts.train, seed=6), first)
+    torch.manual_seed(0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_mixup_blends_images_and_labels_by_the_same_share():
     parts = make(mixup_alpha=1.0, mixup_probability=1.0)
     loss = step(parts)["loss"]

@@ -26,8 +26,8 @@ def make_model():
         return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 2))
 
 
-def run(model=None, spoil=None, jitter=0.1, evaluated=None, **options):
-    """Train on two classes; `spoil` turns the loss of that step into NaN."""
+def run(model=None, spoil=None, blow_up=None, jitter=0.1, evaluated=None, **options):
+    """Train on two classes; `spoil` turns the loss of a step into NaN, `blow_up` its gradient."""
     model = make_model() if model is None else model
     x, y = make_rows()
 
@@ -36,6 +36,8 @@ def run(model=None, spoil=None, jitter=0.1, evaluated=None, **options):
         loss = nn.functional.cross_entropy(model(x[rows] + noise), y[rows])
         if step == spoil:
             loss = loss * math.nan
+        if step == blow_up:
+            loss.register_hook(lambda gradient: gradient * math.nan)
         return {"loss": loss, "half": loss / 2}
 
     def evaluate(epoch):
@@ -149,6 +151,50 @@ def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_checkpoint(tmp_
         checkpoint=tmp_path / "c", scheduler="none", monitor="-loss", evaluated=range(6)
     )
     assert len(result.history) == 6
+
+
+@pytest.mark.parametrize("ema_decay", [None, 0.5])
+@pytest.mark.parametrize("bad", [{"spoil": 7}, {"blow_up": 7}, {"blow_up": 8}], ids=str)
+def test_weights_that_are_not_finite_are_neither_kept_nor_saved(bad, ema_decay, tmp_path):
+    options = {"scheduler": "none", "ema_decay": ema_decay, "jitter": 0}
+    good, _ = run(epochs=2, **options)
+    broken = make_model()
+    with pytest.raises(ValueError, match=r"no longer finite .* of epoch 3\. .*is of epoch 2\."):
+        run(broken, **bad, checkpoint=tmp_path / "c", **options)
+    assert same_weights(weights_of(broken), weights_of(good))
+    again, result = run(checkpoint=tmp_path / "c", **options)
+    assert same_weights(weights_of(again), weights_of(run(**options)[0]))
+    assert len(result.history) == 6
+
+
+def test_the_message_names_the_epoch_of_the_last_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match=r"of epoch 4\. .*is of epoch 2\."):
+        run(spoil=10, checkpoint=tmp_path / "c", checkpoint_every=2)
+
+
+@pytest.mark.parametrize("ema_decay", [None, 0.5])
+def test_a_run_that_is_broken_off_within_an_epoch_keeps_the_last_whole_one(ema_decay):
+    model, seen = make_model(), []
+    x, y = make_rows()
+
+    def batch_loss(rows, generator, step):
+        if step == 7:
+            raise KeyboardInterrupt
+        return {"loss": nn.functional.cross_entropy(model(x[rows]), y[rows])}
+
+    config = EngineConfig(epochs=6, batch_size=32, ema_decay=ema_decay)
+    with pytest.warns(UserWarning, match="the weights of epoch 2 are kept"):
+        result = train_epochs(
+            model,
+            batch_loss,
+            N,
+            config,
+            seed=0,
+            device="cpu",
+            evaluate=lambda epoch: seen.append(weights_of(model)) or {},
+        )
+    assert (result.best_epoch, result.interrupted) == (2, True)
+    assert same_weights(weights_of(model), seen[-1])
 
 
 def test_rates_follow_warm_up_and_scheduler():

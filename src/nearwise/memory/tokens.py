@@ -133,14 +133,14 @@ class TokenMemory:
         key : Tensor of shape (B, H, N, D)
             Finite. B is the number of streams; with one stream any number, remembered in order.
         value : Tensor of shape (B, H, N, Dv)
-            Both are stored without their gradients.
+            Finite. Both are stored without their gradients.
         keep : bool Tensor of shape (B, N), optional
             True for tokens to remember; by default all.
 
         Raises
         ------
         ValueError
-            If shapes do not fit, or a key is NaN or infinite.
+            If shapes do not fit, or a key or value is NaN or infinite.
         """
         self._check_heads("key", key)
         self._check_heads("value", value)
@@ -157,8 +157,11 @@ class TokenMemory:
                 f"shape {tuple(keep.shape)}."
             )
         key, value = key.detach(), value.detach()
-        if not bool(key.isfinite().all()):
-            raise ValueError("key holds NaN or infinity. Look where the model's numbers overflow.")
+        for name, x in (("key", key), ("value", value)):
+            if not bool(x.isfinite().all()):
+                raise ValueError(
+                    f"{name} holds NaN or infinity. Look where the model's numbers overflow."
+                )
         self._check_widths(key.shape[-1], value.shape[-1])
         for item, own_key, own_value, stays in zip(range(len(key)), key, value, keep, strict=True):
             stream = self._streams[item if self.n_streams > 1 else 0]

@@ -27,7 +27,7 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model, self.decay = model, decay
-        self.state = _copied(model.state_dict())
+        self.state = copied_state(model.state_dict())
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -46,7 +46,7 @@ class WeightAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Give the module the averaged weights inside, and its own again after."""
-        own = _copied(self.model.state_dict())
+        own = copied_state(self.model.state_dict())
         self.model.load_state_dict(self.state)
         try:
             yield
@@ -54,5 +54,6 @@ class WeightAverage:
             self.model.load_state_dict(own)
 
 
-def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def copied_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy a state, detached."""
     return {name: tensor.detach().clone() for name, tensor in state.items()}

@@ -180,8 +180,14 @@ class SupervisedImages:
         rows : ImageRows
             On the model's device.
         seed : int, default=0
-            Decides the noise, which is the same in every call.
+            Decides the noise, and candidates that layers draw; both are the same in every call.
         """
+        device = rows.labels.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            return self._predict(rows, seed)
+
+    def _predict(self, rows: ImageRows, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         noise = self.recipe.noise_in(training=False)
         was_training = self.model.training

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearwise.training.averaging import WeightAverage
+from nearwise.training.averaging import WeightAverage, copied_state
 from nearwise.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
 from nearwise.training.engine_settings import (
     EngineConfig,
@@ -46,8 +46,7 @@ class EngineResult:
     best_epoch : int
         Epoch whose weights the module holds: the best monitored one, or the last.
     interrupted : bool
-        Whether the user broke the run off. Without a monitored value the module then holds the
-        weights of that moment, some steps after the last whole epoch.
+        Whether the user broke the run off; the steps after the last whole epoch are then lost.
     """
 
     history: list[dict[str, Any]]
@@ -112,9 +111,9 @@ def train_epochs(
     Raises
     ------
     ValueError
-        If arguments do not fit together, the checkpoint is of another run, or the loss is no
-        longer finite; the message says where, the last checkpoint stays, and the model holds the
-        best weights so far.
+        If arguments do not fit together, the checkpoint is of another run, or the loss or the
+        weights are no longer finite; the message says where, the last checkpoint stays, and the
+        model holds the best weights so far, or without `monitor` those of the last whole epoch.
 
     Warns
     -----
@@ -171,6 +170,8 @@ class _Run:
         self.average = None if config.ema_decay is None else WeightAverage(model, config.ema_decay)
         self.state = TrainingState()
         self.fingerprint = ""
+        self.whole: dict[str, Tensor] = {}  # weights of the last whole epoch
+        self.saved_epoch: int | None = None  # of the checkpoint
 
     @property
     def best_epoch(self) -> int:
@@ -179,6 +180,7 @@ class _Run:
 
     def train(self, evaluate: Evaluate | None, progress: Progress | None) -> None:
         """Go through the epochs that are left."""
+        self._note_whole()
         if self.state.epoch == 0:
             self._save()  # a folder that cannot be written to shows here, not after an epoch
         while not self.state.finished:
@@ -188,6 +190,7 @@ class _Run:
             record["train_seconds"] = time.perf_counter() - started
             record["evaluation"] = self._evaluate(evaluate, epoch)
             record["seconds"] = time.perf_counter() - started
+            self._note_whole()
             self.state.epoch = epoch
             self.state.history.append(record)
             self.state.finished = epoch >= self.config.epochs
@@ -214,7 +217,8 @@ class _Run:
             bad = ~torch.isfinite(parts["loss"]) & (first_bad < 0)
             first_bad = torch.where(bad, i, first_bad)
             if (i + 1) % _LOOK_EVERY == 0 or i + 1 == n_batches:
-                self._refuse_bad(int(first_bad), epoch, n_batches)
+                self._refuse_bad(int(first_bad), n_batches)
+        self._refuse_bad_weights()
         means = {name: float(total) for name, total in totals.items()}
         return {"epoch": epoch, "train": means, "lr": lr}
 
@@ -237,14 +241,23 @@ class _Run:
             self.average.update(step)
         return {name: value.detach().float() for name, value in parts.items()}
 
-    def _refuse_bad(self, first_bad: int, epoch: int, n_batches: int) -> None:
-        if first_bad < 0:
-            return
-        kept = f" The checkpoint in {self.checkpoint} is of epoch {self.state.epoch}."
+    def _refuse_bad(self, first_bad: int, n_batches: int) -> None:
+        if first_bad >= 0:
+            self._stop(f"training loss is no longer finite in step {first_bad + 1} of {n_batches}")
+
+    def _refuse_bad_weights(self) -> None:
+        """Refuse weights that the last step spoiled, before they are evaluated and saved."""
+        kinds = (p.detach() for p in self.model.parameters() if p.is_floating_point())
+        if not bool(torch.stack([tensor.isfinite().all() for tensor in kinds]).all()):
+            self._stop("weights are no longer finite after the last step")
+
+    def _stop(self, what: str) -> None:
+        kept = ""
+        if self.saved_epoch is not None:
+            kept = f" The checkpoint in {self.checkpoint} is of epoch {self.saved_epoch}."
         raise ValueError(
-            f"The training loss is no longer finite in step {first_bad + 1} of {n_batches} of "
-            f"epoch {epoch}. Lower lr, lengthen the warm-up, or take precision='bfloat16' where it "
-            f"is 'float16'.{kept if self.checkpoint is not None else ''}"
+            f"The {what} of epoch {self.state.epoch + 1}. Lower lr, lengthen the warm-up, or take "
+            f"precision='bfloat16' where it is 'float16'.{kept}"
         )
 
     def _evaluate(self, evaluate: Evaluate | None, epoch: int) -> dict[str, float]:
@@ -268,9 +281,7 @@ class _Run:
             return
         if math.isfinite(value):
             state.best_nll, state.best_epoch = value, epoch
-            state.best = {
-                name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()
-            }
+            state.best = copied_state(self.model.state_dict())
 
     def _monitored(self) -> list[float]:
         """List the monitored values of the evaluations so far."""
@@ -281,11 +292,13 @@ class _Run:
 
     def settle(self) -> None:
         """Give the module the weights that are kept."""
-        if self.state.best:
-            self.model.load_state_dict(self.state.best)
-        elif self.average is not None:
-            self.model.load_state_dict(self.average.state)
+        self.model.load_state_dict(self.state.best or self.whole)
         self.model.eval()
+
+    def _note_whole(self) -> None:
+        """Copy what an epoch leaves behind: steps after it may be broken off or go astray."""
+        own = self.model.state_dict() if self.average is None else self.average.state
+        self.whole = copied_state(own)
 
     def _save(self) -> None:
         due = self.state.epoch % self.config.checkpoint_every == 0 or self.state.finished
@@ -306,6 +319,7 @@ class _Run:
             self.generator,
             extra,
         )
+        self.saved_epoch = self.state.epoch
 
     def resume(self, fingerprint: str) -> None:
         """Go back to the checkpoint, if there is one."""
@@ -319,6 +333,7 @@ class _Run:
         if found is None:
             return
         self.state, extra = found
+        self.saved_epoch = self.state.epoch
         if self.average is not None:
             self.average.state = {
                 name.removeprefix("average/"): value

@@ -133,8 +133,19 @@ def test_the_epoch_is_chosen_on_validation_images_only(tmp_path):
     assert run.summary["top1"] == pytest.approx(kept)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(tmp_path):
-    own = settings(lr=1e30, optimizer="sgd", clip_grad_norm=0, output_dir=str(tmp_path))
+@pytest.mark.parametrize("layer", ["Attention", "ConvNNAttention", "KNNAttention"])
+@pytest.mark.parametrize("sampling", ["all", "spatial"])
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(layer, sampling, tmp_path):
+    own = settings(
+        layer=layer,
+        K=3,
+        sampling_type=sampling,
+        num_samples=-1 if sampling == "all" else 3,
+        lr=1e30,
+        optimizer="sgd",
+        clip_grad_norm=0,
+        output_dir=str(tmp_path),
+    )
     with pytest.raises(ValueError, match=r"no longer finite in step \d of 4 of epoch 1"):
         train_vit(own)
     assert (tmp_path / "checkpoint").is_dir() and not (tmp_path / "model").exists()
@@ -191,7 +202,8 @@ def test_wrong_settings_say_what_to_do(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer": "KNNAttention", "K": 18}, "must lie between 1 and 17"),
+        ({"layer": "KNNAttention", "K": 18}, "between 1 and 17.* setting for n_neighbors is K"),
+        ({"layer": "NeighborhoodAttention", "K": 18}, "The setting for kernel_size is K"),
         ({"num_heads": 3}, "num_heads"),
         ({"patch_size": 3}, "does not divide the image"),
         (

@@ -161,6 +161,22 @@ def test_nan_in_a_query_comes_out_as_nan(implementation):
     assert output[0, 0, [0, 1, 2, 4]].isfinite().all()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("include_self", ["candidate", "always", "never"])
+@pytest.mark.parametrize("spoiled", [0, 1], ids=["query", "key"])
+def test_nan_spoils_the_same_rows_by_all_implementations(metric, include_self, spoiled):
+    tokens = random_tokens((1, 1, 9, 4))
+    tokens[spoiled][0, 0, 3, 1] = torch.nan
+    rows = []
+    for name in ("plain", "cpu"):
+        with attention_implementation(name):
+            output = knn_attention(*tokens, 3, metric=metric, include_self=include_self)
+        rows.append(output[0, 0].isnan().any(-1).tolist())
+    assert rows[0] == rows[1]
+    sees_itself = include_self != "never"
+    assert rows[0] == [(at == 3) if spoiled == 0 else (at != 3 or sees_itself) for at in range(9)]
+
+
 def test_both_implementations_drop_the_same_weights_of_one_generator():
     tokens = random_tokens((2, 2, 20, 4))
     outputs = []

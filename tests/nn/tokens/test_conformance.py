@@ -30,6 +30,17 @@ def test_the_shape_stays(case, batch):
 
 
 @each_case
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_nan_in_a_token_is_not_lost(case, mode):
+    layer = getattr(case.make(), mode)()
+    x = tokens(2)
+    x[0, 7] = torch.nan
+    output = layer(x)
+    assert output[0, 7].isnan().all()
+    assert output[1].isfinite().all()
+
+
+@each_case
 def test_each_example_stands_alone(case):
     layer = case.make().eval()
     x = tokens(3)

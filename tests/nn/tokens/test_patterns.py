@@ -41,6 +41,38 @@ def test_local_attention_without_an_exact_window_sees_three_windows():
     torch.testing.assert_close(layer(x), masked_attention(layer, x, allowed), **CLOSE)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True},
+        {"exact_window": False, "rotary_offset": 3},
+        {"use_xpos": True, "causal": True},
+        {"qk_rmsnorm": True, "gate_values": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_short_sequence_gives_the_same_whole_as_in_windows(options, masked):
+    layer = LocalAttention(24, 3, window_size=20, **options).eval()
+    x = tokens()
+    masks = {}
+    if masked:
+        padding = torch.zeros(2, 17, dtype=torch.bool)
+        padding[0, 9:] = padding[1, 5] = True
+        masks = {"key_padding_mask": padding, "attn_mask": torch.randn(17, 17)}
+    whole = layer(x, **masks)
+    layer.legacy_layout = True  # in windows, and the zeros at the end ...
+    behind = torch.arange(20) >= 17  # ... are masked by hand
+    longer = torch.cat([x, x[:, :3]], dim=1)
+    padding = behind.expand(2, -1).clone()
+    if masked:
+        padding[:, :17] |= masks["key_padding_mask"]
+        masks["attn_mask"] = torch.nn.functional.pad(masks["attn_mask"], (0, 3, 0, 3))
+    expected = layer(longer, attn_mask=masks.get("attn_mask"), key_padding_mask=padding)
+    torch.testing.assert_close(whole, expected[:, :17], **CLOSE)
+
+
 def test_rotary_positions_depend_on_the_distance_alone():
     layer = LocalAttention(24, 3, window_size=4)
     x = tokens(1, n_tokens=40)

@@ -1,5 +1,6 @@
 """Time of layers that take turns, so that whatever else the machine does falls on all of them."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +39,7 @@ def time_layers(
 
     Processor time where torch uses one thread, which other programs on the machine hardly change;
     else the time that passes. On a GPU the time between two events. Layers are in training mode,
-    without dropout.
+    without dropout. Their order is drawn anew each round, so that none always follows the same one.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def time_layers(
         Rounds, at least 2, after two to warm up.
     device : str, default="cpu"
     seed : int, default=0
-        Of weights and input.
+        Of weights, input and order.
     rounds : callable, optional
         Goes through the numbers of the rounds, for a progress bar.
 
@@ -71,7 +72,9 @@ def time_layers(
     taken: dict[str, dict[str, list[float]]] = {
         choice.name: {"forward": [], "forward_backward": []} for choice in choices
     }
+    order = random.Random(seed)
     for turn in rounds(range(WARM_UP + repeats)):
+        order.shuffle(layers)
         for choice, layer in layers:
             with choice.running():
                 forward = clock(partial(_forward, layer, x))

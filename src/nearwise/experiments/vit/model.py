@@ -46,8 +46,13 @@ def build_vit(
         random_state=settings.seed,
     )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        # In train mode samples are drawn: too few tokens show here, not after the data are loaded.
-        model(torch.zeros(1, channels, image_size, image_size))
+        # In train mode samples are drawn: too few tokens show here, not in the middle of training.
+        try:
+            model(torch.zeros(1, channels, image_size, image_size))
+        except ValueError as error:
+            own = "kernel_size" if "Neighborhood" in settings.layer_name else "n_neighbors"
+            hint = f" The setting for {own} is K." if own in str(error) else ""
+            raise ValueError(f"{error}{hint}") from error
     return model
 
 

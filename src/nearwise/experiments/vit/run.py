@@ -28,6 +28,7 @@ from nearwise.experiments.vit.outputs import (
 )
 from nearwise.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.experiments.vit.settings import HOW, VitSettings
+from nearwise.nn import VisionTransformer
 from nearwise.training.classify import SupervisedImages
 from nearwise.training.engine import EngineResult, train_epochs
 
@@ -137,6 +138,8 @@ class _Job:
         self.data = data = load_vit_data(settings)
         self.model = build_vit(settings, data.image_size, data.channels, data.n_classes)
         self.cost, self.config = cost_of(self.model), engine_config(settings)
+        if self.device.type == "cpu":
+            _load_code(self.model)
         self.parts = SupervisedImages(
             self.model,
             data.train.to(self.device),
@@ -183,6 +186,14 @@ class _Job:
         facts = _run_facts(self.settings, self.data, self.cost, result, peak_mib)
         write_summary(self.folder, {**test, **facts})
         return VitRun(self.folder, result.history, {**test, **facts})
+
+
+def _load_code(model: VisionTransformer) -> None:
+    """Go forward and back once: loading and compiling code is no time and memory of training."""
+    with torch.random.fork_rng(devices=[]):
+        model.train()
+        model(torch.zeros(1, model.in_channels, *model.image_size)).sum().backward()
+    model.zero_grad(set_to_none=True)
 
 
 class _Peak:

@@ -77,6 +77,15 @@ def _weigh(scores, count, scale, weights):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def _first_nan(scores, start, n_columns):  # type: ignore[no-untyped-def]
+    """Return the first column whose score is NaN, 0 without one."""
+    for column in range(n_columns):
+        if np.isnan(scores[start + column]):
+            return column
+    return 0
+
+
+@compiled
 def _seen(positions, at, row):  # type: ignore[no-untyped-def]
     """Forbid the columns of tokens after `at`; return how many columns are left to look at."""
     stop = np.searchsorted(positions, at + 1)
@@ -133,11 +142,12 @@ def _attend(  # type: ignore[no-untyped-def]
         for i in range(scores.shape[1]):
             start, slots = (g * scores.shape[1] + i) * n_all, (rows + i) * n_slots
             n_seen = _seen(positions, first + i, scores[g, i]) if is_causal else n_all
-            forced = False
+            forced, is_spoiled = False, False
             if mode > 0:
                 if itself[first + i] >= 0:
                     flat[start + itself[first + i]] = -np.inf
-                forced = mode == 1 and own[g, i] > -np.inf
+                if mode == 1:
+                    forced, is_spoiled = own[g, i] > -np.inf, np.isnan(own[g, i])
             count, is_poisoned = select(
                 flat,
                 start,
@@ -157,6 +167,12 @@ def _attend(  # type: ignore[no-untyped-def]
                 _insert_itself(own[g, i], first + i, best, columns, count)
                 count += 1
             _weigh(best, count, scale, factors)
+            if is_poisoned or is_spoiled:
+                nan = _first_nan(flat, start, n_seen)
+                columns[0] = positions[nan] if is_poisoned else first + i
+                count = max(count, 1)
+                for s in range(count):
+                    factors[s] = np.nan
             for s in range(count):
                 at_slots[slots + s] = columns[s]
                 weight_of[slots + s] = factors[s]
@@ -167,9 +183,6 @@ def _attend(  # type: ignore[no-untyped-def]
                 at_slots[slots + s] = -1
                 weight_of[slots + s] = 0
             weighted_sum(factors, v_rows, starts, count, o_rows, o + o_steps[2] * i, width)
-            if is_poisoned:
-                for c in range(width):
-                    o_rows[o + o_steps[2] * i + c] = np.nan
 
 
 @compiled

@@ -23,7 +23,8 @@ class Found(NamedTuple):
     indices : int32 Tensor of shape (B, H, N, K)
         Key positions; -1 where fewer than K keys may be attended.
     weights : Tensor of shape (B, H, N, K)
-        Before dropout; each row sums to 1, or is 0 where no key may be attended.
+        Before dropout; each row sums to 1, or is 0 where no key may be attended. Where some
+        score is NaN its key comes first, and the weights are NaN.
     """
 
     output: Tensor

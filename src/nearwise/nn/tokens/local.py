@@ -7,7 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
-from nearwise.nn.tokens.dense import checked_padding, expanded_mask, refuse_lonely
+from nearwise.nn.tokens.dense import (
+    checked_padding,
+    dense_attention,
+    expanded_mask,
+    refuse_lonely,
+)
 from nearwise.nn.tokens.rotary import RotaryPositions
 
 
@@ -15,7 +20,8 @@ class LocalAttention(TokenAttention):
     """Every token attends to the tokens at most `window_size` away.
 
     The sequence is cut into windows; the tokens of one see the window before, their own and the
-    one behind. Memory grows with N times the window.
+    one behind. Memory grows with N times the window. A sequence no longer than a window is
+    attended whole.
 
     Parameters
     ----------
@@ -132,6 +138,8 @@ class LocalAttention(TokenAttention):
         return output * self.gate(x).sigmoid().transpose(1, 2)[..., None]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        if query.shape[2] <= self.window_size and not self.legacy_layout:
+            return self._attend_whole(query, key, value, masks)
         n_tokens, window = query.shape[2], self.window_size
         lacking = -n_tokens % window
         query, key, value = (F.pad(x, (0, 0, 0, lacking)) for x in (query, key, value))
@@ -159,6 +167,18 @@ class LocalAttention(TokenAttention):
             scale=self.scale,
         )
         return output.view_as(query)[:, :, :n_tokens]
+
+    def _attend_whole(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        """Attend within one window, without the empty ones around it."""
+        if self.positions is not None:
+            n_tokens = query.shape[2]
+            at = torch.arange(n_tokens, device=key.device)
+            here = at + self.rotary_offset
+            query = self.positions.turn(query, here, n_tokens // 2, is_key=False)
+            key = self.positions.turn(key, at, n_tokens // 2, is_key=True)
+        return dense_attention(
+            query, key, value, masks=masks, scale=self.scale, dropout_p=self._dropout
+        )
 
     def _mask(self, query: Tensor, n_tokens: int, masks: Masks) -> Tensor:
         """Who may attend whom, broadcastable to (B, H, windows, w, keys of a window)."""

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from nearwise.cli.probe_command import _encoder, _short_names
+from nearwise.data import Dataset
 from nearwise.estimators import AttnKNNClassifier
 
 DIGITS = ("digits-images", "--limit", "300,150")
@@ -47,6 +49,7 @@ def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monk
         (("nosuch:thing", *DIGITS), "nosuch:thing cannot be had"),
         (("pixels", "digits-images", "-p", "knm"), "Did you mean 'knn'"),
         (("pixels", "iris"), "iris is a table"),
+        (("pixels", "digits"), "Its images are 'digits-images'"),
         (("pixels", "digits-images", "--limit", "7"), "Write 5000,2000"),
         (("pixels", *DIGITS, "--baseline", "linear", "-p", "knn"), "not among the probes"),
     ],
@@ -71,3 +74,25 @@ def test_a_classifier_fitted_on_images_is_an_encoder(nearwise, tmp_path):
     assert done.exit_code == 0, done.err
     (record,) = map(json.loads, (tmp_path / "o" / "records.jsonl").read_text().splitlines())
     assert record["dims"] == 9 and record["encoder_parameters"] > 10_000
+
+
+def test_rows_that_are_not_finite_are_named_as_in_the_file(nearwise, tmp_path):
+    X = load_digits().data.copy()
+    X[7, 3] = np.nan
+    np.save(tmp_path / "digits.npy", X)
+    done = nearwise("probe", tmp_path / "digits.npy", "digits-images", "-p", "knn")
+    assert done.exit_code == 2
+    assert "hold NaN or infinity: rows 7." in done.err
+
+
+def test_ready_embeddings_are_not_taken_for_pixels():
+    embeddings = Dataset(
+        "mine", np.zeros((4, 3), np.float32), np.arange(4), "label", "embeddings", "here"
+    )
+    with pytest.raises(ValueError, match="probe them as 'features', not 'pixels'"):
+        _encoder("pixels", embeddings)
+
+
+def test_folders_are_called_by_their_own_name_where_it_is_enough():
+    names = ["runs/a/field", "runs/b/field", "runs/one", "hf:org/net"]
+    assert _short_names(names) == {"runs/one": "one", "hf:org/net": "hf:org/net"}

@@ -1,6 +1,5 @@
 """The front door of the command line: the commands and the global options."""
 
-import inspect as inspection
 import sys
 import warnings
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import typer
 from nearwise import __version__
 from nearwise.cli.clean_command import clean
 from nearwise.cli.compare_commands import compare, demo
-from nearwise.cli.console import say
+from nearwise.cli.console import flowing, say
 from nearwise.cli.dataset_command import datasets
 from nearwise.cli.errors import show_tracebacks
 from nearwise.cli.evaluate_command import evaluate
@@ -35,21 +34,15 @@ app = typer.Typer(
 )
 
 
-def _flowing(text: str | None) -> str:
-    """Join the lines of each paragraph, so that help fits any width; examples stay as they are."""
-    paragraphs = inspection.cleandoc(text or "").split("\n\n")
-    return "\n\n".join(p if "\n  " in p else p.replace("\n", " ") for p in paragraphs)
-
-
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "With a table of your own": (fit, predict, evaluate, add, inspect, clean),
     "Methods side by side": (demo, compare, experiment, probe, report, datasets),
 }
 for _panel, _group in _COMMANDS.items():
     for _command in _group:
-        app.command(rich_help_panel=_panel, help=_flowing(_command.__doc__))(_command)
+        app.command(rich_help_panel=_panel, help=flowing(_command.__doc__))(_command)
 for _command in (bench,):
-    vit.command(help=_flowing(_command.__doc__))(_command)
+    vit.command(help=flowing(_command.__doc__))(_command)
 app.add_typer(field, rich_help_panel="Layers and representations")
 app.add_typer(vit, rich_help_panel="Layers and representations")
 
@@ -73,7 +66,7 @@ Ctrl-C.
 """
 
 
-@app.callback(help=_flowing(_HELP))
+@app.callback(help=flowing(_HELP))
 def _start(
     version: Annotated[
         bool,

@@ -1,19 +1,29 @@
 """The two streams: results on standard output, everything said about them on standard error."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import rich.console
+import rich.measure
 import rich.progress
 import rich.table
 
 T = TypeVar("T")
 
+_WIDEST = 1000  # characters of a table that goes to a file
+
 
 def _console(*, stderr: bool = False) -> rich.console.Console:
     # Made for each call: sys.stdout may have been replaced. A user's "[a]" or ":b:" is text.
     return rich.console.Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def flowing(text: str | None) -> str:
+    """Join the lines of each paragraph, so that help fits any width; examples stay as they are."""
+    paragraphs = inspect.cleandoc(text or "").split("\n\n")
+    return "\n\n".join(p if "\n  " in p else p.replace("\n", " ") for p in paragraphs)
 
 
 def say(text: str, *, style: str | None = None) -> None:
@@ -29,15 +39,26 @@ def say(text: str, *, style: str | None = None) -> None:
     _console(stderr=True).print(text, style=style, soft_wrap=True)
 
 
-def show(what: str | rich.table.Table) -> None:
+def show(what: str | rich.table.Table, *, whole: bool = False) -> None:
     """Print a result to standard output.
 
     Parameters
     ----------
     what : str or rich Table
-        Text is printed as it stands; a table is laid out for the terminal's width.
+        Text is printed as it stands; a table is laid out for the terminal's width. In a file or a
+        pipe it is as wide as it has to be: nothing is cut there.
+    whole : bool, default=False
+        Let a table run over the edge of a terminal rather than cut its numbers.
     """
-    _console().print(what, soft_wrap=isinstance(what, str))
+    console = _console()
+    if not isinstance(what, str):
+        wide = console.options.update(max_width=_WIDEST)
+        needs = rich.measure.Measurement.get(console, wide, what)
+        if not console.is_terminal:
+            console.width = max(console.width, needs.maximum)
+        elif whole:
+            console.width = max(console.width, needs.minimum)
+    console.print(what, soft_wrap=isinstance(what, str))
 
 
 @contextmanager

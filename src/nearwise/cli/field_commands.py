@@ -2,6 +2,7 @@
 
 import typer
 
+from nearwise.cli.console import flowing
 from nearwise.cli.field_compare_command import compare
 from nearwise.cli.field_train_command import train
 
@@ -13,5 +14,5 @@ field = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-field.command("train")(train)
-field.command("compare")(compare)
+field.command("train", help=flowing(train.__doc__))(train)
+field.command("compare", help=flowing(compare.__doc__))(compare)

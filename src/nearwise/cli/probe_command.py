@@ -122,9 +122,10 @@ def _load(name: str, data_root: Path | None) -> "Dataset":
 
     loaded = load_dataset(name, data_root=data_root)
     if loaded.kind == "table":
+        images = " Its images are 'digits-images'." if name == "digits" else ""
         raise ValueError(
-            f"{name} is a table; probes read features of images, or ready embeddings. Use "
-            "'nearwise evaluate' for tables."
+            f"{name} is a table; probes read features of images, or ready embeddings.{images} Use "
+            "'nearwise compare' for tables."
         )
     return loaded
 
@@ -147,7 +148,7 @@ def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
     from nearwise.probes import StoredFeatures, load_encoder
 
     if loaded.kind == "embeddings":
-        if text not in ("pixels", "features"):
+        if text != "features":
             raise ValueError(
                 f"{loaded.name} holds ready embeddings: probe them as 'features', not {text!r}."
             )
@@ -182,9 +183,10 @@ def _show_records(records: "list[Record]") -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, padding=(0, 1))
     # told apart only where there is something to tell; the probe always
     titles = ("encoder", "context", "pool", "probe")
+    short = _short_names([r["encoder"] for r in records])
     shown = [title for title in titles if title == "probe" or len({r[title] for r in records}) > 1]
     for title in shown:
-        table.add_column(title, no_wrap=title == "probe", overflow="fold")
+        table.add_column(title, no_wrap=title != "encoder", overflow="fold")
     table.add_column("95 %", justify="right", no_wrap=True)
     for _, title, _, _ in _COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
@@ -197,9 +199,21 @@ def _show_records(records: "list[Record]") -> None:
         for name, _, scale, digits in _COLUMNS:
             values = [r[name] for r in rows if r[name] is not None]
             cells.append(f"{scale * _mean(values):.{digits}f}" if values else "-")
-        named = [text for title, text in zip(titles, key, strict=True) if title in shown]
+        named = [
+            short.get(text, text) if title == "encoder" else text
+            for title, text in zip(titles, key, strict=True)
+            if title in shown
+        ]
         table.add_row(*named, f"{100 * low:.1f}-{100 * high:.1f}", *cells)
     show(table)
+
+
+def _short_names(encoders: list[str]) -> dict[str, str]:
+    """Call a folder or file by its own name, where no other encoder has that name."""
+    # "/" also stands in names of the hub, which are known by both halves
+    last = {name: name if name.startswith("hf:") else Path(name).name for name in set(encoders)}
+    told = list(last.values())
+    return {name: short for name, short in last.items() if short and told.count(short) == 1}
 
 
 def _mean(values: list[float]) -> float:

@@ -1,6 +1,6 @@
 """``nearwise vit summary``: parameters and true FLOPs of a vision transformer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -86,7 +86,8 @@ def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
             say(f"{name} is left out: {error}", style="yellow")
             continue
         summaries[name] = summarize(model, training=own["training"])
-    show(_by_part(*summaries.values()) if len(summaries) == 1 else _by_layer(summaries))
+    table = _by_part(*summaries.values()) if len(summaries) == 1 else _by_layer(summaries)
+    show(table, whole=True)
     _tell(summaries, quiet)
 
 
@@ -99,32 +100,45 @@ def _checked(values: dict[str, Any]) -> VitSettings:
 
 
 def _by_part(summary: "ModelSummary") -> "rich.table.Table":
-    table = _table("part", f"{summary.n_tokens} tokens; operations of one image, in millions")
-    for part in (*summary.parts, summary.whole):
-        if part is summary.whole:
+    # A column a part: numbers of seven parts fit a terminal, those of nine kinds do not.
+    parts = (*summary.parts, summary.whole)
+    title = f"{summary.n_tokens} tokens; operations of one image, in millions"
+    table = _table(("", *(part.name for part in parts)), title)
+    rows = zip(_rows(), *(_cells(part) for part in parts), strict=True)
+    for name, *numbers in rows:
+        if name == "FLOPs":
             table.add_section()
-        table.add_row(part.name, *_cells(part))
+        table.add_row(name, *numbers)
+        if name == "parameters":
+            table.add_section()
     return table
 
 
 def _by_layer(summaries: Mapping[str, "ModelSummary"]) -> "rich.table.Table":
-    table = _table("layer", "whole models; operations of one image, in millions")
+    table = _table(("layer", *_rows()), "whole models; operations of one image, in millions")
     for layer, summary in summaries.items():
         table.add_row(layer, *_cells(summary.whole))
     return table
 
 
-def _table(first: str, title: str) -> "rich.table.Table":
+def _table(columns: Sequence[str], title: str) -> "rich.table.Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from nearwise.nn import OPERATION_KINDS
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=title)
-    table.add_column(first, no_wrap=True)
-    for name in ("parameters", *OPERATION_KINDS, "FLOPs", "all"):
+    table = Table(
+        box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=title, title_justify="left"
+    )
+    table.add_column(columns[0], no_wrap=True)
+    for name in columns[1:]:
         table.add_column(name, justify="right")
     return table
+
+
+def _rows() -> tuple[str, ...]:
+    """Name what `_cells` counts."""
+    from nearwise.nn import OPERATION_KINDS
+
+    return ("parameters", *OPERATION_KINDS, "FLOPs", "all")
 
 
 def _cells(part: Any) -> list[str]:

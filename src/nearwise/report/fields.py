@@ -53,7 +53,8 @@ def draw_curve(history: Sequence[dict[str, Any]], path: Path) -> None:
         axis.legend(loc="best")
         if has_nce:
             points = [(r["step"], r["nce"]) for r in history if "nce" in r]
-            axes[0][1].plot(*zip(*points, strict=True), color=ACCENT, lw=1.4)
+            marker = "o" if len(points) == 1 else None  # a line of one point is not seen
+            axes[0][1].plot(*zip(*points, strict=True), marker=marker, color=ACCENT, lw=1.4)
             axes[0][1].set_ylabel("contrastive loss (nats)")
         for one in axes[0]:
             one.set_xlabel("steps")

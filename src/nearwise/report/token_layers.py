@@ -72,7 +72,8 @@ def draw_bars(axes: Axes, rows: Sequence[Row], title: str, part: str) -> None:
     axes.set_title(title, loc="left", fontsize=9)
     if part == "ratio":
         axes.axvline(1, color=PRINT_COLORS[INK], linewidth=0.8)
-    axes.legend(frameon=False, fontsize=8)
+    # Below: wherever it stood inside, it would lie on the bars.
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.07))
 
 
 def draw_curve(axes: Axes, rows: Sequence[Row]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from nearwise.report.drawing import ACCENT, FAINT, LINE_COLORS, canvas, page_style, recolor
 
@@ -33,6 +34,7 @@ def draw_curves(history: Sequence[Mapping[str, Any]], out: Path, title: str = ""
         ):
             _curve(axis, history, name)
             axis.set_xlabel("epoch")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.set_title(label)
         axes[0][0].legend()
         if title:

@@ -268,3 +268,19 @@ def test_images_from_files_train_as_those_in_memory(folder, monkeypatch, tmp_pat
 def test_a_data_set_that_is_not_there_names_the_places(tmp_path):
     with pytest.raises(FileNotFoundError, match="no data set 'imagenet'"):
         load_vit_data(settings(dataset="imagenet", data_path=str(tmp_path / "none")))
+
+
+def test_a_data_path_without_the_set_does_not_hide_the_other_places(tmp_path, monkeypatch):
+    (tmp_path / "Data").mkdir()
+    (tmp_path / "there" / "mnist").mkdir(parents=True)
+    asked = []
+
+    def found(name, *, data_root, limit):
+        asked.append(data_root)
+        raise FileNotFoundError("no images in this test")
+
+    monkeypatch.setattr("nearwise.experiments.vit.data.load_images", found)
+    for folder in ("Data", "there"):
+        with pytest.raises(FileNotFoundError, match="in this test"):
+            load_vit_data(settings(dataset="mnist", data_path=str(tmp_path / folder)))
+    assert asked == [None, tmp_path / "there"]

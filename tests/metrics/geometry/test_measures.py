@@ -1,6 +1,7 @@
 """Directions, dimension and likeness equal their slow versions and known truths."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from nearwise.metrics.geometry import (
@@ -118,3 +119,17 @@ def test_description_holds_every_measure_and_a_sample_is_the_same_each_time():
 def test_bad_input_is_refused_with_what_was_seen(call, message):
     with pytest.raises(ValueError, match=message):
         call(*CASES["smooth"])
+
+
+def test_labels_may_be_names():
+    X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    y = np.arange(60) % 3
+    names = np.array(["a", "b", "c"])[y]
+    for named in (names, names.tolist(), pd.Series(names), pd.Series(names, dtype="category")):
+        assert describe_geometry(X, named) == describe_geometry(X, y)
+
+
+def test_a_row_without_a_label_is_named():
+    labels = np.array(["a", "b", None, "a"], dtype=object)
+    with pytest.raises(ValueError, match="no label in row 2"):
+        describe_geometry(np.eye(4, dtype=np.float32), labels)

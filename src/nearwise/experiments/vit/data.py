@@ -134,12 +134,15 @@ def augmentation(settings: VitSettings, data: VitData) -> Augmentation | None:
 
 
 def _registered(settings: VitSettings) -> tuple[Rows, Rows, list[str]]:
+    # The default ./Data, or any folder without this set, hides neither NEARWISE_DATA nor the cache.
     root = Path(settings.data_path)
     limits = (settings.train_limit, settings.test_limit)
     # Decode no more rows than are asked for, where that can be said.
     limit: Any = limits if all(limits) and settings.dataset != "digits" else None
     data = load_images(
-        SETS[settings.dataset], data_root=root if root.is_dir() else None, limit=limit
+        SETS[settings.dataset],
+        data_root=root if (root / settings.dataset).is_dir() else None,
+        limit=limit,
     )
     if data.test_index is None and settings.dataset != "digits":
         raise ValueError(

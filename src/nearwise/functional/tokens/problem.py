@@ -149,8 +149,9 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"There is nothing to attend: {shapes}. Give tokens.")
     if len({query.dtype, key.dtype, value.dtype}) > 1 or query.dtype not in _DTYPES:
         raise ValueError(
-            f"query, key and value must share one floating dtype; got {query.dtype}, {key.dtype} "
-            f"and {value.dtype}."
+            "query, key and value must be tensors that share one floating dtype; got "
+            f"{query.dtype}, {key.dtype} and {value.dtype}. Convert them: "
+            "torch.as_tensor(x, dtype=torch.float32)."
         )
 
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nearwise.cli.parsing import parse_seeds, parse_settings
+from nearwise.cli.parsing import change_settings, parse_seeds
 from nearwise.data import load_images
 from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.representations import Cell, Comparison, run_comparison
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="default: runs/representations-DATASET")
     parser.add_argument("--out", type=Path, help="default: results/representations_DATASET.json")
     args = parser.parse_args()
-    config = parse_settings("--set", args.set) | {"contexts": args.context.split(",")}
+    config = change_settings({}, "--set", args.set) | {"contexts": args.context.split(",")}
     if args.limit:
         config["limit"] = tuple(map(int, args.limit.split(",")))
     work = args.work or Path("runs") / f"representations-{args.dataset}"

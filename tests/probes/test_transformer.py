@@ -69,6 +69,21 @@ def test_the_epoch_with_the_lowest_held_out_nll_is_kept_and_repeats(probe):
     assert np.array_equal(clone(fitted).fit(*train, validation=held).predict_proba(held[0]), proba)
 
 
+def test_the_rate_is_chosen_by_the_held_out_nll():
+    train, held = blobs(120, spread=2.5), blobs(60, seed=1, spread=2.5)
+    options = {"hidden": 16, "epochs": 6, "random_state": 0}
+    nll = {
+        lr: MLPProbe(lr=lr, **options).fit(*train, validation=held).choice_["nll"]
+        for lr in (1e-3, 3e-3)
+    }
+    chosen = MLPProbe(**options).fit(*train, validation=held)
+    assert chosen.choice_["tried"] == list(nll.items())
+    assert chosen.choice_["lr"] == min(nll, key=nll.get)
+    assert chosen.choice_["nll"] == min(nll.values())
+    with pytest.raises(ValueError, match="lr='fast' is neither"):
+        MLPProbe(lr="fast").fit(*train)
+
+
 def test_half_precision_tokens_are_read_as_they_are():
     X, y = tokens()
     probe = TransformerProbe(**LONG).fit(X.astype(np.float16), y)

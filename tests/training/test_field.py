@@ -152,6 +152,9 @@ def test_a_sparse_objective_shows_other_pixels_each_time_and_a_fixed_layout_the_
     assert moving.shown(rows, 0).shape == (6, 13)
     assert not torch.equal(moving.shown(rows, 0), moving.shown(rows, 1))
     assert torch.equal(fixed.shown(rows, 0), fixed.shown(rows[:1], 5).expand(6, -1))
+    # the layout that probes show as "0.2:fixed", whatever the seed and stage
+    probed = Context.parse("0.2:fixed").indices(64, rows)
+    assert torch.equal(fixed.shown(rows, 3), probed)
     assert learner().shown(rows, 0) is None
 
 

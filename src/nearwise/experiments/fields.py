@@ -24,7 +24,44 @@ STAGES: dict[Objective, tuple[Objective, ...]] = {
     "nce": ("reconstruction", "nce"),
     "sparse-nce": ("sparse", "sparse-nce"),
 }
+_FINETUNE_EPOCHS = {"digits": 10}
+_OTHER_FINETUNE_EPOCHS = 5
 _FREE = {"compile", "compile_mode", "checkpoint_every"}  # they do not decide the result
+
+
+def stage_configs(
+    names: Sequence[Objective],
+    settings: Mapping[str, Any],
+    epochs: int | None = None,
+    finetune_epochs: int | None = None,
+) -> list[FieldConfig]:
+    """Give the settings of stages that follow one another.
+
+    Parameters
+    ----------
+    names : sequence of objectives
+    settings : mapping
+        Of `FieldConfig`, the same for all.
+    epochs, finetune_epochs : int, optional
+        Of the first stage, and of each further one. Default: the preset's own.
+
+    Raises
+    ------
+    ValueError
+        If a setting is unknown or out of range.
+    """
+    first, later = usual_epochs(str(settings.get("preset", "digits")))
+    lengths = [epochs or first, *[finetune_epochs or later] * (len(names) - 1)]
+    return [
+        FieldConfig.model_validate({**settings, "objective": name, "epochs": length})
+        for name, length in zip(names, lengths, strict=True)
+    ]
+
+
+def usual_epochs(preset: str) -> tuple[int, int]:
+    """Epochs of a preset's first stage, and of each further one."""
+    first = FieldConfig.model_validate({"preset": preset}).epochs
+    return first, _FINETUNE_EPOCHS.get(preset, _OTHER_FINETUNE_EPOCHS)
 
 
 @dataclass(frozen=True)

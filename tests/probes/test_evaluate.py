@@ -9,6 +9,7 @@ from nearwise.metrics import accuracy, evaluate_probabilities
 from nearwise.probes import (
     KNNProbe,
     LinearProbe,
+    MLPProbe,
     Pixels,
     RandomInit,
     SparsePoints,
@@ -131,13 +132,23 @@ def test_probes_and_features_of_ones_own(data):
 
 
 def test_validation_rows_are_learned_from_once_choices_are_made_or_not_at_all(data):
-    options = {"probes": ["knn", "linear", "mlp"], "pools": ["flatten"]}
+    options = {
+        "probes": {
+            "knn": KNNProbe(5),
+            "linear": LinearProbe((0.01, 0.1)),
+            "mlp": MLPProbe(8, epochs=1),
+        },
+        "pools": ["flatten"],
+    }
     with_them, without = (
         {r["probe"]: r for r in evaluate({"pixels": Pixels((8, 8), 1)}, data, refit=r, **options)}
         for r in (True, False)
     )
     assert [r["n_train"] for r in with_them.values()] == [400, 400, 360]
     assert [r["n_train"] for r in without.values()] == [360, 360, 360]
+    assert [r["flops"] for r in with_them.values()] == [
+        2 * 400 * 64, 2 * (64 + 1) * 10, 2 * (64 + 10) * 8
+    ]  # fmt: skip
     assert [r["choice"] for r in with_them.values()] == [r["choice"] for r in without.values()]
     assert with_them["knn"]["nll"] != without["knn"]["nll"]
     assert with_them["mlp"]["nll"] == without["mlp"]["nll"]

@@ -17,6 +17,7 @@ from sklearn.decomposition import PCA
 from nearwise.data.contexts import Context
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import check_probe_names, make_probe
+from nearwise.probes.cost import probe_flops, probe_parameters
 from nearwise.probes.encoder import Encoder, as_images, fingerprint_of
 from nearwise.probes.features import FeatureSet, FeatureType, Precision, extract_features
 from nearwise.probes.pooling import POOLS
@@ -112,8 +113,8 @@ def evaluate(
     records : list of dict
         encoder, probe, pool, context, draw, seed, n, n_train (rows learned from), n_classes, the
         measures of `nearwise.probes.records.measure`, tokens, dims (of a row the probe reads),
-        parameters (of the probe), encoder_parameters, fit_seconds, query_us (a test row), choice,
-        data, key.
+        parameters and flops (of the probe and of a query), encoder_parameters, fit_seconds,
+        query_us (a test row), choice, data, key.
 
     Raises
     ------
@@ -313,21 +314,13 @@ def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str, refit: b
         "tokens": train.meta.get("tokens"),
         "dims": int(np.prod(train.X.shape[1:])),
         "parameters": probe_parameters(probe),
+        "flops": probe_flops(probe, test.X),
         "encoder_parameters": train.meta.get("parameters"),
         "fit_seconds": fit_seconds,
         "query_us": 1e6 * query / len(test),
         "choice": probe.choice_,
         "data": test_digest,
     }
-
-
-def probe_parameters(probe: Probe) -> int:
-    """Count what a fitted probe learned: weights of a linear or neural probe, 0 for plain k-NN."""
-    own = getattr(probe, "n_parameters_", None)
-    if own is not None:
-        return int(own)
-    parts = (getattr(probe, "coef_", None), getattr(probe, "intercept_", None))
-    return sum(int(part.size) for part in parts if part is not None)
 
 
 def _synchronize() -> None:

@@ -143,9 +143,10 @@ class KNNProbe(Probe):
     def _choose(self, validation: Validation | None) -> None:
         """Set the size and temperature of the lowest NLL, from one search."""
         n = len(self._codes)
-        sizes = [self.n_neighbors]
         if self.n_neighbors == "val":
             sizes = [k for k in SIZES if k < n] or [max(1, n - 1)]
+        else:
+            sizes = [int(self.n_neighbors)]
         temperatures = TEMPERATURES if self.temperature == "val" else (self.temperature,)
         if self.weights != "softmax":
             temperatures = temperatures[:1]

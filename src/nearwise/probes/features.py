@@ -60,7 +60,8 @@ class FeatureSet:
                 raise ValueError(
                     f"{name} has {len(values)} rows and X has {len(self.X)}. Pass one a row of X."
                 )
-        refuse_not_finite(self.X)
+        assert self.index is not None  # set above
+        refuse_not_finite(self.X, numbers=self.index)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -73,15 +74,26 @@ class FeatureSet:
         return replace(self, X=self.X[at], y=y, index=self.index[at])
 
 
-def refuse_not_finite(X: NDArray[Any], name: str = "features") -> None:
-    """Raise a ValueError that names the rows of `X` that hold NaN or infinity."""
+def refuse_not_finite(
+    X: NDArray[Any], name: str = "features", *, numbers: NDArray[np.int64] | None = None
+) -> None:
+    """Raise a ValueError that names the rows of `X` that hold NaN or infinity.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, ...)
+    name : str, default="features"
+    numbers : int64 ndarray of shape (n,), optional
+        What rows are called, such as their numbers in the data set; default their positions.
+    """
     flat = X.reshape(len(X), -1)
     # a sum is finite where every term is, but for overflow; rows are looked at only when it is not
     if np.isfinite(flat.sum(dtype=np.float64)):
         return
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if len(bad):
-        named = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        called = bad if numbers is None else numbers[bad]
+        named = ", ".join(map(str, called[:5])) + (", ..." if len(bad) > 5 else "")
         raise ValueError(
             f"{len(bad)} of {len(X)} rows of {name} hold NaN or infinity: rows {named}. Repair the "
             "encoder, or leave these rows out."

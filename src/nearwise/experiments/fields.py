@@ -14,6 +14,7 @@ from nearwise.nn.field import PerceiverAutoencoder, find_models
 from nearwise.probes.encoder import as_images
 from nearwise.probes.probe_data import ProbeData, digest_of_part
 from nearwise.training.field import FieldConfig, Objective, train_field
+from nearwise.training.field_config import FREE_SETTINGS
 
 HISTORY = "history.json"
 _CHECKPOINT = "checkpoint"
@@ -26,7 +27,6 @@ STAGES: dict[Objective, tuple[Objective, ...]] = {
 }
 _FINETUNE_EPOCHS = {"digits": 10}
 _OTHER_FINETUNE_EPOCHS = 5
-_FREE = {"compile", "compile_mode", "checkpoint_every"}  # they do not decide the result
 
 
 def stage_configs(
@@ -168,7 +168,7 @@ def _description(
     said: dict[str, Any] = {
         "data": digest_of_part(data.train),
         "seed": seed,
-        "stages": [stage.model_dump(mode="json", exclude=_FREE) for stage in stages],
+        "stages": [stage.model_dump(mode="json", exclude=FREE_SETTINGS) for stage in stages],
     }
     if start_from is not None:
         started = PerceiverAutoencoder.load(start_from).run

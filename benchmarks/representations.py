@@ -15,11 +15,12 @@ What is finished is kept in --work and not done again, so that it may be stopped
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from nearwise.cli.parsing import parse_seeds, parse_settings
+from nearwise.cli.parsing import change_settings, parse_seeds
 from nearwise.data import load_images
 from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.representations import Cell, Comparison, run_comparison
@@ -91,6 +92,14 @@ def protocol(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
+def tell(words: str) -> None:
+    """Show what is being done: over and over in one line of a terminal, else stage by stage."""
+    if sys.stdout.isatty():
+        print(f"\r{words:100.100}", end="", flush=True)
+    elif ", step" not in words:
+        print(words, flush=True)
+
+
 def main() -> None:
     """Measure, judge and write."""
     parser = argparse.ArgumentParser(
@@ -106,7 +115,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="default: runs/representations-DATASET")
     parser.add_argument("--out", type=Path, help="default: results/representations_DATASET.json")
     args = parser.parse_args()
-    config = parse_settings("--set", args.set) | {"contexts": args.context.split(",")}
+    config = change_settings({}, "--set", args.set) | {"contexts": args.context.split(",")}
     if args.limit:
         config["limit"] = tuple(map(int, args.limit.split(",")))
     work = args.work or Path("runs") / f"representations-{args.dataset}"
@@ -119,7 +128,7 @@ def main() -> None:
         seeds=parse_seeds(args.seeds),
         config=config,
         device=args.device,
-        told=lambda words: print(f"\r{words:100.100}", end="", flush=True),
+        told=tell,
     )
     page = write_report(comparison, work)
     took = {"wall": time.perf_counter() - wall, "process": time.process_time() - processors}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nearwise.cli.experiment_command import _reasons, _show_rows
-from nearwise.cli.parsing import parse_settings
+from nearwise.cli.parsing import change_settings, parse_settings
 from nearwise.experiments import Record, read_records
 
 QUICK = (
@@ -130,6 +130,10 @@ def test_settings_of_the_command_line_are_yaml():
         "a": 2.5, "b": [1, 2], "c": "x=y", "d": None,
     }  # fmt: skip
     assert parse_settings("--set", None) == {}
+    given = {"field": {"lr": 1, "preset": "S"}}
+    changed = change_settings(given, "--set", ["field.lr=2", "field.model.heads=3", "draws=1"])
+    assert changed == {"field": {"lr": 2, "preset": "S", "model": {"heads": 3}}, "draws": 1}
+    assert given == {"field": {"lr": 1, "preset": "S"}}
     with pytest.raises(ValueError, match="KEY=VALUE"):
         parse_settings("--set", ["=1"])
     with pytest.raises(ValueError, match="not a value"):

@@ -60,6 +60,13 @@ def test_mistakes_end_with_one_line(nearwise, arguments, message):
     assert message in done.err
 
 
+def test_features_of_other_rows_are_refused_before_anything_is_measured(nearwise, tmp_path):
+    np.save(tmp_path / "more.npy", np.zeros((1800, 3), np.float32))
+    done = nearwise("probe", tmp_path / "more.npy", *DIGITS)
+    assert done.exit_code == 2
+    assert "features of 1,800 rows and digits-images has 1,797" in done.err
+
+
 def test_a_classifier_fitted_on_images_is_an_encoder(nearwise, tmp_path):
     X = np.rint(load_digits().images[:200] * 255 / 16).astype(np.uint8)[..., None]
     model = AttnKNNClassifier(

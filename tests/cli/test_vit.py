@@ -109,3 +109,18 @@ def test_help_names_every_flag_and_what_it_is_for(nearwise):
     assert "train" in nearwise("vit", "--help").out
     assert all(VitSettings.model_fields[name].description for name in VitSettings.model_fields)
     assert not set(NEVER_EXISTED) & set(VitSettings.model_fields)
+
+
+def test_help_names_the_choices_of_a_setting(nearwise, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = " ".join(nearwise("vit", "train", "--help").out.replace("│", " ").split())
+    assert "--convolution-type" in shown
+    assert "One of: standard, depthwise, depthwise-separable." in shown
+
+
+def test_a_file_as_output_folder_is_refused(nearwise, tmp_path):
+    (tmp_path / "taken").write_text("")
+    options = ["--dataset", "digits", "--resize", 0, "--patch-size", 2, "--num-epochs", 1]
+    result = nearwise("vit", "train", *options, "--output-dir", tmp_path / "taken")
+    assert result.exit_code == 2
+    assert "is a file. Give a folder" in " ".join(result.err.split())

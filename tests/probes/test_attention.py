@@ -61,6 +61,10 @@ def test_rows_held_out_join_the_memory_and_validation_rows_do_not():
         X[:80], y[:80], validation=(X[80:], y[80:])
     )
     assert len(given.spaces_[0].keys) == 80
+    joined = AttentionProbe(keys="features", random_state=0).fit(
+        X[:80], y[:80], validation=(X[80:], y[80:]), refit=True
+    )
+    assert len(joined.spaces_[0].keys) == 100 and joined.choice_ == given.choice_
 
 
 def test_leave_one_out_does_not_see_its_own_label():

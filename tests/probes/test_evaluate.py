@@ -9,6 +9,7 @@ from nearwise.metrics import accuracy, evaluate_probabilities
 from nearwise.probes import (
     KNNProbe,
     LinearProbe,
+    MLPProbe,
     Pixels,
     RandomInit,
     SparsePoints,
@@ -38,7 +39,7 @@ def test_a_record_is_what_the_probe_alone_gives(data):
     X, held, test = (
         extract_features(encoder, p.images, p.labels, pool="flatten", rows=p.rows) for p in data
     )
-    probe = KNNProbe(20).fit(X.X, X.y, validation=(held.X, held.y))
+    probe = KNNProbe("val").fit(X.X, X.y, validation=(held.X, held.y), refit=True)
     proba = probe.predict_proba(test.X)
     assert record["accuracy"] == accuracy(test.y, proba)
     assert record["nll"] == evaluate_probabilities(test.y, proba)["nll"]
@@ -46,7 +47,7 @@ def test_a_record_is_what_the_probe_alone_gives(data):
     assert np.array_equal(hits, probe.predict(test.X) == test.y)
     low, high = record["intervals"]["accuracy"]
     assert low < record["accuracy"] < high
-    assert (record["n"], record["n_train"], record["dims"], record["tokens"]) == (150, 360, 64, 64)
+    assert (record["n"], record["n_train"], record["dims"], record["tokens"]) == (150, 400, 64, 64)
 
 
 def test_top5_counts_the_five_most_probable():
@@ -124,8 +125,34 @@ def test_probes_and_features_of_ones_own(data):
         probes={"mine": KNNProbe(3, metric="l2"), "line": LinearProbe(C=0.1)},
     )
     assert [r["probe"] for r in records] == ["mine", "line"]
-    probe = KNNProbe(3, metric="l2").fit(X[data.train.rows], data.train.labels)
+    known = np.concatenate([data.train.rows, data.validation.rows])
+    labels = np.concatenate([data.train.labels, data.validation.labels])
+    probe = KNNProbe(3, metric="l2").fit(X[known], labels)
     assert records[0]["accuracy"] == probe.score(X[data.test.rows], data.test.labels)
+
+
+def test_validation_rows_are_learned_from_once_choices_are_made_or_not_at_all(data):
+    options = {
+        "probes": {
+            "knn": KNNProbe(5),
+            "linear": LinearProbe((0.01, 0.1)),
+            "mlp": MLPProbe(8, epochs=1),
+        },
+        "pools": ["flatten"],
+    }
+    with_them, without = (
+        {r["probe"]: r for r in evaluate({"pixels": Pixels((8, 8), 1)}, data, refit=r, **options)}
+        for r in (True, False)
+    )
+    assert [r["n_train"] for r in with_them.values()] == [400, 400, 360]
+    assert [r["n_train"] for r in without.values()] == [360, 360, 360]
+    assert [r["flops"] for r in with_them.values()] == [
+        2 * 400 * 64, 2 * (64 + 1) * 10, 2 * (64 + 10) * 8
+    ]  # fmt: skip
+    assert [r["choice"] for r in with_them.values()] == [r["choice"] for r in without.values()]
+    assert with_them["knn"]["nll"] != without["knn"]["nll"]
+    assert with_them["mlp"]["nll"] == without["mlp"]["nll"]
+    assert with_them["knn"]["key"] != without["knn"]["key"]
 
 
 def test_flatten_pca_is_fitted_on_training_rows(data):

@@ -225,6 +225,8 @@ def test_nan_features_are_refused_with_their_rows():
     tokens[[1, 4], 2, 0] = torch.nan
     with pytest.raises(ValueError, match=r"2 of 5 rows of features .*: rows 1, 4"):
         extract_features(Wrong(tokens), images(5))
+    with pytest.raises(ValueError, match=r"rows 70, 10"):  # numbers in the data set
+        extract_features(Wrong(tokens), images(5), rows=[90, 70, 50, 30, 10])
 
 
 def test_labels_of_another_length_are_refused():

@@ -71,16 +71,19 @@ def test_choices_are_made_on_validation_rows_or_by_leave_one_out():
     probe = KNNProbe("val", weights="softmax", temperature="val").fit(X, y, validation=held)
     chosen = probe.choice_["n_neighbors"]
     nll = {}
-    for k in (1, 5, 10, 20, 50, 100, 200):
+    for k in (5, 10, 20, 50, 100, 200):
         for t in (0.01, 0.07, 0.5):
             one = KNNProbe(k, weights="softmax", temperature=t).fit(X, y)
             proba = one.predict_proba(held[0])
             codes = np.searchsorted(one.classes_, held[1])
             nll[k, t] = -np.log(proba[np.arange(100), codes].clip(1e-7)).mean()
     assert probe.choice_["nll"] <= min(nll.values()) + 1e-9
-    assert chosen > 1
+    assert chosen in (5, 10, 20, 50, 100, 200)
     own = KNNProbe("val").fit(X, y)
-    assert own.choice_["n_neighbors"] > 1  # leave-one-out: k = 1 would win if rows saw themselves
+    proba = KNNProbe(own.choice_["n_neighbors"]).fit(X, y).predict_proba()
+    nll = -np.log(proba[np.arange(300), np.searchsorted(own.classes_, y)].clip(1e-7)).mean()
+    assert own.choice_["nll"] == pytest.approx(nll)  # leave-one-out
+    assert KNNProbe("val").fit(X[:4], y[:4]).choice_["n_neighbors"] == 3
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -109,6 +112,20 @@ def test_c_is_chosen_on_validation_rows_and_kept():
     assert probe.choice_["C"] in [c for c, _ in probe.choice_["tried"]]
     assert abs(nll(probe.choice_["C"]) - probe.choice_["nll"]) < 1e-3
     assert probe.choice_["nll"] <= min(nll(C) for C in (1e-5, 1e-2, 1e2)) + 1e-3
+
+
+@pytest.mark.parametrize("make", [lambda v: KNNProbe(v), lambda v: LinearProbe(v)])
+def test_a_refit_is_a_fit_of_all_rows_with_what_was_chosen_without_them(make):
+    X, y = blobs(120, spread=2.5)
+    held = blobs(60, seed=1, spread=2.5)
+    plain = make("val").fit(X, y, validation=held)
+    again = make("val").fit(X, y, validation=held, refit=True)
+    assert again.choice_ == plain.choice_
+    value = next(iter(plain.choice_.values()))  # k, or C
+    whole = make(value).fit(np.concatenate([X, held[0]]), np.concatenate([y, held[1]]))
+    query = blobs(40, seed=2)[0]
+    assert np.array_equal(again.predict_proba(query), whole.predict_proba(query))
+    assert not np.array_equal(again.predict_proba(query), plain.predict_proba(query))
 
 
 def test_constant_and_huge_features_do_no_harm():

@@ -41,7 +41,7 @@ def flow(device):
         "attention": AttentionProbe(5, keys="both", epochs=2, key_dim=4, **options),
         "features": AttentionProbe(5, keys="features", **options),
     }.items():
-        fitted = probe.fit(X, y, validation=held)
+        fitted = probe.fit(X, y, validation=held, refit=True)
         found[name] = fitted.predict_proba(held[0])
         if name != "linear":
             found[name + " left out"] = fitted.predict_proba()

@@ -7,6 +7,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from nearwise.probes import MLPProbe, TransformerProbe, make_probe
+from nearwise.probes.cost import probe_flops
 from tests.probes.cases import blobs
 
 SMALL = {"d_model": 16, "num_layers": 1, "num_heads": 2, "epochs": 8, "batch_size": 32, "lr": 5e-3}
@@ -69,6 +70,21 @@ def test_the_epoch_with_the_lowest_held_out_nll_is_kept_and_repeats(probe):
     assert np.array_equal(clone(fitted).fit(*train, validation=held).predict_proba(held[0]), proba)
 
 
+def test_the_rate_is_chosen_by_the_held_out_nll():
+    train, held = blobs(120, spread=2.5), blobs(60, seed=1, spread=2.5)
+    options = {"hidden": 16, "epochs": 6, "random_state": 0}
+    nll = {
+        lr: MLPProbe(lr=lr, **options).fit(*train, validation=held).choice_["nll"]
+        for lr in (1e-3, 3e-3)
+    }
+    chosen = MLPProbe(**options).fit(*train, validation=held)
+    assert chosen.choice_["tried"] == list(nll.items())
+    assert chosen.choice_["lr"] == min(nll, key=nll.get)
+    assert chosen.choice_["nll"] == min(nll.values())
+    with pytest.raises(ValueError, match="lr='fast' is neither"):
+        MLPProbe(lr="fast").fit(*train)
+
+
 def test_half_precision_tokens_are_read_as_they_are():
     X, y = tokens()
     probe = TransformerProbe(**LONG).fit(X.astype(np.float16), y)
@@ -81,6 +97,14 @@ def test_features_of_any_scale_are_standardised():
     one = TransformerProbe(**options).fit(X, y).predict_proba(X)
     other = TransformerProbe(**options).fit(X * 1000 + 50, y).predict_proba(X * 1000 + 50)
     assert np.allclose(one, other, atol=1e-2)
+
+
+def test_operations_of_a_query_are_counted():
+    X, y = tokens(40)
+    n, d = 4, 16  # tokens, width
+    probe = TransformerProbe(**{**SMALL, "epochs": 1, "lr": 1e-3}).fit(X, y)
+    layer = n * d * (3 * d + d + 2 * d + 2 * d) + 2 * n * n * d
+    assert probe_flops(probe, X) == 2 * (n * 3 * d + layer + d * 4)
 
 
 def test_unordered_tokens_get_no_positions():

@@ -1,5 +1,7 @@
 """Training of neural fields: what is shown and asked, equal steps, going on, refusals."""
 
+import math
+
 import pytest
 import torch
 
@@ -152,6 +154,9 @@ def test_a_sparse_objective_shows_other_pixels_each_time_and_a_fixed_layout_the_
     assert moving.shown(rows, 0).shape == (6, 13)
     assert not torch.equal(moving.shown(rows, 0), moving.shown(rows, 1))
     assert torch.equal(fixed.shown(rows, 0), fixed.shown(rows[:1], 5).expand(6, -1))
+    # the layout that probes show as "0.2:fixed", whatever the seed and stage
+    probed = Context.parse("0.2:fixed").indices(64, rows)
+    assert torch.equal(fixed.shown(rows, 3), probed)
     assert learner().shown(rows, 0) is None
 
 
@@ -203,6 +208,16 @@ def test_errors_of_a_reconstruction_are_means_over_pixels(images):
     assert found["sparse_mse"] == pytest.approx(errors.mean().item(), rel=1e-5)
     assert found["hidden_mse"] == pytest.approx(errors[hidden].mean().item(), rel=1e-5)
     assert found["psnr"] == pytest.approx(-10 * torch.tensor(found["mse"]).log10().item(), rel=1e-5)
+
+
+def test_the_psnr_of_colors_is_of_the_mean_over_channels():
+    model = make_perceiver("digits", channels=3, random_state=0).eval()
+    x = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        error = (model.reconstruct(x) - x).square().mean().item()
+    found = reconstruction_errors(model, x, Context("per-image", 0.5))
+    assert found["mse"] == pytest.approx(error, rel=1e-5)
+    assert found["psnr"] == pytest.approx(-10 * math.log10(error), rel=1e-5)
 
 
 def test_a_preset_brings_its_recipe_and_a_setting_overrides_it():

@@ -1,14 +1,14 @@
 """``nearwise field compare``: what frozen representations hold, read by one suite of probes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import parse_seeds, parse_settings, split_list
+from nearwise.cli.parsing import change_settings, parse_seeds, split_list
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -129,19 +129,13 @@ def _settings(
     from nearwise.experiments.study.settings import read_config
     from nearwise.training.settings import plain_message
 
-    settings: dict[str, Any] = {} if config is None else read_config(config)
-    for key, value in parse_settings("--set", changes).items():
-        inside, dot, rest = key.partition(".")
-        if dot and inside == "field":
-            settings["field"] = {**settings.get("field", {}), rest: value}
-        else:
-            settings[key] = value
+    settings = change_settings({} if config is None else read_config(config), "--set", changes)
     settings |= {"contexts": split_list(context), "probes": split_list(probes)}
     if limit is not None:
         settings["limit"] = _limit(limit)
     try:
         made = study_config(dataset, settings)
-        made.stage("sparse-nce", finetune=True)  # settings of the fields are right, too
+        made.stages(["sparse", "sparse-nce"])  # settings of the fields are right, too
     except ValueError as error:
         raise ValueError(plain_message(error)) from None
     return made

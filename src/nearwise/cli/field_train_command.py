@@ -10,7 +10,7 @@ import typer
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import parse_settings
+from nearwise.cli.parsing import change_settings
 
 if TYPE_CHECKING:
     from nearwise.experiments.fields import FieldProgress, FieldRun
@@ -48,8 +48,9 @@ def train(
         int | None, typer.Option(min=1, help="Of the first stage. Default: the preset's.")
     ] = None,
     finetune_epochs: Annotated[
-        int, typer.Option(min=1, help="Of the second stage, where there is one.")
-    ] = 5,
+        int | None,
+        typer.Option(min=1, help="Of the second stage, where there is one. Default: the preset's."),
+    ] = None,
     control: Annotated[
         bool,
         typer.Option(
@@ -141,8 +142,7 @@ def _load(dataset: str, limit: int | None, data_root: Path | None, *, seed: int)
 def _settings(config: Path | None, changes: list[str] | None) -> dict[str, Any]:
     from nearwise.experiments.study.settings import read_config
 
-    settings: dict[str, Any] = {} if config is None else read_config(config)
-    settings |= parse_settings("--set", changes)
+    settings = change_settings({} if config is None else read_config(config), "--set", changes)
     for name in ("objective", "preset", "epochs"):
         if name in settings:
             raise ValueError(f"{name} has an option of its own: write --{name} {settings[name]}.")
@@ -153,14 +153,13 @@ def _stages(
     objective: Any,
     settings: Mapping[str, Any],
     epochs: int | None,
-    finetune_epochs: int,
+    finetune_epochs: int | None,
     control: bool,
     *,
     alone: bool,
 ) -> "list[FieldConfig]":
     """Return the settings of the stages that lead to the objective."""
-    from nearwise.experiments.fields import STAGES
-    from nearwise.training.field import FieldConfig
+    from nearwise.experiments.fields import STAGES, stage_configs
     from nearwise.training.settings import plain_message
 
     names = STAGES[objective][-1:] if alone else STAGES[objective]
@@ -172,17 +171,9 @@ def _stages(
             )
         names = (*names, objective)
     try:
-        made = [
-            FieldConfig.model_validate({**settings, "objective": name})
-            if i == 0 and epochs is None
-            else FieldConfig.model_validate(
-                {**settings, "objective": name, "epochs": finetune_epochs if i else epochs}
-            )
-            for i, name in enumerate(names)
-        ]
+        return stage_configs(names, settings, epochs, finetune_epochs)
     except ValueError as error:
         raise ValueError(plain_message(error)) from None
-    return made
 
 
 @contextmanager

@@ -116,6 +116,34 @@ def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
     return settings
 
 
+def change_settings(
+    settings: dict[str, Any], option: str, texts: Iterable[str] | None
+) -> dict[str, Any]:
+    """Change settings by texts such as "epochs=5" and "field.lr=0.001".
+
+    Parameters
+    ----------
+    settings : dict
+        Stays as it is.
+    option, texts
+        As for `parse_settings`; a dotted key changes one entry of a nested dict.
+
+    Returns
+    -------
+    changed : dict
+    """
+    changed = dict(settings)
+    for key, value in parse_settings(option, texts).items():
+        *path, last = key.split(".")
+        inside = changed
+        for name in path:
+            former = inside.get(name)
+            inside[name] = dict(former) if isinstance(former, dict) else {}
+            inside = inside[name]
+        inside[last] = value
+    return changed
+
+
 def parse_noise(option: str, text: str) -> str | float | None:
     """Read a rate of wrong labels: "auto", "none" or a share in [0, 1)."""
     if text == "auto":

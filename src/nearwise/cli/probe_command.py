@@ -72,9 +72,10 @@ def probe(
 ) -> None:
     """Freeze an encoder and measure what its features hold, probe by probe.
 
-    Probes: knn, knn-softmax, knn-distance, knn-l2, knn-val, attention, attention-features, linear,
-    mlp, transformer, transformer-small, attentive-pooling. All are fitted on the same features;
-    choices are made on validation rows; the test rows are read once. With --out, features and
+    Probes: knn, knn-20, knn-softmax, knn-distance, knn-l2, knn-val, attention, attention-features,
+    linear, mlp, transformer, transformer-small, attentive-pooling. All are fitted on the same
+    features; choices are made on validation rows, which k-NN, attention and linear probes then
+    learn from, too; the test rows are read once. With --out, features and
     finished records are kept: run it again and it goes on.
 
     [bold]Examples[/bold]
@@ -162,7 +163,13 @@ def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
 
         return EmbedderEncoder(image_embedders(open_model(Path(text)))[0])
     height, width, channels = np.asarray(loaded.X).shape[1:]
-    return load_encoder(text, (height, width), channels)
+    made = load_encoder(text, (height, width), channels)
+    if isinstance(made, StoredFeatures) and len(made.X) != len(loaded):
+        raise ValueError(
+            f"{text} holds features of {len(made.X):,} rows and {loaded.name} has {len(loaded):,}. "
+            "Give one for each row of the data set, in its order."
+        )
+    return made
 
 
 _COLUMNS = (

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -129,7 +129,11 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     extra: Any = field.json_schema_extra or {}
     dashed = "--" + name.replace("_", "-")
     declared = f"{dashed}/--no-{dashed[2:]}" if field.annotation is bool else dashed
-    option = typer.Option(declared, help=field.description, rich_help_panel=extra.get("panel"))
+    text, metavar = field.description or "", None
+    if get_origin(field.annotation) is Literal:  # as a metavar they would push the name aside
+        choices = ", ".join(map(str, get_args(field.annotation)))
+        text, metavar = f"{text} One of: {choices}.".strip(), "NAME"
+    option = typer.Option(declared, help=text, metavar=metavar, rich_help_panel=extra.get("panel"))
     return _parameter(name, Annotated[field.annotation, option], field.default)
 
 

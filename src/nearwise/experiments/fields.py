@@ -14,6 +14,7 @@ from nearwise.nn.field import PerceiverAutoencoder, find_models
 from nearwise.probes.encoder import as_images
 from nearwise.probes.probe_data import ProbeData, digest_of_part
 from nearwise.training.field import FieldConfig, Objective, train_field
+from nearwise.training.field_config import FREE_SETTINGS
 
 HISTORY = "history.json"
 _CHECKPOINT = "checkpoint"
@@ -24,7 +25,43 @@ STAGES: dict[Objective, tuple[Objective, ...]] = {
     "nce": ("reconstruction", "nce"),
     "sparse-nce": ("sparse", "sparse-nce"),
 }
-_FREE = {"compile", "compile_mode", "checkpoint_every"}  # they do not decide the result
+_FINETUNE_EPOCHS = {"digits": 10}
+_OTHER_FINETUNE_EPOCHS = 5
+
+
+def stage_configs(
+    names: Sequence[Objective],
+    settings: Mapping[str, Any],
+    epochs: int | None = None,
+    finetune_epochs: int | None = None,
+) -> list[FieldConfig]:
+    """Give the settings of stages that follow one another.
+
+    Parameters
+    ----------
+    names : sequence of objectives
+    settings : mapping
+        Of `FieldConfig`, the same for all.
+    epochs, finetune_epochs : int, optional
+        Of the first stage, and of each further one. Default: the preset's own.
+
+    Raises
+    ------
+    ValueError
+        If a setting is unknown or out of range.
+    """
+    first, later = usual_epochs(str(settings.get("preset", "digits")))
+    lengths = [epochs or first, *[finetune_epochs or later] * (len(names) - 1)]
+    return [
+        FieldConfig.model_validate({**settings, "objective": name, "epochs": length})
+        for name, length in zip(names, lengths, strict=True)
+    ]
+
+
+def usual_epochs(preset: str) -> tuple[int, int]:
+    """Epochs of a preset's first stage, and of each further one."""
+    first = FieldConfig.model_validate({"preset": preset}).epochs
+    return first, _FINETUNE_EPOCHS.get(preset, _OTHER_FINETUNE_EPOCHS)
 
 
 @dataclass(frozen=True)
@@ -131,7 +168,7 @@ def _description(
     said: dict[str, Any] = {
         "data": digest_of_part(data.train),
         "seed": seed,
-        "stages": [stage.model_dump(mode="json", exclude=_FREE) for stage in stages],
+        "stages": [stage.model_dump(mode="json", exclude=FREE_SETTINGS) for stage in stages],
     }
     if start_from is not None:
         started = PerceiverAutoencoder.load(start_from).run

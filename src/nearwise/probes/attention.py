@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearwise.memory import IndexName
 from nearwise.nn import HeadOutput, NeighborHead
-from nearwise.probes.base import Probe, Rows, Validation, held_out, resolved_device
+from nearwise.probes.base import Probe, Rows, Validation, held_out, joined, resolved_device
 from nearwise.probes.key_space import Keys, KeySpace, LearnedMap
 from nearwise.probes.knn import METRICS, ProbeMetric, make_probe_index
 from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
@@ -83,6 +83,8 @@ class AttentionProbe(Probe):
     [0, 0]
     """
 
+    can_refit = True
+
     def __init__(
         self,
         n_neighbors: int = 32,
@@ -108,7 +110,9 @@ class AttentionProbe(Probe):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
+    ) -> Self:
         """Remember rows and learn whom to trust.
 
         Parameters
@@ -117,6 +121,8 @@ class AttentionProbe(Probe):
         y : array of shape (n,)
         validation : (array (m, D), array (m,)), optional
             Rows that heads are fitted and stopped on; they do not vote.
+        refit : bool, default=False
+            Whether they join the memory, once heads are fitted.
 
         Raises
         ------
@@ -143,6 +149,8 @@ class AttentionProbe(Probe):
         self.choice_["nll"] = nll
         if fitted is not rows:
             self.spaces_ = self._remember(rows, place)
+        elif refit:
+            self.spaces_ = self._remember(joined(rows, judged), place)
         return self
 
     def _fit_keys(

@@ -39,6 +39,8 @@ class Probe(ClassifierMixin, BaseEstimator):
     """
 
     reads_tokens = False
+    can_refit = False
+    """Whether `fit` takes `refit`: to learn from validation rows too, once choices are made."""
 
     def _training_rows(self, X: Any, y: Any) -> Rows:
         """Check the rows to fit on; sets `classes_` and `n_features_in_`."""
@@ -107,6 +109,11 @@ class Probe(ClassifierMixin, BaseEstimator):
         """Draw a seed from `random_state`."""
         state = check_random_state(getattr(self, "random_state", None))
         return int(state.randint(np.iinfo(np.int32).max))
+
+
+def joined(rows: Rows, others: Rows) -> Rows:
+    """Put other rows behind rows."""
+    return Rows(np.concatenate([rows.X, others.X]), np.concatenate([rows.codes, others.codes]))
 
 
 def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:

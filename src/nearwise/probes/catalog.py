@@ -38,9 +38,10 @@ def _transformer(**options: Any) -> Maker:
 
 
 PROBES: dict[str, Maker] = {
-    "knn": _knn(),
-    "knn-l2": _knn(metric="l2"),
-    "knn-distance": _knn(weights="distance"),
+    "knn": _knn(n_neighbors="val"),
+    "knn-20": _knn(),
+    "knn-l2": _knn(n_neighbors="val", metric="l2"),
+    "knn-distance": _knn(n_neighbors="val", weights="distance"),
     "knn-softmax": _knn(weights="softmax"),
     "knn-val": _knn(weights="softmax", n_neighbors="val", temperature="val"),
     "attention": _attention(),
@@ -48,7 +49,7 @@ PROBES: dict[str, Maker] = {
     "linear": _linear,
     "mlp": _mlp,
     "transformer": _transformer(),
-    "transformer-small": _transformer(d_model=64, batch_size=32, lr=2e-3),
+    "transformer-small": _transformer(d_model=64, batch_size=32),
     "attentive-pooling": _transformer(num_layers=0, pooling="attention"),
 }
 """Each takes a seed, a device and what is known of the features."""

@@ -17,6 +17,7 @@ from sklearn.decomposition import PCA
 from nearwise.data.contexts import Context
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import check_probe_names, make_probe
+from nearwise.probes.cost import probe_flops, probe_parameters
 from nearwise.probes.encoder import Encoder, as_images, fingerprint_of
 from nearwise.probes.features import FeatureSet, FeatureType, Precision, extract_features
 from nearwise.probes.pooling import POOLS
@@ -64,14 +65,16 @@ def evaluate(
     dtype: FeatureType = "float32",
     precision: Precision = "float32",
     views: int = 1,
+    refit: bool = True,
     folder: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> list[Record]:
     """Measure what probes read out of frozen encoders.
 
-    Probes are fitted on the training part; whatever is chosen is chosen on the validation part;
-    the test part is read once, by what was chosen.
+    Probes are fitted on the training part; whatever is chosen is chosen on the validation part,
+    whose rows then join those that are learned from; the test part is read once, by what was
+    chosen.
 
     Parameters
     ----------
@@ -95,6 +98,9 @@ def evaluate(
         Of encoders and probes.
     views : int, default=1
         Views of each training image; the other parts have one.
+    refit : bool, default=True
+        Whether k-NN, attention and linear probes learn from the validation rows too, once k, heads
+        and C are chosen. Networks keep their best epoch and are not trained again.
     folder : path, optional
         Where records are kept as they finish. What is there is not measured again.
     cache : path, optional
@@ -105,9 +111,10 @@ def evaluate(
     Returns
     -------
     records : list of dict
-        encoder, probe, pool, context, draw, seed, n, n_train, n_classes, the measures of
-        `nearwise.probes.records.measure`, tokens, dims (of a row the probe reads), parameters (of
-        the probe), encoder_parameters, fit_seconds, query_us (a test row), choice, data, key.
+        encoder, probe, pool, context, draw, seed, n, n_train (rows learned from), n_classes, the
+        measures of `nearwise.probes.records.measure`, tokens, dims (of a row the probe reads),
+        parameters and flops (of the probe and of a query), encoder_parameters, fit_seconds,
+        query_us (a test row), choice, data, key.
 
     Raises
     ------
@@ -128,7 +135,7 @@ def evaluate(
     for done, cell in enumerate(cells):
         place = (cell.encoder, cell.pool, cell.context, cell.draw)
         probe_text = _described(named[cell.probe](cell.seed, device, {}))
-        key = _key(cell, prints[cell.encoder], probe_text, digests, options, views)
+        key = _key(cell, prints[cell.encoder], probe_text, digests, options, (views, refit))
         if key in kept.found:
             records.append(kept.found[key])
             continue
@@ -138,7 +145,7 @@ def evaluate(
         if features is None or features[0] != place:
             features = place, _features(encoders[cell.encoder], parts, cell, options, views, cache)
         probe = named[cell.probe](cell.seed, device, features[1].train.meta)
-        record = _measured(probe, features[1], cell, digests[2])
+        record = _measured(probe, features[1], cell, digests[2], refit)
         record["key"] = key
         kept.add(record)
         records.append(kept.found[key])
@@ -221,13 +228,13 @@ def _key(
     probe: str,
     digests: list[str],
     options: Mapping[str, Any],
-    views: int,
+    more: tuple[int, bool],
 ) -> str:
     """Hash of all that decides a record."""
     seen = [cell.encoder, cell.probe, cell.pool, str(cell.context), cell.draw, cell.seed]
     batch = options["batch_size"] if cell.context.kind == "per-batch" else None
     decides = [seen, fingerprint, probe, digests, options["dtype"], options["precision"]]
-    text = json.dumps([*decides, views, batch])
+    text = json.dumps([*decides, more, batch])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -278,11 +285,12 @@ def _projected(parts: Parts, seed: int) -> Parts:
     )
 
 
-def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str) -> Record:
+def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str, refit: bool) -> Record:
     train, validation, test = parts
     assert test.y is not None  # `as_probe_data` saw to it
     started = time.perf_counter()
-    probe.fit(train.X, train.y, validation=(validation.X, validation.y))
+    again: dict[str, Any] = {"refit": True} if refit and probe.can_refit else {}
+    probe.fit(train.X, train.y, validation=(validation.X, validation.y), **again)
     _synchronize()
     fit_seconds = time.perf_counter() - started
     codes = np.searchsorted(probe.classes_, test.y).clip(0, len(probe.classes_) - 1)
@@ -300,27 +308,19 @@ def _measured(probe: Probe, parts: Parts, cell: Cell, test_digest: str) -> Recor
         "draw": cell.draw,
         "seed": cell.seed,
         "n": len(test),
-        "n_train": len(train),
+        "n_train": len(train) + (len(validation) if again else 0),
         "n_classes": len(probe.classes_),
         **measure(codes.astype(np.int64), proba),
         "tokens": train.meta.get("tokens"),
         "dims": int(np.prod(train.X.shape[1:])),
         "parameters": probe_parameters(probe),
+        "flops": probe_flops(probe, test.X),
         "encoder_parameters": train.meta.get("parameters"),
         "fit_seconds": fit_seconds,
         "query_us": 1e6 * query / len(test),
         "choice": probe.choice_,
         "data": test_digest,
     }
-
-
-def probe_parameters(probe: Probe) -> int:
-    """Count what a fitted probe learned: weights of a linear or neural probe, 0 for plain k-NN."""
-    own = getattr(probe, "n_parameters_", None)
-    if own is not None:
-        return int(own)
-    parts = (getattr(probe, "coef_", None), getattr(probe, "intercept_", None))
-    return sum(int(part.size) for part in parts if part is not None)
 
 
 def _synchronize() -> None:

@@ -60,7 +60,8 @@ class FeatureSet:
                 raise ValueError(
                     f"{name} has {len(values)} rows and X has {len(self.X)}. Pass one a row of X."
                 )
-        refuse_not_finite(self.X, rows=self.index)
+        assert self.index is not None  # set above
+        refuse_not_finite(self.X, numbers=self.index)
 
     def __len__(self) -> int:
         return len(self.X)
@@ -74,11 +75,16 @@ class FeatureSet:
 
 
 def refuse_not_finite(
-    X: NDArray[Any], name: str = "features", rows: NDArray[np.int64] | None = None
+    X: NDArray[Any], name: str = "features", *, numbers: NDArray[np.int64] | None = None
 ) -> None:
     """Raise a ValueError that names the rows of `X` that hold NaN or infinity.
 
-    `rows` are the numbers that the rows have in their data set; default: 0, 1, 2, ...
+    Parameters
+    ----------
+    X : ndarray of shape (n, ...)
+    name : str, default="features"
+    numbers : int64 ndarray of shape (n,), optional
+        What rows are called, such as their numbers in the data set; default their positions.
     """
     flat = X.reshape(len(X), -1)
     # a sum is finite where every term is, but for overflow; rows are looked at only when it is not
@@ -86,8 +92,8 @@ def refuse_not_finite(
         return
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if len(bad):
-        numbers = bad if rows is None else np.asarray(rows)[bad]
-        named = ", ".join(map(str, numbers[:5])) + (", ..." if len(bad) > 5 else "")
+        called = bad if numbers is None else numbers[bad]
+        named = ", ".join(map(str, called[:5])) + (", ..." if len(bad) > 5 else "")
         raise ValueError(
             f"{len(bad)} of {len(X)} rows of {name} hold NaN or infinity: rows {named}. Repair the "
             "encoder, or leave these rows out."

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearwise.functional import Metric, aggregate_labels, distance_weights, uniform_weights
 from nearwise.memory import IndexName, NeighborIndex, make_index
-from nearwise.probes.base import Codes, Probe, Validation, mean_nll, resolved_device
+from nearwise.probes.base import Codes, Probe, Validation, joined, mean_nll, resolved_device
 
 if TYPE_CHECKING:
     from nearwise.probes.attention import AttentionProbe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Weights = Literal["uniform", "distance", "softmax", "attention"]
 ProbeMetric = Literal["cosine", "l2"]
 METRICS: dict[str, Metric] = {"cosine": "cosine", "l2": "euclidean"}
-SIZES = (1, 5, 10, 20, 50, 100, 200)
+SIZES = (5, 10, 20, 50, 100, 200)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.2, 0.5)
 _JUDGED = 2000  # training rows that choices are made on, where no validation rows are given
 
@@ -29,7 +29,8 @@ class KNNProbe(Probe):
     Parameters
     ----------
     n_neighbors : int or "val", default=20
-        "val" takes the size with the lowest NLL among 1, 5, 10, 20, 50, 100, 200.
+        "val" takes the size with the lowest NLL among 5, 10, 20, 50, 100, 200 (a single vote is
+        sure of itself, and some validation rows too few to show it wrong).
     weights : {"uniform", "distance", "softmax", "attention"}, default="uniform"
         Votes: equal; by the inverse of the distance, as in scikit-learn; by
         ``softmax(-distance / temperature)``, which for "cosine" is DINO's
@@ -63,6 +64,8 @@ class KNNProbe(Probe):
     ['a']
     """
 
+    can_refit = True
+
     def __init__(
         self,
         n_neighbors: int | Literal["val"] = 20,
@@ -82,7 +85,9 @@ class KNNProbe(Probe):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
+    ) -> Self:
         """Remember rows.
 
         Parameters
@@ -92,6 +97,8 @@ class KNNProbe(Probe):
         validation : (array (m, D), array (m,)), optional
             Rows that "val" choices and the attention head are made on; they do not vote. Without
             them, training rows are used, each left out of its own neighbors.
+        refit : bool, default=False
+            Whether validation rows join those that vote, once the choices are made.
 
         Raises
         ------
@@ -115,7 +122,11 @@ class KNNProbe(Probe):
             self._choose(validation)
         self.attention_: AttentionProbe | None = None
         if self.weights == "attention":
-            self._fit_attention(X, y, validation)
+            self._fit_attention(X, y, validation, refit)
+        if refit and validation is not None:
+            rows = joined(rows, self._other_rows(validation))
+            self._keys, self._codes = torch.from_numpy(rows.X), torch.from_numpy(rows.codes)
+            self.index_ = make_probe_index(self._keys, self.metric, self.index, self.device)
         return self
 
     def _check_settings(self) -> None:
@@ -132,7 +143,10 @@ class KNNProbe(Probe):
     def _choose(self, validation: Validation | None) -> None:
         """Set the size and temperature of the lowest NLL, from one search."""
         n = len(self._codes)
-        sizes = [k for k in SIZES if k < n] if self.n_neighbors == "val" else [self.n_neighbors]
+        if self.n_neighbors == "val":
+            sizes = [k for k in SIZES if k < n] or [max(1, n - 1)]
+        else:
+            sizes = [int(self.n_neighbors)]
         temperatures = TEMPERATURES if self.temperature == "val" else (self.temperature,)
         if self.weights != "softmax":
             temperatures = temperatures[:1]
@@ -154,7 +168,7 @@ class KNNProbe(Probe):
         k, t = min(scores, key=lambda pair: scores[pair])
         self.choice_ = {"n_neighbors": k, "temperature": t, "nll": scores[k, t]}
 
-    def _fit_attention(self, X: Any, y: Any, validation: Validation | None) -> None:
+    def _fit_attention(self, X: Any, y: Any, validation: Validation | None, refit: bool) -> None:
         from nearwise.probes.attention import AttentionProbe
 
         self.attention_ = AttentionProbe(
@@ -164,7 +178,7 @@ class KNNProbe(Probe):
             index=self.index,
             device=self.device,
             random_state=self._seed(),
-        ).fit(X, y, validation)
+        ).fit(X, y, validation, refit=refit)
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None
@@ -174,7 +188,7 @@ class KNNProbe(Probe):
         Parameters
         ----------
         X : array of shape (n, D), optional
-            None: the training rows, each without itself.
+            None: the rows that vote, each without itself.
         n_neighbors : int, optional
             Those of the vote by default.
         """
@@ -192,7 +206,7 @@ class KNNProbe(Probe):
         Parameters
         ----------
         X : array of shape (n, D), optional
-            None: the training rows, each without itself (leave-one-out).
+            None: the rows that vote, each without itself (leave-one-out).
         """
         check_is_fitted(self)
         if self.attention_ is not None:

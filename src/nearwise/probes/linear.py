@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from nearwise.probes.base import Probe, Rows, Validation, held_out, mean_nll, resolved_device
+from nearwise.probes.base import (
+    Probe,
+    Rows,
+    Validation,
+    held_out,
+    joined,
+    mean_nll,
+    resolved_device,
+)
 
 GRID = tuple(float(c) for c in np.logspace(-6, 4, 21))
 _WORSE = 3  # penalties in a row that raise the NLL before the search ends
@@ -51,6 +59,8 @@ class LinearProbe(Probe):
         Steps of the solver at the last C.
     """
 
+    can_refit = True
+
     def __init__(
         self,
         C: float | Sequence[float] | Literal["val"] = "val",
@@ -70,7 +80,9 @@ class LinearProbe(Probe):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
+    ) -> Self:
         """Fit.
 
         Parameters
@@ -79,6 +91,8 @@ class LinearProbe(Probe):
         y : array of shape (n,)
         validation : (array (m, D), array (m,)), optional
             Rows to choose C on; they are not fitted on.
+        refit : bool, default=False
+            Whether they are fitted on after all, once C is chosen.
 
         Raises
         ------
@@ -87,17 +101,18 @@ class LinearProbe(Probe):
         """
         grid = self._grid()
         rows = self._training_rows(X, y)
+        judged = None if validation is None else self._other_rows(validation)
         if len(grid) == 1:
             self.choice_: dict[str, Any] = {"C": grid[0]}
+        elif judged is None:
+            self._choose(grid, *held_out(rows, self.validation_fraction, self._seed()))
         else:
-            if validation is None:
-                fitted, judged = held_out(rows, self.validation_fraction, self._seed())
-            else:
-                fitted, judged = rows, self._other_rows(validation)
-            best = self._choose(grid, fitted, judged)
-            if fitted is rows:
+            best = self._choose(grid, rows, judged)
+            if not refit:
                 self.coef_, self.intercept_ = best
                 return self
+        if refit and judged is not None:
+            rows = joined(rows, judged)
         self.coef_, self.intercept_ = self._fit(rows, [self.choice_["C"]])[-1]
         return self
 

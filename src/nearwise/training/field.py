@@ -14,7 +14,7 @@ from torch import Tensor
 from nearwise.data.contexts import Context
 from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.training.engine import train_epochs
-from nearwise.training.field_config import FieldConfig, Objective
+from nearwise.training.field_config import FREE_SETTINGS, FieldConfig, Objective
 from nearwise.training.field_learner import FieldLearner
 from nearwise.training.sampling import count_batches
 
@@ -246,9 +246,7 @@ def _as_floats(pixels: Tensor) -> Tensor:
 
 def _fingerprint(parts: list[Tensor | None], config: FieldConfig) -> str:
     """Hash of images and settings."""
-    # what only says how fast or how often does not decide the result
-    free = {"compile", "compile_mode", "checkpoint_every"}
-    digest = hashlib.sha256(config.model_dump_json(exclude=free).encode())
+    digest = hashlib.sha256(config.model_dump_json(exclude=FREE_SETTINGS).encode())
     for part in parts:
         if part is not None:
             digest.update(str(tuple(part.shape)).encode())

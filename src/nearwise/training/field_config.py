@@ -9,6 +9,8 @@ from nearwise.training.engine_settings import EngineConfig
 from nearwise.training.settings import refuse_unknown
 
 Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
+FREE_SETTINGS = {"compile", "compile_mode", "checkpoint_every"}
+"""They say how fast or how often, and do not decide the result."""
 # what a preset is trained with unless a setting says otherwise
 _RECIPES: dict[str, dict[str, Any]] = {
     "original": {"epochs": 50, "batch_size": 64, "lr": 2e-4},

@@ -130,9 +130,9 @@ class FieldLearner(nn.Module):
         """Pixels (B, n) that a sparse objective shows of some images; None is all."""
         if not self.config.is_sparse:
             return None
-        # a fixed layout is the same in every draw
-        draw = draw if self.config.layout == "per-image" else 0
-        context = Context(self.config.layout, self.config.context, self.seed)
+        if self.config.layout == "fixed":  # in every step and stage, the one that probes show
+            return Context("fixed", self.config.context).indices(self._n_pixels, rows)
+        context = Context("per-image", self.config.context, self.seed)
         return context.indices(self._n_pixels, rows, draw)
 
     def asked(self, rows: Tensor, draw: int) -> Tensor | None:

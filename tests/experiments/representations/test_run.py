@@ -122,15 +122,49 @@ def test_the_original_pixels_are_the_flattened_image(ran, digits):
 
     _, found = ran
     config = study_config("digits-images", SLICE)
-    train, _, test = probe_data(
+    train, held, test = probe_data(
         digits, seed=0, validation=config.validation, test_size=config.test_size,
         limit=config.limit,
     )  # fmt: skip
-    flat = [part.images.reshape(len(part.images), -1) / 255.0 for part in (train, test)]
-    knn = KNeighborsClassifier(20, metric="cosine").fit(flat[0], train.labels)
-    wanted = (knn.predict(flat[1]) == test.labels).mean()
+    flat = [part.images.reshape(len(part.images), -1) / 255.0 for part in (train, held, test)]
     (record,) = found.at(Cell("pixels", "knn", "full"))
+    knn = KNeighborsClassifier(record["choice"]["n_neighbors"], metric="cosine")
+    knn.fit(np.concatenate(flat[:2]), np.concatenate([train.labels, held.labels]))
+    wanted = (knn.predict(flat[2]) == test.labels).mean()
     assert record["accuracy"] == pytest.approx(wanted, abs=1.5 / 80)  # a tie of votes may differ
+
+
+def test_hidden_pixels_are_told_from_black_ones_where_tokens_are_read(digits, tmp_path):
+    tiny = {"d_model": 8, "epochs": 1, "num_heads": 2}
+    config = SLICE | {"probes": ["linear", "transformer"], "transformer": tiny, "protocol": False}
+    found = run_comparison(digits, tmp_path, config=config, arms=["pixels"])
+    (whole,), (part,) = (found.at(Cell("pixels", "transformer", c)) for c in ("full", "0.2"))
+    assert (whole["tokens"], whole["dims"]) == (16, 64)  # patches
+    assert (part["tokens"], part["dims"]) == (13, 13 * (1 + 32))  # color and Fourier features
+    (flat,) = found.at(Cell("pixels", "linear", "0.2"))
+    assert flat["dims"] == 64
+
+
+def test_other_test_rows_are_looked_at_anew(digits, tmp_path):
+    config = SLICE | {"contexts": ["full"], "geometry_rows": 80}
+    rows = []
+    for n_test in (80, 60):
+        found = run_comparison(
+            digits, tmp_path, config=config | {"limit": (160, n_test)}, arms=["pixels"]
+        )
+        rows.append(found.geometry[0]["n"])
+    assert rows == [80, 60]
+
+
+def test_the_command_and_the_study_train_alike():
+    """So that the one finds the fields of the other."""
+    from nearwise.experiments.fields import stage_configs
+
+    study = study_config("digits-images").stages(["sparse", "sparse-nce"])
+    command = stage_configs(["sparse", "sparse-nce"], {"preset": "digits"})
+    assert study == command and [stage.epochs for stage in study] == [30, 10]
+    assert study_config("cifar10").finetune_epochs == 5
+    assert study_config("cifar10", {"preset": "digits"}).finetune_epochs == 10
 
 
 def test_maps_are_the_same_each_time_and_signs_are_fixed():

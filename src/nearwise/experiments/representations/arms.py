@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
+from nearwise.training.field import Objective
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nearwise.data import Dataset
+from nearwise.data import Context, Dataset
 from nearwise.experiments.artifacts import load_json, save_json
 from nearwise.experiments.fields import FieldProgress, FieldRun, run_field
 from nearwise.experiments.measure import command_line, hardware, versions
@@ -21,7 +21,7 @@ from nearwise.experiments.representations.looking import Looker, Told, reconstru
 from nearwise.experiments.representations.records import MAIN, POOLING, PROTOCOL, Comparison
 from nearwise.experiments.representations.settings import StudyConfig, study_config
 from nearwise.nn.field import PerceiverAutoencoder
-from nearwise.probes import Encoder, Patches, RandomInit, TransformerProbe, evaluate
+from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe, evaluate
 from nearwise.probes.base import Probe, resolved_device
 from nearwise.probes.catalog import make_probe
 from nearwise.probes.encoder import as_images, fingerprint_of
@@ -155,7 +155,8 @@ class _Study:
         self.name, self.data, self.config, self.folder = name, data, config, folder
         self.device, self.told = device, told
         self.cache = folder / "features"
-        self.digest = digest_of_part(data.train)
+        self.shape = tuple(as_images(data.train.images[:1]).shape[1:])
+        self.digest = [digest_of_part(data.train), digest_of_part(data.test)]
         self.looker = Looker(data, config, device, self.cache)
 
     def run_seed(
@@ -181,7 +182,7 @@ class _Study:
 
     def train(self, arm: Arm, seed: int) -> FieldRun:
         """Train a field, or find it; a stage that two arms share is trained once."""
-        stages = [self.config.stage(s, finetune=i > 0) for i, s in enumerate(arm.stages)]
+        stages = self.config.stages(arm.stages)
         label = f"seed {seed}, training {arm.title}"
         progress = FieldProgress(
             lambda stage, step, of: self.told(f"{label}: {stage}, step {step} of {of}"),
@@ -201,20 +202,45 @@ class _Study:
         self, arms: Sequence[Arm], fields: Mapping[str, FieldRun], seed: int
     ) -> dict[str, Encoder]:
         """Every encoder of the arms."""
-        channels, height, width = as_images(self.data.train.images[:1]).shape[1:]
-        sizes = self.config.stage("reconstruction", finetune=False).perceiver(
-            (height, width), channels
-        )
+        channels, height, width = self.shape
         made: dict[str, Any] = {}
         for arm in arms:
             if arm.name == PIXELS:
                 made[arm.name] = Patches(self.config.patch, (height, width), channels)
             elif arm.name == RANDOM:
-                fresh: Any = partial(PerceiverAutoencoder, sizes, random_state=seed)
+                fresh: Any = partial(self.untrained, seed)
                 made[arm.name] = RandomInit(fresh, seed)
             else:
                 made[arm.name] = fields[arm.name].model
         return made
+
+    def untrained(self, seed: int) -> PerceiverAutoencoder:
+        """Make the network that the fields of a seed start as."""
+        channels, height, width = self.shape
+        (config,) = self.config.stages(["reconstruction"])
+        return PerceiverAutoencoder(config.perceiver((height, width), channels), random_state=seed)
+
+    def readings(
+        self, name: str, encoder: Encoder, probes: Sequence[str], contexts: Sequence[str], seed: int
+    ) -> list[tuple[Encoder, list[str], list[str]]]:
+        """Say which encoder each probe reads from each context.
+
+        Patches with holes do not tell a hidden pixel from a black one. So where pixels are hidden,
+        probes that read tokens get the original pixels as fields do: as points, with the Fourier
+        features of their places.
+        """
+        deep = [p for p in probes if make_probe(p).reads_tokens]
+        partial_ = [c for c in contexts if Context.parse(c).kind != "full"]
+        if name != PIXELS or not deep or not partial_:
+            return [(encoder, list(probes), list(contexts))]
+        channels, height, width = self.shape
+        points = SparsePoints((height, width), channels, self.untrained(seed).fourier)
+        found = [
+            (encoder, [p for p in probes if p not in deep], list(contexts)),
+            (encoder, deep, [c for c in contexts if c not in partial_]),
+            (points, deep, partial_),
+        ]
+        return [reading for reading in found if reading[1] and reading[2]]
 
     def probe(self, encoders: Mapping[str, Encoder], seed: int) -> list[dict[str, Any]]:
         """Measure all parts of the study."""
@@ -248,12 +274,17 @@ class _Study:
         if not probes:
             return []
         records = []
-        for name, encoder in encoders.items():
+        readings = [
+            (name, *reading)
+            for name, encoder in encoders.items()
+            for reading in self.readings(name, encoder, probes, contexts, seed)
+        ]
+        for name, reader, read, shown in readings:
             records += evaluate(
-                {name: encoder},
+                {name: reader},
                 self.data,
-                probes=self.made(probes, encoder, seed),
-                contexts=contexts,
+                probes=self.made(read, reader, seed),
+                contexts=shown,
                 pools=[pool or arm_of(name).pool],
                 draws=draws,
                 seeds=[seed],

@@ -1,20 +1,19 @@
 """Settings of the study, and what they are for the data sets it is run on."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearwise.data.contexts import Context
-from nearwise.experiments.representations.arms import Objective
-from nearwise.training.field import FieldConfig
+from nearwise.experiments.fields import stage_configs, usual_epochs
+from nearwise.nn.field import PRESETS
+from nearwise.training.field import FieldConfig, Objective
 from nearwise.training.settings import refuse_unknown
 
 _RECIPES: dict[str, dict[str, Any]] = {
-    "digits-images": {"preset": "digits", "epochs": 30, "finetune_epochs": 10, "patch": 2,
-                      "transformer": {"d_model": 64, "epochs": 15, "batch_size": 32, "lr": 2e-3}},
-    "mnist": {"preset": "S64", "epochs": 10, "finetune_epochs": 3, "patch": 4},
-    "cifar10": {"preset": "S64", "epochs": 20, "finetune_epochs": 5, "patch": 4},
-    "cifar100": {"preset": "S64", "epochs": 20, "finetune_epochs": 5, "patch": 4},
+    "digits-images": {"preset": "digits", "patch": 2,
+                      "transformer": {"d_model": 64, "epochs": 15, "batch_size": 32}},
 }  # fmt: skip
 
 
@@ -26,7 +25,8 @@ class StudyConfig(BaseModel):
     preset : str
         Sizes of the neural fields, see `FieldConfig`.
     epochs, finetune_epochs : int
-        Of the first stage and of the second, which every field goes through.
+        Of the first stage and of the second, which every field goes through; default the
+        preset's own.
     field : dict
         Further settings of `FieldConfig`, the same for every field.
     patch : int
@@ -85,7 +85,11 @@ class StudyConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, values: Any) -> Any:
-        return refuse_unknown(values, cls, "study")
+        values = refuse_unknown(values, cls, "study")
+        if isinstance(values, dict) and values.get("preset", "S64") in PRESETS:
+            first, later = usual_epochs(values.get("preset", "S64"))
+            values = {"epochs": first, "finetune_epochs": later, **values}
+        return values
 
     @field_validator("contexts")
     @classmethod
@@ -110,11 +114,10 @@ class StudyConfig(BaseModel):
         )  # fmt: skip
         return tuple(str(Context(kind, self.fraction)) for kind in kinds)
 
-    def stage(self, objective: Objective, *, finetune: bool) -> FieldConfig:
-        """Give the settings of one stage of a field's training."""
-        epochs = self.finetune_epochs if finetune else self.epochs
+    def stages(self, names: Sequence[Objective]) -> list[FieldConfig]:
+        """Give the settings of the stages of a field's training."""
         chosen = {"preset": self.preset, "context": self.fraction, **self.field}
-        return FieldConfig.model_validate({**chosen, "objective": objective, "epochs": epochs})
+        return stage_configs(names, chosen, self.epochs, self.finetune_epochs)
 
 
 def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyConfig:
@@ -123,7 +126,7 @@ def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyCo
     Parameters
     ----------
     dataset : str
-        Name of an image set; others get those of CIFAR-10.
+        Name of an image set.
     changes : dict, optional
 
     Raises
@@ -131,5 +134,5 @@ def study_config(dataset: str, changes: dict[str, Any] | None = None) -> StudyCo
     ValueError
         If a setting is unknown or out of range.
     """
-    recipe = _RECIPES.get(dataset, _RECIPES["cifar10"])
+    recipe = _RECIPES.get(dataset, {})
     return StudyConfig.model_validate({**recipe, **(changes or {})})

@@ -224,7 +224,9 @@ def _fingerprint(settings: VitSettings, data: VitData) -> str:
 
 
 def _refuse_other(folder: Path, settings: VitSettings) -> None:
-    """Refuse a folder that holds a run with other settings, and name the first that differs."""
+    """Refuse a file, and a folder of a run with other settings: the first that differs is named."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file. Give a folder as --output-dir.")
     path = folder / SETTINGS
     if not path.exists():
         return

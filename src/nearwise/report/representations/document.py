@@ -196,7 +196,10 @@ def _how_section(comparison: Comparison) -> Section:
     facts = comparison.facts
     text = (
         "Encoders are frozen and read each image once; probes are fitted on the training part, "
-        "every choice is made on the validation part, and the test part is read once. All fields "
+        "every choice is made on the validation part, and the test part is read once. Rows of the "
+        "validation part then join those that k-NN, attention and linear probes learn from; "
+        "transformers keep their best epoch. Where pixels are hidden, transformers read the "
+        "original pixels as points with Fourier features of their places. All fields "
         "take the same number of steps: finetuning with the contrastive term is compared with as "
         "many further steps without it. Differences are paired over test rows and seeds: the "
         "variance of their means over seeds and over rows both count, and where there is one seed "

@@ -24,7 +24,9 @@ CALIBRATION = (
 COSTS = (
     Measure("tokens", "tokens", 0, None, interval=False),
     Measure("dims", "dims", 0, None, interval=False),
-    Measure("parameters", "encoder parameters", 0, None, interval=False),
+    Measure("parameters", "probe parameters", 0, None, interval=False),
+    Measure("flops", "probe MFLOP/row", 3, None, 1e-6, False),
+    Measure("encoder_parameters", "encoder parameters", 0, None, interval=False),
     Measure("fit_seconds", "fit s", 2, None, interval=False),
     Measure("query_us", "query µs/row", 0, None, interval=False),
 )
@@ -112,7 +114,10 @@ def cost_table(comparison: Comparison, context: str, probe: str) -> Table:
     def find(encoder: str, column: Measure) -> Mean | None:
         return mean_of(comparison.values(Place(encoder, probe, context), column.key))
 
-    caption = "Numbers that a probe reads of an image, and its wall times on the machine below."
+    caption = (
+        "Numbers that a probe reads of an image, what it learned, the operations of a query, and "
+        "its wall times on the machine below."
+    )
     return _grid(f"Cost: {probe}, context {context}", caption, comparison.encoders, COSTS, find)
 
 

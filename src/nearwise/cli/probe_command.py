@@ -39,7 +39,11 @@ def probe(
     ] = "knn,attention,linear",
     pools: Annotated[
         str,
-        typer.Option("--pool", metavar="NAMES", help="mean, max, flatten, flatten-pca, cls."),
+        typer.Option(
+            "--pool",
+            metavar="NAMES",
+            help="mean, max, flatten, flatten-pca, cls. Of single pixels only flatten keeps places.",
+        ),
     ] = "mean",
     contexts: Annotated[
         str,

@@ -42,7 +42,7 @@ def probe(
         typer.Option(
             "--pool",
             metavar="NAMES",
-            help="mean, max, flatten, flatten-pca, cls. Of single pixels only flatten keeps places.",
+            help="mean, max, flatten, flatten-pca, cls. Of pixels only flatten keeps places.",
         ),
     ] = "mean",
     contexts: Annotated[

@@ -1,5 +1,6 @@
 """What all probes share: checks of rows and labels, and the rows that choices are made on."""
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ class Rows(NamedTuple):
     codes: Codes
 
 
-class Probe(ClassifierMixin, BaseEstimator):
+class Probe(ClassifierMixin, BaseEstimator, ABC):
     """Base of the probes: a scikit-learn classifier of frozen features.
 
     Attributes
@@ -101,9 +102,9 @@ class Probe(ClassifierMixin, BaseEstimator):
         named: NDArray[Any] = self.classes_[proba.argmax(axis=1)]
         return named
 
+    @abstractmethod
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
         """Class probabilities, (n, n_classes), in the order of `classes_`."""
-        raise NotImplementedError
 
     def _seed(self) -> int:
         """Draw a seed from `random_state`."""

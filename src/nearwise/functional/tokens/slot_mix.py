@@ -1,13 +1,12 @@
 """Sums over the ranked neighbors of tokens, in which each rank has a matrix of its own."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.implementation import only_plain
 from nearwise.functional.tokens.pairs import gather_tokens
+from nearwise.functional.tokens.slot_gradients import differentiate
 
 
 def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
@@ -74,25 +73,7 @@ def _undo(
     return grad_value.to(value.dtype).view(value.shape), grad_weights, grad_kernel
 
 
-@torch.library.register_fake("nearwise::slot_mix_backward")
-def _(
-    value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    like = (x.new_empty(x.shape) for x in (value, weights, kernel))
-    grad_value, grad_weights, grad_kernel = like
-    return grad_value, grad_weights, grad_kernel
-
-
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-    grad_value, grad_weights, grad_kernel = _undo(*ctx.saved_tensors, grad_output)
-    return grad_value, None, grad_weights, grad_kernel
-
-
-torch.library.register_autograd("nearwise::slot_mix", _gradients, setup_context=_keep_for_backward)
+differentiate("slot_mix", _undo)
 
 
 def _of_rank(value: Tensor, indices: Tensor, k: int) -> Tensor:

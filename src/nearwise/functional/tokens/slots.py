@@ -10,6 +10,7 @@ from nearwise.functional.threads import Threads
 from nearwise.functional.tokens import slot_kernels as kernels
 from nearwise.functional.tokens.implementation import implementation_for
 from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
+from nearwise.functional.tokens.slot_gradients import differentiate
 
 
 def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
@@ -103,25 +104,7 @@ def _undo(
     return grad_value, grad_weights, grad_kernel.sum(0).view(kernel.shape)
 
 
-@torch.library.register_fake("nearwise::slot_sum_backward")
-def _(
-    value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    like = (x.new_empty(x.shape) for x in (value, weights, kernel))
-    grad_value, grad_weights, grad_kernel = like
-    return grad_value, grad_weights, grad_kernel
-
-
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-    grad_value, grad_weights, grad_kernel = _undo(*ctx.saved_tensors, grad_output)
-    return grad_value, None, grad_weights, grad_kernel
-
-
-torch.library.register_autograd("nearwise::slot_sum", _gradients, setup_context=_keep_for_backward)
+differentiate("slot_sum", _undo)
 
 
 def _by_head(x: Tensor) -> Any:

@@ -18,7 +18,7 @@ from reliability import DARK
 from nearwise.data import Context, load_images
 from nearwise.probes.encoder import as_images
 from nearwise.probes.probe_data import probe_data
-from nearwise.report.fields import reconstruction_rows
+from nearwise.report.fields import draw_pictures, reconstruction_rows
 from nearwise.training.field import FieldConfig, reconstruction_errors, train_field
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "neural-field.png"
@@ -78,14 +78,7 @@ def draw_digits(figure: Figure, models: dict, images: torch.Tensor) -> None:
         NAMES["sparse"]: rows["sparse"]["from these"],
     }
     axes = figure.subplots(len(lines), len(images))
-    for line, (label, pictures) in zip(axes, lines.items(), strict=True):
-        for axis, picture in zip(line, pictures, strict=True):
-            axis.imshow(picture, interpolation="nearest")
-            axis.set_xticks([])
-            axis.set_yticks([])
-            for side in axis.spines.values():
-                side.set_visible(False)
-        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+    draw_pictures(axes, lines)
 
 
 if __name__ == "__main__":

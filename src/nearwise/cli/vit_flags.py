@@ -89,6 +89,35 @@ def _opposite(name: str) -> str:
 Run = Callable[[dict[str, Any], set[str], bool], None]
 
 
+def settings_command(
+    name: str, run: Run, settings: type[BaseModel], *, text: str, wrong: Mapping[str, str]
+) -> Any:
+    """Make a command with an option for every setting.
+
+    Parameters
+    ----------
+    name : str
+    run, settings
+        As in `command_of`.
+    text : str
+        Its help.
+    wrong : mapping of str to str
+        Names that never existed, and the right ones.
+    """
+
+    class Command(SettingsCommand):
+        renamed = wrong
+
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command(name, cls=Command, help=text)(command_of(run, settings))
+    return typer.main.get_command(app)
+
+
 def command_of(run: Run, settings: type[BaseModel]) -> Callable[..., None]:
     """Make a function for typer with an option for every setting.
 

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from nearwise.cli.console import progress, say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.parsing import split_list
-from nearwise.cli.vit_flags import SettingsCommand, command_of
+from nearwise.cli.vit_flags import settings_command
 from nearwise.experiments.vit.settings import ATTENTION, MODEL, NEVER_EXISTED, VitSettings
 from nearwise.training.settings import plain_message
 
@@ -163,19 +162,6 @@ def _tell(summaries: Mapping[str, "ModelSummary"], quiet: bool) -> None:
         )
 
 
-class SummaryCommand(SettingsCommand):
-    """The command with the names that the published README made up."""
-
-    renamed = NEVER_EXISTED
-
-
 def summary_command() -> Any:
     """Make the command, with an option for every setting that shapes the model."""
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.command("summary", cls=SummaryCommand, help=HELP)(command_of(_summary, SummarySettings))
-    return typer.main.get_command(app)
+    return settings_command("summary", _summary, SummarySettings, text=HELP, wrong=NEVER_EXISTED)

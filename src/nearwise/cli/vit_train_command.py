@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import INTERRUPTED, reported
-from nearwise.cli.vit_flags import SettingsCommand, command_of
+from nearwise.cli.vit_flags import settings_command
 from nearwise.experiments.vit.settings import NEVER_EXISTED, VitSettings
 from nearwise.training.settings import plain_message
 
@@ -41,12 +41,6 @@ the best one on images kept from training.
 """
 
 
-class TrainCommand(SettingsCommand):
-    """The command with the names that the published README made up."""
-
-    renamed = NEVER_EXISTED
-
-
 @reported
 def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     settings = _checked(values)
@@ -67,14 +61,7 @@ def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
 
 def train_command() -> Any:
     """Make the command, with an option for every setting."""
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode="rich",
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.command("train", cls=TrainCommand, help=HELP)(command_of(_train, VitSettings))
-    return typer.main.get_command(app)
+    return settings_command("train", _train, VitSettings, text=HELP, wrong=NEVER_EXISTED)
 
 
 def _checked(values: dict[str, Any]) -> VitSettings:

@@ -1,6 +1,6 @@
 """Figures of a neural field: how it learned, and what it makes of images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -83,15 +83,20 @@ def draw_reconstructions(
         rows = reconstruction_rows(model, images[:_MOST_SHOWN], fraction)
         n = len(next(iter(rows.values())))
         figure, axes = canvas(0.75 * n + 1.2, 0.78 * len(rows), len(rows), n)
-        for line, (label, pictures) in zip(axes, rows.items(), strict=True):
-            for axis, picture in zip(line, pictures, strict=True):
-                axis.imshow(picture, interpolation="nearest")
-                axis.set_xticks([])
-                axis.set_yticks([])
-                for side in axis.spines.values():
-                    side.set_visible(False)
-            line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+        draw_pictures(axes, rows)
         _write(figure, path)
+
+
+def draw_pictures(axes: Any, rows: Mapping[str, Iterable[Any]]) -> None:
+    """Draw named rows of pictures, each onto its row of `axes`."""
+    for line, (label, pictures) in zip(axes, rows.items(), strict=True):
+        for axis, picture in zip(line, pictures, strict=True):
+            axis.imshow(picture, interpolation="nearest")
+            axis.set_xticks([])
+            axis.set_yticks([])
+            for side in axis.spines.values():
+                side.set_visible(False)
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
 
 
 @torch.no_grad()

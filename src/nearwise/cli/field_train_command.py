@@ -99,8 +99,8 @@ def train(
       nearwise field train --objective sparse --control --out runs/fields
       nearwise field train -d cifar10 --device cuda --set precision=bfloat16 -o runs/cifar10
     """
-    from nearwise.experiments.devices import choose_device
     from nearwise.experiments.fields import run_field
+    from nearwise.functional.devices import choose_device
 
     data = _load(dataset, limit, data_root, seed=0)
     size = min(data.train.images.shape[1:3])

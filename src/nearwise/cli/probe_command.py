@@ -88,8 +88,8 @@ def probe(
       nearwise probe features.npz cifar10 --probes knn,attention,linear
       nearwise probe mymodels:encoder images/ --probes knn,transformer --context full,0.2
     """
+    from nearwise.functional.devices import choose_device
     from nearwise.probes import evaluate, paired_differences
-    from nearwise.probes.base import resolved_device
     from nearwise.probes.catalog import check_probe_names
 
     names = split_list(probes)
@@ -110,7 +110,7 @@ def probe(
             draws=range(draws),
             seeds=parse_seeds(seeds),
             batch_size=batch_size,
-            device=str(resolved_device(device)),
+            device=str(choose_device(device)),
             views=views,
             folder=out,
             progress=lambda what, done, total: told(f"{what} ({done} of {total} done)"),

@@ -20,9 +20,10 @@ from nearwise.experiments.representations.kept import right_rows, save_compariso
 from nearwise.experiments.representations.looking import Looker, Told, reconstructed
 from nearwise.experiments.representations.records import MAIN, POOLING, PROTOCOL, Comparison
 from nearwise.experiments.representations.settings import StudyConfig, study_config
+from nearwise.functional.devices import choose_device
 from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe, evaluate
-from nearwise.probes.base import Probe, resolved_device
+from nearwise.probes.base import Probe
 from nearwise.probes.catalog import make_probe
 from nearwise.probes.encoder import as_images, fingerprint_of
 from nearwise.probes.probe_data import ProbeData, digest_of_part, probe_data
@@ -106,7 +107,7 @@ def run_comparison(
         limit=settings.limit,
     )
     study = _Study(
-        dataset.name, data, settings, Path(folder), str(resolved_device(device)), told or _quiet
+        dataset.name, data, settings, Path(folder), str(choose_device(device)), told or _quiet
     )
     started, worked = time.perf_counter(), time.process_time()
     found = _Found()

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from nearwise.experiments.devices import choose_device
 from nearwise.experiments.vit.data import VitData, load_vit_data
 from nearwise.experiments.vit.model import build_vit
 from nearwise.experiments.vit.outputs import load_model
 from nearwise.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.experiments.vit.settings import HOW, OF_DATA, VitSettings
+from nearwise.functional.devices import choose_device
 from nearwise.metrics import evaluate_probabilities
 from nearwise.training.classify import PixelScale, SupervisedImages
 from nearwise.training.image_rows import ImageRows

@@ -212,7 +212,7 @@ def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
 
 
 def _draw(run: "FieldRun", data: "ProbeData", config: "FieldConfig") -> list[str]:
-    from nearwise.probes.encoder import as_images
+    from nearwise.data.images.pixels import as_images
     from nearwise.report.fields import draw_curve, draw_reconstructions
 
     paths = (run.folder / "curve.png", run.folder / "reconstructions.png")

@@ -15,10 +15,11 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 from nearwise.data.contexts import Context
+from nearwise.data.images.pixels import as_images
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import check_probe_names, make_probe
 from nearwise.probes.cost import probe_flops, probe_parameters
-from nearwise.probes.encoder import Encoder, as_images, fingerprint_of
+from nearwise.probes.encoder import Encoder, fingerprint_of
 from nearwise.probes.features import FeatureSet, FeatureType, Precision, extract_features
 from nearwise.probes.pooling import POOLS
 from nearwise.probes.probe_data import LabeledImages, ProbeData, as_probe_data, digest_of_part

@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from nearwise.data.contexts import Context
-from nearwise.probes.encoder import Encoder, as_images, as_unit_floats, checked_tokens
+from nearwise.data.images.pixels import as_images, as_unit_floats
+from nearwise.functional.devices import choose_device
+from nearwise.probes.encoder import Encoder, checked_tokens
 from nearwise.probes.feature_cache import FeatureShards
 from nearwise.probes.pooling import POOLS, Pool, pool_tokens
 from nearwise.probes.views import changed_views
@@ -180,7 +182,7 @@ def extract_features(
             )
     _check_options(encoder, pool, dtype, precision, batch_size, views)
     seen = Context.parse(context) if isinstance(context, str) else context or Context()
-    job = _Job(encoder, x, numbers, pool, seen, draw, batch_size, torch.device(device), dtype)
+    job = _Job(encoder, x, numbers, pool, seen, draw, batch_size, choose_device(device), dtype)
     job.precision, job.augmentation, job.seed = precision, augmentation, seed
     shards = FeatureShards.of(cache, job.named(views))
     with _placed(encoder, job.device):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nearwise.data import Context, Dataset
+from nearwise.data.images.pixels import as_images
 from nearwise.experiments.artifacts import load_json, save_json
 from nearwise.experiments.fields import FieldProgress, FieldRun, run_field
 from nearwise.experiments.measure import command_line, hardware, versions
@@ -25,7 +26,7 @@ from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe, evaluate
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import make_probe
-from nearwise.probes.encoder import as_images, fingerprint_of
+from nearwise.probes.encoder import fingerprint_of
 from nearwise.probes.probe_data import ProbeData, digest_of_part, probe_data
 
 LIGHT = ("knn", "linear")

@@ -83,6 +83,19 @@ def test_a_classifier_fitted_on_images_is_an_encoder(nearwise, tmp_path):
     assert record["dims"] == 9 and record["encoder_parameters"] > 10_000
 
 
+def test_a_vision_transformer_that_was_trained_is_an_encoder(nearwise, tmp_path):
+    run = tmp_path / "run"
+    model = ("--patch-size", "4", "--num-layers", "1", "--num-heads", "2", "--d-hidden", "8")
+    size = ("--d-mlp", "8", "--resize", "0", "--train-limit", "100", "--test-limit", "20")
+    how = ("--dataset", "digits", "--num-epochs", "1", "--output-dir", run, "--device", "cpu")
+    trained = nearwise("vit", "train", *model, *size, *how)
+    assert trained.exit_code == 0, trained.err
+    done = nearwise("probe", run, *DIGITS, "-p", "knn", "--pool", "cls,mean", "-o", tmp_path / "o")
+    assert done.exit_code == 0, done.err
+    records = map(json.loads, (tmp_path / "o" / "records.jsonl").read_text().splitlines())
+    assert [(r["pool"], r["dims"], r["tokens"]) for r in records] == [("cls", 8, 5), ("mean", 8, 5)]
+
+
 def test_rows_that_are_not_finite_are_named_as_in_the_file(nearwise, tmp_path):
     X = load_digits().data.copy()
     X[7, 3] = np.nan

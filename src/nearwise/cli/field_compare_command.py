@@ -158,9 +158,10 @@ def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
         name, sign, encoder = text.partition("=")
         if not sign or not name or not encoder:
             raise ValueError(f"--also {text!r} is no NAME=ENCODER. Write --also dino=DIR.")
-        from nearwise.probes import StoredFeatures, load_encoder
+        from nearwise.experiments.encoders import open_encoder
+        from nearwise.probes import StoredFeatures
 
-        made = load_encoder(encoder, (height, width), channels)
+        made = open_encoder(encoder, (height, width), channels)
         if isinstance(made, StoredFeatures):
             raise ValueError(
                 f"--also {text!r} names features, which cannot be seen from other contexts. "

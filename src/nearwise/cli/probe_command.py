@@ -150,7 +150,8 @@ def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
 def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
     import numpy as np
 
-    from nearwise.probes import StoredFeatures, load_encoder
+    from nearwise.experiments.encoders import open_encoder
+    from nearwise.probes import StoredFeatures
 
     if loaded.kind == "embeddings":
         if text != "features":
@@ -160,14 +161,8 @@ def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
         return StoredFeatures(np.asarray(loaded.X))
     if text == "features":
         raise ValueError(f"{loaded.name} holds images; name an encoder for them.")
-    if (Path(text) / "manifest.json").is_file():
-        from nearwise.cli.models import open_model
-        from nearwise.estimators.images import image_embedders
-        from nearwise.probes import EmbedderEncoder
-
-        return EmbedderEncoder(image_embedders(open_model(Path(text)))[0])
     height, width, channels = np.asarray(loaded.X).shape[1:]
-    made = load_encoder(text, (height, width), channels)
+    made = open_encoder(text, (height, width), channels)
     if isinstance(made, StoredFeatures) and len(made.X) != len(loaded):
         raise ValueError(
             f"{text} holds features of {len(made.X):,} rows and {loaded.name} has {len(loaded):,}. "

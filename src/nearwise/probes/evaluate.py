@@ -1,6 +1,5 @@
 """evaluate: every encoder under every probe, records written as they finish."""
 
-import hashlib
 import json
 import os
 import time
@@ -23,7 +22,7 @@ from nearwise.probes.encoder import Encoder, fingerprint_of
 from nearwise.probes.features import FeatureSet, FeatureType, Precision, extract_features
 from nearwise.probes.pooling import POOLS
 from nearwise.probes.probe_data import LabeledImages, ProbeData, as_probe_data, digest_of_part
-from nearwise.probes.records import Record, RecordFile, measure
+from nearwise.probes.records import Record, RecordFile, hashed, measure, source_of
 from nearwise.probes.stored import StoredFeatures
 
 TOKENS = "tokens"
@@ -68,6 +67,7 @@ def evaluate(
     views: int = 1,
     refit: bool = True,
     folder: str | os.PathLike[str] | None = None,
+    shared: bool = False,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> list[Record]:
@@ -103,7 +103,12 @@ def evaluate(
         Whether k-NN, attention and linear probes learn from the validation rows too, once k, heads
         and C are chosen. Networks keep their best epoch and are not trained again.
     folder : path, optional
-        Where records are kept as they finish. What is there is not measured again.
+        Where records are kept as they finish. What is there is not measured again. It may hold
+        other encoders, probes, pools, contexts, draws and seeds of the same rows and settings.
+    shared : bool, default=False
+        Let the folder hold anything else too: other rows, `views`, `refit`, `dtype` or
+        `precision`, and other weights or probes under the same name. Then `read_records` mixes
+        them, and only what `evaluate` returns is of one kind.
     cache : path, optional
         Where features are kept; default ``folder/features``.
     progress : callable (what, done, all), optional
@@ -115,12 +120,14 @@ def evaluate(
         encoder, probe, pool, context, draw, seed, n, n_train (rows learned from), n_classes, the
         measures of `nearwise.probes.records.measure`, tokens, dims (of a row the probe reads),
         parameters and flops (of the probe and of a query), encoder_parameters, fit_seconds,
-        query_us (a test row), choice, data, key.
+        query_us (a test row), choice, data (hash of the test rows), source (hashes of the
+        encoder, the probe, and of rows and settings), key.
 
     Raises
     ------
     ValueError
-        If a name is not known, the parts do not fit, or features are NaN or of the wrong shape.
+        If a name is not known, the parts do not fit, features are NaN or of the wrong shape, or
+        the folder holds records that these would be mixed up with.
     """
     named = _probe_makers(probes)
     parts = as_probe_data(data)
@@ -131,12 +138,22 @@ def evaluate(
     digests = [digest_of_part(part) for part in parts]
     options = {"dtype": dtype, "precision": precision, "device": device, "batch_size": batch_size}
     prints = {name: _fingerprint(encoder, parts) for name, encoder in encoders.items()}
+    conditions = [digests, dtype, precision, views, refit]
+    sources = {
+        "encoder": {name: hashed(text) for name, text in prints.items()},
+        "probe": {name: hashed(_described(make(0, device, {}))) for name, make in named.items()},
+        "rows": hashed(json.dumps(conditions)),
+    }
+    keys = []
+    for cell in cells:
+        probe_text = _described(named[cell.probe](cell.seed, device, {}))
+        keys.append(_key(cell, prints[cell.encoder], probe_text, digests, options, (views, refit)))
+    if not shared:
+        kept.refuse_others(sources, keys)
     features: tuple[Any, Parts] | None = None
     records = []
-    for done, cell in enumerate(cells):
+    for done, (cell, key) in enumerate(zip(cells, keys, strict=True)):
         place = (cell.encoder, cell.pool, cell.context, cell.draw)
-        probe_text = _described(named[cell.probe](cell.seed, device, {}))
-        key = _key(cell, prints[cell.encoder], probe_text, digests, options, (views, refit))
         if key in kept.found:
             records.append(kept.found[key])
             continue
@@ -147,6 +164,7 @@ def evaluate(
             features = place, _features(encoders[cell.encoder], parts, cell, options, views, cache)
         probe = named[cell.probe](cell.seed, device, features[1].train.meta)
         record = _measured(probe, features[1], cell, digests[2], refit)
+        record["source"] = source_of(record, sources)
         record["key"] = key
         kept.add(record)
         records.append(kept.found[key])
@@ -235,8 +253,7 @@ def _key(
     seen = [cell.encoder, cell.probe, cell.pool, str(cell.context), cell.draw, cell.seed]
     batch = options["batch_size"] if cell.context.kind == "per-batch" else None
     decides = [seen, fingerprint, probe, digests, options["dtype"], options["precision"]]
-    text = json.dumps([*decides, more, batch])
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return hashed(json.dumps([*decides, more, batch]), 24)
 
 
 def _features(

@@ -32,6 +32,7 @@ from nearwise.probes.probe_data import ProbeData, digest_of_part, probe_data
 LIGHT = ("knn", "linear")
 """Probes of the comparisons of protocols and of pooling."""
 TRANSFORMER = "transformer"
+_OF_ROWS = ("row_nll",)  # long, and read by nothing here
 TRAINED = ("attention", TRANSFORMER)
 """Probes that are trained at length; they get `heavy_draws`."""
 
@@ -294,12 +295,14 @@ class _Study:
                 device=self.device,
                 precision=self.config.precision,
                 folder=self.folder / "probes",
+                shared=True,  # by the seeds of the fields, which have one name
                 cache=self.cache,
                 progress=lambda what, done, of: self.told(
                     f"seed {seed}, probing {what} ({part}, {done} of {of})"
                 ),
             )
-        return [{**r, "part": part, "seed": seed} for r in records]
+        told = [{k: v for k, v in r.items() if k not in _OF_ROWS} for r in records]
+        return [{**r, "part": part, "seed": seed} for r in told]
 
     def made(
         self, names: Sequence[str], encoder: Encoder, seed: int

@@ -77,6 +77,11 @@ def test_what_was_not_measured_is_said_so():
     found = {h.name: h for h in judge_all(Comparison(without, some.right))}
     assert found["H1, full"].verdict == "not measured"
     assert found["the question, full"].verdict == "not shown"  # the linear probe is there
+    assert found["H1, full"].words.endswith("under knn and transformer.")
+    pixels = [r for r in some.records if r["encoder"] == "pixels"]
+    for hypothesis in judge_all(Comparison(pixels, some.right)):
+        assert hypothesis.verdict == "not measured"
+        assert hypothesis.words.startswith("It takes ") and hypothesis.words.endswith(".")
 
 
 def test_differences_pair_the_seeds_that_both_have():

@@ -13,6 +13,15 @@ UP, DOWN, NONE, MIXED, MISSING = (
 RECONSTRUCTION = {"full": "full+nce", "sparse": "sparse+nce"}
 CHALLENGERS = ("sparse", "full+nce", "sparse+nce")
 TRAINED = ("linear", "transformer")
+NEEDS = {
+    "question": "It takes the full baseline and a sparse or contrastive field, under knn and under "
+    "linear or transformer.",
+    "H1": "It takes a field with the contrastive term and the one without it (full and full+nce, "
+    "or sparse and sparse+nce), under knn and transformer.",
+    "H2": "It takes the fields sparse and full.",
+    "H3": "It takes the field full or sparse, under knn, attention and linear.",
+}
+"""What a verdict is computed from, said where it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,7 @@ def _question_mark(
 
 def _question_words(comparison: Comparison, context: str, marks: Sequence[Verdict]) -> str:
     if not marks:
-        return "The fields or probes that this needs were not measured."
+        return NEEDS["question"]
     parts = []
     for probe in ("knn", *_present_probes(comparison, TRAINED)):
         leads = {
@@ -166,7 +175,7 @@ def contrastive_neighbors(comparison: Comparison, context: str) -> Hypothesis:
         f"H1, {_seen(context)}: fields with the contrastive term beat reconstruction alone on k-NN "
         "but not on the transformer probe (equal steps)."
     )
-    words = "Not measured." if not marks else _evidence_words(evidence)
+    words = _evidence_words(evidence) if marks else NEEDS["H1"]
     return Hypothesis(f"H1, {context}", claim, _pooled(marks), evidence, words)
 
 
@@ -179,7 +188,7 @@ def sparse_wins_when_sparse(comparison: Comparison, context: str) -> Hypothesis:
             evidence.append(Evidence(f"sparse minus full, {probe}", found))
             marks.append({"higher": UP, "lower": DOWN, "none": NONE}[found.verdict])
     claim = f"H2, {_seen(context)}: the field trained on sparse contexts beats the full baseline."
-    words = "Not measured." if not marks else _evidence_words(evidence)
+    words = _evidence_words(evidence) if marks else NEEDS["H2"]
     return Hypothesis(f"H2, {context}", claim, _pooled(marks), evidence, words)
 
 
@@ -205,7 +214,7 @@ def attention_closes_gap(comparison: Comparison, context: str) -> Hypothesis:
         f"H3, {_seen(context)}: attention over neighbors closes part of the gap from k-NN to the "
         "linear probe on reconstruction features."
     )
-    words = "Not measured." if not marks else f"{_sentence('; '.join(shares))}."
+    words = f"{_sentence('; '.join(shares))}." if marks else NEEDS["H3"]
     return Hypothesis(f"H3, {context}", claim, _pooled(marks), evidence, words)
 
 

@@ -279,6 +279,19 @@ def test_what_is_not_known_is_refused(data, options, message):
         evaluate({"pixels": Pixels((8, 8), 1)}, data, **options)
 
 
+@pytest.mark.parametrize(
+    ("encoder", "options", "message"),
+    [
+        (Pixels((8, 8), 1), {"contexts": ["full", "0.001"]}, "0.001 of 64 points leaves no point"),
+        (Pixels((8, 8), 1), {"pools": ["mean", "cls"]}, "Pixels has no token of the whole image"),
+        (StoredFeatures(np.zeros((1797, 2))), {"contexts": ["full", "0.2"]}, "cannot be made from"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_measured(data, encoder, options, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate({"it": encoder}, data, progress=lambda *step: pytest.fail("began"), **options)
+
+
 def test_parts_must_fit():
     x = np.zeros((4, 8, 8, 1), np.uint8)
     with pytest.raises(ValueError, match="data has 2 parts"):

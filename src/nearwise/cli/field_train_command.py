@@ -10,7 +10,7 @@ import typer
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import change_settings
+from nearwise.cli.parsing import change_settings, image_set_name
 
 if TYPE_CHECKING:
     from nearwise.experiments.fields import FieldProgress, FieldRun
@@ -37,9 +37,9 @@ def train(
             "--dataset",
             "-d",
             metavar="DATA",
-            help="digits-images, mnist, cifar10, cifar100, or a folder of class folders.",
+            help="digits, mnist, cifar10, cifar100, or a folder of class folders.",
         ),
-    ] = "digits-images",
+    ] = "digits",
     preset: Annotated[
         Literal["auto", "original", "S", "S64", "digits"],
         typer.Option(help="Sizes of the model; auto: digits up to 10 pixels, else S64."),
@@ -102,6 +102,7 @@ def train(
     from nearwise.experiments.fields import run_field
     from nearwise.functional.devices import choose_device
 
+    dataset = image_set_name(dataset)
     data = _load(dataset, limit, data_root, seed=0)
     size = min(data.train.images.shape[1:3])
     chosen = preset if preset != "auto" else ("digits" if size <= _SMALL_IMAGE else "S64")

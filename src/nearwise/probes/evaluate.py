@@ -19,7 +19,13 @@ from nearwise.probes.base import Probe
 from nearwise.probes.catalog import check_probe_names, make_probe
 from nearwise.probes.cost import probe_flops, probe_parameters
 from nearwise.probes.encoder import Encoder, fingerprint_of
-from nearwise.probes.features import FeatureSet, FeatureType, Precision, extract_features
+from nearwise.probes.features import (
+    FeatureSet,
+    FeatureType,
+    Precision,
+    extract_features,
+    refuse_cls,
+)
 from nearwise.probes.pooling import POOLS
 from nearwise.probes.probe_data import LabeledImages, ProbeData, as_probe_data, digest_of_part
 from nearwise.probes.records import Record, RecordFile, hashed, measure, source_of
@@ -131,7 +137,9 @@ def evaluate(
     """
     named = _probe_makers(probes)
     parts = as_probe_data(data)
-    cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device))
+    shape = np.shape(parts.train.images)
+    n_points = None if len(shape) < 3 else as_images(parts.train.images[:1])[0, 0].numel()
+    cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device, n_points))
     kept = RecordFile(folder)
     if cache is None and folder is not None:
         cache = Path(folder) / "features"
@@ -205,6 +213,7 @@ def _cells(
     draws: Sequence[int],
     seeds: Sequence[int],
     device: str,
+    n_points: int | None,
 ) -> Iterator[Cell]:
     """All records to be, those that share features after one another."""
     for pool in pools:
@@ -216,9 +225,18 @@ def _cells(
     for encoder, of in encoders.items():
         for given in contexts:
             context = Context.parse(given) if isinstance(given, str) else given
+            if isinstance(of, StoredFeatures) and context.kind != "full":
+                raise ValueError(
+                    f"The features of {encoder!r} are stored and cannot be made from the context "
+                    f"{context}. Leave other contexts out."
+                )
+            if n_points is not None:
+                context.n_shown(n_points)  # raises where it leaves none
             for draw in draws if context.kind != "full" else draws[:1]:
                 groups = [*pools, TOKENS] if not isinstance(of, StoredFeatures) else ["stored"]
                 for pool in groups:
+                    if pool != "stored":
+                        refuse_cls(of, pool)
                     for probe in probes:
                         if pool == "stored" and reads[probe]:
                             raise ValueError(
@@ -265,11 +283,6 @@ def _features(
     cache: str | os.PathLike[str] | None,
 ) -> Parts:
     if isinstance(encoder, StoredFeatures):
-        if cell.context.kind != "full":
-            raise ValueError(
-                f"The features of {cell.encoder!r} are stored and cannot be made from the context "
-                f"{cell.context}. Leave other contexts out."
-            )
         return Parts(*(encoder.take(part.rows, part.labels) for part in parts))
     pool = {TOKENS: None, PCA_POOL: "flatten"}.get(cell.pool, cell.pool)
 

@@ -288,15 +288,20 @@ def count_parameters(encoder: Encoder) -> int:
     return sum(p.numel() for p in getattr(encoder, "parameters", lambda: [])())
 
 
+def refuse_cls(encoder: Encoder, pool: str | None) -> None:
+    """Refuse the pool "cls" where no token stands for the whole image."""
+    if pool == "cls" and not getattr(encoder, "has_cls", False):
+        raise ValueError(
+            f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean".'
+        )
+
+
 def _check_options(
     encoder: Encoder, pool: Pool | None, dtype: str, precision: str, batch_size: int, views: int
 ) -> None:
     if pool is not None and pool not in POOLS:
         raise ValueError(f"pool={pool!r} is not known. Use one of {', '.join(POOLS)}, or None.")
-    if pool == "cls" and not getattr(encoder, "has_cls", False):
-        raise ValueError(
-            f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean".'
-        )
+    refuse_cls(encoder, pool)
     if dtype not in _DTYPES or precision not in get_args(Precision):
         raise ValueError(
             f"dtype={dtype!r} must be float32 or float16 and precision={precision!r} float32 or "

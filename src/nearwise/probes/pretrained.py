@@ -203,9 +203,14 @@ def load_encoder(
         return Pixels(image_size, channels)
     if text == "points":
         return SparsePoints(image_size, channels)
-    if kind == "patches" and rest.isdecimal():
+    if kind == "patches" and not rest.isidentifier():  # else a module of that name is meant
+        if not rest.isdecimal():
+            raise ValueError(f"Encoder {text!r} names no size. Write patches:4.")
         return Patches(int(rest), image_size, channels)
-    if kind == "random" and rest in PRESETS:
+    if kind == "random":
+        if rest not in PRESETS:
+            known = ", ".join(PRESETS)
+            raise ValueError(f"Encoder {text!r} names none of the presets {known}.")
         return RandomInit(_field_maker(rest, image_size, channels), seed)
     if kind == "hf":
         return TransformersEncoder(rest)

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from nearwise.experiments.representations import Cell, Comparison
+from nearwise.experiments.representations.kept import right_rows
 from nearwise.report.representations import judge_all
+from nearwise.report.representations.findings import sparse_wins_when_sparse
+from nearwise.report.representations.tables import context_words
 from tests.report.representations.cases import comparison, flat
 
 
@@ -69,6 +72,19 @@ def test_h3_without_a_gap_claims_nothing():
     rates = flat() | {(a, "attention"): 0.8 for a in ("full", "sparse")}
     found = {h.name: h for h in judge_all(comparison(rates))}["H3, full"]
     assert found.verdict == "not shown" and "no gap to close" in found.words
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [("full", "full"), ("0.2", "20 %, per image"), ("0.05:fixed", "5 %, one layout"),
+     ("0.2:batch@3", "20 %, per batch, seed 3"), ("full@2", "full")],
+)  # fmt: skip
+def test_every_context_has_its_words(context, words):
+    assert context_words(context) == words
+    claim = sparse_wins_when_sparse(Comparison([], right_rows), context).claim
+    assert (
+        "whole image seen" in claim or f"a share of {float(words.split()[0]) / 100:g} of" in claim
+    )
 
 
 def test_what_was_not_measured_is_said_so():

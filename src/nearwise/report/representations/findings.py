@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearwise.data import Context
 from nearwise.experiments.representations import Cell, Comparison
 from nearwise.metrics import PairedDifference
 
@@ -271,9 +272,10 @@ def _unique(evidence: Sequence[Evidence]) -> list[Evidence]:
 
 
 def _seen(context: str) -> str:
-    if context == "full":
+    seen = Context.parse(context)
+    if seen.kind == "full":
         return "the whole image seen"
-    return f"a share of {context.split(':')[0]} of the pixels seen"
+    return f"a share of {seen.fraction:g} of the pixels seen"
 
 
 def _listed(names: Sequence[str]) -> str:

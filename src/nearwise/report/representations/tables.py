@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.data import Context
 from nearwise.experiments.representations import Cell as Place
 from nearwise.experiments.representations import Comparison, arm_of
 from nearwise.experiments.representations.records import MAIN, POOLING, PROTOCOL
@@ -259,11 +260,12 @@ def verdict_table(hypotheses: Sequence[Hypothesis]) -> Table:
 
 def context_words(context: str) -> str:
     """Write a context as a heading, such as "20 %, one layout"."""
-    number, _, kind = context.partition(":")
-    if number == "full":
+    seen = Context.parse(context)
+    if seen.kind == "full":
         return "full"
-    kinds = {"": "per image", "fixed": "one layout", "batch": "per batch"}
-    return f"{100 * float(number):g} %, {kinds.get(kind, kind)}"
+    kinds = {"per-image": "per image", "fixed": "one layout", "per-batch": "per batch"}
+    seed = f", seed {seen.seed}" if seen.seed else ""
+    return f"{100 * seen.fraction:g} %, {kinds[seen.kind]}{seed}"
 
 
 def _grid(

@@ -97,7 +97,7 @@ def test_what_was_not_measured_is_said_so():
     pixels = [r for r in some.records if r["encoder"] == "pixels"]
     for hypothesis in judge_all(Comparison(pixels, some.right)):
         assert hypothesis.verdict == "not measured"
-        assert hypothesis.words.startswith("It takes ") and hypothesis.words.endswith(".")
+        assert hypothesis.words.startswith("Needs ") and hypothesis.words.endswith(".")
 
 
 def test_differences_pair_the_seeds_that_both_have():

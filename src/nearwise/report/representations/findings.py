@@ -15,12 +15,12 @@ RECONSTRUCTION = {"full": "full+nce", "sparse": "sparse+nce"}
 CHALLENGERS = ("sparse", "full+nce", "sparse+nce")
 TRAINED = ("linear", "transformer")
 NEEDS = {
-    "question": "It takes the full baseline and a sparse or contrastive field, under knn and under "
+    "question": "Needs the full baseline and a sparse or contrastive field, under knn and under "
     "linear or transformer.",
-    "H1": "It takes a field with the contrastive term and the one without it (full and full+nce, "
+    "H1": "Needs a field with the contrastive term and the one without it (full and full+nce, "
     "or sparse and sparse+nce), under knn and transformer.",
-    "H2": "It takes the fields sparse and full.",
-    "H3": "It takes the field full or sparse, under knn, attention and linear.",
+    "H2": "Needs the fields sparse and full.",
+    "H3": "Needs the field full or sparse, under knn, attention and linear.",
 }
 """What a verdict is computed from, said where it was not measured."""
 
@@ -150,8 +150,8 @@ def _who_leads(leads: dict[str, PairedDifference]) -> str:
     if below:
         texts.append(f"favors the full baseline over {_listed(below)}")
     if even:
-        texts.append(f"shows no difference between it and {_listed(even)}")
-    return ", ".join(texts) or "was not measured"
+        texts.append(f"shows no difference between the full baseline and {_listed(even)}")
+    return _listed(texts) if texts else "was not measured"
 
 
 def contrastive_neighbors(comparison: Comparison, context: str) -> Hypothesis:

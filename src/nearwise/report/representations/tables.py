@@ -64,7 +64,7 @@ def accuracy_table(comparison: Comparison, context: str) -> Table:
         return mean_of(comparison.values(Place(encoder, column.key, context)))
 
     caption = (
-        f"Test accuracy, {_over(comparison, context)}. The best of a column is bold, whether or "
+        f"Test accuracy. {_over(comparison, context)}. The best of a column is bold, whether or "
         "not the difference is more than chance."
     )
     return _grid(f"Encoder x probe, context {context}", caption, comparison.encoders, columns, find)
@@ -133,7 +133,7 @@ def geometry_table(comparison: Comparison, context: str) -> Table | None:
 
     n = max(int(r["n"]) for r in rows)
     caption = (
-        f"Of pooled features of {n:,} test rows, cosine neighbors, {_over(comparison, context)}. "
+        f"Of pooled features of {n:,} test rows, cosine neighbors. {_over(comparison, context)}. "
         "View alignment: mean squared distance between the directions of one image from two draws "
         "of the context."
     )
@@ -158,7 +158,7 @@ def likeness_table(comparison: Comparison, context: str, key: str) -> Table | No
     titles = {"cka": "Likeness (debiased linear CKA)", "overlap": "Shared neighbors of 20"}
     table = Table(
         f"{titles[key]}, context {context}",
-        f"Between encoders, on the same test rows, {_over(comparison, context)}.",
+        f"Between encoders, on the same test rows. {_over(comparison, context)}.",
         ["encoder", *(arm_of(n).title for n in names)],
     )
     for first in names:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from reliability import DARK
 
 from nearwise.data import Context, load_images
-from nearwise.probes.encoder import as_images
+from nearwise.data.images.pixels import as_images
 from nearwise.probes.probe_data import probe_data
 from nearwise.report.fields import draw_pictures, reconstruction_rows
 from nearwise.training.field import FieldConfig, reconstruction_errors, train_field

@@ -66,6 +66,12 @@ def test_a_mistake_is_told_in_a_line(nearwise, tmp_path, options, said):
     assert said in done.err and "Traceback" not in done.err
 
 
+def test_digits_mean_their_images_as_in_the_comparison(nearwise, tmp_path):
+    done = nearwise("field", "train", "-d", "digits", "-o", tmp_path, *TINY)
+    assert done.exit_code == 0, done.err
+    assert len(find_models(tmp_path, {"dataset": "digits-images"})) == 1
+
+
 def test_the_help_shows_how(nearwise):
     done = nearwise("field", "train", "--help")
     assert "nearwise field train --objective sparse-nce" in done.out

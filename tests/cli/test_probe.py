@@ -17,15 +17,30 @@ def test_probes_are_measured_compared_and_kept(nearwise, tmp_path):
     command = ("probe", "pixels,patches:4", *DIGITS, "-p", "knn,linear", "--pool", "flatten")
     done = nearwise(*command, "--out", tmp_path)
     assert done.exit_code == 0, done.err
-    assert "patches:4" in done.out and "linear - knn =" in done.out
+    assert "patches:4" in done.out and "linear - knn =" in done.out and "; NLL " in done.out
     records = (tmp_path / "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["probe"] for line in records] == ["knn", "linear"] * 2
     assert (tmp_path / "probes.png").stat().st_size > 5000
     told = json.loads((tmp_path / "differences.json").read_text())
     assert len(told["differences"]) == 2 and told["run"]["versions"]
+    assert {"difference", "low", "high", "verdict"} == set(told["differences"][0]["nll"])
     again = nearwise(*command, "--out", tmp_path)
     assert again.out == done.out
     assert (tmp_path / "records.jsonl").read_text().splitlines() == records
+
+
+def test_a_folder_is_of_one_data_set_and_takes_more_encoders(nearwise, tmp_path):
+    more = ("-p", "knn,linear", "--pool", "flatten", "-q", "--out", tmp_path)
+    assert nearwise("probe", "pixels", *DIGITS, *more).exit_code == 0
+    joined = nearwise("probe", "patches:4", *DIGITS, *more)
+    assert joined.exit_code == 0, joined.err
+    assert "pixels" not in joined.out  # what was asked for is shown, all that is there is kept
+    told = json.loads((tmp_path / "differences.json").read_text())["differences"]
+    assert [row["encoder"] for row in told] == ["pixels", "patches:4"]
+    before = (tmp_path / "records.jsonl").read_text()
+    refused = nearwise("probe", "pixels", "digits-images", "--limit", "200,150", *more)
+    assert refused.exit_code == 2 and "holds records of other rows" in refused.err
+    assert (tmp_path / "records.jsonl").read_text() == before
 
 
 def test_a_file_of_features_and_a_function_are_encoders(nearwise, tmp_path, monkeypatch):
@@ -81,6 +96,19 @@ def test_a_classifier_fitted_on_images_is_an_encoder(nearwise, tmp_path):
     assert done.exit_code == 0, done.err
     (record,) = map(json.loads, (tmp_path / "o" / "records.jsonl").read_text().splitlines())
     assert record["dims"] == 9 and record["encoder_parameters"] > 10_000
+
+
+def test_a_vision_transformer_that_was_trained_is_an_encoder(nearwise, tmp_path):
+    run = tmp_path / "run"
+    model = ("--patch-size", "4", "--num-layers", "1", "--num-heads", "2", "--d-hidden", "8")
+    size = ("--d-mlp", "8", "--resize", "0", "--train-limit", "100", "--test-limit", "20")
+    how = ("--dataset", "digits", "--num-epochs", "1", "--output-dir", run, "--device", "cpu")
+    trained = nearwise("vit", "train", *model, *size, *how)
+    assert trained.exit_code == 0, trained.err
+    done = nearwise("probe", run, *DIGITS, "-p", "knn", "--pool", "cls,mean", "-o", tmp_path / "o")
+    assert done.exit_code == 0, done.err
+    records = map(json.loads, (tmp_path / "o" / "records.jsonl").read_text().splitlines())
+    assert [(r["pool"], r["dims"], r["tokens"]) for r in records] == [("cls", 8, 5), ("mean", 8, 5)]
 
 
 def test_rows_that_are_not_finite_are_named_as_in_the_file(nearwise, tmp_path):

@@ -8,6 +8,7 @@ from nearwise.data import load_dataset
 from nearwise.metrics import accuracy, evaluate_probabilities
 from nearwise.probes import (
     KNNProbe,
+    LabeledImages,
     LinearProbe,
     MLPProbe,
     Pixels,
@@ -20,7 +21,7 @@ from nearwise.probes import (
     probe_data,
     read_records,
 )
-from nearwise.probes.records import measure, packed, unpacked
+from nearwise.probes.records import measure, packed, packed_nll, rows_of, unpacked
 from tests.probes.cases import Convolution
 
 
@@ -43,8 +44,9 @@ def test_a_record_is_what_the_probe_alone_gives(data):
     proba = probe.predict_proba(test.X)
     assert record["accuracy"] == accuracy(test.y, proba)
     assert record["nll"] == evaluate_probabilities(test.y, proba)["nll"]
-    hits = unpacked(record["correct"], record["n"])
-    assert np.array_equal(hits, probe.predict(test.X) == test.y)
+    assert np.array_equal(rows_of(record, "accuracy") > 0, probe.predict(test.X) == test.y)
+    of_truth = proba[np.arange(len(proba)), np.searchsorted(probe.classes_, test.y)]
+    assert np.allclose(rows_of(record, "nll"), -np.log(np.maximum(of_truth, 1e-7)), rtol=5e-4)
     low, high = record["intervals"]["accuracy"]
     assert low < record["accuracy"] < high
     assert (record["n"], record["n_train"], record["dims"], record["tokens"]) == (150, 400, 64, 64)
@@ -86,11 +88,35 @@ def test_a_stopped_run_goes_on_and_ends_the_same(data, tmp_path):
 
 
 def test_another_encoder_of_the_same_name_is_measured_anew(data, tmp_path):
-    options = {"probes": ["knn"], "folder": tmp_path}
+    options = {"probes": ["knn"], "folder": tmp_path, "shared": True}
     evaluate({"conv": RandomInit(Convolution)}, data, **options)
     evaluate({"conv": RandomInit(Convolution, seed=1)}, data, **options)
     evaluate({"conv": RandomInit(Convolution)}, data, **options)
     assert len(read_records(tmp_path)) == 2
+
+
+def test_a_folder_takes_more_of_the_same_rows_and_refuses_what_would_be_mixed_up(data, tmp_path):
+    first = {"conv": RandomInit(Convolution)}
+    options = {"probes": ["knn"], "folder": tmp_path}
+    evaluate(first, data, **options)
+    evaluate({"pixels": Pixels((8, 8), 1)}, data, probes=["knn", "linear"], folder=tmp_path)
+    evaluate(first, data, probes=["knn"], pools=["max"], seeds=[3], folder=tmp_path)
+    assert len(read_records(tmp_path)) == 4
+    before = (tmp_path / "records.jsonl").read_bytes()
+    other_rows = data._replace(train=LabeledImages(*(part[1:] for part in data.train)))
+    for message, encoders, parts, changes in [
+        ("another encoder called 'conv'", {"conv": RandomInit(Convolution, seed=1)}, data, {}),
+        ("another probe called 'knn'", first, data, {"probes": {"knn": KNNProbe(3)}}),
+        ("other rows", first, other_rows, {}),
+        (r"settings \(such as views\)", first, data, {"views": 2}),
+        (r"settings \(such as views\)", first, data, {"refit": False}),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            evaluate(encoders, parts, **{**options, **changes})
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+    (tmp_path / "records.jsonl").write_text('{"key": "old", "encoder": "conv", "probe": "knn"}\n')
+    with pytest.raises(ValueError, match="of an earlier version of nearwise"):
+        evaluate(first, data, **options)
 
 
 def test_the_test_labels_change_no_choice(data):
@@ -210,6 +236,35 @@ def test_token_probes_are_paired_with_pooled_ones_and_encoders_with_encoders():
         paired_differences(records, by="encoder", baseline="c")
 
 
+def test_differences_of_the_nll_are_of_the_same_rows(data):
+    records = evaluate({"pixels": Pixels((8, 8), 1)}, data, probes=["knn-20", "linear"],
+                       pools=["flatten"])  # fmt: skip
+    (row,) = paired_differences(records, baseline="knn-20", measure="nll")
+    plain, linear = records
+    assert row["difference"] == pytest.approx(linear["nll"] - plain["nll"], abs=1e-4)
+    assert row["low"] < row["difference"] < row["high"]
+    better = {**linear, "row_nll": packed_nll(rows_of(plain, "nll") - 0.01)}
+    (row,) = paired_differences([plain, better], baseline="knn-20", measure="nll")
+    assert row["verdict"] == "lower" and row["difference"] == pytest.approx(-0.01, abs=1e-4)
+    assert paired_differences(records, baseline="knn-20")[0]["measure"] == "accuracy"
+    with pytest.raises(ValueError, match="keeps no NLL of its rows"):
+        paired_differences([fake("knn", [1]), fake("linear", [1])], baseline="knn", measure="nll")
+    with pytest.raises(ValueError, match="measure='brier' is none of accuracy, nll"):
+        paired_differences(records, baseline="knn-20", measure="brier")
+
+
+def test_records_of_other_weights_probes_or_rows_are_never_paired(data):
+    options = {"probes": ["knn", "linear"]}
+    one = evaluate({"conv": RandomInit(Convolution)}, data, **options)
+    other = evaluate({"conv": RandomInit(Convolution, seed=1)}, data, **options)
+    knn, linear = one[0], other[1]
+    assert paired_differences(one, baseline="knn")
+    assert not paired_differences([knn, linear], baseline="knn")
+    fewer = data._replace(train=LabeledImages(*(part[1:] for part in data.train)))
+    (few,) = evaluate({"conv": RandomInit(Convolution)}, fewer, probes=["linear"])
+    assert few["data"] == knn["data"] and not paired_differences([knn, few], baseline="knn")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -222,6 +277,19 @@ def test_token_probes_are_paired_with_pooled_ones_and_encoders_with_encoders():
 def test_what_is_not_known_is_refused(data, options, message):
     with pytest.raises(ValueError, match=message):
         evaluate({"pixels": Pixels((8, 8), 1)}, data, **options)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "options", "message"),
+    [
+        (Pixels((8, 8), 1), {"contexts": ["full", "0.001"]}, "0.001 of 64 points leaves no point"),
+        (Pixels((8, 8), 1), {"pools": ["mean", "cls"]}, "Pixels has no token of the whole image"),
+        (StoredFeatures(np.zeros((1797, 2))), {"contexts": ["full", "0.2"]}, "cannot be made from"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_measured(data, encoder, options, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate({"it": encoder}, data, progress=lambda *step: pytest.fail("began"), **options)
 
 
 def test_parts_must_fit():

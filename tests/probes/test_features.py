@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from nearwise.data.contexts import Context
+from nearwise.data.images.pixels import as_images
 from nearwise.probes import (
     FeatureSet,
     FunctionEncoder,
@@ -16,7 +17,7 @@ from nearwise.probes import (
     extract_features,
     pool_tokens,
 )
-from nearwise.probes.encoder import as_images, fingerprint_of
+from nearwise.probes.encoder import fingerprint_of
 from nearwise.training import Augmentation
 from tests.probes.cases import Convolution, images
 

@@ -10,6 +10,7 @@ from nearwise.probes import (
     EmbedderEncoder,
     Patches,
     RandomInit,
+    StoredFeatures,
     TransformersEncoder,
     extract_features,
     load_encoder,
@@ -94,3 +95,18 @@ def test_folders_that_hold_no_encoder_are_refused(tmp_path):
         load_encoder(str(tmp_path), (8, 8), 1)
     with pytest.raises(ValueError, match="There is no file of features"):
         load_encoder(str(tmp_path / "x.npz"), (8, 8), 1)
+    with pytest.raises(ValueError, match="'random:digit' names none of the presets original"):
+        load_encoder("random:digit", (8, 8), 1)
+    with pytest.raises(ValueError, match="'patches:-1' names no size"):
+        load_encoder("patches:-1", (8, 8), 1)
+
+
+def test_files_that_hold_no_features_are_refused(tmp_path):
+    np.savez(tmp_path / "whole.npz", X=np.zeros((50, 3)))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:400])
+    (tmp_path / "text.npz").write_text("hello")
+    for name in ("cut.npz", "text.npz"):
+        with pytest.raises(ValueError, match=r"no npy or npz file of numbers, or was cut short"):
+            StoredFeatures.read(tmp_path / name)
+    with pytest.raises(ValueError, match=r"Stored features are <U1, no numbers"):
+        StoredFeatures([["a", "b"]])

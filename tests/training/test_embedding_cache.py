@@ -89,7 +89,7 @@ def test_folder_that_cannot_be_written_costs_a_warning_only(tmp_path, monkeypatc
     def full(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache_module, "write_folder", full)
+    monkeypatch.setattr("nearwise.memory.computed.write_folder", full)
     network, rows = small_network(), blobs()
     with pytest.warns(UserWarning, match="Embeddings are not kept"):
         assert torch.equal(cached_encode(network, rows, tmp_path), encode(network, rows))

@@ -226,14 +226,23 @@ def test_a_preset_brings_its_recipe_and_a_setting_overrides_it():
     assert FieldConfig(preset="original").lr == 2e-4
 
 
+def test_images_as_data_sets_hold_them_train_the_same_field(images):
+    settings = config(epochs=1)
+    first, _ = train_field(images, settings)
+    as_held = images.movedim(1, 3).contiguous().numpy()
+    for given in (as_held, as_held[..., 0], images.numpy(), images.double() / 255):
+        assert same(train_field(given, settings)[0], first)
+    assert not same(train_field(images.flip(0), settings)[0], first)
+
+
 @pytest.mark.parametrize(
     ("pixels", "said"),
     [
         (torch.full((4, 1, 8, 8), 2.0), r"lie in \[0, 1\]"),
         (torch.full((4, 1, 8, 8), torch.nan), r"lie in \[0, 1\]"),
-        (torch.zeros(4, 8, 8), r"\(n, channels, height, width\)"),
-        (torch.zeros(4, 8, 8, 3), "channels last"),
-        (torch.zeros(4, 1, 8, 8, dtype=torch.int64), "uint8 or floating"),
+        (torch.zeros(4, 2, 8, 8), r"images have shape \(4, 2, 8, 8\)"),
+        (torch.zeros(0, 1, 8, 8), "at least one"),
+        (torch.zeros(4, 1, 8, 8, dtype=torch.int64), "uint8 in"),
     ],
 )
 def test_images_that_do_not_fit_are_refused(pixels, said):

@@ -8,15 +8,13 @@ import typer
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import change_settings, parse_seeds, split_list
+from nearwise.cli.parsing import change_settings, image_set_name, parse_seeds, split_list
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
     from nearwise.experiments.representations import Comparison, StudyConfig
     from nearwise.probes import Encoder
     from nearwise.report.representations import Hypothesis
-
-_ALIASES = {"digits": "digits-images"}  # the table of the same name has no images
 
 
 @reported
@@ -93,7 +91,7 @@ def compare(
     from nearwise.experiments.representations import run_comparison
     from nearwise.report.representations import judge_all, write_report
 
-    name = _ALIASES.get(dataset, dataset)
+    name = image_set_name(dataset)
     settings = _settings(name, context, probes, limit, config, changes)
     loaded = load_images(name, data_root=data_root)
     with steps("Comparing", quiet=quiet) as told:
@@ -158,9 +156,10 @@ def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
         name, sign, encoder = text.partition("=")
         if not sign or not name or not encoder:
             raise ValueError(f"--also {text!r} is no NAME=ENCODER. Write --also dino=DIR.")
-        from nearwise.probes import StoredFeatures, load_encoder
+        from nearwise.experiments.encoders import open_encoder
+        from nearwise.probes import StoredFeatures
 
-        made = load_encoder(encoder, (height, width), channels)
+        made = open_encoder(encoder, (height, width), channels)
         if isinstance(made, StoredFeatures):
             raise ValueError(
                 f"--also {text!r} names features, which cannot be seen from other contexts. "

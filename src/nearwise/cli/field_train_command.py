@@ -10,7 +10,7 @@ import typer
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import change_settings
+from nearwise.cli.parsing import change_settings, image_set_name
 
 if TYPE_CHECKING:
     from nearwise.experiments.fields import FieldProgress, FieldRun
@@ -37,9 +37,9 @@ def train(
             "--dataset",
             "-d",
             metavar="DATA",
-            help="digits-images, mnist, cifar10, cifar100, or a folder of class folders.",
+            help="digits, mnist, cifar10, cifar100, or a folder of class folders.",
         ),
-    ] = "digits-images",
+    ] = "digits",
     preset: Annotated[
         Literal["auto", "original", "S", "S64", "digits"],
         typer.Option(help="Sizes of the model; auto: digits up to 10 pixels, else S64."),
@@ -99,9 +99,10 @@ def train(
       nearwise field train --objective sparse --control --out runs/fields
       nearwise field train -d cifar10 --device cuda --set precision=bfloat16 -o runs/cifar10
     """
-    from nearwise.experiments.devices import choose_device
     from nearwise.experiments.fields import run_field
+    from nearwise.functional.devices import choose_device
 
+    dataset = image_set_name(dataset)
     data = _load(dataset, limit, data_root, seed=0)
     size = min(data.train.images.shape[1:3])
     chosen = preset if preset != "auto" else ("digits" if size <= _SMALL_IMAGE else "S64")
@@ -212,7 +213,7 @@ def _progress(quiet: bool) -> "Iterator[FieldProgress | None]":
 
 
 def _draw(run: "FieldRun", data: "ProbeData", config: "FieldConfig") -> list[str]:
-    from nearwise.probes.encoder import as_images
+    from nearwise.data.images.pixels import as_images
     from nearwise.report.fields import draw_curve, draw_reconstructions
 
     paths = (run.folder / "curve.png", run.folder / "reconstructions.png")

@@ -159,3 +159,8 @@ def parse_noise(option: str, text: str) -> str | float | None:
             f"{option} {text} is not a share of wrong labels: auto, none or in [0, 1)."
         )
     return rate
+
+
+def image_set_name(name: str) -> str:
+    """Name of an image set, where a table has the short one: the digits' images."""
+    return "digits-images" if name == "digits" else name

@@ -79,8 +79,8 @@ def probe(
     Probes: knn, knn-20, knn-softmax, knn-distance, knn-l2, knn-val, attention, attention-features,
     linear, mlp, transformer, transformer-small, attentive-pooling. All are fitted on the same
     features; choices are made on validation rows, which k-NN, attention and linear probes then
-    learn from, too; the test rows are read once. With --out, features and
-    finished records are kept: run it again and it goes on.
+    learn from, too; the test rows are read once. With --out, features and finished records are
+    kept: run it again and it goes on; other encoders and probes join them.
 
     [bold]Examples[/bold]
       nearwise probe pixels,patches:4 digits-images --pool flatten
@@ -88,8 +88,8 @@ def probe(
       nearwise probe features.npz cifar10 --probes knn,attention,linear
       nearwise probe mymodels:encoder images/ --probes knn,transformer --context full,0.2
     """
-    from nearwise.probes import evaluate, paired_differences
-    from nearwise.probes.base import resolved_device
+    from nearwise.functional.devices import choose_device
+    from nearwise.probes import evaluate
     from nearwise.probes.catalog import check_probe_names
 
     names = split_list(probes)
@@ -110,16 +110,15 @@ def probe(
             draws=range(draws),
             seeds=parse_seeds(seeds),
             batch_size=batch_size,
-            device=str(resolved_device(device)),
+            device=str(choose_device(device)),
             views=views,
             folder=out,
             progress=lambda what, done, total: told(f"{what} ({done} of {total} done)"),
         )
     _show_records(records)
-    differences = paired_differences(records, by="probe", baseline=against)
-    _show_differences(differences, against)
+    _show_differences(_differences(records, against), against)
     if out is not None:
-        _write(out, records, differences, quiet)
+        _write(out, against, quiet)
 
 
 def _load(name: str, data_root: Path | None) -> "Dataset":
@@ -150,7 +149,8 @@ def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
 def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
     import numpy as np
 
-    from nearwise.probes import StoredFeatures, load_encoder
+    from nearwise.experiments.encoders import open_encoder
+    from nearwise.probes import StoredFeatures
 
     if loaded.kind == "embeddings":
         if text != "features":
@@ -160,14 +160,8 @@ def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
         return StoredFeatures(np.asarray(loaded.X))
     if text == "features":
         raise ValueError(f"{loaded.name} holds images; name an encoder for them.")
-    if (Path(text) / "manifest.json").is_file():
-        from nearwise.cli.models import open_model
-        from nearwise.estimators.images import image_embedders
-        from nearwise.probes import EmbedderEncoder
-
-        return EmbedderEncoder(image_embedders(open_model(Path(text)))[0])
     height, width, channels = np.asarray(loaded.X).shape[1:]
-    made = load_encoder(text, (height, width), channels)
+    made = open_encoder(text, (height, width), channels)
     if isinstance(made, StoredFeatures) and len(made.X) != len(loaded):
         raise ValueError(
             f"{text} holds features of {len(made.X):,} rows and {loaded.name} has {len(loaded):,}. "
@@ -231,28 +225,48 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
+def _differences(records: "list[Record]", baseline: str) -> list[dict[str, Any]]:
+    """Differences to the baseline: of accuracies, each with that of the NLL under "nll"."""
+    from nearwise.probes import paired_differences
+
+    found = paired_differences(records, baseline=baseline)
+    of_nll = paired_differences(records, baseline=baseline, measure="nll")
+    told = ("difference", "low", "high", "verdict")
+    return [
+        {**row, "nll": {name: other[name] for name in told}}
+        for row, other in zip(found, of_nll, strict=True)
+    ]
+
+
 def _show_differences(differences: list[dict[str, Any]], baseline: str) -> None:
+    words = {"higher": "higher", "lower": "lower", "none": "no difference"}
     for row in differences:
-        words = {"higher": "higher", "lower": "lower", "none": "no difference"}[row["verdict"]]
         pools = (
             row["pool"]
             if row["pool"] == row["baseline_pool"]
             else (f"{row['pool']} against {row['baseline_pool']}")
         )
+        nll = row["nll"]
         show(
             f"{row['encoder']}, {row['context']}, {pools}: {row['probe']} - {baseline} = "
             f"{100 * row['difference']:+.2f} points "
-            f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}] (n = {row['n']}): {words}"
+            f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}] (n = {row['n']}): "
+            f"{words[row['verdict']]}; NLL {nll['difference']:+.3f} "
+            f"[{nll['low']:+.3f}, {nll['high']:+.3f}]: {words[nll['verdict']]}"
         )
 
 
-def _write(
-    out: Path, records: "list[Record]", differences: list[dict[str, Any]], quiet: bool
-) -> None:
-    """Write differences, what the run was made with, and the figure beside the records."""
+def _write(out: Path, baseline: str, quiet: bool) -> None:
+    """Write differences, what the run was made with, and the figure beside the records.
+
+    Both are of all records of the folder, also those of earlier runs.
+    """
     from nearwise.experiments.measure import command_line, hardware, versions
+    from nearwise.probes import read_records
     from nearwise.report.probes import probe_figure
 
+    records = read_records(out)
+    differences = _differences(records, baseline)
     facts = {"command": command_line(), "versions": versions(), "hardware": hardware()}
     text = json.dumps({"run": facts, "differences": differences}, indent=1)
     (out / "differences.json").write_text(text + "\n", encoding="utf-8")

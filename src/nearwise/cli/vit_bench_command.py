@@ -69,6 +69,7 @@ def bench(
       nearwise vit bench --device cuda --dtype bfloat16 --tokens 1024,4096 --curve -o runs/bench
     """
     from nearwise.experiments.token_layers.bench import BenchPlan, run_bench
+    from nearwise.functional.devices import choose_device
 
     lengths = _numbers("--curve-tokens", curve_tokens or CURVE)
     plan = BenchPlan(
@@ -79,7 +80,7 @@ def bench(
         batch=batch,
         layers=tuple(split_list(layers)),
         dtype=dtype,
-        device=_device(device),
+        device=str(choose_device(device)),
         threads=_positive("--threads", threads),
         repeats=repeats,
         memory=memory,
@@ -167,13 +168,3 @@ def _positive(option: str, number: int) -> int:
     if number < 1:
         raise ValueError(f"{option} {number} must be at least 1.")
     return number
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch sees no GPU here. Take --device cpu.")
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name

@@ -21,7 +21,6 @@ from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.row_storage import pack_rows, unpack_rows
-from nearwise.estimators.settings import check_device
 from nearwise.estimators.shared import HeldOut, SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.space import SpaceSpec
@@ -29,6 +28,7 @@ from nearwise.estimators.state import Calibration, CrossFittedState, LearnedStat
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.transition import Transition
 from nearwise.estimators.views import MemoryViews
+from nearwise.functional.devices import choose_device
 from nearwise.memory import Folder, MemoryBank, read_folder, write_folder
 from nearwise.nn import NeighborHead, build_network, network_config
 
@@ -372,7 +372,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     model._rows = unpack_rows(content)
     state = unpack_state(content, trusted)
     embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
-    device = torch.device(check_device(params["device"]))
+    device = choose_device(params["device"])
     for network in [] if embedding is None else embedding.networks:
         network.to(device)
     state.place(device)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 
 from nearwise.estimators.base import given_candidate
 from nearwise.estimators.class_prior import check_class_prior
@@ -18,6 +17,7 @@ from nearwise.estimators.images import check_tta
 from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.table import LARGE
 from nearwise.functional import METRICS
+from nearwise.functional.devices import choose_device
 from nearwise.memory import INDEX_NAMES
 from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import plain_message
@@ -83,7 +83,7 @@ def check_settings(
         head = HeadConfig(**(estimator.head_params or {}))
     except ValueError as error:
         raise ValueError(plain_message(error)) from error
-    device = check_device(estimator.device)
+    device = str(choose_device(estimator.device))
     return FitSettings(
         n_neighbors=k,
         fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
@@ -149,18 +149,6 @@ def _check_cache(estimator: Any, images: bool) -> Path | None:
             'images, and there is none. Set embedder_params={"frozen": True}, or leave it out.'
         )
     return Path(estimator.cache_dir)
-
-
-def check_device(device: Any) -> str:
-    """Return the name of a device; "auto" takes CUDA where there is one."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return str(torch.device(device))
-    except (RuntimeError, TypeError):
-        raise ValueError(
-            f'device={device!r} is not known. Use "auto", "cpu", "cuda", "cuda:0" or "mps".'
-        ) from None
 
 
 def _check_embedder(estimator: Any, images: bool) -> None:

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nearwise.data.images.pixels import as_images
 from nearwise.experiments.artifacts import load_json, save_json
 from nearwise.nn.field import PerceiverAutoencoder, find_models
-from nearwise.probes.encoder import as_images
 from nearwise.probes.probe_data import ProbeData, digest_of_part
 from nearwise.training.field import FieldConfig, Objective, train_field
 from nearwise.training.field_config import FREE_SETTINGS

@@ -11,7 +11,12 @@ from nearwise.probes.knn import KNNProbe
 from nearwise.probes.linear import LinearProbe
 from nearwise.probes.paired import paired_differences
 from nearwise.probes.pooling import pool_tokens
-from nearwise.probes.pretrained import EmbedderEncoder, TransformersEncoder, load_encoder
+from nearwise.probes.pretrained import (
+    EmbedderEncoder,
+    TransformersEncoder,
+    VisionTransformerEncoder,
+    load_encoder,
+)
 from nearwise.probes.probe_data import LabeledImages, ProbeData, probe_data
 from nearwise.probes.records import read_records
 from nearwise.probes.stored import StoredFeatures
@@ -37,6 +42,7 @@ __all__ = [
     "StoredFeatures",
     "TransformerProbe",
     "TransformersEncoder",
+    "VisionTransformerEncoder",
     "evaluate",
     "extract_features",
     "load_encoder",

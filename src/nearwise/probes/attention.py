@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from nearwise.functional.devices import choose_device
 from nearwise.memory import IndexName
 from nearwise.nn import HeadOutput, NeighborHead
-from nearwise.probes.base import Probe, Rows, Validation, held_out, joined, resolved_device
+from nearwise.probes.base import Probe, Rows, Validation, held_out, joined
 from nearwise.probes.key_space import Keys, KeySpace, LearnedMap
 from nearwise.probes.knn import METRICS, ProbeMetric, make_probe_index
 from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
@@ -135,7 +136,7 @@ class AttentionProbe(Probe):
             fitted, judged = held_out(rows, self.validation_fraction, seed)
         else:
             fitted, judged = rows, self._other_rows(validation)
-        place = resolved_device(self.device)
+        place = choose_device(self.device)
         shares = np.bincount(fitted.codes, minlength=len(self.classes_)) / len(fitted.codes)
         self._prior = torch.from_numpy(shares).float().to(place)
         best: dict[str, Any] = {}

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
@@ -127,10 +126,3 @@ def mean_nll(proba: NDArray[Any], codes: Codes) -> float:
     """NLL in nats; a probability below 1e-7 counts as that much."""
     of_truth = proba[np.arange(len(codes)), codes]
     return float(-np.log(np.maximum(of_truth, 1e-7)).mean())
-
-
-def resolved_device(device: str | torch.device) -> torch.device:
-    """Device of that name; "auto" is a GPU where there is one."""
-    if str(device) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)

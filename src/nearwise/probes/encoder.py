@@ -4,12 +4,11 @@ import hashlib
 import json
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-_CHANNELS = (1, 3)
+from nearwise.data.images.pixels import as_unit_floats
+
 _PROBED_IMAGES = 16  # whose tokens tell two functions apart
 
 
@@ -47,54 +46,6 @@ class Encoder(Protocol):
         tokens : Tensor of shape (B, L, D)
         """
         ...
-
-
-def as_images(images: ArrayLike | Tensor) -> Tensor:
-    """Bring images to the layout (n, C, H, W), uint8 or float in [0, 1]; nothing is copied.
-
-    Parameters
-    ----------
-    images : array or Tensor of shape (n, H, W), (n, C, H, W) or (n, H, W, C)
-        uint8 in [0, 255] or floating point in [0, 1], C of 1 or 3. Where both layouts fit, a
-        uint8 ndarray is (n, H, W, C), as data sets hold images, and anything else (n, C, H, W).
-
-    Raises
-    ------
-    ValueError
-        If the shape is none of these, or a float lies outside [0, 1] or is NaN.
-    """
-    is_numpy = not isinstance(images, Tensor)
-    x = torch.from_numpy(np.ascontiguousarray(images)) if is_numpy else images
-    assert isinstance(x, Tensor)
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4:
-        first, last = x.shape[1] in _CHANNELS, x.shape[3] in _CHANNELS
-        if last and (not first or (is_numpy and x.dtype == torch.uint8)):
-            x = x.movedim(3, 1)
-    if x.ndim != 4 or x.shape[1] not in _CHANNELS or not x.numel():
-        raise ValueError(
-            f"images have shape {tuple(x.shape)}. Pass at least one of 1 or 3 channels, shape "
-            "(n, C, H, W), (n, H, W, C) or (n, H, W)."
-        )
-    if x.dtype == torch.uint8:
-        return x
-    if not x.is_floating_point():
-        raise ValueError(
-            f"images have dtype {x.dtype}. Pass uint8 in [0, 255] or floats in [0, 1]."
-        )
-    low, high = (float(v) for v in x.aminmax())
-    if not (low >= 0.0 and high <= 1.0):
-        raise ValueError(
-            f"float images lie in [{low:.4g}, {high:.4g}] and must lie in [0, 1]. Pass raw pixels "
-            "divided by 255: encoders normalise inside."
-        )
-    return x
-
-
-def as_unit_floats(images: Tensor) -> Tensor:
-    """Float32 in [0, 1] of uint8 or float images."""
-    return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images.float()
 
 
 def checked_tokens(encoder: Encoder, tokens: Any, n_images: int, *, seen_all: bool) -> Tensor:

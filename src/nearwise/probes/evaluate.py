@@ -1,6 +1,5 @@
 """evaluate: every encoder under every probe, records written as they finish."""
 
-import hashlib
 import json
 import os
 import time
@@ -15,14 +14,21 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 from nearwise.data.contexts import Context
+from nearwise.data.images.pixels import as_images
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import check_probe_names, make_probe
 from nearwise.probes.cost import probe_flops, probe_parameters
-from nearwise.probes.encoder import Encoder, as_images, fingerprint_of
-from nearwise.probes.features import FeatureSet, FeatureType, Precision, extract_features
+from nearwise.probes.encoder import Encoder, fingerprint_of
+from nearwise.probes.features import (
+    FeatureSet,
+    FeatureType,
+    Precision,
+    extract_features,
+    refuse_cls,
+)
 from nearwise.probes.pooling import POOLS
 from nearwise.probes.probe_data import LabeledImages, ProbeData, as_probe_data, digest_of_part
-from nearwise.probes.records import Record, RecordFile, measure
+from nearwise.probes.records import Record, RecordFile, hashed, measure, source_of
 from nearwise.probes.stored import StoredFeatures
 
 TOKENS = "tokens"
@@ -67,6 +73,7 @@ def evaluate(
     views: int = 1,
     refit: bool = True,
     folder: str | os.PathLike[str] | None = None,
+    shared: bool = False,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> list[Record]:
@@ -102,7 +109,12 @@ def evaluate(
         Whether k-NN, attention and linear probes learn from the validation rows too, once k, heads
         and C are chosen. Networks keep their best epoch and are not trained again.
     folder : path, optional
-        Where records are kept as they finish. What is there is not measured again.
+        Where records are kept as they finish. What is there is not measured again. It may hold
+        other encoders, probes, pools, contexts, draws and seeds of the same rows and settings.
+    shared : bool, default=False
+        Let the folder hold anything else too: other rows, `views`, `refit`, `dtype` or
+        `precision`, and other weights or probes under the same name. Then `read_records` mixes
+        them, and only what `evaluate` returns is of one kind.
     cache : path, optional
         Where features are kept; default ``folder/features``.
     progress : callable (what, done, all), optional
@@ -114,28 +126,42 @@ def evaluate(
         encoder, probe, pool, context, draw, seed, n, n_train (rows learned from), n_classes, the
         measures of `nearwise.probes.records.measure`, tokens, dims (of a row the probe reads),
         parameters and flops (of the probe and of a query), encoder_parameters, fit_seconds,
-        query_us (a test row), choice, data, key.
+        query_us (a test row), choice, data (hash of the test rows), source (hashes of the
+        encoder, the probe, and of rows and settings), key.
 
     Raises
     ------
     ValueError
-        If a name is not known, the parts do not fit, or features are NaN or of the wrong shape.
+        If a name is not known, the parts do not fit, features are NaN or of the wrong shape, or
+        the folder holds records that these would be mixed up with.
     """
     named = _probe_makers(probes)
     parts = as_probe_data(data)
-    cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device))
+    shape = np.shape(parts.train.images)
+    n_points = None if len(shape) < 3 else as_images(parts.train.images[:1])[0, 0].numel()
+    cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device, n_points))
     kept = RecordFile(folder)
     if cache is None and folder is not None:
         cache = Path(folder) / "features"
     digests = [digest_of_part(part) for part in parts]
     options = {"dtype": dtype, "precision": precision, "device": device, "batch_size": batch_size}
     prints = {name: _fingerprint(encoder, parts) for name, encoder in encoders.items()}
+    conditions = [digests, dtype, precision, views, refit]
+    sources = {
+        "encoder": {name: hashed(text) for name, text in prints.items()},
+        "probe": {name: hashed(_described(make(0, device, {}))) for name, make in named.items()},
+        "rows": hashed(json.dumps(conditions)),
+    }
+    keys = []
+    for cell in cells:
+        probe_text = _described(named[cell.probe](cell.seed, device, {}))
+        keys.append(_key(cell, prints[cell.encoder], probe_text, digests, options, (views, refit)))
+    if not shared:
+        kept.refuse_others(sources, keys)
     features: tuple[Any, Parts] | None = None
     records = []
-    for done, cell in enumerate(cells):
+    for done, (cell, key) in enumerate(zip(cells, keys, strict=True)):
         place = (cell.encoder, cell.pool, cell.context, cell.draw)
-        probe_text = _described(named[cell.probe](cell.seed, device, {}))
-        key = _key(cell, prints[cell.encoder], probe_text, digests, options, (views, refit))
         if key in kept.found:
             records.append(kept.found[key])
             continue
@@ -146,6 +172,7 @@ def evaluate(
             features = place, _features(encoders[cell.encoder], parts, cell, options, views, cache)
         probe = named[cell.probe](cell.seed, device, features[1].train.meta)
         record = _measured(probe, features[1], cell, digests[2], refit)
+        record["source"] = source_of(record, sources)
         record["key"] = key
         kept.add(record)
         records.append(kept.found[key])
@@ -186,6 +213,7 @@ def _cells(
     draws: Sequence[int],
     seeds: Sequence[int],
     device: str,
+    n_points: int | None,
 ) -> Iterator[Cell]:
     """All records to be, those that share features after one another."""
     for pool in pools:
@@ -197,9 +225,18 @@ def _cells(
     for encoder, of in encoders.items():
         for given in contexts:
             context = Context.parse(given) if isinstance(given, str) else given
+            if isinstance(of, StoredFeatures) and context.kind != "full":
+                raise ValueError(
+                    f"The features of {encoder!r} are stored and cannot be made from the context "
+                    f"{context}. Leave other contexts out."
+                )
+            if n_points is not None:
+                context.n_shown(n_points)  # raises where it leaves none
             for draw in draws if context.kind != "full" else draws[:1]:
                 groups = [*pools, TOKENS] if not isinstance(of, StoredFeatures) else ["stored"]
                 for pool in groups:
+                    if pool != "stored":
+                        refuse_cls(of, pool)
                     for probe in probes:
                         if pool == "stored" and reads[probe]:
                             raise ValueError(
@@ -234,8 +271,7 @@ def _key(
     seen = [cell.encoder, cell.probe, cell.pool, str(cell.context), cell.draw, cell.seed]
     batch = options["batch_size"] if cell.context.kind == "per-batch" else None
     decides = [seen, fingerprint, probe, digests, options["dtype"], options["precision"]]
-    text = json.dumps([*decides, more, batch])
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return hashed(json.dumps([*decides, more, batch]), 24)
 
 
 def _features(
@@ -247,11 +283,6 @@ def _features(
     cache: str | os.PathLike[str] | None,
 ) -> Parts:
     if isinstance(encoder, StoredFeatures):
-        if cell.context.kind != "full":
-            raise ValueError(
-                f"The features of {cell.encoder!r} are stored and cannot be made from the context "
-                f"{cell.context}. Leave other contexts out."
-            )
         return Parts(*(encoder.take(part.rows, part.labels) for part in parts))
     pool = {TOKENS: None, PCA_POOL: "flatten"}.get(cell.pool, cell.pool)
 

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise.memory.store import StoreError, read_folder, write_folder
+from nearwise.memory.computed import read_or_compute
 from nearwise.probes.encoder import digest_of, fingerprint_of
 
 KIND = "nearwise-features"
@@ -72,24 +70,11 @@ class FeatureShards:
         if self.folder is None:
             self.computed += 1
             return compute()
+
+        def counted() -> dict[str, NDArray[Any]]:
+            self.computed += 1
+            return {_X: compute()}
+
         path = self.folder / name
-        try:
-            found = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
-            return np.asarray(found.tensors[_X].numpy())
-        except StoreError as error:
-            if error.reason != "missing":
-                warnings.warn(
-                    f"Stored features cannot be used and are computed again: {error}",
-                    UserWarning,
-                    stacklevel=3,
-                )
-                shutil.rmtree(path, ignore_errors=True)  # named by a hash of ours: nobody else's
-        piece = compute()
-        self.computed += 1
-        try:
-            write_folder(
-                path, kind=KIND, format_version=FORMAT_VERSION, tensors={_X: piece}, meta={}
-            )
-        except OSError as error:
-            warnings.warn(f"Features are not kept: {error}", UserWarning, stacklevel=3)
-        return piece
+        found = read_or_compute(path, counted, kind=KIND, version=FORMAT_VERSION, what="features")
+        return np.asarray(found[_X].numpy())

@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from nearwise.data.contexts import Context
-from nearwise.probes.encoder import Encoder, as_images, as_unit_floats, checked_tokens
+from nearwise.data.images.pixels import as_images, as_unit_floats
+from nearwise.functional.devices import choose_device
+from nearwise.probes.encoder import Encoder, checked_tokens
 from nearwise.probes.feature_cache import FeatureShards
 from nearwise.probes.pooling import POOLS, Pool, pool_tokens
 from nearwise.probes.views import changed_views
@@ -180,7 +182,7 @@ def extract_features(
             )
     _check_options(encoder, pool, dtype, precision, batch_size, views)
     seen = Context.parse(context) if isinstance(context, str) else context or Context()
-    job = _Job(encoder, x, numbers, pool, seen, draw, batch_size, torch.device(device), dtype)
+    job = _Job(encoder, x, numbers, pool, seen, draw, batch_size, choose_device(device), dtype)
     job.precision, job.augmentation, job.seed = precision, augmentation, seed
     shards = FeatureShards.of(cache, job.named(views))
     with _placed(encoder, job.device):
@@ -286,15 +288,20 @@ def count_parameters(encoder: Encoder) -> int:
     return sum(p.numel() for p in getattr(encoder, "parameters", lambda: [])())
 
 
+def refuse_cls(encoder: Encoder, pool: str | None) -> None:
+    """Refuse the pool "cls" where no token stands for the whole image."""
+    if pool == "cls" and not getattr(encoder, "has_cls", False):
+        raise ValueError(
+            f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean".'
+        )
+
+
 def _check_options(
     encoder: Encoder, pool: Pool | None, dtype: str, precision: str, batch_size: int, views: int
 ) -> None:
     if pool is not None and pool not in POOLS:
         raise ValueError(f"pool={pool!r} is not known. Use one of {', '.join(POOLS)}, or None.")
-    if pool == "cls" and not getattr(encoder, "has_cls", False):
-        raise ValueError(
-            f'{type(encoder).__name__} has no token of the whole image for pool="cls". Use "mean".'
-        )
+    refuse_cls(encoder, pool)
     if dtype not in _DTYPES or precision not in get_args(Precision):
         raise ValueError(
             f"dtype={dtype!r} must be float32 or float16 and precision={precision!r} float32 or "

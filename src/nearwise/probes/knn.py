@@ -9,8 +9,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from nearwise.functional import Metric, aggregate_labels, distance_weights, uniform_weights
+from nearwise.functional.devices import choose_device
 from nearwise.memory import IndexName, NeighborIndex, make_index
-from nearwise.probes.base import Codes, Probe, Validation, joined, mean_nll, resolved_device
+from nearwise.probes.base import Codes, Probe, Validation, joined, mean_nll
 
 if TYPE_CHECKING:
     from nearwise.probes.attention import AttentionProbe
@@ -232,7 +233,7 @@ def make_probe_index(
     keys: Tensor, metric: ProbeMetric, index: IndexName, device: str
 ) -> NeighborIndex:
     """Index of a probe's training features, on its device."""
-    place = resolved_device(device)
+    place = choose_device(device)
     made = make_index(
         index, METRICS[metric], len(keys), device=None if place.type == "cpu" else place
     )

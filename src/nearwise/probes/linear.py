@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
+from nearwise.functional.devices import choose_device
 from nearwise.probes.base import (
     Probe,
     Rows,
@@ -17,7 +18,6 @@ from nearwise.probes.base import (
     held_out,
     joined,
     mean_nll,
-    resolved_device,
 )
 
 GRID = tuple(float(c) for c in np.logspace(-6, 4, 21))
@@ -150,7 +150,7 @@ class LinearProbe(Probe):
         self.scale_ = np.where(scale > 1e-12 * (1 + np.abs(self.mean_)), scale, 1.0)
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
-        place = resolved_device(self.device)
+        place = choose_device(self.device)
         problem = _Logistic(self._standardized(rows.X), rows.codes, len(self.classes_), place)
         start = np.zeros(problem.shape)
         for c in grid:

@@ -1,13 +1,13 @@
 """Paired differences between records that were measured on the same test rows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.metrics import PairedDifference
-from nearwise.probes.records import Record, unpacked
+from nearwise.probes.records import Record, RowMeasure, rows_of
 
 By = Literal["probe", "encoder", "context", "pool"]
 _PARTS: tuple[By, ...] = ("encoder", "probe", "pool", "context")
@@ -18,13 +18,15 @@ def paired_differences(
     *,
     by: By = "probe",
     baseline: str,
+    measure: RowMeasure = "accuracy",
     level: float = 0.95,
     n_resamples: int = 2000,
     random_state: int = 0,
 ) -> list[dict[str, Any]]:
-    """Compare accuracies with those of a baseline, row by row.
+    """Compare accuracies, or NLLs, with those of a baseline, row by row.
 
-    Records are paired where all but `by` is the same: draw, seed and test rows always. Probes
+    Records are paired where all but `by` is the same: draw, seed, rows and settings always, and
+    the encoder's weights and the probe's settings, whatever their names say. Probes
     that read tokens are paired with those of every pool. The interval is a percentile bootstrap
     over test rows and, where there are several, over runs (draws and seeds); with few runs their
     spread is known badly, and the interval is rather too narrow than too wide.
@@ -32,11 +34,12 @@ def paired_differences(
     Parameters
     ----------
     records : sequence of dict
-        As `evaluate` returns them.
+        As `evaluate` returns them, of one data set.
     by : {"probe", "encoder", "context", "pool"}, default="probe"
         What is compared.
     baseline : str
         Its value that the others are compared with.
+    measure : {"accuracy", "nll"}, default="accuracy"
     level : float, default=0.95
     n_resamples : int, default=2000
     random_state : int, default=0
@@ -44,14 +47,18 @@ def paired_differences(
     Returns
     -------
     differences : list of dict
-        encoder, probe, pool, context, baseline, runs, n (rows a run), difference (of accuracies,
-        the record minus the baseline), low, high, verdict ("higher", "lower" or "none").
+        encoder, probe, pool, context, baseline, measure, runs, n (rows), difference (the record
+        minus the baseline), low, high, verdict ("higher", "lower" or "none"; a lower NLL is the
+        better one).
 
     Raises
     ------
     ValueError
-        If no record has the baseline, or `by` is unknown.
+        If no record has the baseline, `by` or `measure` is unknown, or a record of an earlier
+        version keeps no NLL of its rows.
     """
+    if measure not in get_args(RowMeasure):
+        raise ValueError(f"measure={measure!r} is none of {', '.join(get_args(RowMeasure))}.")
     if by not in _PARTS:
         raise ValueError(f"by={by!r} is none of {', '.join(_PARTS)}.")
     seen = list(dict.fromkeys(record[by] for record in records))
@@ -67,10 +74,11 @@ def paired_differences(
         for pool in dict.fromkeys(record["pool"] for record in base):
             if not _pools_match(by, named["pool"], pool):
                 continue
-            pairs = _pairs(own, base, by, pool)
+            pairs = _pairs(own, base, by, pool, measure)
             if pairs:
                 difference = two_level(pairs, level, n_resamples, random_state)
-                found.append(_row(named, baseline, pool, pairs, difference))
+                row = _row(named, baseline, pool, pairs, difference)
+                found.append({**row, "measure": measure})
     return found
 
 
@@ -79,19 +87,30 @@ def _pools_match(by: By, own: str, other: str) -> bool:
 
 
 def _pairs(
-    own: Sequence[Record], base: Sequence[Record], by: By, pool: str
+    own: Sequence[Record], base: Sequence[Record], by: By, pool: str, measure: RowMeasure
 ) -> list[tuple[NDArray[np.float64], str]]:
-    """Differences of each row's hit, a run each, with the digest of the test rows."""
+    """Differences of each row's hit or NLL, a run each, with the digest of the test rows."""
     same = [part for part in _PARTS if part not in (by, "pool")]
     pairs = []
     for a in own:
         for b in base:
             alike = all(a[part] == b[part] for part in (*same, "seed", "data"))
+            alike = alike and _same_source(a, b, by)
             draws = by == "context" or a["draw"] == b["draw"]
             if alike and draws and b["pool"] == pool:
-                hits = [unpacked(r["correct"], r["n"]).astype(np.float64) for r in (a, b)]
-                pairs.append((hits[0] - hits[1], a["data"]))
+                pairs.append((rows_of(a, measure) - rows_of(b, measure), a["data"]))
     return pairs
+
+
+def _same_source(a: Record, b: Record, by: By) -> bool:
+    """Whether encoder, probe, rows and settings are the same, but for what is compared.
+
+    Records of an earlier version do not say, and are taken at their names.
+    """
+    one, other = (record.get("source") for record in (a, b))
+    if one is None or other is None:
+        return True
+    return all(one[part] == other[part] for part in ("encoder", "probe", "rows") if part != by)
 
 
 def two_level(

@@ -3,7 +3,7 @@
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearwise.nn import ImageEmbedder
+from nearwise.nn import ImageEmbedder, VisionTransformer
 from nearwise.nn.backbones import pretrained_backbone
 from nearwise.nn.field import PRESETS, PerceiverAutoencoder, make_perceiver
 from nearwise.probes.encoder import Encoder, module_fingerprint
@@ -24,10 +24,11 @@ from nearwise.probes.encoders import (
     seen_only,
 )
 from nearwise.probes.stored import StoredFeatures
+from nearwise.training.classify import PixelScale
 
 KNOWN = (
-    "pixels, patches:SIZE, points, random:PRESET, hf:NAME, a folder of a transformers model or of "
-    "a trained neural field, an npy or npz file of features, or MODULE:FUNCTION"
+    "pixels, patches:SIZE, points, random:PRESET, hf:NAME, the folder of a model that transformers "
+    "or nearwise saved, an npy or npz file of features, or MODULE:FUNCTION"
 )
 
 
@@ -78,13 +79,7 @@ class TransformersEncoder(nn.Module):
 
     def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         """Tokens of images in [0, 1]; pixels outside the context are black."""
-        x = seen_only(x, context)
-        if x.shape[1] == 1:
-            x = x.expand(-1, self._spec.channels, -1, -1)
-        if x.shape[1] != self._spec.channels:
-            raise ValueError(
-                f"The model takes {self._spec.channels} channels and the images have {x.shape[1]}."
-            )
+        x = in_channels(seen_only(x, context), self._spec.channels)
         if x.shape[-2:] != self._spec.image_size:
             x = F.interpolate(
                 x,
@@ -98,6 +93,45 @@ class TransformersEncoder(nn.Module):
     def fingerprint(self) -> str:
         """Hash of settings and weights."""
         return module_fingerprint(self)
+
+
+class VisionTransformerEncoder(nn.Module):
+    """A vision transformer with any attention layer: its last tokens, behind the last norm.
+
+    The token of the whole image comes first where the model has one, then those of the patches,
+    row by row; registers are left out.
+
+    Parameters
+    ----------
+    model : VisionTransformer
+    scale : PixelScale
+        What its training made of pixels.
+    config : mapping, optional
+        What decides the model beside its weights and its repr, for the cache of features.
+    """
+
+    ordered = True
+
+    def __init__(
+        self,
+        model: VisionTransformer,
+        scale: PixelScale,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.scale = model, scale
+        self.config = {"mean": scale.mean, "std": scale.std, "model": dict(config or {})}
+        self.has_cls = model.pooling == "token"
+        self.token_dim: int = model.head.in_features
+        patches = model.grid_size[0] * model.grid_size[1]
+        self.num_tokens: int | None = patches + self.has_cls
+
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Tokens of images in [0, 1]; pixels outside the context are black."""
+        x = in_channels(seen_only(x, context), self.model.in_channels)
+        tokens = self.model.forward_features(self.scale.of_unit(x))
+        patches = tokens[:, self.model.num_prefix_tokens :]
+        return torch.cat([tokens[:, :1], patches], dim=1) if self.has_cls else patches
 
 
 class EmbedderEncoder(nn.Module):
@@ -121,6 +155,22 @@ class EmbedderEncoder(nn.Module):
         pixels = (255 * seen_only(x, context)).round().to(torch.uint8)
         keys: Tensor = self.embedder(pixels, None)
         return keys[:, None]
+
+
+def in_channels(x: Tensor, channels: int) -> Tensor:
+    """Images (B, C, H, W) with the channels of a model; grey ones are repeated.
+
+    Raises
+    ------
+    ValueError
+        If they have colours and the model takes none.
+    """
+    if x.shape[1] not in (1, channels):
+        raise ValueError(
+            f"The model takes {channels} channels and the images have {x.shape[1]}. Convert them, "
+            "or take another model."
+        )
+    return x.expand(-1, channels, -1, -1)
 
 
 def load_encoder(
@@ -153,9 +203,14 @@ def load_encoder(
         return Pixels(image_size, channels)
     if text == "points":
         return SparsePoints(image_size, channels)
-    if kind == "patches" and rest.isdecimal():
+    if kind == "patches" and not rest.isidentifier():  # else a module of that name is meant
+        if not rest.isdecimal():
+            raise ValueError(f"Encoder {text!r} names no size. Write patches:4.")
         return Patches(int(rest), image_size, channels)
-    if kind == "random" and rest in PRESETS:
+    if kind == "random":
+        if rest not in PRESETS:
+            known = ", ".join(PRESETS)
+            raise ValueError(f"Encoder {text!r} names none of the presets {known}.")
         return RandomInit(_field_maker(rest, image_size, channels), seed)
     if kind == "hf":
         return TransformersEncoder(rest)
@@ -185,7 +240,8 @@ def _from_folder(path: Path) -> Encoder:
         return PerceiverAutoencoder.load(path)
     raise ValueError(
         f"{path} holds no config.json: it is neither a transformers model nor a trained neural "
-        "field. Give the folder that the model was saved to."
+        "field. Give the folder that the model was saved to; classifiers and vision transformers "
+        "that nearwise trained are opened by nearwise.experiments.encoders.open_encoder."
     )
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.data import Dataset, hold_out, split_dataset
-from nearwise.probes.encoder import as_images, digest_of
+from nearwise.data.images.pixels import as_images
+from nearwise.probes.encoder import digest_of
 
 
 class LabeledImages(NamedTuple):

@@ -1,10 +1,12 @@
 """Records of probes: one dict a measurement, kept a line each as they finish."""
 
+import base64
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from nearwise.metrics import aurc, bootstrap_interval, ece, evaluate_probabilities
 
 Record = dict[str, Any]
+RowMeasure = Literal["accuracy", "nll"]
 RECORDS = "records.jsonl"
 _TOP = 5
 _RESAMPLES = 1000
@@ -36,8 +39,8 @@ def measure(codes: NDArray[np.int64], proba: NDArray[np.float64], seed: int = 0)
     -------
     record : dict
         accuracy, top5 (None with five classes or fewer), macro_f1, nll, brier, ece,
-        equal_mass_ece, aurc; intervals (dict of measure -> [low, high]); correct, the rows' hits
-        as `packed` text.
+        equal_mass_ece, aurc; intervals (dict of measure -> [low, high]); correct and row_nll, hit
+        and NLL of each row as text that `rows_of` reads.
     """
     found = evaluate_probabilities(codes, proba)
     per_row = row_losses(codes, proba)
@@ -54,7 +57,8 @@ def measure(codes: NDArray[np.int64], proba: NDArray[np.float64], seed: int = 0)
     kept = ("accuracy", "macro_f1", "nll", "brier", "ece", "equal_mass_ece", "aurc")
     record: Record = {name: found[name] for name in kept}
     record["top5"] = float(per_row["top5"].mean()) if "top5" in per_row else None
-    return record | {"intervals": intervals, "correct": packed(per_row["accuracy"] > 0)}
+    kept_rows = {"correct": packed(per_row["accuracy"] > 0), "row_nll": packed_nll(per_row["nll"])}
+    return record | {"intervals": intervals} | kept_rows
 
 
 def row_losses(
@@ -86,6 +90,60 @@ def unpacked(text: str, n: int) -> npt.NDArray[np.bool_]:
     return bits.astype(bool)
 
 
+def packed_nll(nll: NDArray[np.float64]) -> str:
+    """Text of the NLL of rows as float16, good to 1 in 2,000 a row; `unpacked_nll` reads it."""
+    return base64.b64encode(nll.astype("<f2").tobytes()).decode()
+
+
+def unpacked_nll(text: str) -> NDArray[np.float64]:
+    """Read what `packed_nll` wrote."""
+    return np.frombuffer(base64.b64decode(text), dtype="<f2").astype(np.float64)
+
+
+def rows_of(record: Mapping[str, Any], measure: RowMeasure) -> NDArray[np.float64]:
+    """Accuracy or NLL of each test row of a record, (n,).
+
+    Raises
+    ------
+    ValueError
+        If the record is of an earlier version, which kept no NLL of rows.
+    """
+    if measure == "accuracy":
+        return unpacked(record["correct"], record["n"]).astype(np.float64)
+    if "row_nll" not in record:
+        raise ValueError(
+            f"The record of {record['encoder']} under {record['probe']} keeps no NLL of its rows: "
+            "an earlier version wrote it. Measure it again, in another folder."
+        )
+    return unpacked_nll(record["row_nll"])
+
+
+def hashed(text: str, length: int = 16) -> str:
+    """First hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+Sources = Mapping[str, Any]
+"""Hashes of encoders and of probes by name, and of rows with settings."""
+
+
+def source_of(record: Mapping[str, Any], sources: Sources) -> dict[str, str]:
+    """Hashes of what a record is of; empty texts where the run has no such encoder or probe."""
+    named = {part: sources[part].get(record[part], "") for part in ("encoder", "probe")}
+    return {**named, "rows": sources["rows"]}
+
+
+def _what_differs(record: Record, sources: Sources) -> str | None:
+    """Say in what a record cannot be told from those of a run."""
+    own, other = source_of(record, sources), record["source"]
+    if other["rows"] != own["rows"]:
+        return "other rows (another data set, split or limit) or settings (such as views)"
+    for part in ("encoder", "probe"):
+        if own[part] and other[part] != own[part]:
+            return f"another {part} called {record[part]!r}"
+    return None
+
+
 class RecordFile:
     """Records in a folder, a line each; what is there is not measured again.
 
@@ -102,6 +160,34 @@ class RecordFile:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.found = {record["key"]: record for record in read_records(self.path.parent)}
+
+    def refuse_others(self, sources: Sources, keys: Collection[str]) -> None:
+        """Refuse records that could not be told from those of a run.
+
+        Parameters
+        ----------
+        sources : mapping
+            Of the run.
+        keys : collection of str
+            Of the run's own records.
+
+        Raises
+        ------
+        ValueError
+            If there are records of other rows or settings, or of another encoder or probe of the
+            same name.
+        """
+        for key, record in self.found.items():
+            what = None
+            if "source" not in record:
+                what = "an earlier version of nearwise, which do not say what they are of"
+            elif key not in keys:
+                what = _what_differs(record, sources)
+            if what is not None:
+                raise ValueError(
+                    f"{self.path} holds records of {what}. These would be mixed up with them: "
+                    "choose another folder."
+                )
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Append a record, whole or not at all."""

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -27,7 +28,11 @@ class StoredFeatures:
     def __init__(self, X: ArrayLike) -> None:
         self.X = np.asarray(X)
         if self.X.ndim != 2 or not self.X.size:
-            raise ValueError(f"Stored features have shape {self.X.shape}. Pass (n, D).")
+            raise ValueError(
+                f"Stored features have shape {self.X.shape}. Pass one vector a row, (n, D)."
+            )
+        if self.X.dtype.kind not in "fiub":
+            raise ValueError(f"Stored features are {self.X.dtype}, no numbers. Pass floats.")
 
     def fingerprint(self) -> str:
         """Hash of the features."""
@@ -68,8 +73,11 @@ class StoredFeatures:
         place = Path(path)
         try:
             loaded = np.load(place, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise ValueError(f"{place} is no npy or npz file of numbers: {error}") from error
+        except (ValueError, EOFError, BadZipFile) as error:
+            raise ValueError(
+                f"{place} is no npy or npz file of numbers, or was cut short. Write it with "
+                "numpy.save or numpy.savez."
+            ) from error
         if isinstance(loaded, np.ndarray):
             return cls(loaded)
         with loaded:

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nearwise.probes.base import Probe, Rows, Validation, held_out, resolved_device
+from nearwise.functional.devices import choose_device
+from nearwise.probes.base import Probe, Rows, Validation, held_out
 from nearwise.probes.token_network import TokenPooling, TokenTransformer, VectorMLP
 from nearwise.training.engine import EngineConfig, train_epochs
 
@@ -52,7 +53,7 @@ class NetworkProbe(Probe):
             fitted, judged = held_out(rows, self.validation_fraction, seed)
         else:
             fitted, judged = rows, self._other_rows(validation)
-        place = resolved_device(self.device)
+        place = choose_device(self.device)
         tried: dict[float, float] = {}
         for lr in self._rates():
             network, history = self._train(fitted, judged, lr, seed, place)

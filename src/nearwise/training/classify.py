@@ -76,8 +76,11 @@ class PixelScale:
     size: int | None = None
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Scale images (B, channels, height, width) to float32."""
-        pixels = images.float() / 255
+        """Scale uint8 images (B, channels, height, width) to float32."""
+        return self.of_unit(images.float() / 255)
+
+    def of_unit(self, pixels: Tensor) -> Tensor:
+        """Scale images in [0, 1], (B, channels, height, width), in the same way."""
         if self.size is not None and pixels.shape[-2:] != (self.size, self.size):
             shrinks = min(pixels.shape[-2:]) > self.size
             pixels = F.interpolate(

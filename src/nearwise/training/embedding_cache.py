@@ -3,15 +3,13 @@
 import hashlib
 import json
 import os
-import shutil
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from nearwise.memory.store import StoreError, read_folder, write_folder
+from nearwise.memory.computed import read_or_compute
 from nearwise.nn import NeighborNetwork
 from nearwise.training.encode import (
     BackboneFeatures,
@@ -109,29 +107,8 @@ def cached_backbone(
 def _stored(
     path: Path, compute: Callable[[], dict[str, Tensor]], device: torch.device
 ) -> dict[str, Tensor]:
-    try:
-        found = read_folder(path, kind=KIND, newest_version=FORMAT_VERSION)
-        return {name: found.tensors[name].to(device) for name in found.meta["names"]}
-    except StoreError as error:
-        if error.reason != "missing":
-            warnings.warn(
-                f"Stored embeddings cannot be used and are computed again: {error}",
-                UserWarning,
-                stacklevel=3,
-            )
-            shutil.rmtree(path, ignore_errors=True)  # named by a hash of ours: nobody else's
-    tensors = compute()
-    try:
-        write_folder(
-            path,
-            kind=KIND,
-            format_version=FORMAT_VERSION,
-            tensors=tensors,
-            meta={"names": list(tensors)},
-        )
-    except OSError as error:
-        warnings.warn(f"Embeddings are not kept: {error}", UserWarning, stacklevel=3)
-    return tensors
+    found = read_or_compute(path, compute, kind=KIND, version=FORMAT_VERSION, what="embeddings")
+    return {name: tensor.to(device) for name, tensor in found.items()}
 
 
 def _content_hash(

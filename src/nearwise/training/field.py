@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.data.contexts import Context
+from nearwise.data.images.pixels import as_images, as_unit_floats
+from nearwise.functional.devices import choose_device
 from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.training.engine import train_epochs
 from nearwise.training.field_config import FREE_SETTINGS, FieldConfig, Objective
@@ -44,7 +45,7 @@ def train_field(
 
     Parameters
     ----------
-    images : array of shape (n, C, H, W)
+    images : array of shape (n, C, H, W), (n, H, W, C) or (n, H, W)
         uint8, or floating in [0, 1].
     config : FieldConfig
     validation : array like `images`, optional
@@ -55,6 +56,7 @@ def train_field(
         Decides first weights, batches, contexts and views; those of a run that goes on from
         another one are not the same again.
     device : torch.device or str, default="cpu"
+        "auto" is a GPU where there is one.
     checkpoint : path of a folder, optional
         Written after epochs; where it exists the run goes on from it, to the same result.
     progress : callable, optional
@@ -77,13 +79,13 @@ def train_field(
         If images are of a wrong shape or range, `start_from` has other sizes than the settings
         (the message says which), or the loss is no longer finite.
     """
-    pixels = _as_pixels(images, "images")
-    held_out = None if validation is None else _as_pixels(validation, "validation")
+    pixels = as_images(images)
+    held_out = None if validation is None else as_images(validation, "validation")
     model = _starting_model(pixels, config, start_from, seed)
     # a run that goes on from one of the same seed must not repeat its batches and contexts
     own_seed = seed + _SEEDS_APART * len(model.run.get("stages", []))
     learner = FieldLearner(model, config, own_seed)
-    device = torch.device(device)
+    device = choose_device(device)
     fingerprint = _fingerprint([pixels, held_out], config)
     pixels = pixels.to(device)
     held_out = None if held_out is None else held_out[:_MOST_EVALUATED].to(device)
@@ -93,7 +95,7 @@ def train_field(
         if on_step is not None:
             on_step(step, n_steps)
         rows = rows.to(device)
-        batch = _as_floats(pixels[rows])
+        batch = as_unit_floats(pixels[rows])
         shown, asked = learner.shown(rows, 2 * step), learner.asked(rows, step)
         if not config.has_nce:
             losses = learner(batch, shown, asked)
@@ -132,7 +134,7 @@ def reconstruction_errors(
     Parameters
     ----------
     model : PerceiverAutoencoder
-    images : array of shape (n, C, H, W)
+    images : array of shape (n, C, H, W), (n, H, W, C) or (n, H, W)
         uint8, or floating in [0, 1].
     sparse : Context
         Which pixels the second error is from.
@@ -143,12 +145,12 @@ def reconstruction_errors(
         mse and psnr (dB, of a range of 1) from all pixels; sparse_mse and sparse_psnr from some,
         over all pixels; hidden_mse over those that were not shown.
     """
-    pixels = _as_pixels(images, "images")
+    pixels = as_images(images)
     device = model.fourier.frequencies.device
     height, width = pixels.shape[2:]
     totals = torch.zeros(4, dtype=torch.float64)
     for rows in torch.arange(len(pixels)).split(_EVALUATED_AT_ONCE):
-        batch = _as_floats(pixels[rows.to(pixels.device)].to(device))
+        batch = as_unit_floats(pixels[rows.to(pixels.device)].to(device))
         shown = sparse.indices(height * width, rows.to(device), draw=-1)
         full, some = (
             (model.reconstruct(batch, context).float() - batch).square().mean(1).flatten(1)
@@ -212,36 +214,6 @@ def _describe(
         "settings": config.model_dump(mode="json"),
         "before": {k: v for k, v in before.items() if k != "before"} or None,
     }
-
-
-def _as_pixels(images: NDArray[Any] | Tensor, what: str) -> Tensor:
-    """Return images as a tensor (n, C, H, W), uint8 or float32 in [0, 1]."""
-    pixels = torch.as_tensor(np.asarray(images) if not isinstance(images, Tensor) else images)
-    if pixels.ndim != 4 or not len(pixels):
-        raise ValueError(
-            f"{what} must be of shape (n, channels, height, width) with n of 1 at least; got "
-            f"{tuple(pixels.shape)}."
-        )
-    if pixels.shape[1] not in (1, 3) and pixels.shape[3] in (1, 3):
-        raise ValueError(
-            f"{what} have shape {tuple(pixels.shape)}: channels last. Pass channels first, "
-            "images.transpose(0, 3, 1, 2)."
-        )
-    if pixels.dtype == torch.uint8:
-        return pixels
-    if not pixels.is_floating_point():
-        raise ValueError(f"{what} must be uint8 or floating in [0, 1]; got {pixels.dtype}.")
-    low, high = (bound.item() for bound in pixels.aminmax())
-    if not (low >= 0 and high <= 1):  # also where it is NaN
-        raise ValueError(
-            f"{what} must lie in [0, 1]; these reach from {low:.4g} to {high:.4g}. Divide by the "
-            "largest value a pixel can have."
-        )
-    return pixels.float()
-
-
-def _as_floats(pixels: Tensor) -> Tensor:
-    return pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
 
 
 def _fingerprint(parts: list[Tensor | None], config: FieldConfig) -> str:

@@ -207,7 +207,7 @@ def read_lines(folder):
 
 
 def test_a_device_that_is_not_there_is_refused(digits, tmp_path):
-    with pytest.raises(ValueError, match="not one of auto"):
+    with pytest.raises(ValueError, match="is not known"):
         run_experiment("main", digits, "v0.5", [0], tmp_path, device="tpu")
 
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import nearwise.nn as layers
-from nearwise.experiments.vit import VitSettings, evaluate_vit, train_vit
+from nearwise.experiments.encoders import open_encoder
+from nearwise.experiments.vit import VitSettings, evaluate_vit, load_vit_encoder, train_vit
 from nearwise.experiments.vit.data import augmentation, load_vit_data
 from nearwise.experiments.vit.model import build_vit
+from nearwise.probes import extract_features
 from nearwise.training.image_rows import ImageFiles
 
 SMALL = {
@@ -121,6 +123,46 @@ def test_a_trained_model_is_evaluated_as_at_the_end_of_its_training(trained):
         evaluate_vit(VitSettings(output_dir=own.output_dir, num_heads=4), {"num_heads"})
     with pytest.raises(ValueError, match="holds no trained model"):
         evaluate_vit(VitSettings(output_dir=own.output_dir + "-not"))
+
+
+def test_a_trained_model_is_an_encoder_of_the_tokens_that_it_classifies(trained):
+    run, own = trained
+    encoder = load_vit_encoder(own.output_dir)
+    assert (encoder.num_tokens, encoder.token_dim, encoder.has_cls) == (17, 16, True)
+    test = load_vit_data(own).test
+    whole = extract_features(encoder, test.pixels, pool=None)
+    first = extract_features(encoder, test.pixels, pool="cls", batch_size=5)
+    assert np.allclose(first.X, whole.X[:, 0], atol=1e-5)
+    logits = encoder.model.head(torch.from_numpy(first.X))
+    loss = torch.nn.functional.cross_entropy(logits, test.labels)
+    assert loss.item() == pytest.approx(run.summary["nll"], abs=1e-5)
+    larger = torch.from_numpy(np.random.default_rng(0).random((2, 1, 16, 16), np.float32))
+    assert encoder.encode(larger).shape == (2, 17, 16)
+    with pytest.raises(ValueError, match="takes 1 channels and the images have 3"):
+        encoder.encode(torch.zeros(1, 3, 8, 8))
+
+
+def test_encoders_leave_registers_out_and_draw_nothing(tmp_path):
+    changes = {"layer": "ConvNNAttention", "K": 3, "sampling_type": "random", "num_samples": 5}
+    own = settings(
+        **changes, num_epochs=1, pooling="mean", num_registers=2, sample_in_eval=True,
+        output_dir=str(tmp_path / "run"),
+    )  # fmt: skip
+    train_vit(own)
+    encoder = load_vit_encoder(tmp_path / "run")
+    assert (encoder.num_tokens, encoder.has_cls) == (16, False)
+    x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    tokens = encoder.encode(x)
+    assert torch.equal(tokens, encoder.encode(x))
+    assert torch.allclose(tokens[2:], encoder.encode(x[2:]), atol=1e-6)
+    inner = open_encoder(str(tmp_path / "run" / "model"), (8, 8), 1)
+    assert torch.equal(tokens, inner.encode(x))
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "args.txt").write_text("layer: Attention\n")
+    with pytest.raises(ValueError, match=r"holds no trained model\. Let 'nearwise vit train'"):
+        open_encoder(str(tmp_path / "begun"), (8, 8), 1)
+    with pytest.raises(ValueError, match="holds no model: neither one of transformers nor"):
+        open_encoder(str(tmp_path), (8, 8), 1)
 
 
 def test_the_epoch_is_chosen_on_validation_images_only(tmp_path):

@@ -67,6 +67,16 @@ def test_names_are_escaped(tmp_path):
     assert "<b>&" not in text and "&lt;b&gt;&amp;" in text
 
 
+def test_a_page_without_evidence_says_what_its_verdicts_need(tmp_path):
+    some = comparison(flat())
+    pixels = [r for r in some.records if r["encoder"] == "pixels"]
+    write_report(Comparison(pixels, some.right), tmp_path, formats=["md"])
+    text = (tmp_path / "results.md").read_text()
+    assert "not measured | Needs the fields sparse and full." in text
+    assert "Every difference that decided" not in text and ": nothing" not in text
+    assert "Verdicts: the question, full: not measured" in text
+
+
 def test_an_empty_comparison_and_unknown_formats_are_refused(tmp_path):
     with pytest.raises(ValueError, match="nothing to report"):
         write_report(Comparison([], lambda r: None), tmp_path)

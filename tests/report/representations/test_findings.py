@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from nearwise.experiments.representations import Cell, Comparison
+from nearwise.experiments.representations.kept import right_rows
 from nearwise.report.representations import judge_all
+from nearwise.report.representations.findings import sparse_wins_when_sparse
+from nearwise.report.representations.tables import context_words
 from tests.report.representations.cases import comparison, flat
 
 
@@ -71,12 +74,30 @@ def test_h3_without_a_gap_claims_nothing():
     assert found.verdict == "not shown" and "no gap to close" in found.words
 
 
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [("full", "full"), ("0.2", "20 %, per image"), ("0.05:fixed", "5 %, one layout"),
+     ("0.2:batch@3", "20 %, per batch, seed 3"), ("full@2", "full")],
+)  # fmt: skip
+def test_every_context_has_its_words(context, words):
+    assert context_words(context) == words
+    claim = sparse_wins_when_sparse(Comparison([], right_rows), context).claim
+    assert (
+        "whole image seen" in claim or f"a share of {float(words.split()[0]) / 100:g} of" in claim
+    )
+
+
 def test_what_was_not_measured_is_said_so():
     some = comparison(flat())
     without = [r for r in some.records if r["probe"] != "transformer"]
     found = {h.name: h for h in judge_all(Comparison(without, some.right))}
     assert found["H1, full"].verdict == "not measured"
     assert found["the question, full"].verdict == "not shown"  # the linear probe is there
+    assert found["H1, full"].words.endswith("under knn and transformer.")
+    pixels = [r for r in some.records if r["encoder"] == "pixels"]
+    for hypothesis in judge_all(Comparison(pixels, some.right)):
+        assert hypothesis.verdict == "not measured"
+        assert hypothesis.words.startswith("Needs ") and hypothesis.words.endswith(".")
 
 
 def test_differences_pair_the_seeds_that_both_have():

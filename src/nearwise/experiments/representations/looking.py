@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from nearwise.data.contexts import Context
+from nearwise.data.images.pixels import as_images, as_unit_floats
 from nearwise.experiments.fields import FieldRun
 from nearwise.experiments.representations.arms import arm_of
 from nearwise.experiments.representations.settings import StudyConfig
@@ -21,7 +22,6 @@ from nearwise.metrics.geometry import (
     trustworthiness,
 )
 from nearwise.probes import Encoder, extract_features
-from nearwise.probes.encoder import as_images, as_unit_floats
 from nearwise.probes.probe_data import LabeledImages, ProbeData
 from nearwise.training.field import reconstruction_errors
 

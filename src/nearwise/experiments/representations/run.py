@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nearwise.data import Context, Dataset
+from nearwise.data.images.pixels import as_images
 from nearwise.experiments.artifacts import load_json, save_json
 from nearwise.experiments.fields import FieldProgress, FieldRun, run_field
 from nearwise.experiments.measure import command_line, hardware, versions
@@ -20,16 +21,18 @@ from nearwise.experiments.representations.kept import right_rows, save_compariso
 from nearwise.experiments.representations.looking import Looker, Told, reconstructed
 from nearwise.experiments.representations.records import MAIN, POOLING, PROTOCOL, Comparison
 from nearwise.experiments.representations.settings import StudyConfig, study_config
+from nearwise.functional.devices import choose_device
 from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe, evaluate
-from nearwise.probes.base import Probe, resolved_device
+from nearwise.probes.base import Probe
 from nearwise.probes.catalog import make_probe
-from nearwise.probes.encoder import as_images, fingerprint_of
+from nearwise.probes.encoder import fingerprint_of
 from nearwise.probes.probe_data import ProbeData, digest_of_part, probe_data
 
 LIGHT = ("knn", "linear")
 """Probes of the comparisons of protocols and of pooling."""
 TRANSFORMER = "transformer"
+_OF_ROWS = ("row_nll",)  # long, and read by nothing here
 TRAINED = ("attention", TRANSFORMER)
 """Probes that are trained at length; they get `heavy_draws`."""
 
@@ -106,7 +109,7 @@ def run_comparison(
         limit=settings.limit,
     )
     study = _Study(
-        dataset.name, data, settings, Path(folder), str(resolved_device(device)), told or _quiet
+        dataset.name, data, settings, Path(folder), str(choose_device(device)), told or _quiet
     )
     started, worked = time.perf_counter(), time.process_time()
     found = _Found()
@@ -292,12 +295,14 @@ class _Study:
                 device=self.device,
                 precision=self.config.precision,
                 folder=self.folder / "probes",
+                shared=True,  # by the seeds of the fields, which have one name
                 cache=self.cache,
                 progress=lambda what, done, of: self.told(
                     f"seed {seed}, probing {what} ({part}, {done} of {of})"
                 ),
             )
-        return [{**r, "part": part, "seed": seed} for r in records]
+        told = [{k: v for k, v in r.items() if k not in _OF_ROWS} for r in records]
+        return [{**r, "part": part, "seed": seed} for r in told]
 
     def made(
         self, names: Sequence[str], encoder: Encoder, seed: int

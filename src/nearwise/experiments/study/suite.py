@@ -11,7 +11,6 @@ import torch
 
 from nearwise.data import Dataset, load_dataset, load_images
 from nearwise.experiments.compare import fingerprint
-from nearwise.experiments.devices import choose_device
 from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.progress import Bar, shown_bar
 from nearwise.experiments.records import Record, RunFolder
@@ -30,6 +29,7 @@ from nearwise.experiments.study.presets import (
 )
 from nearwise.experiments.study.session import Session
 from nearwise.experiments.study.settings import read_config
+from nearwise.functional.devices import choose_device
 
 REPLAYED: dict[str, Callable[[Session], list[Job]]] = {
     "main": replayed.main_jobs,

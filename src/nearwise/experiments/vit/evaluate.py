@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from nearwise.experiments.devices import choose_device
 from nearwise.experiments.vit.data import VitData, load_vit_data
-from nearwise.experiments.vit.model import build_vit
+from nearwise.experiments.vit.model import rebuilt
 from nearwise.experiments.vit.outputs import load_model
 from nearwise.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.experiments.vit.settings import HOW, OF_DATA, VitSettings
+from nearwise.functional.devices import choose_device
 from nearwise.metrics import evaluate_probabilities
-from nearwise.training.classify import PixelScale, SupervisedImages
+from nearwise.training.classify import SupervisedImages
 from nearwise.training.image_rows import ImageRows
 
 # What a trained model may be evaluated with in another way than it was trained.
@@ -60,10 +60,8 @@ def evaluate_vit(settings: VitSettings, given: Iterable[str] = ()) -> dict[str, 
             f"{merged.dataset} has other classes than {meta['settings']['dataset']}, which the "
             "model was trained on."
         )
-    model = build_vit(merged, meta["image_size"], meta["channels"], len(meta["classes"]))
-    model.load_state_dict(state)
-    model.to(device).eval()
-    scale = PixelScale(tuple(meta["mean"]), tuple(meta["std"]), meta["image_size"])
+    model, scale = rebuilt(merged, state, meta)
+    model.to(device)
     parts = SupervisedImages(
         model,
         data.test.to(device),

@@ -1,11 +1,14 @@
 """The model that settings describe, and what it costs."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from nearwise.experiments.vit.settings import VitSettings
 from nearwise.nn import Sampling, VisionTransformer, count_operations
+from nearwise.training.classify import PixelScale
 
 
 def build_vit(
@@ -54,6 +57,23 @@ def build_vit(
             hint = f" The setting for {own} is K." if own in str(error) else ""
             raise ValueError(f"{error}{hint}") from error
     return model
+
+
+def rebuilt(
+    settings: VitSettings, state: Mapping[str, Tensor], meta: Mapping[str, Any]
+) -> tuple[VisionTransformer, PixelScale]:
+    """Build a trained model again, in eval mode, and what its images are scaled by.
+
+    Parameters
+    ----------
+    settings : VitSettings
+    state, meta : mapping
+        As `load_model` gives them.
+    """
+    model = build_vit(settings, meta["image_size"], meta["channels"], len(meta["classes"]))
+    model.load_state_dict(dict(state))
+    scale = PixelScale(tuple(meta["mean"]), tuple(meta["std"]), meta["image_size"])
+    return model.eval(), scale
 
 
 def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:

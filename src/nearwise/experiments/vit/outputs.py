@@ -119,8 +119,8 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     if not (folder / MODEL).is_dir():
         raise ValueError(
-            f"{folder} holds no trained model. Train one into it first, or name its folder by "
-            "--output-dir."
+            f"{folder} holds no trained model. Let 'nearwise vit train' finish there, or name the "
+            "folder of a run that has."
         )
     found = read_folder(folder / MODEL, kind=KIND, newest_version=FORMAT_VERSION)
     return dict(found.tensors), dict(found.meta)

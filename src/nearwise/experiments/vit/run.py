@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearwise.experiments.devices import choose_device
 from nearwise.experiments.measure import MIB, PeakMemory, command_line, hardware, versions
 from nearwise.experiments.vit.data import VitData, load_vit_data
 from nearwise.experiments.vit.evaluate import measure_test
@@ -28,6 +27,7 @@ from nearwise.experiments.vit.outputs import (
 )
 from nearwise.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.experiments.vit.settings import HOW, VitSettings
+from nearwise.functional.devices import choose_device
 from nearwise.nn import VisionTransformer
 from nearwise.training.classify import SupervisedImages
 from nearwise.training.engine import EngineResult, train_epochs

@@ -125,19 +125,20 @@ def _lead(comparison: Comparison, hypotheses: Sequence[Hypothesis]) -> str:
     said = "; ".join(f"{h.name}: {h.verdict}" for h in hypotheses)
     return (
         f"Frozen features of {len(comparison.encoders)} encoders ({names}), read by "
-        f"{', '.join(comparison.probes)}, {seed_words(comparison.seeds)}. {said}."
+        f"{', '.join(comparison.probes)}, {seed_words(comparison.seeds)}. Verdicts: {said}."
     )
 
 
 def _answer_section(comparison: Comparison, hypotheses: Sequence[Hypothesis]) -> Section:
     evidence: list[Block] = [
-        Terms([(h.claim, "; ".join(f"{e.what}: {e.points}" for e in h.evidence) or "nothing")])
+        Terms([(h.claim, "; ".join(f"{e.what}: {e.points}" for e in h.evidence))])
         for h in hypotheses
+        if h.evidence
     ]
     blocks: list[Block | None] = [
         five_bars(comparison),
         verdict_table(hypotheses),
-        Fold("Every difference that decided, in points", evidence),
+        Fold("Every difference that decided, in points", evidence) if evidence else None,
         metric_scatter(comparison),
     ]
     return Section("Does metric structure favor other fields than trained probes do?", 2,

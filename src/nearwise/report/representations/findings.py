@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearwise.data import Context
 from nearwise.experiments.representations import Cell, Comparison
 from nearwise.metrics import PairedDifference
 
@@ -13,6 +14,15 @@ UP, DOWN, NONE, MIXED, MISSING = (
 RECONSTRUCTION = {"full": "full+nce", "sparse": "sparse+nce"}
 CHALLENGERS = ("sparse", "full+nce", "sparse+nce")
 TRAINED = ("linear", "transformer")
+NEEDS = {
+    "question": "Needs the full baseline and a sparse or contrastive field, under knn and under "
+    "linear or transformer.",
+    "H1": "Needs a field with the contrastive term and the one without it (full and full+nce, "
+    "or sparse and sparse+nce), under knn and transformer.",
+    "H2": "Needs the fields sparse and full.",
+    "H3": "Needs the field full or sparse, under knn, attention and linear.",
+}
+"""What a verdict is computed from, said where it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,7 @@ def _question_mark(
 
 def _question_words(comparison: Comparison, context: str, marks: Sequence[Verdict]) -> str:
     if not marks:
-        return "The fields or probes that this needs were not measured."
+        return NEEDS["question"]
     parts = []
     for probe in ("knn", *_present_probes(comparison, TRAINED)):
         leads = {
@@ -140,8 +150,8 @@ def _who_leads(leads: dict[str, PairedDifference]) -> str:
     if below:
         texts.append(f"favors the full baseline over {_listed(below)}")
     if even:
-        texts.append(f"shows no difference between it and {_listed(even)}")
-    return ", ".join(texts) or "was not measured"
+        texts.append(f"shows no difference between the full baseline and {_listed(even)}")
+    return _listed(texts) if texts else "was not measured"
 
 
 def contrastive_neighbors(comparison: Comparison, context: str) -> Hypothesis:
@@ -166,7 +176,7 @@ def contrastive_neighbors(comparison: Comparison, context: str) -> Hypothesis:
         f"H1, {_seen(context)}: fields with the contrastive term beat reconstruction alone on k-NN "
         "but not on the transformer probe (equal steps)."
     )
-    words = "Not measured." if not marks else _evidence_words(evidence)
+    words = _evidence_words(evidence) if marks else NEEDS["H1"]
     return Hypothesis(f"H1, {context}", claim, _pooled(marks), evidence, words)
 
 
@@ -179,7 +189,7 @@ def sparse_wins_when_sparse(comparison: Comparison, context: str) -> Hypothesis:
             evidence.append(Evidence(f"sparse minus full, {probe}", found))
             marks.append({"higher": UP, "lower": DOWN, "none": NONE}[found.verdict])
     claim = f"H2, {_seen(context)}: the field trained on sparse contexts beats the full baseline."
-    words = "Not measured." if not marks else _evidence_words(evidence)
+    words = _evidence_words(evidence) if marks else NEEDS["H2"]
     return Hypothesis(f"H2, {context}", claim, _pooled(marks), evidence, words)
 
 
@@ -205,7 +215,7 @@ def attention_closes_gap(comparison: Comparison, context: str) -> Hypothesis:
         f"H3, {_seen(context)}: attention over neighbors closes part of the gap from k-NN to the "
         "linear probe on reconstruction features."
     )
-    words = "Not measured." if not marks else f"{_sentence('; '.join(shares))}."
+    words = f"{_sentence('; '.join(shares))}." if marks else NEEDS["H3"]
     return Hypothesis(f"H3, {context}", claim, _pooled(marks), evidence, words)
 
 
@@ -262,9 +272,10 @@ def _unique(evidence: Sequence[Evidence]) -> list[Evidence]:
 
 
 def _seen(context: str) -> str:
-    if context == "full":
+    seen = Context.parse(context)
+    if seen.kind == "full":
         return "the whole image seen"
-    return f"a share of {context.split(':')[0]} of the pixels seen"
+    return f"a share of {seen.fraction:g} of the pixels seen"
 
 
 def _listed(names: Sequence[str]) -> str:

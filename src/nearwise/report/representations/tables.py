@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.data import Context
 from nearwise.experiments.representations import Cell as Place
 from nearwise.experiments.representations import Comparison, arm_of
 from nearwise.experiments.representations.records import MAIN, POOLING, PROTOCOL
@@ -63,7 +64,7 @@ def accuracy_table(comparison: Comparison, context: str) -> Table:
         return mean_of(comparison.values(Place(encoder, column.key, context)))
 
     caption = (
-        f"Test accuracy, {_over(comparison, context)}. The best of a column is bold, whether or "
+        f"Test accuracy. {_over(comparison, context)}. The best of a column is bold, whether or "
         "not the difference is more than chance."
     )
     return _grid(f"Encoder x probe, context {context}", caption, comparison.encoders, columns, find)
@@ -132,7 +133,7 @@ def geometry_table(comparison: Comparison, context: str) -> Table | None:
 
     n = max(int(r["n"]) for r in rows)
     caption = (
-        f"Of pooled features of {n:,} test rows, cosine neighbors, {_over(comparison, context)}. "
+        f"Of pooled features of {n:,} test rows, cosine neighbors. {_over(comparison, context)}. "
         "View alignment: mean squared distance between the directions of one image from two draws "
         "of the context."
     )
@@ -157,7 +158,7 @@ def likeness_table(comparison: Comparison, context: str, key: str) -> Table | No
     titles = {"cka": "Likeness (debiased linear CKA)", "overlap": "Shared neighbors of 20"}
     table = Table(
         f"{titles[key]}, context {context}",
-        f"Between encoders, on the same test rows, {_over(comparison, context)}.",
+        f"Between encoders, on the same test rows. {_over(comparison, context)}.",
         ["encoder", *(arm_of(n).title for n in names)],
     )
     for first in names:
@@ -259,11 +260,12 @@ def verdict_table(hypotheses: Sequence[Hypothesis]) -> Table:
 
 def context_words(context: str) -> str:
     """Write a context as a heading, such as "20 %, one layout"."""
-    number, _, kind = context.partition(":")
-    if number == "full":
+    seen = Context.parse(context)
+    if seen.kind == "full":
         return "full"
-    kinds = {"": "per image", "fixed": "one layout", "batch": "per batch"}
-    return f"{100 * float(number):g} %, {kinds.get(kind, kind)}"
+    kinds = {"per-image": "per image", "fixed": "one layout", "per-batch": "per batch"}
+    seed = f", seed {seen.seed}" if seen.seed else ""
+    return f"{100 * seen.fraction:g} %, {kinds[seen.kind]}{seed}"
 
 
 def _grid(

@@ -1,0 +1,42 @@
+"""Any encoder by its text: those of the probes, and models that nearwise itself trained."""
+
+from pathlib import Path
+
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.images import image_embedders
+from nearwise.experiments.vit import load_vit_encoder
+from nearwise.experiments.vit.outputs import ARGS, MODEL
+from nearwise.memory.store import MANIFEST
+from nearwise.probes import EmbedderEncoder, Encoder, StoredFeatures, load_encoder
+
+
+def open_encoder(
+    text: str, image_size: tuple[int, int], channels: int, *, seed: int = 0
+) -> Encoder | StoredFeatures:
+    """Make the encoder that a text names.
+
+    Parameters
+    ----------
+    text : str
+        The folder of a classifier fitted on images, or of a run of ``nearwise vit train``; or
+        what `nearwise.probes.load_encoder` knows.
+    image_size, channels, seed
+        As for `load_encoder`.
+
+    Raises
+    ------
+    ValueError
+        If the text names none of these, or what it names cannot be read.
+    """
+    folder = Path(text)
+    run = folder.parent if folder.name == MODEL else folder
+    if (run / ARGS).is_file():
+        return load_vit_encoder(run)
+    if (folder / MANIFEST).is_file():
+        return EmbedderEncoder(image_embedders(AttnKNNClassifier.load(folder))[0])
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{folder} holds no model: neither one of transformers nor a neural field, vision "
+            "transformer or classifier that nearwise trained. Give the folder that it was saved to."
+        )
+    return load_encoder(text, image_size, channels, seed=seed)

@@ -1,0 +1,67 @@
+"""Arrays on disk that are read where they are there, and computed where they are not."""
+
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.memory.store import StoreError, read_folder, write_folder
+
+
+def read_or_compute(
+    path: Path,
+    compute: Callable[[], Mapping[str, Tensor | np.ndarray]],
+    *,
+    kind: str,
+    version: int,
+    what: str,
+) -> dict[str, Tensor]:
+    """Read named arrays from a folder, or compute them and write them there.
+
+    Parameters
+    ----------
+    path : Path
+        A folder named by a hash of all that decides the arrays, so that it is nobody else's: what
+        is damaged in it is removed.
+    compute : callable
+        Gives the arrays by name.
+    kind, version
+        As for `write_folder`.
+    what : str
+        What messages call the arrays, such as "features".
+
+    Returns
+    -------
+    arrays : dict of str to Tensor
+        On the CPU where they were read, else as they were computed.
+
+    Warns
+    -----
+    UserWarning
+        If the folder is damaged: its arrays are computed and written again. If it cannot be
+        written: they are returned all the same.
+    """
+    try:
+        found = read_folder(path, kind=kind, newest_version=version)
+        # the file orders tensors in its own way
+        return {name: found.tensors[name] for name in found.meta.get("names", found.tensors)}
+    except StoreError as error:
+        if error.reason != "missing":
+            warnings.warn(
+                f"Stored {what} cannot be used and are computed again: {error}",
+                UserWarning,
+                stacklevel=4,
+            )
+            shutil.rmtree(path, ignore_errors=True)
+    arrays = dict(compute())
+    try:
+        write_folder(
+            path, kind=kind, format_version=version, tensors=arrays, meta={"names": list(arrays)}
+        )
+    except OSError as error:
+        warnings.warn(f"{what.capitalize()} are not kept: {error}", UserWarning, stacklevel=4)
+    return {name: torch.as_tensor(array) for name, array in arrays.items()}

@@ -120,6 +120,11 @@ def saved(folder, **settings):
     return model
 
 
+def write_again(folder, content):
+    parts = {"tensors": content.tensors, "meta": content.meta, "blobs": content.blobs}
+    write_folder(folder, kind=KIND, format_version=VERSION, **parts)
+
+
 def test_nothing_at_the_path(tmp_path):
     with pytest.raises(StoreError, match="There is nothing at") as error:
         AttnKNNClassifier.load(tmp_path / "nowhere")
@@ -233,8 +238,21 @@ def test_folder_from_before_the_null_was_named_loads(tmp_path, switched_on):
     old.meta["params"]["null_neighbor"] = old.meta["head"]["null"] = switched_on
     for name in ("k_temperature", "temperature", "clusters", "bilinear", "key_widths"):
         del old.meta["head"][name]
-    parts = {"tensors": old.tensors, "meta": old.meta, "blobs": old.blobs}
-    write_folder(folder, kind=KIND, format_version=VERSION, **parts)
+    write_again(folder, old)
     again = AttnKNNClassifier.load(folder)
     assert again.null == ("auto" if switched_on else None)
     assert same(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_model_from_a_machine_with_another_device_loads_and_says_so(tmp_path):
+    X, y = blobs()
+    model = fitted(X, y)
+    folder = tmp_path / "model"
+    model.save(folder)
+    saved = read_folder(folder, kind=KIND, newest_version=VERSION)
+    saved.meta["params"]["device"] = "cuda:99"
+    write_again(folder, saved)
+    with pytest.warns(UserWarning, match="cuda.*is not.*here"):
+        loaded = AttnKNNClassifier.load(folder)
+    assert loaded.device == "auto"
+    np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X), atol=1e-5)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import warnings
 import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -372,10 +373,26 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     model._rows = unpack_rows(content)
     state = unpack_state(content, trusted)
     embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
-    device = choose_device(params["device"])
+    device = _device_here(model)
     for network in [] if embedding is None else embedding.networks:
         network.to(device)
     state.place(device)
     model._adopt(state)
     model._resume_stream(meta.get("stream"))
     return model
+
+
+def _device_here(model: Any) -> torch.device:
+    """Device of a model that may have been saved on another machine."""
+    try:
+        return choose_device(model.device)
+    except ValueError as error:
+        device = choose_device("auto")
+        warnings.warn(
+            f"The model was saved with a device that is not here ({error}) and is now on "
+            f'{str(device)!r}: its device is "auto".',
+            UserWarning,
+            stacklevel=4,
+        )
+        model.device = "auto"
+        return device

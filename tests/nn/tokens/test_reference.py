@@ -135,3 +135,15 @@ def test_mistakes_are_named():
         load_reference_layer("MultiHeadAttention", {"d_hidden": 8}, eye)
     with pytest.raises(ValueError, match=r"do not fit MultiHeadAttention: proj\.weight should be"):
         load_reference_layer("MultiHeadAttention", {"d_hidden": 16, "num_heads": 2}, eye)
+
+
+def test_a_missing_weight_is_named_as_it_is_there():
+    kwargs = {"d_hidden": 8, "num_heads": 2, "K": 3}
+    eye = {f"W_{x}.weight": torch.eye(8) for x in "qko"}
+    with pytest.raises(ValueError, match=r"W_v\.weight is missing\. Found: W_k\.weight, W_o"):
+        load_reference_layer("ConvNNAttention", kwargs, eye)
+    with pytest.raises(ValueError, match=r"W_q\.weight is missing\. Found: none"):
+        load_reference_layer("Attention", {"d_hidden": 8, "num_heads": 2}, {})
+    branch = {f"attention.{key}": x for key, x in eye.items()}
+    with pytest.raises(ValueError, match=r"attention\.W_v\.weight is missing"):
+        load_reference_layer("BranchAttention", kwargs, branch)

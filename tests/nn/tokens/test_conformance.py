@@ -205,6 +205,15 @@ def test_an_exported_layer_gives_the_same_for_batches_of_any_size(case):
         torch.testing.assert_close(exported(x), layer(x), **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["attention", "knn", "convnn"])
+def test_an_exported_layer_takes_any_number_of_tokens(name):
+    layer = next(case for case in CASES if case.name == name).make().eval()
+    n_tokens = torch.export.Dim("tokens", min=8, max=512)
+    exported = torch.export.export(layer, (tokens(),), dynamic_shapes=({1: n_tokens},)).module()
+    for n in (8, 30):
+        torch.testing.assert_close(exported(tokens(2, n)), layer(tokens(2, n)), **CLOSE)
+
+
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_an_onnx_model_gives_the_same(case, tmp_path):
     layer = case.make().eval()

@@ -52,6 +52,18 @@ def test_underscores_dashes_and_truth_values_are_understood(given, expected):
 def test_a_switch_takes_no_other_value():
     with pytest.raises(ValueError, match="'maybe' is neither True nor False"):
         usual_arguments(["--augment=maybe"], SWITCHES, {})
+    with pytest.raises(ValueError, match="--augment is on or off; 'maybe' is neither"):
+        usual_arguments(["--augment", "maybe"], SWITCHES, {})
+
+
+def test_all_names_that_never_existed_are_told_at_once():
+    given = ["--d_hidden", "8", "--old_name", "1", "--older-name=2", "--old-name", "3"]
+    renamed = {"old_name": "new_name", "older_name": "newer_name"}
+    with pytest.raises(ValueError) as told:
+        usual_arguments(given, SWITCHES, renamed)
+    assert str(told.value) == (
+        "There is no --old_name: it is --new_name. There is no --older_name: it is --newer_name."
+    )
 
 
 def test_training_writes_figures_and_says_where_everything_is(nearwise, tmp_path):

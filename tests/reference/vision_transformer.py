@@ -1,4 +1,4 @@
-"""The vision transformer of the published ConvNN code with full attention, as plain functions."""
+"""The vision transformer of the published ConvNN code, as plain functions."""
 
 import math
 
@@ -16,8 +16,11 @@ def positions(n_tokens, dim):
     return table
 
 
-def vision_transformer(state, images, *, num_heads, num_layers, patch_size):
-    """Logits of images (B, C, H, W) from that code's weights."""
+def vision_transformer(state, images, *, num_layers, patch_size, attend):
+    """Logits of images (B, C, H, W) from that code's weights.
+
+    `attend` takes the weights of an attention layer and tokens.
+    """
 
     def linear(name, x):
         return F.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
@@ -34,12 +37,9 @@ def vision_transformer(state, images, *, num_heads, num_layers, patch_size):
     for i in range(num_layers):
         block = f"transformer_encoder.{i}"
         y = norm(f"{block}.norm1", x)
-        heads = [
-            linear(f"{block}.attention.W_{part}", y).unflatten(2, (num_heads, -1)).transpose(1, 2)
-            for part in "qkv"
-        ]
-        y = F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
-        x = x + linear(f"{block}.attention.W_o", y)
+        inside = f"{block}.attention."
+        weights = {key.removeprefix(inside): w for key, w in state.items() if inside in key}
+        x = x + attend(weights, y)
         y = linear(f"{block}.mlp.0", norm(f"{block}.norm2", x))
         x = x + linear(f"{block}.mlp.3", F.gelu(y))
     return linear("classifier", x[:, 0])

@@ -57,6 +57,8 @@ def usual_arguments(
     ValueError
         If a name never existed, or a switch is given a value that is neither true nor false.
     """
+    if unknown := _renamed(arguments, renamed):
+        raise ValueError(" ".join(f"There is no --{x}: it is --{renamed[x]}." for x in unknown))
     written: list[str] = []
     left = list(arguments)
     while left:
@@ -67,19 +69,23 @@ def usual_arguments(
             written.append(argument)
             continue
         name, equals, value = argument.partition("=")
-        if (bare := name[2:].replace("-", "_")) in renamed:
-            raise ValueError(f"There is no --{bare}: it is --{renamed[bare]}.")
         name = name.replace("_", "-")
         if name not in switches:
             written.append(name + equals + value)
             continue
-        if not equals and left and left[0].lower() in _TRUTH:
+        if not equals and left and not left[0].startswith("-"):
             equals, value = "=", left.pop(0)
         if equals and value.lower() not in _TRUTH:
             raise ValueError(f"{name} is on or off; {value!r} is neither True nor False.")
         off = bool(equals) and not _TRUTH[value.lower()]
         written.append(_opposite(name) if off else name)
     return written
+
+
+def _renamed(arguments: list[str], renamed: Mapping[str, str]) -> list[str]:
+    """Names among the arguments that never existed, each once."""
+    options = (x[2:].partition("=")[0].replace("-", "_") for x in arguments if x[:2] == "--")
+    return [name for name in dict.fromkeys(options) if name in renamed]
 
 
 def _opposite(name: str) -> str:

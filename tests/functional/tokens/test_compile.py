@@ -1,6 +1,5 @@
 """`knn_attention` under torch.compile, torch.export and the checks of torch.library."""
 
-import importlib.util
 import shutil
 
 import pytest
@@ -11,6 +10,7 @@ from nearwise.functional import attention_implementation, knn_attention
 from nearwise.functional.tokens import fused
 from nearwise.functional.tokens.problem import make_problem
 from tests.functional.tokens.cases import IMPLEMENTATIONS, METRICS, lattice_tokens, random_tokens
+from tests.reference.onnx_export import onnx_outputs
 
 BACKENDS = ["aot_eager"]
 if shutil.which("g++"):
@@ -104,19 +104,10 @@ def test_an_exported_program_takes_other_batch_sizes():
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_an_onnx_model_gives_the_same(metric, tmp_path):
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
-    import onnxruntime
-
     tokens = lattice_tokens((2, 2, 12, 4), dtype=torch.float32)
-    path = tmp_path / "attention.onnx"
     module = Attention(metric=metric, include_self="always").eval()
-    torch.onnx.export(module, tuple(tokens), path, dynamo=True)
-    session = onnxruntime.InferenceSession(path)
-    inputs = {i.name: x.numpy() for i, x in zip(session.get_inputs(), tokens, strict=True)}
-    (output,) = session.run(None, inputs)
-    torch.testing.assert_close(torch.from_numpy(output), module(*tokens))
+    (output,) = onnx_outputs(module, tuple(tokens), tmp_path / "attention.onnx")
+    torch.testing.assert_close(output, module(*tokens))
 
 
 @pytest.mark.parametrize("metric", ["matmul", "l2"])

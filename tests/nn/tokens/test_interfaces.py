@@ -1,7 +1,6 @@
 """The layers behind the interfaces of others: timm's blocks, torch's attention, export."""
 
 import copy
-import importlib.util
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from nearwise.nn import (
     token_layer,
 )
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens
+from tests.reference.onnx_export import onnx_outputs
 
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 ONE_EACH = list({case.layer: case for case in CASES}.values())
@@ -120,20 +120,16 @@ def test_a_whole_transformer_exports(layer):
     torch.testing.assert_close(exported(images), model(images), **CLOSE)
 
 
-def test_a_whole_transformer_as_onnx_gives_the_same(tmp_path):
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
-    import onnxruntime
-
+def test_a_whole_transformer_as_onnx_gives_the_same_for_batches_of_any_size(tmp_path):
     model = VisionTransformer(
         image_size=16, patch_size=4, n_classes=3, dim=DIM, depth=2, random_state=0
     ).eval()
-    images, path = torch.randn(2, 3, 16, 16), tmp_path / "model.onnx"
-    torch.onnx.export(model, (images,), path, dynamo=True)
-    session = onnxruntime.InferenceSession(path)
-    (output,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(output), model(images), **CLOSE)
+    two, five = torch.randn(2, 3, 16, 16), torch.randn(5, 3, 16, 16)
+    outputs = onnx_outputs(
+        model, (two,), tmp_path / "model.onnx", (five,), dynamic_shapes=({0: "batch"},)
+    )
+    for output, images in zip(outputs, (two, five), strict=True):
+        torch.testing.assert_close(output, model(images), **CLOSE)
 
 
 def test_what_does_not_fit_is_refused_when_the_layer_runs():

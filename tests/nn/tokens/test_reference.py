@@ -135,3 +135,36 @@ def test_mistakes_are_named():
         load_reference_layer("MultiHeadAttention", {"d_hidden": 8}, eye)
     with pytest.raises(ValueError, match=r"do not fit MultiHeadAttention: proj\.weight should be"):
         load_reference_layer("MultiHeadAttention", {"d_hidden": 16, "num_heads": 2}, eye)
+
+
+def test_a_missing_weight_is_named_as_it_is_there():
+    kwargs = {"d_hidden": 8, "num_heads": 2, "K": 3}
+    eye = {f"W_{x}.weight": torch.eye(8) for x in "qko"}
+    with pytest.raises(ValueError, match=r"W_v\.weight is missing\. Found: W_k\.weight, W_o"):
+        load_reference_layer("ConvNNAttention", kwargs, eye)
+    with pytest.raises(ValueError, match=r"W_q\.weight is missing\. Found: none"):
+        load_reference_layer("Attention", {"d_hidden": 8, "num_heads": 2}, {})
+    branch = {f"attention.{key}": x for key, x in eye.items()}
+    with pytest.raises(ValueError, match=r"attention\.W_v\.weight is missing"):
+        load_reference_layer("BranchAttention", kwargs, branch)
+
+
+@pytest.mark.parametrize("legacy_layout", [True, False])
+def test_given_candidates_are_tensors_arrays_or_lists_of_tokens(legacy_layout):
+    path = next(p for p in FIXTURES if "random" in p.stem)
+    meta, recorded = load(path)
+    layer, x = build(meta, recorded, legacy_layout), recorded["input"]
+    drawn = recorded["rand_idx"]
+    wanted = layer(x, candidates=drawn)
+    for given in (drawn.numpy(), drawn.tolist(), drawn.int()):
+        assert torch.equal(layer(x, candidates=given), wanted)
+    for wrong, said in (
+        ([3, 17], "between 3 and 17, but the keys are 0 to 16"),
+        ([-1, 3], "between -1 and 3, but"),
+        ([0.0, 3.0], r"must be integer positions of keys.*; got torch\.float32 of shape \(2,\)"),
+        ([True] * 17, r"got torch\.bool of shape \(17,\)"),
+        (torch.tensor(3), r"got torch\.int64 of shape \(\)"),
+        (torch.arange(0), "candidates is empty. Name some of the 17 keys"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            layer(x, candidates=wrong)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nearwise.nn import load_reference_vit
+from tests.reference import published_layers as published
 from tests.reference.vision_transformer import positions, random_weights, vision_transformer
 
 ARGUMENTS = {
@@ -27,36 +28,69 @@ def images():
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
+def expected(name, options, state, draw=None):
+    """Logits from the description of a layer."""
+    layer = published.LAYERS[name]
+    return vision_transformer(
+        state,
+        images(),
+        num_layers=2,
+        patch_size=8,
+        attend=lambda weights, x: layer(weights, x, options, draw() if draw else None),
+    )
+
+
 @pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module."])
 def test_it_computes_what_the_published_code_does(prefix):
     state = random_weights()
     state["positional_encoding.pe"] = positions(17, 24)[None]
-    expected = vision_transformer(state, images(), num_heads=3, num_layers=2, patch_size=8)
+    wanted = expected("MultiHeadAttention", ARGUMENTS, state)
     model = load_reference_vit(ARGUMENTS, {prefix + name: x for name, x in state.items()})
     assert not model.training
-    torch.testing.assert_close(model(images()), expected, **CLOSE)
+    torch.testing.assert_close(model(images()), wanted, **CLOSE)
 
 
-def test_other_layers_load_by_the_same_map():
-    state = random_weights()
-    full = load_reference_vit(ARGUMENTS, state)(images())
-    convnn = {f"W_{part}.weight": (24, 24) for part in "qkvo"}
-    convnn |= {"conv.weight": (24, 1, 17)}
-    state = random_weights(attention=convnn)
-    for i in range(2):  # with ones and all neighbors, and its names of rows and columns swapped
-        name = f"transformer_encoder.{i}.attention."
-        state[name + "conv.weight"] = torch.ones(24, 1, 17)
-    swapped = {
-        name.replace("W_q", "W_*").replace("W_k", "W_q").replace("W_*", "W_k"): x
-        for name, x in state.items()
-        if "conv.weight" not in name
-    }
-    one_head = {**ARGUMENTS, "num_heads": 1}
-    arguments = {**one_head, "layer": "ConvNNAttention", "convolution_type": "depthwise"}
-    found = load_reference_vit(arguments, state)(images())
-    expected = load_reference_vit(one_head, swapped)(images())
-    torch.testing.assert_close(found, expected, **CLOSE)
-    assert not torch.allclose(found, full)
+CONVNN = {
+    "K": 3,
+    "magnitude_type": "cosine",
+    "convolution_type": "standard",
+    "coordinate_encoding": True,
+    "softmax_topk_val": False,
+    "branch_ratio": 0.25,
+    "kernel_size": 5,
+    "sampling_type": "random",
+    "num_samples": 8,
+    "sample_padding": 0,
+}
+LOCAL = {"window_size": 128, "dim_head": 64, "heads": 3}
+SPARSE = {"attn_mode": "strided", "local_attn_ctx": 4}
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "given", "options"),
+    [
+        ("ConvNNAttention", "MultiHeadConvNNAttention", CONVNN, {}),
+        ("BranchConv", "MultiHeadBranchingConv", CONVNN, {}),
+        ("BranchAttention", "MultiHeadBranchingAttention", CONVNN, {}),
+        ("KvtAttention", "MultiHeadKvtAttention", {"K": 5}, {"dim": 24, "topk": 5}),
+        ("LocalAttention", "MultiHeadLocalAttention", {}, {"dim": 24, **LOCAL}),
+        (
+            "SparseAttention",
+            "MultiHeadSparseAttention",
+            {"sparse_mode": "strided", "sparse_context_window": 4},
+            SPARSE,
+        ),
+    ],
+)
+def test_every_layer_loads_by_the_same_map(layer, name, given, options):
+    arguments = {**ARGUMENTS, "attention_dropout": 0.0, **given, "layer": layer}
+    options = {**arguments, **options}
+    state = random_weights(attention=published.weight_shapes(name, options))
+    sampled = "sampling_type" in given
+    torch.manual_seed(5)
+    wanted = expected(name, options, state, (lambda: torch.randperm(17)[:8]) if sampled else None)
+    torch.manual_seed(5)
+    torch.testing.assert_close(load_reference_vit(arguments, state)(images()), wanted, **CLOSE)
 
 
 def test_mistakes_are_named():

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nearwise.functional import attention_implementation
 from nearwise.nn import token_layer
+from nearwise.nn.tokens.registry import LAYER_ALIASES
 
 BASELINE = "MultiHeadAttention"
 
@@ -136,7 +137,9 @@ def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
 
 
 def pick_layers(choices: Sequence[LayerChoice], names: Sequence[str]) -> list[LayerChoice]:
-    """Pick layers by name, the baseline always among them; all without names.
+    """Pick layers by name, or that of `nearwise vit train`, the baseline always among them.
+
+    All without names.
 
     Raises
     ------
@@ -144,12 +147,14 @@ def pick_layers(choices: Sequence[LayerChoice], names: Sequence[str]) -> list[La
         If a name is not known; it suggests the nearest.
     """
     known = {choice.name.lower(): choice for choice in choices}
+    same = {alias.lower(): name.lower() for alias, name in LAYER_ALIASES.items()}
+    wanted = {BASELINE.lower()}
     for name in names:
-        if name.lower() not in known:
+        wanted.add(same.get(name.lower(), name.lower()))
+        if not wanted <= known.keys():
             near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
             raise ValueError(
                 f"Layer {name!r} is not known; did you mean {known[near[0]].name!r}? There are "
                 f"{', '.join(choice.name for choice in choices)}."
             )
-    wanted = {BASELINE.lower(), *(name.lower() for name in names)}
     return [choice for choice in choices if not names or choice.name.lower() in wanted]

@@ -29,6 +29,21 @@ def build_vit(
         If patches do not fill the image, heads do not divide the width, or the layer asks for
         more neighbors or samples than there are tokens.
     """
+    try:
+        return _tried_model(settings, image_size, channels, n_classes)
+    except ValueError as error:
+        kernel = "kernel_size" if "Neighborhood" in settings.layer_name else "n_neighbors"
+        hints = [
+            f" The setting for {own} is {name}."
+            for own, name in ((kernel, "K"), ("dim", "d_hidden"))
+            if f"{own}=" in str(error)
+        ]
+        raise ValueError(f"{error}{''.join(hints)}") from error
+
+
+def _tried_model(
+    settings: VitSettings, image_size: int, channels: int, n_classes: int
+) -> VisionTransformer:
     model = VisionTransformer(
         image_size=image_size,
         patch_size=settings.patch_size,
@@ -50,12 +65,7 @@ def build_vit(
     )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # In train mode samples are drawn: too few tokens show here, not in the middle of training.
-        try:
-            model(torch.zeros(1, channels, image_size, image_size))
-        except ValueError as error:
-            own = "kernel_size" if "Neighborhood" in settings.layer_name else "n_neighbors"
-            hint = f" The setting for {own} is K." if own in str(error) else ""
-            raise ValueError(f"{error}{hint}") from error
+        model(torch.zeros(1, channels, image_size, image_size))
     return model
 
 

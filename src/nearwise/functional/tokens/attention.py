@@ -11,6 +11,7 @@ from nearwise.functional.tokens.plain import attend_plain
 from nearwise.functional.tokens.problem import (
     Found,
     IncludeSelf,
+    KeyPositions,
     TokenMetric,
     Tokens,
     make_problem,
@@ -47,7 +48,7 @@ def knn_attention(
     key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
     include_self: IncludeSelf = "candidate",
-    candidates: Tensor | None = None,
+    candidates: KeyPositions | None = None,
     dropout_p: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -77,7 +78,7 @@ def knn_attention(
         Whether a token attends only to itself and tokens before it.
     include_self : {"candidate", "always", "never"}, default="candidate"
         Whether a token's own key competes like any other, always has a slot, or never.
-    candidates : int Tensor of shape (C,) or (batch, C), optional
+    candidates : int Tensor or array of shape (C,) or (batch, C), optional
         Positions of the keys that may be attended; default all. With include_self="always" a
         token's own key need not be among them.
     dropout_p : float in [0, 1), default=0
@@ -137,7 +138,7 @@ def attend(
     key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
     include_self: IncludeSelf = "candidate",
-    candidates: Tensor | None = None,
+    candidates: KeyPositions | None = None,
     dropout_p: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> KNNAttentionOutput:

@@ -34,7 +34,7 @@ def _select(tokens: Tokens) -> Tensor:
     n_queries, n_keys = scores.shape[-2:]
     itself = torch.eye(n_queries, n_keys, dtype=torch.bool, device=scores.device)
     if tokens.candidates is not None:
-        allowed = torch.zeros(len(scores), n_keys, dtype=torch.bool, device=scores.device)
+        allowed = torch.zeros(scores.shape[0], n_keys, dtype=torch.bool, device=scores.device)
         allowed = allowed.scatter(1, tokens.candidates, True)[:, None, None]
         if tokens.include_self == "always":
             allowed = allowed | itself

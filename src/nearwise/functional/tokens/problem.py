@@ -1,15 +1,18 @@
 """The checked arguments of one attention over tokens, brought to four dimensions."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 TokenMetric = Literal["matmul", "cosine", "l2"]
 IncludeSelf = Literal["candidate", "always", "never"]
+KeyPositions = Tensor | np.ndarray | Sequence[int]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -89,7 +92,7 @@ def make_problem(
     key_padding_mask: Tensor | None,
     is_causal: bool,
     include_self: IncludeSelf,
-    candidates: Tensor | None,
+    candidates: KeyPositions | None,
     dropout_p: float,
     generator: torch.Generator | None,
 ) -> Tokens:
@@ -113,7 +116,7 @@ def make_problem(
         )
     lead = query.shape[:-2]
     batch, heads = (1,) * (2 - len(lead)) + tuple(lead) if len(lead) != 1 else (lead[0], 1)
-    chosen = _check_candidates(candidates, batch, n_keys)
+    chosen = _check_candidates(candidates, batch, n_keys, key.device)
     _check_neighbors(n_neighbors, n_keys, chosen, include_self)
     query4, key4, value4 = (x.reshape(batch, heads, *x.shape[-2:]) for x in (query, key, value))
     if metric == "cosine":
@@ -174,30 +177,49 @@ def _check_neighbors(
         )
 
 
-def _check_candidates(candidates: Tensor | None, batch: int, n_keys: int) -> Tensor | None:
+def _check_candidates(
+    candidates: KeyPositions | None, batch: int, n_keys: int, device: torch.device
+) -> Tensor | None:
     if candidates is None:
         return None
-    if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim not in (1, 2):
+    positions = key_positions(candidates, n_keys, device)
+    if positions.ndim == 2 and len(positions) != batch:
         raise ValueError(
-            "candidates must be integer positions of keys, of shape (C,) or (batch, C); got "
-            f"{candidates.dtype} of shape {tuple(candidates.shape)}."
-        )
-    if candidates.ndim == 2 and len(candidates) != batch:
-        raise ValueError(
-            f"candidates has {len(candidates)} rows, but the batch has {batch}. Give one row each, "
+            f"candidates has {len(positions)} rows, but the batch has {batch}. Give one row each, "
             "or one for all."
         )
-    if not torch.compiler.is_compiling():
-        in_order = candidates.sort(dim=-1).values
-        if int(in_order.min()) < 0 or int(in_order.max()) >= n_keys:
-            raise ValueError(
-                f"candidates lie between {int(in_order.min())} and {int(in_order.max())}, but the "
-                f"keys are 0 to {n_keys - 1}."
-            )
-        if (in_order.diff(dim=-1) == 0).any():
-            raise ValueError("candidates names a key twice. Give each position once.")
     # Ascending, so that ties go to the lowest position here as elsewhere.
-    return candidates.to(torch.int64).sort(dim=-1).values.expand(batch, -1)
+    in_order = positions.sort(dim=-1).values
+    if not torch.compiler.is_compiling() and (in_order.diff(dim=-1) == 0).any():
+        raise ValueError("candidates names a key twice. Give each position once.")
+    return in_order.expand(batch, -1)
+
+
+def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -> Tensor:
+    """Bring candidates to an int64 tensor, (C,) or (batch, C), of positions that exist.
+
+    Raises
+    ------
+    ValueError
+        If they are something else.
+    """
+    positions = candidates
+    if not isinstance(positions, Tensor):
+        positions = torch.as_tensor(positions, device=device)
+    if positions.dtype not in (torch.int64, torch.int32) or positions.ndim not in (1, 2):
+        raise ValueError(
+            "candidates must be integer positions of keys, of shape (C,) or (batch, C); got "
+            f"{positions.dtype} of shape {tuple(positions.shape)}."
+        )
+    if positions.numel() == 0:
+        raise ValueError(f"candidates is empty. Name some of the {n_keys} keys.")
+    if not torch.compiler.is_compiling():
+        low, high = (int(x) for x in positions.aminmax())
+        if low < 0 or high >= n_keys:
+            raise ValueError(
+                f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
+            )
+    return positions.to(torch.int64)
 
 
 def _bias(

@@ -9,6 +9,8 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
+from nearwise.functional.tokens.problem import KeyPositions, key_positions
+
 
 class BlockOptions(TypedDict, total=False):
     """Options that every layer takes, by the names of timm's attention layers.
@@ -112,7 +114,7 @@ class TokenAttention(nn.Module, ABC):
         *,
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
-        candidates: Tensor | None = None,
+        candidates: KeyPositions | None = None,
     ) -> Tensor:
         """Let tokens attend to tokens.
 
@@ -125,7 +127,7 @@ class TokenAttention(nn.Module, ABC):
             True leaves a token out as a key.
         is_causal : bool, default=False
             Whether a token attends only to itself and tokens before it.
-        candidates : int Tensor of shape (C,) or (batch, C), optional
+        candidates : int Tensor or array of shape (C,) or (batch, C), optional
             Positions of the only tokens that may be attended.
 
         Returns
@@ -143,7 +145,7 @@ class TokenAttention(nn.Module, ABC):
                 f"{type(self).__name__} decides by itself whom a token attends to. Leave "
                 "candidates out, or take a layer of k nearest neighbors."
             )
-        masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
+        masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
         query, key, value = self._split(self.qkv(x))
         # Under autocast norms return single precision.
         query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
@@ -188,3 +190,8 @@ def check_tokens(x: Tensor, dim: int) -> None:
     """Refuse an input that is no batch of tokens."""
     if x.ndim != 3 or x.shape[-1] != dim:
         raise ValueError(f"Tokens must be of shape (batch, N, {dim}); got {tuple(x.shape)}.")
+
+
+def positions_in(x: Tensor, candidates: KeyPositions | None) -> Tensor | None:
+    """Positions of candidates among tokens (batch, N, dim)."""
+    return None if candidates is None else key_positions(candidates, x.shape[1], x.device)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearwise.functional.tokens.problem import KeyPositions
 from nearwise.nn.tokens import legacy
 from nearwise.nn.tokens.base import BlockOptions, check_heads, check_tokens
 from nearwise.nn.tokens.convnn import ConvNNAttention
@@ -101,7 +102,7 @@ class _Branching(nn.Module, ABC):
         *,
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
-        candidates: Tensor | None = None,
+        candidates: KeyPositions | None = None,
     ) -> Tensor:
         """Let tokens attend; arguments as in `TokenAttention.forward`.
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nearwise.functional.tokens.problem import KeyPositions
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.dense import (
     checked_padding,
@@ -113,7 +114,7 @@ class LocalAttention(TokenAttention):
         *,
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
-        candidates: Tensor | None = None,
+        candidates: KeyPositions | None = None,
     ) -> Tensor:
         """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates."""
         check_tokens(x, self.dim)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.pairs import at_least_single, paired_scores
-from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
-from nearwise.nn.tokens.base import BlockOptions, Masks, check_tokens
+from nearwise.functional.tokens.problem import IncludeSelf, KeyPositions, TokenMetric
+from nearwise.nn.tokens.base import BlockOptions, Masks, check_tokens, positions_in
 from nearwise.nn.tokens.knn import KNNAttention, log_total
 from nearwise.nn.tokens.sampling import Sampling
 
@@ -137,7 +137,7 @@ class MemoryAttention(KNNAttention):
         *,
         key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
-        candidates: Tensor | None = None,
+        candidates: KeyPositions | None = None,
         memory: EarlierTokens | None = None,
         remember: bool | Tensor = True,
         generator: torch.Generator | None = None,
@@ -167,7 +167,7 @@ class MemoryAttention(KNNAttention):
             If shapes or metrics do not fit, or a token has nobody to attend to.
         """
         check_tokens(x, self.dim)
-        masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
+        masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
         query, key, value = self._split(self.qkv(x))
         query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
         if memory is None:

@@ -82,8 +82,21 @@ def build_reference_layer(
 
 
 def reference_state(name: str, state: State) -> State:
-    """Rename the weights of a layer of published code to those of ours."""
-    return REFERENCE_LAYERS[_known_name(name)].rename(dict(state))
+    """Rename the weights of a layer of published code to those of ours.
+
+    Raises
+    ------
+    ValueError
+        If one is missing.
+    """
+    try:
+        return REFERENCE_LAYERS[_known_name(name)].rename(dict(state))
+    except KeyError as error:
+        found = ", ".join(sorted(state)) or "none"
+        raise ValueError(
+            f"The weights do not fit {name}: {error.args[0]} is missing. Found: {found}. Give the "
+            "whole state dict of one layer, by its names there."
+        ) from None
 
 
 def load_weights(module: nn.Module, state: State, name: str) -> None:

@@ -144,8 +144,12 @@ def _branching_state(state: State) -> State:
         ("attention", "attention", _attention_state),
         ("pointwise_linear", "pointwise", dict),
     ):
-        if parts[branch]:
+        if not parts[branch]:
+            continue
+        try:
             renamed |= {f"{ours}.{key}": x for key, x in rename(parts[branch]).items()}
+        except KeyError as error:
+            raise KeyError(f"{branch}.{error.args[0]}") from None
     if not (parts["convnn"] and (parts["conv1d"] or parts["attention"])):
         # With one branch that code makes this layer, but does not use it.
         renamed = {key: x for key, x in renamed.items() if not key.startswith("pointwise.")}

@@ -28,7 +28,7 @@ TOKEN_LAYERS: dict[str, LayerFactory] = {
     "TokenConvolution": TokenConvolution,
 }
 # Names of the published command line.
-_ALIASES = {
+LAYER_ALIASES = {
     "Attention": "MultiHeadAttention",
     "BranchAttention": "BranchingAttention",
     "BranchConv": "BranchingConv",
@@ -51,9 +51,9 @@ def token_layer(layer: str | LayerFactory) -> LayerFactory:
     """
     if not isinstance(layer, str):
         return layer
-    name = _ALIASES.get(layer, layer)
+    name = LAYER_ALIASES.get(layer, layer)
     if name not in TOKEN_LAYERS:
-        names = [*TOKEN_LAYERS, *_ALIASES]
+        names = [*TOKEN_LAYERS, *LAYER_ALIASES]
         folded = {known.lower(): known for known in names}
         near = difflib.get_close_matches(layer.lower(), folded, n=1, cutoff=0.0)
         raise ValueError(

@@ -175,7 +175,7 @@ class VisionTransformer(nn.Module):
             )
         tokens = self.patch_embed(images)
         if self.prefix_tokens is not None:
-            prefix = self.prefix_tokens.expand(len(tokens), -1, -1)
+            prefix = self.prefix_tokens.expand(tokens.shape[0], -1, -1)
             tokens = torch.cat([prefix.to(tokens.dtype), tokens], dim=1)
         features: Tensor = self.norm(self.blocks(self.positions(tokens)))
         return features

@@ -143,6 +143,7 @@ def test_the_risk_bound_holds_as_often_as_it_says():
         judge = Judge.__new__(Judge)
         judge.scores, judge.correct = {"max_proba": score}, right
         judge.wrong, judge.spread = (~right).astype(float), None
+        judge.counts = np.ones(len(right))
         try:
             found, bound = judge.under_risk("max_proba", 0.25, 0.1)
         except ValueError:
@@ -249,6 +250,20 @@ def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
     chosen = model.predict_selective(X_new, coverage=1.0)
     assert covered > 0.7
     assert (chosen.labels != y_new).mean() < chosen.risk_bound + 0.02
+
+
+@pytest.mark.parametrize("shares", [(1.0, 0.3, 0.1), (1.0, 1.0, 1.0)], ids=["tail", "even"])
+def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
+    X, y = many(4500)
+    first, more, new = (slice(start, start + 1500) for start in (0, 1500, 3000))
+    X_new, y_new = X[new], y[new]
+    kept = np.random.default_rng(0).random(1500) < np.array(shares)[y[first]]
+    model = AttnKNNClassifier(**CHEAP, class_prior="uniform").fit(X[first][kept], y[first][kept])
+    late = y[more] == 2
+    model.add(X[more][late], y[more][late])
+    rows = judged_rows(model._state, 3, 1)
+    assert np.abs(np.bincount(rows.labels) / len(rows.labels) - 1 / 3).max() < 0.1
+    assert model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new].mean() > 0.75
 
 
 def test_views_disagree_for_the_rows_that_judge_as_for_new_ones():

@@ -97,7 +97,7 @@ def p_values(
     judged : ndarray of shape (n_rows, n_classes)
         Nonconformity of every label of the judged rows.
     truth : ndarray of shape (n_rows, n_classes)
-        How much a judged row counts as each class; rows sum to 1.
+        How much a judged row counts as each class, at most 1 in the long run.
     folds : int64 ndarray of shape (n_rows,)
         First axis of `scores` that each judged row is compared with; -1 is the last.
     by_class : bool, default=False
@@ -121,13 +121,13 @@ def p_values(
         for label in groups:
             weight = truth[mine][:, label].ravel()
             strange = judged[mine][:, label].ravel()[weight != 0]
-            count = _counts_at_least(strange, weight[weight != 0], scores[member][:, label])
+            count = counts_at_least(strange, weight[weight != 0], scores[member][:, label])
             at_least[:, label] += count
             totals[label] += weight.sum()
     return np.asarray(np.minimum(at_least / np.maximum(totals, 1.0), 1.0))
 
 
-def _counts_at_least(values: np.ndarray, weight: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def counts_at_least(values: np.ndarray, weight: np.ndarray, asked: np.ndarray) -> np.ndarray:
     """Weight of the values that are at least each one asked; never rising with what is asked."""
     order = np.argsort(values, kind="stable")
     tail = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)
@@ -172,11 +172,12 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
         Saying how many there are and how many are needed.
     """
     needed = rows_needed(confidence)
-    if len(truth) < needed:
+    n_rows = round(float(truth.sum()), 1)
+    if n_rows < needed:
         raise ValueError(
             f"Sets of confidence {confidence} need at least {needed} rows to judge by, and there "
-            f"are {len(truth)}. Fit with more rows (or a larger validation_fraction), or ask for "
-            f"a confidence of at most {_most_confident(len(truth)):.3g}."
+            f"are {n_rows:g}. Fit with more rows (or a larger validation_fraction), or ask for "
+            f"a confidence of at most {_most_confident(n_rows):.3g}."
         )
     if not each:
         return
@@ -193,5 +194,5 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
         )
 
 
-def _most_confident(n_rows: int) -> float:
-    return n_rows / (n_rows + 1.0)
+def _most_confident(n_rows: float) -> float:
+    return max(n_rows, 0.0) / (max(n_rows, 0.0) + 1.0)

@@ -74,8 +74,12 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
 
 
 def _shares(views: MemoryViews) -> Tensor:
-    """Class shares of the memory, each class counted half a row more."""
-    counts = views.bank.soft_labels().sum(0) + 0.5
+    """Weighted class shares of the memory, each class counted half a row more.
+
+    Of the rows that may be found, whose weights count for those that may not.
+    """
+    rows = views.rows(views.specs[0], 0)
+    counts = views.bank.sample_weight[rows] @ views.bank.soft_labels()[rows] + 0.5
     return (counts / counts.sum()).float()
 
 

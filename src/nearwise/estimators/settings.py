@@ -117,15 +117,11 @@ def check_settings(
 
 
 def _check_noise(estimator: Any) -> None:
-    """Refuse corrections of class shares that would take wrong labels for true ones."""
-    if estimator.label_noise is None:
-        return
-    uneven = not isinstance(estimator.class_prior, str) or estimator.class_prior != "train"
-    if uneven or estimator.calibration == "per-class":
-        what = "class_prior" if uneven else 'calibration="per-class"'
+    """Refuse a calibration that would take wrong labels for true ones."""
+    if estimator.label_noise is not None and estimator.calibration == "per-class":
         raise ValueError(
-            f"{what} is fitted to the shares of the given labels, which label_noise takes for "
-            "wrong in part. Use one of the two."
+            'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
+            "in part. Use one of the two."
         )
 
 

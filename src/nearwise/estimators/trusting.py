@@ -154,8 +154,8 @@ class KnowsItsLimits(AnswersQueries):
             score=values,
             score_name=name,
             threshold=found.value,
-            coverage=found.accepted / len(rows.labels),
-            expected_risk=found.wrong / found.accepted,
+            coverage=found.coverage,
+            expected_risk=found.risk,
             risk_bound=bound,
             confidence=confidence,
             n_judged=len(rows.labels),
@@ -303,7 +303,7 @@ class KnowsItsLimits(AnswersQueries):
         name = check_stranger_score(score)
         rows, parts, apart = self._judged_and_seen(self._queries(X, views))
         known = stranger_scores(name, rows, rows.parts, rows.remoteness)
-        return stranger_p_values(stranger_scores(name, rows, parts, apart), known)
+        return stranger_p_values(stranger_scores(name, rows, parts, apart), known, rows.counts)
 
     @property
     def _held_out_once(self) -> bool:

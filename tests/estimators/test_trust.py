@@ -310,6 +310,8 @@ BAD = {
     "both": ({"coverage": 0.5, "max_risk": 0.1}, "both were given"),
     "no coverage": ({"coverage": 0.0}, r"coverage=0.0 must lie in \(0, 1\]"),
     "coverage in percent": ({"coverage": 90}, r"coverage=90 must lie in \(0, 1\]"),
+    "coverage is no truth value": ({"coverage": True}, "coverage=True must be a number, not bool"),
+    "confidence is none": ({"coverage": 0.5, "confidence": None}, "confidence=None must be a"),
     "no risk": ({"max_risk": 0.0}, "max_risk=0.0 must lie between"),
     "all risk": ({"max_risk": 1}, "max_risk=1 must lie between"),
     "confidence": ({"coverage": 0.5, "confidence": 1.0}, "confidence=1.0 must lie between"),
@@ -325,6 +327,16 @@ def test_a_bad_request_is_refused_with_what_to_do(model, name):
         model.predict_selective(many(5)[0], **options)
 
 
+BAD_SETS = [
+    ({"penalty": -1}, "penalty=-1 must be finite and not negative"),
+    ({"penalty": float("nan")}, "penalty=nan must be finite"),
+    ({"penalty": "much"}, "penalty='much' must be a number, not str"),
+    ({"free_ranks": 1.5}, "free_ranks=1.5 counts classes"),
+    ({"confidence": "0.9"}, "confidence='0.9' must be a number, not str"),
+    ({"confidence": None}, "confidence=None must be a number, not NoneType"),
+]
+
+
 def test_bad_requests_for_sets_and_strangers_are_refused(model):
     X = many(5)[0]
     for confidence in (0.0, 1.0, 90):
@@ -332,8 +344,9 @@ def test_bad_requests_for_sets_and_strangers_are_refused(model):
             model.predict_set(X, confidence)
     with pytest.raises(ValueError, match="method='best' is not known"):
         model.predict_set(X, method="best")
-    with pytest.raises(ValueError, match="must not be negative"):
-        model.predict_set(X, method="raps", penalty=-1)
+    for given, message in BAD_SETS:
+        with pytest.raises(ValueError, match=message):
+            model.predict_set(X, method="raps", **given)
     with pytest.raises(ValueError, match="at least 999 rows to judge by, and there are 300"):
         model.predict_set(X, 0.999)
     with pytest.raises(ValueError, match="score='odd' is not known"):

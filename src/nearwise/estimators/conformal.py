@@ -1,7 +1,7 @@
 """Conformal prediction sets: how strange a label would be, and which labels are not too strange."""
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -149,8 +149,29 @@ def check_method(method: str) -> Method:
     raise ValueError(f'method={method!r} is not known. Use "lac", "aps" or "raps".')
 
 
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is no number; True and False are none."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        raise ValueError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
+
+
+def check_penalty(penalty: float, free_ranks: float) -> Penalty:
+    """Return the penalty of "raps", checked."""
+    for name, value in (("penalty", penalty), ("free_ranks", free_ranks)):
+        check_number(name, value)
+        if not 0 <= value < math.inf:
+            raise ValueError(
+                f"{name}={value} must be finite and not negative. The defaults are penalty=0.05 "
+                "and free_ranks=1."
+            )
+    if free_ranks != int(free_ranks):
+        raise ValueError(f"free_ranks={free_ranks} counts classes: give a whole number.")
+    return Penalty(float(penalty), int(free_ranks))
+
+
 def check_confidence(confidence: float) -> None:
     """Refuse a confidence that is not strictly between 0 and 1."""
+    check_number("confidence", confidence)
     if not 0.0 < confidence < 1.0:
         raise ValueError(
             f"confidence={confidence!r} must lie between 0 and 1, both excluded. For sets that "

@@ -161,7 +161,8 @@ def correct_classes(
         given = (data.labels, data.weight, shift)
         found, nlls = fit_class_correction(scores, *given, kinds, settings.seed)
         correction = replace(found, wanted=wanted)
-    state.choice["classes"] = {"source": correction.source, "nll": nlls}
+    tried = {"nll": nlls} if nlls else {}
+    state.choice["classes"] = {"source": correction.source} | tried
     return correction
 
 

@@ -9,6 +9,7 @@ from scipy.stats import beta
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
+from nearwise.estimators.conformal import check_number
 from nearwise.estimators.evidence import JudgedRows, Remoteness
 from nearwise.estimators.explain import Parts
 from nearwise.metrics import aurc
@@ -336,8 +337,8 @@ def check_request(coverage: float | None, max_risk: float | None, confidence: fl
             f"that may be wrong); {seen} given."
         )
     for name, value in (("coverage", coverage), ("max_risk", max_risk), ("confidence", confidence)):
-        if value is not None and not isinstance(value, int | float | np.number):
-            raise ValueError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
+        if value is not None or name == "confidence":
+            check_number(name, value)
     if coverage is not None and not 0.0 < coverage <= 1.0:
         raise ValueError(
             f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."

@@ -10,10 +10,10 @@ from sklearn.utils import check_random_state
 from nearwise.estimators.asking import AnswersQueries
 from nearwise.estimators.conformal import (
     Method,
-    Penalty,
     check_confidence,
     check_enough,
     check_method,
+    check_penalty,
     nonconformity,
     p_values,
     sets_from_p_values,
@@ -232,7 +232,7 @@ class KnowsItsLimits(AnswersQueries):
         """
         check_confidence(confidence)
         check_method(method)
-        raps = _check_penalty(penalty, free_ranks)
+        raps = check_penalty(penalty, free_ranks)
         encoded = self._queries(X, views)
         n_classes = len(self.classes_)
         rows = judged_rows(self._state, n_classes, len(encoded))
@@ -332,12 +332,3 @@ class KnowsItsLimits(AnswersQueries):
             kept[place] = Judge(rows)
         judge: Judge = kept[place]
         return judge
-
-
-def _check_penalty(penalty: float, free_ranks: int) -> Penalty:
-    if penalty < 0 or free_ranks < 0:
-        raise ValueError(
-            f"penalty={penalty} and free_ranks={free_ranks} must not be negative. The defaults are "
-            "0.05 and 1."
-        )
-    return Penalty(penalty, free_ranks)

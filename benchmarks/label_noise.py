@@ -230,7 +230,8 @@ def summarize(rows: list[dict[str, Any]], command: str) -> dict[str, Any]:
                     mean = mean_with_interval(values)
                     found[key] = {"mean": mean.mean, "low": mean.low, "high": mean.high}
             means[method] = found | {"seeds": sorted(row["seed"] for row in own)}
-        tasks[task] = {"means": means, "bars": judge(task, means)}
+        whole = all(row["rows"] is None for row in mine)  # the bars are not for a cut
+        tasks[task] = {"means": means, "bars": judge(task, means) if whole else {}}
     conditions = {"command": command, "versions": versions(), "hardware": hardware()}
     return conditions | {"tasks": tasks, "rows": rows}
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from nearwise.estimators.class_calibration import RIDGE, _fit, fit_class_correction, train_shares
+from nearwise.estimators.class_calibration import RIDGE, _fit, fit_class_correction
 from tests.estimators.cases import fitted, sums_to_one
 from tests.estimators.test_class_prior import tailed
 
@@ -94,19 +94,13 @@ def test_what_was_harmed_is_mended(harm, sources):
 
 def test_the_nll_that_decides_is_that_of_the_wanted_shares():
     log_proba, labels = drawn()
-    train = train_shares(labels.numpy(), torch.ones(900), 3)
+    train = torch.bincount(labels).double() / 900
     shift = torch.log(torch.full((3,), 1 / 3, dtype=torch.float64) / train)
     _, nll = fit_class_correction(log_proba, labels, torch.ones(900), shift, (), 0)
     moved = torch.log_softmax(log_proba + shift, dim=1)
     losses = -moved.gather(1, labels[:, None])[:, 0]
     weight = torch.exp(shift)[labels]
     assert nll == {"prior": pytest.approx(float((losses * weight).sum() / weight.sum()))}
-
-
-def test_shares_count_weights_and_half_a_row_more():
-    weight = torch.tensor([1.0, 3.0, 0.0])
-    found = train_shares(np.array([0, 1, 1]), weight, 3)
-    torch.testing.assert_close(found, torch.tensor([1.5, 3.5, 0.5], dtype=torch.float64) / 5.5)
 
 
 @pytest.mark.parametrize("prior", ["train", "uniform"])

@@ -84,7 +84,43 @@ def test_a_correction_keeps_what_later_classes_have_and_survives_json():
     ]
     expected = [p / sum(known) * (warm[0] + warm[1]) for p in known] + [warm[2]]
     assert after == pytest.approx(expected)
-    assert ClassCorrection.from_json(correction.to_json()) == correction
+    assert ClassCorrection.from_json(correction.to_json(), torch.ones(2) / 2) == correction
+
+
+def test_folders_from_before_wanted_shares_were_kept_know_them():
+    train, wanted = torch.tensor([0.8, 0.2]), torch.tensor([0.25, 0.75])
+    shift = torch.log(wanted / train).tolist()
+    kept = ClassCorrection.of_shift(shift, None).to_json()
+    assert ClassCorrection.from_json(kept, train).wanted is None
+    del kept["wanted"]
+    assert ClassCorrection.from_json(kept, train).wanted == pytest.approx((0.25, 0.75))
+    untouched = ClassCorrection.of_shift((0.0, 0.0), None).to_json()
+    del untouched["wanted"]
+    assert ClassCorrection.from_json(untouched, train).wanted is None
+
+
+def test_weights_count_in_the_class_shares():
+    X, y = blobs(90, 3)
+    weight = np.where(y == 2, 3.0, 1.0)
+    model = fitted(X, y, class_prior="uniform", calibration=None)
+    weighed = AttnKNNClassifier(**CHEAP, class_prior="uniform").fit(X, y, weight)
+    taken = [np.exp(-np.array(m._state.classes.shift)) / 3 for m in (model, weighed)]
+    np.testing.assert_allclose(taken[0], 1 / 3, atol=1e-6)
+    np.testing.assert_allclose(taken[1], [0.2, 0.2, 0.6], atol=0.01)
+    np.testing.assert_allclose(weighed._state.prior, taken[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_rows_without_weight_leave_the_class_shares_alone(refreshed):
+    X, y = blobs(90, 3)
+    weight = np.ones(90)
+    weight[np.flatnonzero(y == 2)[5:]] = 0
+    model = AttnKNNClassifier(**CHEAP).fit(X, y, weight)
+    if refreshed:
+        model.refresh()
+    unit = 90 / 65  # weights are brought to a mean of 1
+    shares = np.array([30, 30, 5]) * unit + 0.5
+    np.testing.assert_allclose(model._state.prior, shares / shares.sum(), atol=1e-5)
 
 
 CONFIGURATIONS = {

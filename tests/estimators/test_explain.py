@@ -124,3 +124,10 @@ def test_more_rows_than_one_group_keep_their_order():
     for queries in (X, None):
         explained = np.array([e.proba for e in model.explain(queries, n_neighbors=1)])
         assert same(explained, model.predict_proba(queries))
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5])
+def test_a_number_of_neighbors_that_is_none_is_refused(k):
+    model = fitted()
+    with pytest.raises(ValueError, match=r"n_neighbors=.* must be a whole number of at least 1"):
+        model.explain(blobs()[0][:2], n_neighbors=k)

@@ -1,12 +1,13 @@
 """Rows whose label is suspected, most suspicious first."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import average_precision_score
 
 from nearwise.data import label_noise
 from nearwise.estimators import AttnKNNClassifier
-from tests.estimators.cases import CHEAP, blobs, same, sums_to_one
+from tests.estimators.cases import CHEAP, blobs, fitted, same, sums_to_one
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +94,14 @@ def test_what_cannot_be_asked_is_said(planted):
     with pytest.raises(ValueError, match="judge"):
         model.label_issues(judge="me")
     assert np.isfinite(model.label_issues()["suspicion"]).all()
+
+
+@pytest.mark.parametrize("noise", [None, 0.1])
+def test_labels_are_judged_in_the_shares_they_come_in_whichever_are_wanted(planted, noise):
+    X, y, *_ = planted
+    kept = np.random.default_rng(0).random(len(y)) < np.where(y == 0, 1.0, 0.3)
+    found = [
+        fitted(X[kept], y[kept], label_noise=noise, class_prior=prior).label_issues()
+        for prior in ("train", "uniform")
+    ]
+    pd.testing.assert_frame_equal(*found)

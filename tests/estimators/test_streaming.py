@@ -164,11 +164,33 @@ def test_partial_fit_refreshes_when_a_new_class_has_come():
     assert len(model._state.prior) > 2 and "left out" in model.calibration_source_
 
 
-def test_wanted_shares_stream_without_a_refresh_and_say_why():
-    model = begun(class_prior=[0.5, 0.5])
+@pytest.mark.parametrize("prior", ["uniform", (0.2, 0.8)], ids=str)
+def test_wanted_shares_are_set_against_those_of_the_memory_at_a_refresh(prior, tmp_path):
+    given, plain = begun(class_prior=prior), begun()
+    for model in (given, plain):
+        model.add(X[LATER[:30]], Y[LATER[:30]])  # brings two classes more
+        model.refresh()
+    there = given._state.prior.double().numpy()
+    assert there.min() < 0.2 < there.max()
+    before, after = plain.predict_proba(X), given.predict_proba(X)
+    wanted = np.full(4, 0.25) if prior == "uniform" else np.array(prior)
+    listed = slice(0, len(wanted))
+    moved = before[:, listed] * wanted / there[listed]
+    moved *= before[:, listed].sum(1, keepdims=True) / moved.sum(1, keepdims=True)
+    np.testing.assert_allclose(after[:, listed], moved, atol=1e-4)
+    np.testing.assert_allclose(after[:, len(wanted) :], before[:, len(wanted) :], atol=1e-4)
+    given.save(tmp_path / "m")
+    for model in (given, AttnKNNClassifier.load(tmp_path / "m")):
+        model.partial_fit(X[LATER[30:]], Y[LATER[30:]])
+        assert sums_to_one(model.predict_proba(X))
+    assert same(given.predict_proba(X), model.predict_proba(X))
+
+
+def test_what_was_calibrated_by_class_streams_without_a_refresh_and_says_why():
+    model = begun(calibration="per-class")
     stream(model)  # brings two classes more, and rows enough for a refresh
     assert len(model.memory_) == 240 and sums_to_one(model.predict_proba(X))
-    with pytest.raises(ValueError, match=r"corrects class shares.*Fit again"):
+    with pytest.raises(ValueError, match=r"calibrated class by class.*Fit again"):
         model.refresh()
 
 

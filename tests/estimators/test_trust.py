@@ -143,6 +143,7 @@ def test_the_risk_bound_holds_as_often_as_it_says():
         judge = Judge.__new__(Judge)
         judge.scores, judge.correct = {"max_proba": score}, right
         judge.wrong, judge.spread = (~right).astype(float), None
+        judge.counts = np.ones(len(right))
         try:
             found, bound = judge.under_risk("max_proba", 0.25, 0.1)
         except ValueError:
@@ -251,6 +252,20 @@ def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
     assert (chosen.labels != y_new).mean() < chosen.risk_bound + 0.02
 
 
+@pytest.mark.parametrize("shares", [(1.0, 0.3, 0.1), (1.0, 1.0, 1.0)], ids=["tail", "even"])
+def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
+    X, y = many(4500)
+    first, more, new = (slice(start, start + 1500) for start in (0, 1500, 3000))
+    X_new, y_new = X[new], y[new]
+    kept = np.random.default_rng(0).random(1500) < np.array(shares)[y[first]]
+    model = AttnKNNClassifier(**CHEAP, class_prior="uniform").fit(X[first][kept], y[first][kept])
+    late = y[more] == 2
+    model.add(X[more][late], y[more][late])
+    rows = judged_rows(model._state, 3, 1)
+    assert np.abs(np.bincount(rows.labels) / len(rows.labels) - 1 / 3).max() < 0.1
+    assert model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new].mean() > 0.75
+
+
 def test_views_disagree_for_the_rows_that_judge_as_for_new_ones():
     X, y = many(240)
     model = AttnKNNClassifier(**HELD).fit(X, y, views=[X + 0.5])
@@ -295,6 +310,8 @@ BAD = {
     "both": ({"coverage": 0.5, "max_risk": 0.1}, "both were given"),
     "no coverage": ({"coverage": 0.0}, r"coverage=0.0 must lie in \(0, 1\]"),
     "coverage in percent": ({"coverage": 90}, r"coverage=90 must lie in \(0, 1\]"),
+    "coverage is no truth value": ({"coverage": True}, "coverage=True must be a number, not bool"),
+    "confidence is none": ({"coverage": 0.5, "confidence": None}, "confidence=None must be a"),
     "no risk": ({"max_risk": 0.0}, "max_risk=0.0 must lie between"),
     "all risk": ({"max_risk": 1}, "max_risk=1 must lie between"),
     "confidence": ({"coverage": 0.5, "confidence": 1.0}, "confidence=1.0 must lie between"),
@@ -310,6 +327,16 @@ def test_a_bad_request_is_refused_with_what_to_do(model, name):
         model.predict_selective(many(5)[0], **options)
 
 
+BAD_SETS = [
+    ({"penalty": -1}, "penalty=-1 must be finite and not negative"),
+    ({"penalty": float("nan")}, "penalty=nan must be finite"),
+    ({"penalty": "much"}, "penalty='much' must be a number, not str"),
+    ({"free_ranks": 1.5}, "free_ranks=1.5 counts classes"),
+    ({"confidence": "0.9"}, "confidence='0.9' must be a number, not str"),
+    ({"confidence": None}, "confidence=None must be a number, not NoneType"),
+]
+
+
 def test_bad_requests_for_sets_and_strangers_are_refused(model):
     X = many(5)[0]
     for confidence in (0.0, 1.0, 90):
@@ -317,8 +344,9 @@ def test_bad_requests_for_sets_and_strangers_are_refused(model):
             model.predict_set(X, confidence)
     with pytest.raises(ValueError, match="method='best' is not known"):
         model.predict_set(X, method="best")
-    with pytest.raises(ValueError, match="must not be negative"):
-        model.predict_set(X, method="raps", penalty=-1)
+    for given, message in BAD_SETS:
+        with pytest.raises(ValueError, match=message):
+            model.predict_set(X, method="raps", **given)
     with pytest.raises(ValueError, match="at least 999 rows to judge by, and there are 300"):
         model.predict_set(X, 0.999)
     with pytest.raises(ValueError, match="score='odd' is not known"):

@@ -11,6 +11,7 @@ from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
 from nearwise.estimators.images import from_files, from_source
 from nearwise.estimators.remembering import RemembersRows
+from nearwise.estimators.settings import check_count
 from nearwise.estimators.state import Answer, Calibration
 
 
@@ -118,6 +119,8 @@ class AnswersQueries(RemembersRows):
         views: Sequence[Any] | None = None,
     ) -> list[Explanation]:
         """Show the neighbors behind each prediction; `KnowsItsLimits.explain` says how."""
+        if n_neighbors is not None:
+            check_count("n_neighbors", n_neighbors, 1)
         everyone = self._encode(X, views)
         parts = make_parts(*self._answers(everyone))
         return explain_rows(

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -108,11 +107,3 @@ def _fit(
     optimizer.step(closure)
     with torch.no_grad():
         return fitted()
-
-
-def train_shares(labels: np.ndarray, weight: Tensor, n_classes: int) -> Tensor:
-    """Weighted class shares of the training rows, each class counted half a row more; (C,)."""
-    counts = torch.zeros(n_classes, dtype=torch.float64)
-    counts.scatter_add_(0, torch.from_numpy(labels), weight.double())
-    counts += 0.5
-    return counts / counts.sum()

@@ -5,7 +5,7 @@ p(c | x) rho_c / pi_c. Applied to a pooled prediction this corrects the neighbor
 prior and the base alike.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -33,17 +33,26 @@ class ClassCorrection:
     bias : tuple of float, (C,)
     source : {"prior", "temperature", "bias", "vector"}
         What was fitted beside the shift, "prior" being nothing.
+    wanted : tuple of float, (C,), or None
+        The wanted class shares; None: whatever those of the memory are.
     """
 
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     bias: tuple[float, ...]
     source: str
+    wanted: tuple[float, ...] | None = None
 
     def of_parts(self) -> Self:
         """Return the shift alone, for the halves of a prediction, which have own temperatures."""
-        n = len(self.shift)
-        return type(self)(self.shift, (1.0,) * n, (0.0,) * n, "prior")
+        return self.of_shift(self.shift, self.wanted)
+
+    @classmethod
+    def of_shift(cls, shift: Iterable[Any], wanted: tuple[float, ...] | None) -> Self:
+        """Bayes' rule and nothing besides."""
+        shifts = tuple(map(float, shift))
+        n = len(shifts)
+        return cls(shifts, (1.0,) * n, (0.0,) * n, "prior", wanted)
 
     def __call__(self, log_proba: Tensor, temperature: float) -> Tensor:
         """Correct log-probabilities (B, C) so that `temperature` can still be applied to them.
@@ -70,12 +79,18 @@ class ClassCorrection:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any] | None) -> Self | None:
-        """Rebuild from plain data; None stays None."""
+    def from_json(cls, data: dict[str, Any] | None, train: Tensor) -> Self | None:
+        """Rebuild from plain data; None stays None.
+
+        `train` (C,) are the training shares, from which what older folders lack is worked out.
+        """
         if data is None:
             return None
         shift, scale, bias = (tuple(data[name]) for name in ("shift", "scale", "bias"))
-        return cls(shift, scale, bias, data["source"])
+        wanted = data.get("wanted")
+        if "wanted" not in data and any(shift):
+            wanted = torch.softmax(torch.log(train.double()) + torch.tensor(shift), 0).tolist()
+        return cls(shift, scale, bias, data["source"], None if wanted is None else tuple(wanted))
 
 
 def check_class_prior(prior: Any, n_classes: int) -> np.ndarray | None:

@@ -1,7 +1,7 @@
 """Conformal prediction sets: how strange a label would be, and which labels are not too strange."""
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -97,7 +97,7 @@ def p_values(
     judged : ndarray of shape (n_rows, n_classes)
         Nonconformity of every label of the judged rows.
     truth : ndarray of shape (n_rows, n_classes)
-        How much a judged row counts as each class; rows sum to 1.
+        How much a judged row counts as each class, at most 1 in the long run.
     folds : int64 ndarray of shape (n_rows,)
         First axis of `scores` that each judged row is compared with; -1 is the last.
     by_class : bool, default=False
@@ -121,13 +121,13 @@ def p_values(
         for label in groups:
             weight = truth[mine][:, label].ravel()
             strange = judged[mine][:, label].ravel()[weight != 0]
-            count = _counts_at_least(strange, weight[weight != 0], scores[member][:, label])
+            count = counts_at_least(strange, weight[weight != 0], scores[member][:, label])
             at_least[:, label] += count
             totals[label] += weight.sum()
     return np.asarray(np.minimum(at_least / np.maximum(totals, 1.0), 1.0))
 
 
-def _counts_at_least(values: np.ndarray, weight: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def counts_at_least(values: np.ndarray, weight: np.ndarray, asked: np.ndarray) -> np.ndarray:
     """Weight of the values that are at least each one asked; never rising with what is asked."""
     order = np.argsort(values, kind="stable")
     tail = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)
@@ -149,8 +149,29 @@ def check_method(method: str) -> Method:
     raise ValueError(f'method={method!r} is not known. Use "lac", "aps" or "raps".')
 
 
+def check_number(name: str, value: Any) -> None:
+    """Refuse what is no number; True and False are none."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+        raise ValueError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
+
+
+def check_penalty(penalty: float, free_ranks: float) -> Penalty:
+    """Return the penalty of "raps", checked."""
+    for name, value in (("penalty", penalty), ("free_ranks", free_ranks)):
+        check_number(name, value)
+        if not 0 <= value < math.inf:
+            raise ValueError(
+                f"{name}={value} must be finite and not negative. The defaults are penalty=0.05 "
+                "and free_ranks=1."
+            )
+    if free_ranks != int(free_ranks):
+        raise ValueError(f"free_ranks={free_ranks} counts classes: give a whole number.")
+    return Penalty(float(penalty), int(free_ranks))
+
+
 def check_confidence(confidence: float) -> None:
     """Refuse a confidence that is not strictly between 0 and 1."""
+    check_number("confidence", confidence)
     if not 0.0 < confidence < 1.0:
         raise ValueError(
             f"confidence={confidence!r} must lie between 0 and 1, both excluded. For sets that "
@@ -172,11 +193,12 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
         Saying how many there are and how many are needed.
     """
     needed = rows_needed(confidence)
-    if len(truth) < needed:
+    n_rows = round(float(truth.sum()), 1)
+    if n_rows < needed:
         raise ValueError(
             f"Sets of confidence {confidence} need at least {needed} rows to judge by, and there "
-            f"are {len(truth)}. Fit with more rows (or a larger validation_fraction), or ask for "
-            f"a confidence of at most {_most_confident(len(truth)):.3g}."
+            f"are {n_rows:g}. Fit with more rows (or a larger validation_fraction), or ask for "
+            f"a confidence of at most {_most_confident(n_rows):.3g}."
         )
     if not each:
         return
@@ -193,5 +215,5 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
         )
 
 
-def _most_confident(n_rows: int) -> float:
-    return n_rows / (n_rows + 1.0)
+def _most_confident(n_rows: float) -> float:
+    return max(n_rows, 0.0) / (max(n_rows, 0.0) + 1.0)

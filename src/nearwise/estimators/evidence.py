@@ -18,6 +18,7 @@ MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpe
 ALL_MEMBERS = -1
 _CHUNK = 4096
 _TINY = 1e-6  # in typical neighbor distances
+_LEAST_COUNT = 0.5  # rows of a class below which nothing is known of it
 
 
 class Remoteness(NamedTuple):
@@ -50,7 +51,8 @@ class JudgedRows(NamedTuple):
     truth : float64 ndarray of shape (n, n_classes)
         How much each row counts as each true class: one 1 a row, or where `label_noise` doubts
         labels the row of the inverse transition for its label. Over many rows the wrong labels
-        then cancel out; single entries may be negative or above 1.
+        then cancel out; single entries may be negative or above 1. Doubted rows that judge for
+        other class shares than their own count as much as each class is wanted.
     """
 
     labels: np.ndarray
@@ -69,8 +71,14 @@ class JudgedRows(NamedTuple):
     def wrong(self) -> np.ndarray:
         """How much each row counts as a wrong prediction, (n,): 0 or 1 where labels are right."""
         best = self.parts.proba.argmax(axis=1)
-        share: np.ndarray = 1.0 - self.truth[np.arange(len(best)), best]
+        share: np.ndarray = self.counts - self.truth[np.arange(len(best)), best]
         return share
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How much each row counts in all, (n,): 1 but for doubted rows in wanted class shares."""
+        total: np.ndarray = self.truth.sum(axis=1)
+        return total
 
     @property
     def doubted(self) -> bool:
@@ -97,14 +105,22 @@ def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows
 def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
     """Keep a random part of the rows that has the class shares predictions are made for.
 
-    What is then counted on them holds there; shares far from those of training leave few rows.
-    Rows of classes that came after the fit are kept as the rarest of the others are.
+    What is then counted on them holds there, whatever came to the memory or went; shares far from
+    those of the rows leave few of them. Doubted rows are all kept, and count as each class as often
+    as it would be. Rows of classes that came after the fit are kept as the rarest of the others.
     """
-    if calibration.classes is None or not any(calibration.classes.shift):
+    if calibration.classes is None or calibration.classes.wanted is None:
         return rows
-    chance = np.exp(np.asarray(calibration.classes.shift))
-    chance = np.append(chance / chance.max(), 1.0)
-    of_rows = chance[np.minimum(rows.labels, len(chance) - 1)]
+    wanted = np.asarray(calibration.classes.wanted)
+    there = rows.truth[:, : len(wanted)].sum(axis=0)
+    seen = there >= _LEAST_COUNT
+    chance = np.ones(rows.truth.shape[1])
+    if seen.any():
+        ratio = np.where(seen, wanted / np.maximum(there, _LEAST_COUNT), 0.0)
+        chance[: len(wanted)] = ratio / ratio.max()
+    if rows.doubted:
+        return rows._replace(truth=rows.truth * chance)
+    of_rows = chance[rows.labels]
     kept = np.flatnonzero(np.random.default_rng(0).random(len(of_rows)) < of_rows)
     return JudgedRows(
         rows.labels[kept],

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nearwise.estimators.class_calibration import fit_class_correction, train_shares
+from nearwise.estimators.class_calibration import fit_class_correction
 from nearwise.estimators.class_prior import ClassCorrection, log_ratio
 from nearwise.estimators.head_extras import choose_extras
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
@@ -142,23 +142,27 @@ def _flat_on_host(data: HeadRows) -> HeadRows:
 def correct_classes(
     state: LearnedState, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
 ) -> ClassCorrection | None:
-    """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing."""
+    """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing.
+
+    Where labels are doubted, Bayes' rule takes the shares of the true classes, and nothing is
+    fitted beside it: how often a row counts under the wanted shares is for its true class to say.
+    """
     if settings.class_prior is None and not settings.per_class:
         return None
     data = _flat_on_host(data)
-    train = train_shares(problem.labels, problem.row_weight, problem.n_classes)
-    kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
-    if settings.per_class:
-        kinds = ("temperature", "bias", "vector")
-    correction, nlls = fit_class_correction(
-        scores,
-        data.labels,
-        data.weight,
-        log_ratio(settings.class_prior, train),
-        kinds,
-        settings.seed,
-    )
-    state.choice["classes"] = {"source": correction.source, "nll": nlls}
+    shift = log_ratio(settings.class_prior, problem.prior)
+    wanted = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
+    if problem.transition is not None:
+        correction, nlls = ClassCorrection.of_shift(shift, wanted), dict[str, float]()
+    else:
+        kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
+        if settings.per_class:
+            kinds = ("temperature", "bias", "vector")
+        given = (data.labels, data.weight, shift)
+        found, nlls = fit_class_correction(scores, *given, kinds, settings.seed)
+        correction = replace(found, wanted=wanted)
+    tried = {"nll": nlls} if nlls else {}
+    state.choice["classes"] = {"source": correction.source} | tried
     return correction
 
 

@@ -9,6 +9,7 @@ from scipy.sparse import csr_matrix
 from sklearn.utils.validation import check_is_fitted
 
 from nearwise.estimators.asking import AnswersQueries
+from nearwise.estimators.pooling import finish
 from nearwise.estimators.shared import SharedState
 from nearwise.functional import believed_proba
 
@@ -115,10 +116,12 @@ class FindsLabelIssues(AnswersQueries):
         return len(views.rows(views.specs[0], 0)) - 1
 
     def _unseen_proba(self) -> np.ndarray:
-        """Probabilities of the remembered rows' true labels, the given ones not seen."""
+        """Probabilities of the remembered rows' true labels, the given ones not seen; (n, C)."""
         if not isinstance(self._state, SharedState):
-            proba: np.ndarray = self.predict_proba(None)  # type: ignore[attr-defined]
-            return proba
+            left_out = self._state.predict_left_out(len(self.classes_))
+            # The rows come in the shares of the memory, whichever a class_prior wants elsewhere.
+            calibration = self._state.calibration().in_memory_shares()
+            return finish(calibration.corrected(left_out).log_proba, calibration.whole)
         views = self._state.views
         if views.transitions is None and self._state.transition is not None:
             raise ValueError(

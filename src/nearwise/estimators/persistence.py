@@ -226,7 +226,7 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         "heads": heads,
         "acceptance": Acceptance(**meta["acceptance"]),
         "part_temperatures": tuple(meta["part_temperatures"]),
-        "classes": ClassCorrection.from_json(meta.get("class_correction")),
+        "classes": ClassCorrection.from_json(meta.get("class_correction"), prior),
         "choice": meta["choice"],
         "history": meta["history"],
         "tta": tuple(meta.get("tta", ())),
@@ -252,7 +252,7 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
 
 def _unpack_shared(folder: Folder) -> dict[str, Any]:
     shared, held = folder.meta["shared"], _under(folder.tensors, "held/")
-    classes = ClassCorrection.from_json(shared.get("classes"))
+    classes = ClassCorrection.from_json(shared.get("classes"), folder.tensors["prior"])
     return {
         "merge": shared["merge"],
         "of_views": Calibration(*shared["of_views"])._replace(classes=classes),

@@ -108,12 +108,15 @@ class Problem:
 
     @property
     def prior(self) -> Tensor:
-        """Class shares, each class counted half a row more; float32 (C,)."""
+        """Weighted class shares, of true classes where labels are doubted; float32 (C,).
+
+        Each class is counted half a row more.
+        """
         if self.shares is None:
-            found = np.bincount(self.labels, minlength=self.n_classes)
+            counts = torch.zeros(self.n_classes).scatter_add_(0, self.truth, self.row_weight)
         else:
-            found = self.shares * len(self.labels)
-        counts = torch.from_numpy(found).float() + 0.5
+            counts = as_float(self.shares) * self.row_weight.sum()
+        counts = counts + 0.5
         return counts / counts.sum()
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from nearwise.estimators.class_prior import ClassCorrection, log_ratio
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
 from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.space import SpaceSpec
@@ -24,7 +25,15 @@ def can_refresh(state: LearnedState) -> bool:
     return (
         isinstance(state, CrossFittedState)
         and state.views.transitions is None
-        and state.classes is None
+        and not _by_class(state)
+    )
+
+
+def _by_class(state: LearnedState) -> bool:
+    """Whether a calibration a class was tried, which goes by the rows of the fit."""
+    correction = state.classes
+    return correction is not None and (
+        correction.wanted is None or correction.source in ("bias", "vector")
     )
 
 
@@ -41,9 +50,9 @@ def refuse_refresh(state: LearnedState) -> None:
             "This classifier takes its labels for wrong in part (label_noise), and what speaks for "
             "the true ones was found in its fit. Fit again."
         )
-    if state.classes is not None:
+    if _by_class(state):
         raise ValueError(
-            "This classifier corrects class shares (class_prior, per-class calibration) by those "
+            'This classifier was calibrated class by class (calibration="per-class") on the rows '
             "of its fit. Fit again."
         )
 
@@ -51,7 +60,8 @@ def refuse_refresh(state: LearnedState) -> None:
 def refresh_state(state: LearnedState, settings: FitSettings) -> None:
     """Take shares, units and reliability anew, and go on training the head; in place.
 
-    One head, begun at the first member's, then serves all members.
+    One head, begun at the first member's, then serves all members. Wanted class shares are set
+    against those of the memory; classes that they do not list keep what they have.
     """
     refuse_refresh(state)
     assert isinstance(state, CrossFittedState)  # others were refused
@@ -70,12 +80,23 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
     train_head(head, learned_from, judged, head_settings, seed=settings.seed)
     state.heads = [head] * state.n_members
     _calibrate(state, judged, settings)
+    state.classes = None
+    if settings.class_prior is not None:
+        wanted = settings.class_prior
+        there = state.prior[: len(wanted)]
+        shift = log_ratio(wanted, there / there.sum())
+        state.classes = ClassCorrection.of_shift(shift, tuple(wanted.tolist()))
+        state.choice["classes"] = {"source": state.classes.source}
     state.choice |= {"refreshed_rows": n, "refreshed_nll": state.acceptance.nll}
 
 
 def _shares(views: MemoryViews) -> Tensor:
-    """Class shares of the memory, each class counted half a row more."""
-    counts = views.bank.soft_labels().sum(0) + 0.5
+    """Weighted class shares of the memory, each class counted half a row more.
+
+    Of the rows that may be found, whose weights count for those that may not.
+    """
+    rows = views.rows(views.specs[0], 0)
+    counts = views.bank.sample_weight[rows] @ views.bank.soft_labels()[rows] + 0.5
     return (counts / counts.sum()).float()
 
 

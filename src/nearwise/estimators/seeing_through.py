@@ -32,7 +32,7 @@ def see_through(
     n_members = len(noise.evidence)
     posteriors = [noise.posterior(member, problem.labels) for member in range(n_members)]
     problem.transition = as_float(noise.transition.matrix)
-    problem.shares = np.mean(posteriors, axis=(0, 1))
+    problem.shares = np.average(np.mean(posteriors, axis=0), axis=0, weights=problem.weight)
     targets: list[Target] = []
     for labels in posteriors:
         weight = labels.max(axis=1)

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import beta
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
+from nearwise.estimators.conformal import check_number
 from nearwise.estimators.evidence import JudgedRows, Remoteness
 from nearwise.estimators.explain import Parts
 from nearwise.metrics import aurc
@@ -65,14 +67,24 @@ class Selection:
 
 
 class Threshold(NamedTuple):
-    """A threshold on judged rows: the value, rows accepted, and how many of them are wrong.
+    """A threshold on judged rows: what it accepts, and how much of that is wrong.
 
-    Where labels are doubted, `wrong` is an estimate and no whole number.
+    Attributes
+    ----------
+    value : float
+    accepted : int
+        Rows.
+    wrong : float
+        How many of them are wrong. Where labels are doubted an estimate, and no whole number.
+    coverage, risk : float
+        Share of the rows that is accepted, and share of these that is wrong.
     """
 
     value: float
     accepted: int
     wrong: float
+    coverage: float
+    risk: float
 
 
 @dataclass(frozen=True)
@@ -171,7 +183,9 @@ class Judge:
 
     def __init__(self, rows: JudgedRows) -> None:
         self.rows, self.correct, self.wrong = rows, rows.correct, rows.wrong
-        self.spread = float(np.ptp(rows.truth)) if rows.doubted else None
+        self.counts = rows.counts
+        spread = np.ptp(rows.truth) + np.ptp(self.counts)  # of losses, whatever is predicted
+        self.spread = float(spread) if rows.doubted else None
         self.combination = fit_combination(rows)
         self.scores: dict[str, np.ndarray] = {
             name: plain_score(name, rows.parts, rows.remoteness) for name in PLAIN
@@ -232,19 +246,25 @@ class Judge:
     def at_coverage(self, name: Score, coverage: float) -> Threshold:
         """Threshold that accepts at least a share of the judged rows; ties come with it."""
         values = self.scores[name]
+        order = np.argsort(-values, kind="stable")
+        share = np.maximum.accumulate(np.cumsum(self.counts[order])) / self.counts.sum()
         # 0.07 * 100 is 7.000000000000001: without the slack that would accept 8 rows.
-        wanted = max(1, int(np.ceil(coverage * len(values) - 1e-9)))
-        value = float(np.sort(values)[::-1][wanted - 1])
+        place = int(np.searchsorted(share, coverage - 1e-9))
+        value = float(values[order[min(place, len(order) - 1)]])
         accepted = values >= value
-        wrong = float(self.wrong[accepted].sum())
-        return Threshold(value, int(accepted.sum()), max(wrong, 0.0))
+        wrong = max(float(self.wrong[accepted].sum()), 0.0)
+        counted = float(self.counts[accepted].sum())
+        risk = min(wrong / counted, 1.0) if counted > 0 else 1.0
+        return Threshold(
+            value, int(accepted.sum()), wrong, counted / float(self.counts.sum()), risk
+        )
 
     def bound(self, name: Score, found: Threshold, doubt: float) -> float:
         """Upper bound of the share of wrong rows above a threshold, missed with `doubt`."""
         if self.spread is None:
             return risk_bound(round(found.wrong), found.accepted, doubt)
-        losses = self.wrong[self.scores[name] >= found.value]
-        return bernstein_bound(losses, self.spread, doubt)
+        accepted = self.scores[name] >= found.value
+        return bernstein_bound(self.wrong[accepted], self.counts[accepted], self.spread, doubt)
 
     def under_risk(self, name: Score, max_risk: float, doubt: float) -> tuple[Threshold, float]:
         """Threshold of the largest coverage whose risk bound is small enough, and the bound.
@@ -281,10 +301,12 @@ def risk_bound(wrong: int, accepted: int, doubt: float) -> float:
     return float(beta.ppf(1.0 - doubt, wrong + 1, accepted - wrong))
 
 
-def bernstein_bound(losses: np.ndarray, spread: float, doubt: float) -> float:
-    """Upper bound of the mean of losses that lie within `spread` of each other, (0, 1].
+def bernstein_bound(losses: np.ndarray, counts: np.ndarray, spread: float, doubt: float) -> float:
+    """Upper bound of the mean loss over the mean count, (0, 1].
 
-    The empirical Bernstein bound; exceeded with probability `doubt` at most.
+    The empirical Bernstein bound; exceeded with probability `doubt` at most. It is the largest risk
+    r at which the mean of `losses` - r `counts`, which lie within `spread` of each other for every
+    r in [0, 1], may still be 0.
 
     References
     ----------
@@ -295,8 +317,15 @@ def bernstein_bound(losses: np.ndarray, spread: float, doubt: float) -> float:
     if n < 2:
         return 1.0
     log_term = np.log(2.0 / doubt)
-    slack = np.sqrt(2.0 * losses.var(ddof=1) * log_term / n) + 7.0 * spread * log_term / (3 * n - 3)
-    return float(min(1.0, max(losses.mean(), 0.0) + slack))
+    mean, least = max(float(losses.mean()), 0.0), 7.0 * spread * log_term / (3 * n - 3)
+
+    def may_be(risk: float) -> float:
+        variance = (losses - risk * counts).var(ddof=1)
+        slack = np.sqrt(2.0 * variance * log_term / n) + least
+        return float(mean - risk * counts.mean() + slack)
+
+    # Convex in the risk and positive at 0: where it is negative at 1 it crosses 0 once.
+    return 1.0 if may_be(1.0) >= 0 else float(brentq(may_be, 0.0, 1.0))
 
 
 def check_request(coverage: float | None, max_risk: float | None, confidence: float) -> None:
@@ -308,8 +337,8 @@ def check_request(coverage: float | None, max_risk: float | None, confidence: fl
             f"that may be wrong); {seen} given."
         )
     for name, value in (("coverage", coverage), ("max_risk", max_risk), ("confidence", confidence)):
-        if value is not None and not isinstance(value, int | float | np.number):
-            raise ValueError(f"{name}={value!r} must be a number, not {type(value).__name__}.")
+        if value is not None or name == "confidence":
+            check_number(name, value)
     if coverage is not None and not 0.0 < coverage <= 1.0:
         raise ValueError(
             f"coverage={coverage!r} must lie in (0, 1]. To answer nine rows in ten pass 0.9."

@@ -72,11 +72,11 @@ def check_settings(
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
     k = _check_neighbors(estimator.n_neighbors, n_remembered, ks, usual)
-    _count("num_heads", estimator.num_heads, 1)
+    check_count("num_heads", estimator.num_heads, 1)
     if estimator.max_per_class is not None:
-        _count("max_per_class", estimator.max_per_class, 2)
+        check_count("max_per_class", estimator.max_per_class, 2)
     if estimator.n_members != "auto":
-        _count("n_members", estimator.n_members, 1)
+        check_count("n_members", estimator.n_members, 1)
     train = dict(estimator.train_params or {})
     try:
         TrainConfig(**train)
@@ -117,15 +117,11 @@ def check_settings(
 
 
 def _check_noise(estimator: Any) -> None:
-    """Refuse corrections of class shares that would take wrong labels for true ones."""
-    if estimator.label_noise is None:
-        return
-    uneven = not isinstance(estimator.class_prior, str) or estimator.class_prior != "train"
-    if uneven or estimator.calibration == "per-class":
-        what = "class_prior" if uneven else 'calibration="per-class"'
+    """Refuse a calibration that would take wrong labels for true ones."""
+    if estimator.label_noise is not None and estimator.calibration == "per-class":
         raise ValueError(
-            f"{what} is fitted to the shares of the given labels, which label_noise takes for "
-            "wrong in part. Use one of the two."
+            'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
+            "in part. Use one of the two."
         )
 
 
@@ -215,7 +211,7 @@ def _check_neighbors(k: Any, n_rows: int, ks: tuple[int, ...] | None, usual: int
     if k == "auto":
         wanted = max(usual, *(ks or (usual,)))
         return min(wanted, n_rows - 2) if ks is None else min(wanted, n_rows - 1)
-    _count("n_neighbors", k, 1)
+    check_count("n_neighbors", k, 1)
     if k > n_rows - 1:
         raise ValueError(
             f"n_neighbors={k} exceeds the {n_rows} samples in the memory bank ({n_rows - 1} after "
@@ -245,7 +241,8 @@ def _is_count(value: Any, least: int) -> bool:
     return whole and bool(value >= least)
 
 
-def _count(name: str, value: Any, least: int) -> None:
+def check_count(name: str, value: Any, least: int) -> None:
+    """Refuse what is no whole number of at least `least`."""
     if not _is_count(value, least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
 

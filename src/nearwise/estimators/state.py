@@ -47,6 +47,11 @@ class Calibration(NamedTuple):
     neighbors: float
     classes: ClassCorrection | None = None
 
+    def in_memory_shares(self) -> "Calibration":
+        """Leave out what brings predictions to other class shares than those of the memory."""
+        elsewhere = self.classes is not None and self.classes.wanted is not None
+        return self._replace(classes=None) if elsewhere else self
+
     def corrected(self, answer: Answer) -> Answer:
         """Bring an answer to the wanted class shares; the temperatures are still to be applied."""
         if self.classes is None:
@@ -60,7 +65,6 @@ class Calibration(NamedTuple):
 
 
 _VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
-
 NO_CALIBRATION = Calibration(1.0, 1.0, 1.0)
 
 

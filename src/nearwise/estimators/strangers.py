@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from nearwise.estimators.conformal import counts_at_least
 from nearwise.estimators.evidence import JudgedRows, Remoteness
 from nearwise.estimators.explain import Parts
 
@@ -25,11 +26,16 @@ def stranger_scores(
     return np.mean([_standardized(one, rows, parts, remoteness) for one in _SINGLE], axis=0)
 
 
-def stranger_p_values(score: np.ndarray, of_rows: np.ndarray) -> np.ndarray:
-    """Share of known rows that score at least as high, each row counted among them, in (0, 1]."""
-    known = np.sort(of_rows)
-    at_least = len(known) - np.searchsorted(known, score, side="left")
-    return np.asarray((1.0 + at_least) / (1.0 + len(known)))
+def stranger_p_values(
+    score: np.ndarray, of_rows: np.ndarray, counts: np.ndarray | None = None
+) -> np.ndarray:
+    """Share of known rows that score at least as high, each row counted among them, in (0, 1].
+
+    `counts` (n_rows,) is how much each known row counts; 1 by default.
+    """
+    counts = np.ones(len(of_rows)) if counts is None else counts
+    at_least = 1.0 + counts_at_least(of_rows, counts, score)
+    return np.asarray(np.minimum(at_least / (1.0 + max(counts.sum(), 0.0)), 1.0))
 
 
 def check_stranger_score(name: str) -> StrangerScore:

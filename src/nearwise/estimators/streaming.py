@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nearwise.estimators import labels, validation
 from nearwise.estimators.bounds import check_bound, check_places, rows_to_forget
+from nearwise.estimators.class_prior import ClassPrior
 from nearwise.estimators.images import from_source
 from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.refreshing import can_refresh, refresh_state, refuse_refresh
@@ -60,6 +61,7 @@ class LearnsStreams(RemembersRows):
     capacity: int | None
     eviction: EvictionName
     n_neighbors: int | Literal["auto"]
+    class_prior: ClassPrior
     _stream: StreamState
     evicted_: Tensor
 
@@ -76,8 +78,8 @@ class LearnsStreams(RemembersRows):
 
         After half as many new rows as the memory held, or some rows of a new class, the
         attention is refreshed (`refresh`), so that its cost a row stays bounded. It is not where
-        `refresh` would refuse: with `label_noise`, a `class_prior`, per-class calibration, and
-        where rows were held out once (`validation_fraction`, images, views). Rows are then added
+        `refresh` would refuse: with `label_noise`, per-class calibration, and where rows were held
+        out once (`validation_fraction`, images, views). Rows are then added
         and no more, and new classes stay uncalibrated.
 
         Parameters
@@ -257,7 +259,12 @@ class LearnsStreams(RemembersRows):
         n_rows, wanted = len(self.memory_), self.n_neighbors
         if isinstance(wanted, int | np.integer):
             n_rows = max(n_rows, int(wanted) + 1)
-        return check_settings(self, n_rows, len(self.classes_), self._stream.seed)
+        n_classes, correction = len(self.classes_), self._state.classes
+        if correction is not None and correction.wanted is not None:
+            listed = len(correction.wanted)  # shares that were given do not list later classes
+            if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
+                n_classes = listed
+        return check_settings(self, n_rows, n_classes, self._stream.seed)
 
     def refresh(self) -> Self:
         """Fit the attention to what is remembered now; networks and base stay as they are.
@@ -280,7 +287,7 @@ class LearnsStreams(RemembersRows):
         ------
         ValueError
             If the fit held rows out once (its networks know the remembered labels), or has
-            `label_noise`, a `class_prior` or per-class calibration. Nothing is then changed.
+            `label_noise` or per-class calibration. Nothing is then changed.
         """
         check_is_fitted(self)
         refuse_refresh(self._state)

@@ -10,10 +10,10 @@ from sklearn.utils import check_random_state
 from nearwise.estimators.asking import AnswersQueries
 from nearwise.estimators.conformal import (
     Method,
-    Penalty,
     check_confidence,
     check_enough,
     check_method,
+    check_penalty,
     nonconformity,
     p_values,
     sets_from_p_values,
@@ -154,8 +154,8 @@ class KnowsItsLimits(AnswersQueries):
             score=values,
             score_name=name,
             threshold=found.value,
-            coverage=found.accepted / len(rows.labels),
-            expected_risk=found.wrong / found.accepted,
+            coverage=found.coverage,
+            expected_risk=found.risk,
             risk_bound=bound,
             confidence=confidence,
             n_judged=len(rows.labels),
@@ -232,7 +232,7 @@ class KnowsItsLimits(AnswersQueries):
         """
         check_confidence(confidence)
         check_method(method)
-        raps = _check_penalty(penalty, free_ranks)
+        raps = check_penalty(penalty, free_ranks)
         encoded = self._queries(X, views)
         n_classes = len(self.classes_)
         rows = judged_rows(self._state, n_classes, len(encoded))
@@ -303,7 +303,7 @@ class KnowsItsLimits(AnswersQueries):
         name = check_stranger_score(score)
         rows, parts, apart = self._judged_and_seen(self._queries(X, views))
         known = stranger_scores(name, rows, rows.parts, rows.remoteness)
-        return stranger_p_values(stranger_scores(name, rows, parts, apart), known)
+        return stranger_p_values(stranger_scores(name, rows, parts, apart), known, rows.counts)
 
     @property
     def _held_out_once(self) -> bool:
@@ -332,12 +332,3 @@ class KnowsItsLimits(AnswersQueries):
             kept[place] = Judge(rows)
         judge: Judge = kept[place]
         return judge
-
-
-def _check_penalty(penalty: float, free_ranks: int) -> Penalty:
-    if penalty < 0 or free_ranks < 0:
-        raise ValueError(
-            f"penalty={penalty} and free_ranks={free_ranks} must not be negative. The defaults are "
-            "0.05 and 1."
-        )
-    return Penalty(penalty, free_ranks)

@@ -41,7 +41,7 @@ def test_layers_are_picked_by_name_beside_the_baseline():
     assert pick_layers(choices, ()) == choices
     picked = pick_layers(choices, ("knnattention",))
     assert [choice.name for choice in picked] == [BASELINE, "KNNAttention"]
-    with pytest.raises(ValueError, match="did you mean 'KvtAttention'"):
+    with pytest.raises(ValueError, match="Did you mean 'KvtAttention'"):
         pick_layers(choices, ("KvtAtention",))
 
 

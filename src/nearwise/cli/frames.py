@@ -1,10 +1,10 @@
 """Tables of the command line: read them, find the target, match a model's columns, write them."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from nearwise.cli.console import say
+from nearwise.names import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,8 +95,7 @@ def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> 
     missing = [name for name in names if name not in present]
     if not missing:
         return
-    guess = get_close_matches(missing[0], present, n=1)
-    hint = f" Did you mean {guess[0]!r}?" if guess else ""
+    hint = did_you_mean(missing[0], present)
     lacks = "has no column" if len(missing) == 1 else f"lacks {len(missing)} columns:"
     raise ValueError(
         f"{_named(where)} {lacks} {_listed(missing)}.{hint} It has: {_listed(present)}."

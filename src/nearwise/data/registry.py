@@ -1,6 +1,5 @@
 """One registry of data sets: by name, or from a file or folder of one's own."""
 
-import difflib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from nearwise.data.images.load import IMAGE_NAMES, load_images
 from nearwise.data.npz import LABEL_NAMES, pick_embeddings, read_arrays
 from nearwise.data.official import warn_if_other_size
 from nearwise.data.tables import read_table, table_format
+from nearwise.names import did_you_mean
 
 _UCI_SOURCE = "UCI Machine Learning Repository (CC BY 4.0)"
 _ADULT = (
@@ -263,8 +263,7 @@ def _as_file(key: str, target: str | None) -> tuple[str | None, str | None]:
 
 
 def _unknown(key: str) -> str:
-    close = difflib.get_close_matches(key.lower(), dataset_names(), n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    hint = did_you_mean(key, dataset_names(), n=3)
     return (
         f"Unknown data set {key!r}.{hint} Known: {', '.join(dataset_names())}; "
         "or pass the path of a CSV, TSV, Parquet or npz file, or of a folder of class folders."
@@ -305,7 +304,6 @@ def _find_target(frame: pd.DataFrame, target: str | None, path: str) -> str:
             f"{path}: which column is the target? It has {seen}. Pass target= one of {columns}."
         )
     if target not in columns:
-        close = difflib.get_close_matches(target, columns, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(target, columns)
         raise ValueError(f"{path} has no column {target!r}.{hint} It has {columns}.")
     return target

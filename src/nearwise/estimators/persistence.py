@@ -341,6 +341,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
         "target_name": model.target_name_,
         "weight_unit": model._weight_unit,
         "stream": model._stream.to_json(),
+        "row_names": None if model.row_names_ is None else model.row_names_.tolist(),
         "versions": versions(),
     }
     write_folder(
@@ -370,6 +371,8 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     model.target_name_ = meta["target_name"]
     model._weight_unit = meta["weight_unit"]
     model._rows = unpack_rows(content)
+    names = meta.get("row_names")  # folders before nearwise 0.2 have none
+    model.row_names_ = None if names is None else np.array(names, dtype=np.str_)
     state = unpack_state(content, trusted)
     embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
     device = torch.device(check_device(params["device"]))

@@ -68,7 +68,7 @@ def split_target(
     missing = int(y.isna().sum())
     if missing:
         raise ValueError(
-            f"{_named(where)}: {missing} of {len(y)} rows have no value in the target column "
+            f"{named(where)}: {missing} of {len(y)} rows have no value in the target column "
             f"{target!r}. Fill them or leave those rows out."
         )
     return frame.drop(columns=target), y
@@ -98,7 +98,7 @@ def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> 
     hint = did_you_mean(missing[0], present)
     lacks = "has no column" if len(missing) == 1 else f"lacks {len(missing)} columns:"
     raise ValueError(
-        f"{_named(where)} {lacks} {_listed(missing)}.{hint} It has: {_listed(present)}."
+        f"{named(where)} {lacks} {_listed(missing)}.{hint} It has: {_listed(present)}."
     )
 
 
@@ -139,7 +139,7 @@ def match_columns(
     known = {*names, *expected}
     extra = [str(column) for column in frame.columns if column not in known]
     if extra and not quiet:
-        say(f"note: {_named(where)}: the model does not know {_listed(extra)}; ignored.")
+        say(f"note: {named(where)}: the model does not know {_listed(extra)}; ignored.")
     return frame[list(names)]
 
 
@@ -170,7 +170,8 @@ def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd
     return frame.drop(columns=chosen)
 
 
-def _named(path: str) -> str:
+def named(path: str) -> str:
+    """Name a file in a message."""
     return "standard input" if path == "-" else path
 
 

@@ -242,7 +242,7 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
         raise ValueError(
             f"Images differ in size (height x width): {name_a} is {a.size[0]} x {a.size[1]}, "
             f"{name_b} is {b.size[0]} x {b.size[1]}. Pass image_size=(height, width) or one side "
-            "(--image-size 64) to bring all to one size."
+            "(--image-size 64, or --resize to the size of a model) to bring all to one size."
         )
 
 

@@ -132,14 +132,14 @@ def test_wrong_labels_are_ranked_with_their_files(nearwise, tmp_path):
         (("fit", "large.png", "-o", "m"), "large.png is a file. Labels come from folders"),
         (("fit", "tables", "-o", "m"), "a folder that holds tables. Give one of them: tables"),
         (("fit", "tables/t.csv", "-o", "m", "-t", "a", "--color", "rgb"), "--color is for images"),
-        (("fit", "tables/t.csv", "-o", "m"), "Which column of tables/t.csv is to be predicted?"),
+        (("fit", "tables/t.csv", "-o", "m"), "Which column of tables/t.csv holds the labels?"),
         (("predict", "model", "tables/t.csv"), "fitted on images, and tables/t.csv is none"),
         (("predict", "model", "none"), "no file or folder none"),
         (("predict", "model", "new", "--keep", "id"), "images have no columns"),
         (("evaluate", "model", "large.png"), "large.png is a file. Labels come from"),
         (("evaluate", "model", "none"), "none is not there. Labels come from folders"),
         (("add", "model", "new"), "lies beside the class folders"),
-        (("inspect", "model", "--rows", "900-905"), "6 of 6 ids are not remembered (900"),
+        (("inspect", "model", "--rows", "900-905"), "does not remember 900, 901"),
     ],
 )
 def test_what_does_not_fit_images_is_explained(nearwise, pictures, monkeypatch, command, message):

@@ -168,10 +168,11 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
     strange = sorted(set(ids) - set(bank.ids.tolist()))
     if strange:
         named = ", ".join(map(str, strange[:5]))
+        last = int(bank.ids.max())
+        some_gone = " Others were held out in the fit, or forgotten." if len(bank) <= last else ""
         raise ValueError(
-            f"--rows: {len(strange)} of {len(ids)} ids are not remembered ({named}). The model "
-            f"remembers {len(bank)} rows with ids from {int(bank.ids.min())} to "
-            f"{int(bank.ids.max())}; rows that were held out in the fit are not among them."
+            f"--rows: the model does not remember {named}. It remembers {len(bank)} rows, with ids "
+            f"from {int(bank.ids.min())} to {last}.{some_gone}"
         )
     found = []
     for row, position in zip(ids, bank.positions(ids).tolist(), strict=True):

@@ -16,7 +16,7 @@ DataArgument = Annotated[
 RowsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="DATA...",
+        metavar="DATA",
         help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input. Images: files, or "
         "folders of them.",
     ),

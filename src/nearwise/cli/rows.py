@@ -117,7 +117,7 @@ def read_to_learn(
     if target is None:
         columns = ", ".join(repr(str(column)) for column in frame.columns)
         raise ValueError(
-            f"Which column of {named(data)} is to be predicted? Say it with --target; it has: "
+            f"Which column of {named(data)} holds the labels? Say it with --target; it has: "
             f"{columns}."
         )
     weights = None

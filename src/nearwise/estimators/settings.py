@@ -20,6 +20,7 @@ from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.table import LARGE
 from nearwise.functional import METRICS
 from nearwise.memory import INDEX_NAMES
+from nearwise.names import did_you_mean
 from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import plain_message
 
@@ -179,8 +180,8 @@ def _check_embedder(estimator: Any, images: bool) -> None:
     if not images and name not in TABLE_EMBEDDERS:
         options = ", ".join(map(repr, TABLE_EMBEDDERS))
         raise ValueError(
-            f"embedder={name!r} is not known. Use one of {options}; image embedders take X as "
-            "uint8 of shape (n, height, width, channels)."
+            f"embedder={name!r} is not known.{did_you_mean(name, TABLE_EMBEDDERS)} Use one of "
+            f"{options}; image embedders take X as uint8 of shape (n, height, width, channels)."
         )
     if not images and (estimator.tta or estimator.embedder_params):
         raise ValueError(

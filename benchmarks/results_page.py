@@ -12,7 +12,9 @@ from nearwise.experiments.records import write_aside
 
 HERE = Path(__file__).parent
 # Of a file, not results: they stand above the tables, or are single runs.
-_CONDITIONS = ("hardware", "versions", "settings", "rows", "runs", "asked", "note", "commands")
+_CONDITIONS = (
+    "hardware", "versions", "settings", "rows", "runs", "records", "asked", "note", "commands"
+)  # fmt: skip
 MARKS = ("<!-- results:start -->", "<!-- results:end -->")
 HEAD = """# Results
 
@@ -159,47 +161,105 @@ def other_part(name: str, content: dict[str, Any]) -> str:
         lines += [f"`{command}`", ""]
     lines += [*_facts(content), ""]
     results = content.get("results", content)
-    return "\n".join(lines + (_listed(results) if isinstance(results, list) else _walked(results)))
+    tables = _listed(results) if isinstance(results, list) else _walked(results)
+    return "\n".join(lines + tables)
 
 
 def _listed(results: list[dict[str, Any]]) -> list[str]:
-    """One row a result."""
-    plain = [{k: v for k, v in r.items() if not isinstance(v, (list, dict))} for r in results]
-    keys = list(dict.fromkeys(key for row in plain for key in row))
-    rows = [[_text(row.get(key, "")) for key in keys] for row in plain]
+    """One row a result, with the columns that fit a table."""
+    cells = [{key: _cell(value) for key, value in row.items()} for row in results]
+    keys = list(dict.fromkeys(key for row in cells for key in row))
+    keys = [key for key in keys if all(row.get(key, "") is not None for row in cells)]
+    rows = [[row.get(key) or "" for key in keys] for row in cells]
     return [*_table([key.replace("_", " ") for key in keys], rows), ""]
 
 
 def _walked(results: dict[str, Any]) -> list[str]:
-    """Nested results: a row wherever there are numbers, a table for each set of their names."""
+    """Nested results: a row wherever there are numbers, a table for each set of their names.
+
+    A list of results, wherever it stands, is a table of its own.
+    """
     tables: dict[tuple[str, ...], list[list[str]]] = {}
-    for path, numbers in _numbers(results, []):
-        row = [" / ".join(path), *map(_text, numbers.values())]
-        tables.setdefault(tuple(numbers), []).append(row)
+    lists: list[str] = []
+    for path, numbers, listed in _results(results, []):
+        if numbers:
+            row = [" / ".join(path), *(_cell(value) or "" for value in numbers.values())]
+            tables.setdefault(tuple(numbers), []).append(row)
+        for name, found in listed.items():
+            lists += [f"**{' / '.join([*path, name])}**", "", *_listed(found)]
     lines: list[str] = []
     for names, rows in tables.items():
         lines += [*_table(["", *(name.replace("_", " ") for name in names)], rows), ""]
-    return lines
+    return lines + lists
 
 
-def _numbers(node: Any, path: list[str]) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Give the numbers at each place of nested results; single runs and conditions are left out."""
+def _results(
+    node: Any, path: list[str]
+) -> Iterator[tuple[list[str], dict[str, Any], dict[str, list[Any]]]]:
+    """Give numbers and lists of results at each place; single runs and conditions are left out."""
     if not isinstance(node, dict):
         return
-    own = {k: v["mean"] if _is_mean(v) else v for k, v in node.items() if _is_cell(v)}
-    if own:
-        yield path, own
-    for name, below in node.items():
-        if name not in _CONDITIONS and not _is_cell(below):
-            yield from _numbers(below, [*path, str(name).replace("_", " ")])
+    within = {k: v for k, v in node.items() if k not in _CONDITIONS}
+    numbers = {k: v for k, v in node.items() if _is_number(v) or _is_mean(v) or _is_means(v)}
+    listed = {
+        str(k).replace("_", " "): v
+        for k, v in within.items()
+        if _is_records(v) and not _is_means(v)
+    }
+    yield path, numbers, listed
+    for name, below in within.items():
+        if name not in numbers:
+            yield from _results(below, [*path, str(name).replace("_", " ")])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_mean(value: Any) -> bool:
     return isinstance(value, dict) and "mean" in value
 
 
-def _is_cell(value: Any) -> bool:
-    return _is_mean(value) or (isinstance(value, (int, float)) and not isinstance(value, bool))
+def _is_records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
+
+
+def _is_means(value: Any) -> bool:
+    return _is_records(value) and all(map(_is_mean, value))
+
+
+def _is_by_seed(value: Any) -> bool:
+    named = isinstance(value, dict) and bool(value) and all(str(key).isdigit() for key in value)
+    return named and all(map(_is_number, value.values()))
+
+
+def _cell(value: Any) -> str | None:
+    """Text of a result that fits a cell, None for one that does not."""
+    if value is None or isinstance(value, (str, bool)):
+        return {None: "", True: "yes", False: "no"}.get(value, value)
+    if _is_number(value):
+        return _text(value)
+    if _is_mean(value):
+        return _spread(value)
+    if _is_by_seed(value):
+        numbers = list(value.values())
+        return (
+            f"{_text(sum(numbers) / len(numbers))} ({_text(min(numbers))} to {_text(max(numbers))})"
+        )
+    if isinstance(value, list):
+        cells = [None if isinstance(v, list) else _cell(v) for v in value]
+        return None if None in cells else ", ".join(map(str, cells))
+    return None
+
+
+def _spread(found: dict[str, Any]) -> str:
+    """Mean with its interval, and its verdict where it is a difference."""
+    text = _text(found["mean"])
+    if found.get("half") is not None:
+        text += f" ± {_text(found['half'])}"
+    elif found.get("low") is not None:
+        text += f" [{_text(found['low'])}, {_text(found['high'])}]"
+    return f"{text} {found['verdict']}" if "verdict" in found else text
 
 
 def _facts(content: dict[str, Any]) -> list[str]:
@@ -223,7 +283,7 @@ def _mean(found: dict[str, Any] | None, digits: int, scale: float = 1.0) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{round(value, 12) + 0.0:.4g}" if isinstance(value, float) else str(value)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:

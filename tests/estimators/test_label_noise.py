@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nearwise.data import label_noise
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators import AttnKNNClassifier, audited_transition
 from nearwise.estimators.denoising import Denoiser
 from nearwise.estimators.problem import Problem, make_folds
 from nearwise.estimators.progress import Progress
@@ -92,6 +92,32 @@ def test_classes_that_err_each_in_their_own_way_are_told_apart():
     matrix = np.array([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8]])
     given = label_noise(true, kind="transition", transition=matrix, seed=0, classes=np.arange(3))
     np.testing.assert_allclose(estimate_transition(proba, given), matrix, atol=0.05)
+
+
+def test_checked_rows_say_how_labels_come_about():
+    true = np.repeat(CLASSES, 2000)
+    matrix = np.array([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8]])
+    given = label_noise(true, kind="transition", transition=matrix, seed=0)
+    np.testing.assert_allclose(audited_transition(given, true), matrix, atol=0.03)
+    few = np.random.default_rng(0).permutation(len(true))[:400]
+    found = audited_transition(label_noise(true, 0.3, seed=1)[few], true[few])
+    np.testing.assert_allclose(found, even(0.3), atol=0.06)  # classes err alike
+    wider = audited_transition(given, true, classes=["a", "b", "c", "d"])
+    np.testing.assert_allclose(wider.sum(axis=1), 1)
+    check_label_noise(wider, np.array(["a", "b", "c", "d"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "true", "classes", "said"),
+    [
+        (["a"] * 30, ["a"] * 29, None, "shape"),
+        (["a"] * 5, ["b"] * 5, None, "5 checked rows"),
+        (["a"] * 30, ["z"] * 30, ["a", "b"], "true holds .*z.*not among"),
+    ],
+)
+def test_an_audit_that_cannot_be_counted_is_refused(given, true, classes, said):
+    with pytest.raises(ValueError, match=said):
+        audited_transition(given, true, classes=classes)
 
 
 def test_a_rate_is_spread_evenly_and_none_stays_none():

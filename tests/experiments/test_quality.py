@@ -97,6 +97,30 @@ def test_judging_writes_json_and_page_from_the_records_alone(quality, tmp_path, 
     assert "a \\| b" in page
 
 
+def test_the_page_shows_lists_intervals_and_seeds(quality):
+    page = sys.modules["results_page"]
+    difference = {"mean": -7e-15, "low": -1.5, "high": 1.25, "n": 2, "verdict": "none"}
+    content = {
+        "command": "it.py",
+        "table": [
+            {
+                "arm": "knn",
+                "top1": {"0": 0.5, "1": 0.75},
+                "difference": difference,
+                "range": [1, 2],
+            },
+            {"arm": "dense", "top1": {"0": 0.25, "1": 0.25}, "note": None},
+        ],
+        "parts": {"a": {"nll": {"mean": 0.25, "half": 0.125}}, "runs": [{"seed": 0}]},
+    }
+    text = page.other_part("some_thing", content)
+    assert "**table**" in text
+    assert "| knn | 0.625 (0.5 to 0.75) | 0 [-1.5, 1.25] none | 1, 2 |" in text
+    assert "| dense | 0.25 (0.25 to 0.25) |" in text
+    assert "| parts / a | 0.25 ± 0.125 |" in text
+    assert "seed" not in text  # single runs are left out
+
+
 def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
     page = sys.modules["results_page"]
     found = quality.judge(

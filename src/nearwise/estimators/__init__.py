@@ -5,6 +5,7 @@ from nearwise.estimators.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.few_shot import FewShotAttention
 from nearwise.estimators.retrieval import RetrievalConfidence
 from nearwise.estimators.selective import Selection
+from nearwise.estimators.transition import audited_transition
 
 __all__ = [
     "AttnKNNClassifier",
@@ -14,4 +15,5 @@ __all__ = [
     "Parts",
     "RetrievalConfidence",
     "Selection",
+    "audited_transition",
 ]

@@ -210,21 +210,20 @@ def _maximise(
     for _ in range(steps):
         behind = proba * matrix[:, labels].T
         behind /= np.maximum(behind.sum(axis=1, keepdims=True), 1e-300)
-        counts = behind.T @ given
-        off = 1 - np.trace(counts) / counts.sum()
-        before, matrix = matrix, _drawn_to(counts, _even(n_classes, off))
+        before, matrix = matrix, _shares(behind.T @ given)
         if np.abs(matrix - before).max() < 1e-6:
             break
     return matrix
 
 
-def _drawn_to(counts: np.ndarray, even: np.ndarray) -> np.ndarray:
-    """Shares of the counts, drawn towards `even` by the rows that make the counts likeliest.
+def _shares(counts: np.ndarray) -> np.ndarray:
+    """Shares of the counts (true x given), drawn towards an even spread of as many mistakes.
 
-    The marginal likelihood is that of a Dirichlet-multinomial: where all classes err alike many
-    rows are borrowed, where each errs in its own way few are.
+    As far as makes the counts likeliest, by the marginal likelihood of a Dirichlet-multinomial:
+    where all classes err alike many rows are borrowed, where each errs in its own way few are.
     """
-    even = np.maximum(even, 1e-6)
+    off = 1 - np.trace(counts) / counts.sum()
+    even = np.maximum(_even(len(counts), off), 1e-6)
     seen = counts.sum(axis=1, keepdims=True)
     fits = [
         float((gammaln(counts + s * even) - gammaln(s * even)).sum())
@@ -240,6 +239,52 @@ def _even(n_classes: int, rate: float) -> np.ndarray:
     matrix = np.full((n_classes, n_classes), rate / (n_classes - 1))
     np.fill_diagonal(matrix, 1 - rate)
     return matrix
+
+
+def audited_transition(given: Any, true: Any, *, classes: Any = None) -> np.ndarray:
+    """Count a transition from rows whose labels were checked by somebody who knows.
+
+    Draw the rows at random from the training table: suspects alone would show too many mistakes.
+    A few hundred tell more than any estimate where people err most on the rows that a model finds
+    hard, which given labels cannot show.
+
+    Parameters
+    ----------
+    given : array-like of shape (n,)
+        Labels of the checked rows as the table has them.
+    true : array-like of shape (n,)
+        Their true labels. At least 20 rows.
+    classes : array-like of shape (C,), optional
+        All classes of the table; by default those that occur here.
+
+    Returns
+    -------
+    matrix : float64 array of shape (C, C)
+        For `label_noise=`: rows true, columns given, classes sorted. Drawn towards an even spread
+        of the mistakes, as far as the classes are alike in theirs; so are classes without a row.
+
+    Raises
+    ------
+    ValueError
+        If the two differ in length, rows are few, or a label is not among `classes`.
+    """
+    given, true = np.asarray(given), np.asarray(true)
+    if given.shape != true.shape or given.ndim != 1:
+        raise ValueError(
+            f"given has shape {given.shape}, true {true.shape}. Give one label each a checked row."
+        )
+    if len(given) < _LEAST_ROWS:
+        raise ValueError(
+            f"{len(given)} checked rows tell too little of the mistakes. Check {_LEAST_ROWS} or "
+            "more, drawn at random; a few hundred are good."
+        )
+    named = np.unique(np.concatenate([given, true]) if classes is None else np.asarray(classes))
+    for name, labels in (("given", given), ("true", true)):
+        if len(unknown := np.setdiff1d(labels, named)):
+            raise ValueError(f"{name} holds {unknown[0]!r}, which is not among classes={named}.")
+    counts = np.zeros((len(named), len(named)))
+    np.add.at(counts, (np.searchsorted(named, true), np.searchsorted(named, given)), 1)
+    return _shares(counts)
 
 
 def with_interval(

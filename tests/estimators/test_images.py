@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearwise.data import load_dataset
+from nearwise.data import Dataset, load_dataset
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.images import (
     EncodedImages,
@@ -213,6 +213,14 @@ def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
     model.partial_fit(load_dataset(more))
     assert model.row_names_[-6:].tolist() == sorted(load_dataset(more).row_names)
     assert AttnKNNClassifier(**QUICK).fit(*patches(100)).row_names_ is None
+
+
+def test_a_data_set_with_views_is_not_fitted_without_them():
+    rows = np.eye(4, dtype=np.float32).repeat(10, axis=0)
+    y, flip = np.arange(40) % 4, {"flip": rows}
+    dataset = Dataset("ready", rows, y, "label", "embeddings", "here", views=flip)
+    with pytest.raises(ValueError, match=r"further views \(flip\).*views=\[\.\.\.\]"):
+        AttnKNNClassifier().fit(dataset)
 
 
 def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():

@@ -199,6 +199,11 @@ def from_source(X: Any, y: Any, *, training: bool) -> Source:
         return Source(X, y)
     if y is not None:
         raise ValueError("A folder or a data set brings its own labels. Leave y out.")
+    if dataset.views:
+        raise ValueError(
+            f"The data set {dataset.name!r} has further views ({', '.join(dataset.views)}), whose "
+            "rows would be left out. Give its X and y, and the views as views=[...]."
+        )
     kept = np.arange(len(dataset))
     if training and dataset.test_index is not None:
         kept = np.setdiff1d(kept, dataset.test_index)

@@ -119,3 +119,14 @@ def test_wrong_labels_and_wanted_shares_are_asked_for(nearwise, tables, tmp_path
     refused = nearwise(*fit, "-o", tmp_path / "both", *both)
     assert refused.exit_code == 2 and "Use one of the two" in refused.err
     assert not (tmp_path / "both").exists()
+
+
+def test_a_mis_spelt_file_and_a_missing_target_are_answered_with_what_there_is(nearwise, tables):
+    missing = nearwise("fit", tables / "trian.csv", "-t", "label", "-o", tables / "none")
+    assert missing.exit_code == 2 and "Did you mean 'train.csv'?" in missing.err
+    strange = nearwise("fit", tables / "zzzzzzz", "-t", "label", "-o", tables / "none")
+    assert strange.exit_code == 2 and "Its folder holds " in strange.err
+    open_target = nearwise("fit", tables / "train.csv", "-o", tables / "none")
+    assert "holds the labels? Say it with --target; it has: 'row', 'width'" in open_target.err
+    embedder = ("-t", "label", "-o", tables / "none", "--embedder", "tabel", "--drop", "row")
+    assert "Did you mean 'table'?" in nearwise("fit", tables / "train.csv", *embedder).err

@@ -1,5 +1,6 @@
 """``evaluate``, ``add`` and ``inspect``: measure, teach and look at a model."""
 
+import io
 import json
 
 import numpy as np
@@ -152,3 +153,21 @@ def test_a_capped_class_counts_as_many_rows_as_its_votes_stand_for(nearwise, tmp
     assert nearwise("evaluate", tmp_path / "m", tmp_path / "rows.csv", *options).exit_code == 0
     shots = json.loads((tmp_path / "s.json").read_text())["shots"]["model"]
     assert shots["classes"] == {"many": 0, "medium": 2, "few": 1}  # 80, 80 and 15 rows
+
+
+def test_inspect_looks_remembered_rows_up_by_the_ids_that_predictions_name(
+    nearwise, tables, trained
+):
+    why = ("predict", trained, tables / "train.csv", "--explain", "--neighbors", "1", "--quiet")
+    ids = pd.read_csv(io.StringIO(nearwise(*why).out))["neighbor_1_id"][:2].tolist()
+    asked = ",".join(map(str, ids))
+    shown = json.loads(nearwise("inspect", trained, "--rows", asked, "--json").out)
+    rows = pd.read_csv(tables / "train.csv").iloc[[row["id"] for row in shown]]
+    assert [row["id"] for row in shown] == list(dict.fromkeys(ids))
+    assert [row["label"] for row in shown] == rows["label"].tolist()
+    assert [row["width"] for row in shown] == rows["width"].tolist()
+    assert "width" in nearwise("inspect", trained, "--rows", asked).out
+    both = nearwise("inspect", trained, "--rows", "0", "--scores")
+    assert both.exit_code == 2 and "Give one of the two" in both.err
+    gone = nearwise("inspect", trained, "--rows", "400")
+    assert gone.exit_code == 2 and "does not remember 400. It remembers 160 rows" in gone.err

@@ -99,7 +99,7 @@ def test_settings_of_a_file_are_taken_and_options_win(nearwise, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--layer", "ConvNAttention"), "did you mean 'ConvNNAttention'"),
+        (("--layer", "ConvNAttention"), "Did you mean 'ConvNNAttention'"),
         (("--similarity_type", "Loc"), "--magnitude_type"),
         (("--aggregation_type", "Col"), "--convolution_type"),
         (("--laier", "x"), "--layer"),

@@ -40,7 +40,7 @@ def test_a_run_that_was_stopped_goes_on(nearwise, tmp_path):
 def test_mistakes_are_named(nearwise, tmp_path):
     (tmp_path / "bench.jsonl").write_text('{"other": 1}\n')
     for arguments, message in (
-        (("--layers", "KNAttention"), "did you mean 'KNNAttention'"),
+        (("--layers", "KNAttention"), "Did you mean 'KNNAttention'"),
         (("--tokens", "8,x"), "must be positive numbers"),
         (("--tokens", "5"), "n_neighbors=9 must lie between 1 and the 5 tokens"),
         (("--tokens", "16", "--heads", 5), "does not divide dim=192"),

@@ -49,7 +49,7 @@ def test_training_counts_the_candidates_that_are_drawn(nearwise):
 
 def test_mistakes_are_named(nearwise):
     for arguments, message in (
-        (("--layer", "Atention"), "did you mean 'Attention'"),
+        (("--layer", "Atention"), "Did you mean 'Attention'"),
         (("--layer", "NeighborhoodAttention2D", *SMALL), "spans 9 tokens"),
         (("--classes", 0), "--classes 0 must be at least 1"),
         (("--resize", 0), "--resize 0 must be at least 1"),

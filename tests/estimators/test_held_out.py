@@ -152,7 +152,7 @@ def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
         (
             {"validation_fraction": 0.05},
             "right",
-            "holds out 10; at least 20 are needed: give more rows, or a share of 0.1 or more",
+            r"0\.05 of 200 rows holds out 10 .*at least 20 are needed: .*a share of 0\.1 or more",
         ),
         ({"validation_fraction": 1.5}, None, "a share between 0 and 1"),
         ({"base": "logistic"}, None, 'Use "auto", None or a classifier'),

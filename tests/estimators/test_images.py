@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from nearwise.data import Dataset, load_dataset
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.images import (
     EncodedImages,
@@ -169,6 +170,67 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
         model.fit("cifar10")
 
 
+def named_folder(root, n=100, seed=0):
+    """Write images as up/000.png, down/001.png, ...; the training part first where told."""
+    for number, (image, label) in enumerate(zip(*patches(n, seed=seed), strict=True)):
+        (root / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(root / label / f"{number:03}.png")
+    return root
+
+
+def pixels_of(name, root):
+    with Image.open(root.parent / name) as image:
+        return np.asarray(image)[..., None]
+
+
+def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path):
+    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
+    model = AttnKNNClassifier(**QUICK).fit(first)
+    assert model.target_name_ == "class"
+    model.add(more)
+    model.remove(model.memory_.ids[:3])
+    model.add(*patches(2, seed=2))  # an array, whose rows have no name
+    model.save(tmp_path / "model")
+    loaded = AttnKNNClassifier.load(tmp_path / "model")
+    assert len(loaded.row_names_) == len(loaded.memory_) == 75 + 6 - 3 + 2
+    assert loaded.row_names_[-2:].tolist() == ["", ""]
+    assert sum(name.startswith("more/") for name in loaded.row_names_) == 6
+    seen = set()
+    for why in loaded.explain(more, None):
+        for neighbor in why.neighbors:
+            name = neighbor.row.get("file")
+            seen.add(name and name.partition("/")[0])
+            if name is not None:
+                np.testing.assert_array_equal(neighbor.row["image"], pixels_of(name, first))
+                assert name.split("/")[1] == neighbor.label
+    assert {"first", "more"} <= seen
+
+
+def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
+    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
+    model = AttnKNNClassifier(**QUICK).partial_fit(load_dataset(first, image_size=8))
+    assert all(name.startswith("first/") for name in model.row_names_)
+    model.partial_fit(load_dataset(more))
+    assert model.row_names_[-6:].tolist() == sorted(load_dataset(more).row_names)
+    assert AttnKNNClassifier(**QUICK).fit(*patches(100)).row_names_ is None
+
+
+def test_a_data_set_with_views_is_not_fitted_without_them():
+    rows = np.eye(4, dtype=np.float32).repeat(10, axis=0)
+    y, flip = np.arange(40) % 4, {"flip": rows}
+    dataset = Dataset("ready", rows, y, "label", "embeddings", "here", views=flip)
+    with pytest.raises(ValueError, match=r"further views \(flip\).*views=\[\.\.\.\]"):
+        AttnKNNClassifier().fit(dataset)
+
+
+def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
+    settings = {**QUICK, "validation_fraction": "auto"}
+    model = AttnKNNClassifier(**settings).fit(*patches(50))
+    assert len(model.memory_) == 30  # 20 are needed for heads and temperatures
+    with pytest.raises(ValueError, match=r'0\.5 of 38 rows holds out 19 .*"auto" needs 40\)\.$'):
+        AttnKNNClassifier(**settings).fit(*patches(38))
+
+
 def test_images_and_tables_are_not_mixed_up(data, fitted):
     with pytest.raises(ValueError, match="was fitted on images; X holds none"):
         fitted.predict(np.zeros((3, 64)))
@@ -234,7 +296,7 @@ def test_what_is_no_image_is_refused(X, message):
         ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'. Did you mean 'resnet18'"),
         ({"embedder": "no/folder"}, "is no folder here. A model on the hub is written 'hf:no"),
         ({"embedder_params": {"frozn": True}}, "'frozn' is not known. Did you mean 'frozen'"),
-        ({"validation_fraction": 0.1}, "give more rows, or a share of 0.17 or more"),
+        ({"validation_fraction": 0.1}, r"0\.1 of 120 rows holds out 12 .*, or a share of 0\.17"),
         ({"tta": ("rotate",)}, "names an unknown view"),
         ({"validation_fraction": None}, "Images are not cross-fitted"),
     ],
@@ -367,9 +429,8 @@ def test_files_that_cannot_be_predicted_are_named(fitted, files):
         fitted.predict(folder)
     with pytest.raises(FileNotFoundError, match="There is no image"):
         fitted.predict([folder / "none.png"])
-    (folder / "notes.txt").write_text("x")
     with pytest.raises(ValueError, match=r"notes\.txt is no image"):
-        fitted.predict(folder)
+        fitted.predict([folder / "notes.txt"])
     with pytest.raises(ValueError, match="Image files alone bring no labels"):
         AttnKNNClassifier().fit([folder / "00.png", folder / "01.png"])
 

@@ -43,7 +43,7 @@ def test_layers_are_picked_by_name_beside_the_baseline():
     assert [choice.name for choice in picked] == [BASELINE, "KNNAttention"]
     picked = pick_layers(choices, ("Attention", "BranchConv"))  # as vit train calls them
     assert [choice.name for choice in picked] == [BASELINE, "BranchingConv"]
-    with pytest.raises(ValueError, match="did you mean 'KvtAttention'"):
+    with pytest.raises(ValueError, match="Did you mean 'KvtAttention'"):
         pick_layers(choices, ("KvtAtention",))
 
 

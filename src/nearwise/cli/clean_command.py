@@ -1,4 +1,4 @@
-"""``nearwise clean``: the rows of a table whose label looks wrong."""
+"""``nearwise clean``: the rows of a table, or images of a folder, whose label looks wrong."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -6,9 +6,16 @@ import typer
 
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
-from nearwise.cli.frames import drop_columns, read_frame, split_target
-from nearwise.cli.options import DataArgument, QuietOption
+from nearwise.cli.image_rows import (
+    ColorOption,
+    ImageSizeOption,
+    ImageWishes,
+    SkipDamagedOption,
+    names_images,
+)
+from nearwise.cli.options import DataArgument, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_noise
+from nearwise.cli.rows import Rows, read_to_learn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,9 +28,7 @@ _WIDEST = 4  # columns of a row that are shown
 @reported
 def clean(
     data: DataArgument,
-    target: Annotated[
-        str, typer.Option("--target", "-t", metavar="COLUMN", help="Column with the labels.")
-    ],
+    target: TargetOption = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -52,6 +57,9 @@ def clean(
         Literal["nearwise", "cleanlab"],
         typer.Option(help='cleanlab: its ranking of the same probabilities (extra "labels").'),
     ] = "nearwise",
+    image_size: ImageSizeOption = None,
+    color: ColorOption = None,
+    skip_damaged: SkipDamagedOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the fit.")] = 0,
     quiet: QuietOption = False,
 ) -> None:
@@ -60,71 +68,86 @@ def clean(
     Every row is judged by models that were not fitted on it, most suspicious first. A suspect is a
     row to look at, not a verdict: rare cases look suspicious too. Rows count from 0.
 
+    Of images DATA is a folder with a folder for each class. A share of them is held out to fit the
+    attention to and not judged; another --seed holds others out.
+
     [bold]Examples[/bold]
       nearwise clean train.csv --target species
       nearwise clean train.csv -t churned --drop customer_id --top 20 --out suspects.csv
+      nearwise clean flowers/ --image-size 64 --noise 0.05
     """
     from nearwise.data.tables import table_format
 
     rate = parse_noise("--noise", noise)
     if out not in (None, "-") and table_format(out) is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv or .parquet, or - for CSV.")
-    frame = drop_columns(read_frame(data), drop or [], data)
-    features, labels = split_target(frame, target, data)
+    if rate is None and names_images(data):
+        raise ValueError(
+            "--noise none: one network sees all images, so only what is known of wrong labels can "
+            "speak against one. Use --noise auto, or say how many may be wrong: --noise 0.05."
+        )
+    wishes = ImageWishes(image_size, color, skip_damaged)
+    rows = read_to_learn(data, target, wishes, drop=drop or [], quiet=quiet)
 
     from nearwise.estimators import AttnKNNClassifier
 
     model = AttnKNNClassifier(
         preset=preset, label_noise=rate, random_state=seed, verbose=0 if quiet else 1
-    ).fit(features, labels)
+    ).fit(rows.source)
+    if rate == "auto" and rows.names is not None and not model.doubts_labels:
+        raise ValueError(
+            f"{data}: by the estimate no label is wrong, so no image was judged. To rank the "
+            "images all the same, say how many labels may be wrong: --noise 0.05."
+        )
     issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
-        title = f"The {min(top, len(issues))} most suspicious rows of {data}"
-        show(_suspects(issues.head(top), features, labels, target, title))
+        title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
+        show(_suspects(issues.head(top), rows, title))
     if rate == "auto" and not quiet:
         low, high = model.choice_["label_noise"]["interval"]
         say(f"Wrong labels: {model.noise_rate_:.1%} (95 % interval {low:.1%} to {high:.1%}).")
+    if len(issues) < len(rows) and not quiet:
+        say(
+            f"note: {len(rows) - len(issues)} of {len(rows)} {rows.noun} were held out to fit the "
+            "attention to and not judged. Another --seed holds others out."
+        )
     if out is not None:
-        write_issues(issues, out)
+        write_issues(issues, rows, out)
         if not quiet and out != "-":
             say(f"Wrote {len(issues)} rows to {out}, most suspicious first.")
 
 
-def write_issues(issues: "pd.DataFrame", out: str) -> None:
-    """Write the ranking; neighbors are ids with blanks between."""
+def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
+    """Write the ranking; neighbors are ids with blanks between, images have their file."""
     from nearwise.data.tables import write_table
 
     table = issues.assign(neighbors=[" ".join(map(str, ids)) for ids in issues["neighbors"]])
+    if rows.names is not None:
+        table.insert(1, "file", rows.names[issues["id"]])
     write_table(table, out)
 
 
-def _suspects(
-    issues: "pd.DataFrame",
-    features: "pd.DataFrame",
-    labels: "pd.Series",
-    target: str,
-    title: str,
-) -> "rich.table.Table":
+def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> "rich.table.Table":
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
     table.add_column("row", justify="right", style="bold")
-    table.add_column(f"{target} given")
+    table.add_column(f"{rows.y.name} given")
     table.add_column("suggested")
     table.add_column("given is right", justify="right")
     table.add_column("labels of its neighbors (rows)")
-    shown = [str(column) for column in features.columns[:_WIDEST]]
-    for name in shown:
-        table.add_column(name)
-    for suspect in issues.to_dict("records"):
-        named = ", ".join(f"{labels.iloc[row]} ({row})" for row in suspect["neighbors"])
-        values = [str(features.iloc[suspect["id"]][name]) for name in shown]
+    suspects = issues.to_dict("records")
+    described = [rows.described(suspect["id"], _WIDEST) for suspect in suspects]
+    for name in described[0]:
+        table.add_column(name, overflow="fold")
+    for suspect, columns in zip(suspects, described, strict=True):
+        asked = ", ".join(f"{rows.y.iloc[row]} ({row})" for row in suspect["neighbors"])
         table.add_row(
             str(suspect["id"]),
             str(suspect["given"]),
             str(suspect["suggested"]),
             f"{suspect['proba_given']:.1%}",
-            named,
-            *values,
+            asked,
+            *columns.values(),
         )
     return table

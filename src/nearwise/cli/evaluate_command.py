@@ -8,9 +8,10 @@ import typer
 
 from nearwise.cli.console import progress, say, show
 from nearwise.cli.errors import reported
-from nearwise.cli.frames import match_columns, read_frame, split_target
+from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import open_model
 from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+from nearwise.cli.rows import read_for_model
 from nearwise.cli.trust_columns import SET_CONFIDENCE, measure_trust, trust_in_words
 
 if TYPE_CHECKING:
@@ -62,13 +63,16 @@ def evaluate(
     confidence: Annotated[
         float, typer.Option(metavar="LEVEL", help="Measure prediction sets of this confidence.")
     ] = SET_CONFIDENCE,
+    resize: ResizeOption = False,
+    skip_damaged: SkipDamagedOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
 
     Beside the model stand its two halves: the base alone (neighbors switched off) and the
     neighbors alone; what the neighbors add is the difference. Intervals are 95 % percentile
-    bootstraps over rows.
+    bootstraps over rows. Of images DATA is a folder with a folder for each class; where it has a
+    training and a test part, the latter is taken.
 
     Below stands how far the model knows its limits: the share of wrong answers when only the
     surest --coverage of rows is answered, beside what the training rows, predicted as if new,
@@ -77,12 +81,13 @@ def evaluate(
     [bold]Examples[/bold]
       nearwise evaluate iris.model test.csv
       nearwise evaluate iris.model test.csv --json scores.json --report report.html
+      nearwise evaluate flowers.model flowers/ --resize
     """
     learned = open_model(model)
-    target = target or learned.target_name_
-    frame, labels = split_target(read_frame(data), target, data)
-    features = match_columns(frame, learned.feature_names_in_, data, quiet=quiet)
-    y = class_positions(labels, learned.classes_, data)
+    images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+    rows = read_for_model(learned, model, data, target, images, part="test", quiet=quiet)
+    features = rows.X
+    y = class_positions(rows.y, learned.classes_, data)
 
     parts = learned.predict_parts(features)
     halves = {
@@ -118,7 +123,7 @@ def evaluate(
         write_page(report, learned, data, features, y, halves, scores, null_mass, trust)
         written.append(str(report))
     if json_file != "-":
-        show(_score_table(scores, intervals, f"{model} on {len(y)} rows of {data}"))
+        show(_score_table(scores, intervals, f"{model} on {len(y)} {rows.noun} of {data}"))
         if shots:
             show(_shot_table(shots))
         show(f"Attention that went to no neighbor: {null_mass:.1%}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from nearwise.data.dataset import Kind
     from nearwise.estimators import AttnKNNClassifier
     from nearwise.experiments import Record
 
@@ -27,7 +28,7 @@ def write_page(
     path: Path,
     model: "AttnKNNClassifier",
     data: str,
-    features: "pd.DataFrame",
+    features: "pd.DataFrame | np.ndarray",
     labels: "np.ndarray",
     proba: "dict[str, np.ndarray]",
     scores: dict[str, dict[str, float]],
@@ -44,7 +45,7 @@ def write_page(
         Fitted.
     data : str
         Name of the file evaluated on.
-    features : DataFrame of shape (n_rows, n_columns)
+    features : DataFrame of shape (n_rows, n_columns), or images
         Its rows, as the model knows them.
     labels : int64 ndarray of shape (n_rows,)
         Positions of the true labels among the model's classes.
@@ -58,6 +59,7 @@ def write_page(
         What `measure_trust` found.
     """
     import numpy as np
+    import pandas as pd
 
     from nearwise.data import Dataset
     from nearwise.experiments.artifacts import (
@@ -78,9 +80,8 @@ def write_page(
         _METHODS[part]: Predictions(labels, values, rows, classes) for part, values in proba.items()
     }
     whole = _METHODS["model"]
-    dataset = Dataset(
-        name, features, model.classes_[labels], model.target_name_, "table", source=data
-    )
+    kind: Kind = "table" if isinstance(features, pd.DataFrame) else "images"
+    dataset = Dataset(name, features, model.classes_[labels], model.target_name_, kind, source=data)
     with tempfile.TemporaryDirectory() as folder:
 
         def place(what: str, method: str, suffix: str) -> Path:

@@ -22,16 +22,29 @@ def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[An
     -------
     columns : dict of str to list
         null_mass, then neighbor_1_id, neighbor_1_label, neighbor_1_weight,
-        neighbor_1_distance, neighbor_2_id, ...; None where a row has fewer neighbors.
+        neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id, ...; None where
+        a row has fewer neighbors.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
+    asked = [one for e in explanations for one in e.neighbors]
+    have_files = any({"file", "image"} <= one.row.keys() for one in asked)
     for place in range(max((len(e.neighbors) for e in explanations), default=0)):
         for field in ("id", "label", "weight", "distance"):
             columns[f"neighbor_{place + 1}_{field}"] = [
                 getattr(e.neighbors[place], field) if place < len(e.neighbors) else None
                 for e in explanations
             ]
+        if have_files:
+            columns[f"neighbor_{place + 1}_file"] = [
+                e.neighbors[place].row.get("file") if place < len(e.neighbors) else None
+                for e in explanations
+            ]
     return columns
+
+
+def plain_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a remembered row without pixels, which would fill a file; an image has its name."""
+    return {name: value for name, value in row.items() if getattr(value, "ndim", 0) == 0}
 
 
 def json_record(
@@ -67,8 +80,7 @@ def json_record(
             "weight": neighbor.weight,
             "distance": neighbor.distance,
             "proba_without": by_class(neighbor.proba_without),
-            # pixels would fill the file; the id says which image it is
-            "row": {k: v for k, v in neighbor.row.items() if getattr(v, "ndim", 0) == 0},
+            "row": plain_columns(neighbor.row),
         }
         for neighbor in explanation.neighbors
     ]

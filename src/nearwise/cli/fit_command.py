@@ -1,4 +1,4 @@
-"""``nearwise fit``: learn a model from a table."""
+"""``nearwise fit``: learn a model from a table, or from folders of images."""
 
 import shutil
 import time
@@ -11,10 +11,11 @@ import typer
 
 from nearwise.cli.console import say
 from nearwise.cli.errors import INTERRUPTED, reported, watch_interrupt
-from nearwise.cli.frames import drop_columns, read_frame, require_columns, split_target
+from nearwise.cli.image_rows import ColorOption, ImageSizeOption, ImageWishes, SkipDamagedOption
 from nearwise.cli.models import check_place
-from nearwise.cli.options import DataArgument, QuietOption
+from nearwise.cli.options import DataArgument, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_count, parse_noise
+from nearwise.cli.rows import Rows, read_to_learn
 
 if TYPE_CHECKING:
     from nearwise.estimators import AttnKNNClassifier
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
 @reported
 def fit(
     data: DataArgument,
-    target: Annotated[
-        str, typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict.")
-    ],
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
     ],
+    target: TargetOption = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Leave a column out (an id, say); may be repeated."),
@@ -48,8 +47,17 @@ def fit(
         ),
     ] = None,
     embedder: Annotated[
-        Literal["auto", "identity", "table", "deep", "mlp"] | None,
-        typer.Option(help="Where the trained key space comes from; identity: none."),
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where the trained key space comes from. Tables: auto, identity (none), table, "
+            "deep, mlp. Images: auto, resnet-small, resnet18, resnet50, hf:NAME, or the folder of "
+            "a model.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Passes over the rows that a network is trained for."),
     ] = None,
     n_neighbors: Annotated[
         str | None, typer.Option(metavar="INT|auto", help="Neighbors asked for each row.")
@@ -69,6 +77,9 @@ def fit(
         Literal["train", "uniform"] | None,
         typer.Option(help="Class shares where predictions are used; uniform is fair to rare ones."),
     ] = None,
+    image_size: ImageSizeOption = None,
+    color: ColorOption = None,
+    skip_damaged: SkipDamagedOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
@@ -79,25 +90,25 @@ def fit(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Learn a classifier from a table and save it as a folder.
+    """Learn a classifier from a table, or from a folder of images, and save it as a folder.
 
     Columns of text are categories, empty cells are missing values; both are handled and
-    remembered. Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved,
-    so a fit that was killed goes on with --resume. Ctrl-C keeps the best so far.
+    remembered. Of images DATA is a folder with a folder for each class, perhaps within "train"
+    beside "test" or "val", which is then left for 'nearwise evaluate'.
+
+    Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved, so a fit that
+    was killed goes on with --resume. Ctrl-C keeps the best so far.
 
     [bold]Examples[/bold]
       nearwise fit train.csv --target species --out iris.model
       nearwise fit train.parquet -t churned -o churn.model --drop customer_id
       nearwise fit train.csv -t churned -o churn.model --resume
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
+      nearwise fit flowers/ --out flowers.model --image-size 64
     """
     check_place(out, overwrite=overwrite)
-    frame = drop_columns(read_frame(data), drop or [], data)
-    sample_weight = None
-    if weight is not None:
-        require_columns(frame, [weight], data)
-        sample_weight = frame.pop(weight).to_numpy()
-    features, labels = split_target(frame, target, data)
+    wishes = ImageWishes(image_size, color, skip_damaged)
+    rows = read_to_learn(data, target, wishes, drop=drop or [], weight=weight, quiet=quiet)
     chosen: dict[str, Any] = {
         "preset": preset,
         "base": base,
@@ -106,6 +117,7 @@ def fit(
         "n_members": parse_count("--members", members),
         "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
         "class_prior": class_prior,
+        "train_params": None if epochs is None else {"epochs": epochs},
     }
     # what the user left open stays the estimator's own default
     settings = {name: value for name, value in chosen.items() if value is not None}
@@ -122,10 +134,10 @@ def fit(
             verbose=0 if quiet else 2 if verbose else 1,
             checkpoint_dir=folder,
         )
-        model.fit(features, labels, sample_weight=sample_weight)
+        model.fit(rows.source, sample_weight=rows.weight)
         model.save(out)
         if not quiet:
-            _summarize(model, len(features), time.perf_counter() - start, out)
+            _summarize(model, rows, time.perf_counter() - start, out)
         if interrupt.seen:
             say(
                 f"Stopped early: {out} holds the best so far. The same command with --resume "
@@ -166,14 +178,20 @@ def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
-def _summarize(model: "AttnKNNClassifier", n_rows: int, seconds: float, out: Path) -> None:
+def _summarize(model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path) -> None:
+    if rows.names is None:
+        what, judged = f"rows and {model.n_features_in_} columns", "NLL out of fold"
+    else:
+        size = model.column_types_["image"].removesuffix(" uint8")
+        n_held = len(rows) - len(model.memory_)
+        what, judged = f"images of {size}", f"NLL of the {n_held} images held out"
     say(
-        f"Learned {len(model.classes_)} classes from {n_rows} rows and "
-        f"{model.n_features_in_} columns in {seconds:.1f} s; "
-        f"NLL out of fold {model.oof_nll_:.4f}."
+        f"Learned {len(model.classes_)} classes from {len(rows)} {what} in {seconds:.1f} s; "
+        f"{judged} {model.oof_nll_:.4f}."
     )
     if model.label_noise is not None:
         low, high = model.choice_["label_noise"]["interval"]
         found = f" (95 % interval {low:.1%} to {high:.1%})" if low < high else ""
         say(f"Wrong labels: {model.noise_rate_:.1%}{found}.")
-    say(f"Saved to {out}. Next: nearwise predict {out} NEW_DATA --out predictions.csv --proba")
+    new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
+    say(f"Saved to {out}. Next: nearwise predict {out} {new} --out predictions.csv --proba")

@@ -1,10 +1,10 @@
 """Tables of the command line: read them, find the target, match a model's columns, write them."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from nearwise.cli.console import say
+from nearwise.names import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def split_target(
     missing = int(y.isna().sum())
     if missing:
         raise ValueError(
-            f"{_named(where)}: {missing} of {len(y)} rows have no value in the target column "
+            f"{named(where)}: {missing} of {len(y)} rows have no value in the target column "
             f"{target!r}. Fill them or leave those rows out."
         )
     return frame.drop(columns=target), y
@@ -95,11 +95,10 @@ def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> 
     missing = [name for name in names if name not in present]
     if not missing:
         return
-    guess = get_close_matches(missing[0], present, n=1)
-    hint = f" Did you mean {guess[0]!r}?" if guess else ""
+    hint = did_you_mean(missing[0], present)
     lacks = "has no column" if len(missing) == 1 else f"lacks {len(missing)} columns:"
     raise ValueError(
-        f"{_named(where)} {lacks} {_listed(missing)}.{hint} It has: {_listed(present)}."
+        f"{named(where)} {lacks} {_listed(missing)}.{hint} It has: {_listed(present)}."
     )
 
 
@@ -140,7 +139,7 @@ def match_columns(
     known = {*names, *expected}
     extra = [str(column) for column in frame.columns if column not in known]
     if extra and not quiet:
-        say(f"note: {_named(where)}: the model does not know {_listed(extra)}; ignored.")
+        say(f"note: {named(where)}: the model does not know {_listed(extra)}; ignored.")
     return frame[list(names)]
 
 
@@ -171,7 +170,8 @@ def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd
     return frame.drop(columns=chosen)
 
 
-def _named(path: str) -> str:
+def named(path: str) -> str:
+    """Name a file in a message."""
     return "standard input" if path == "-" else path
 
 

@@ -1,6 +1,8 @@
 """``nearwise add`` and ``nearwise inspect``: what a model remembers."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -8,9 +10,12 @@ import typer
 
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
-from nearwise.cli.frames import match_columns, read_frame, split_target
+from nearwise.cli.explanations import plain_columns
+from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import check_place, open_model, sole_writer
 from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+from nearwise.cli.parsing import parse_numbers
+from nearwise.cli.rows import read_for_model
 
 if TYPE_CHECKING:
     import rich.table
@@ -58,37 +63,42 @@ def add(
         bool,
         typer.Option("--refresh", help="Also bring the attention up to date with the memory."),
     ] = False,
+    resize: ResizeOption = False,
+    skip_damaged: SkipDamagedOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Teach a model new rows without training it again; new classes too.
 
-    The rows join the memory, so the next prediction may ask them. The folder changes in one step:
-    whatever happens on the way, it holds the old model or the new one.
+    The rows join the memory, so the next prediction may ask them. Of images DATA is a folder with a
+    folder for each class. The model's folder changes in one step: whatever happens on the way, it
+    holds the old model or the new one.
 
     [bold]Examples[/bold]
       nearwise add iris.model more.csv
       nearwise add iris.model more.csv --out bigger.model
       nearwise add iris.model more.csv --capacity 5000 --eviction age --refresh
+      nearwise add flowers.model more_flowers/ --resize
     """
     if out is not None:
         check_place(out, overwrite=False)
     with sole_writer(model):
         learned = open_model(model)
-        frame, labels = split_target(read_frame(data), target or learned.target_name_, data)
-        features = match_columns(frame, learned.feature_names_in_, data, quiet=quiet)
+        images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+        rows = read_for_model(learned, model, data, target, images, part="train", quiet=quiet)
         before = set(learned.classes_.tolist())
         if capacity is not None:
             learned.capacity = capacity
         if eviction is not None:
             learned.eviction = cast(Any, eviction)  # add checks it
-        learned.add(features, labels)
+        learned.add(rows.source)
         if refresh:
             learned.refresh()
         learned.save(out or model)
     if not quiet:
         new = [str(label) for label in learned.classes_.tolist() if label not in before]
         say(
-            f"Added {len(frame)} rows; {out or model} now remembers {len(learned.memory_)} rows"
+            f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
+            f"{len(learned.memory_)} {rows.noun}"
             + (f", and the new classes {', '.join(new)}." if new else ".")
             + (f" {len(learned.evicted_)} were forgotten." if len(learned.evicted_) else "")
         )
@@ -101,6 +111,15 @@ def inspect(
         bool,
         typer.Option("--scores", help="Also measure every remembered row without itself."),
     ] = False,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            "--rows",
+            metavar="IDS",
+            help="Show remembered rows instead, by the ids that predictions name as neighbors: "
+            "0-4, or 0,2,7.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Tell what a model is: rows, classes, columns, what was chosen, calibration, scores.
@@ -108,14 +127,59 @@ def inspect(
     [bold]Examples[/bold]
       nearwise inspect iris.model
       nearwise inspect iris.model --scores --json
+      nearwise inspect iris.model --rows 3,17
     """
     from nearwise.experiments.records import plain
 
-    facts = describe(open_model(model), scores=scores)
+    if rows is not None and scores:
+        raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")
+    learned = open_model(model)
+    facts: Any
+    if rows is not None:
+        facts = remembered_rows(learned, parse_numbers("--rows", rows))
+    else:
+        facts = describe(learned, scores=scores)
     if as_json:
         print(json.dumps(plain(facts), indent=2, ensure_ascii=False))
     else:
-        show(_fact_table(facts, str(model)))
+        show((_row_table if rows is not None else _fact_table)(facts, str(model)))
+
+
+def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Look remembered rows up by id.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+        Fitted.
+    ids : sequence of int
+
+    Returns
+    -------
+    rows : list of dict
+        "id", the label by the target's name, and the columns; of an image its file, if known.
+
+    Raises
+    ------
+    ValueError
+        If an id is not remembered.
+    """
+    bank = model.memory_
+    strange = sorted(set(ids) - set(bank.ids.tolist()))
+    if strange:
+        named = ", ".join(map(str, strange[:5]))
+        last = int(bank.ids.max())
+        some_gone = " Others were held out in the fit, or forgotten." if len(bank) <= last else ""
+        raise ValueError(
+            f"--rows: the model does not remember {named}. It remembers {len(bank)} rows, with ids "
+            f"from {int(bank.ids.min())} to {last}.{some_gone}"
+        )
+    found = []
+    for row, position in zip(ids, bank.positions(ids).tolist(), strict=True):
+        label = model.classes_[int(bank.labels[position])]
+        columns = plain_columns(model._remembered(position))
+        found.append({"id": row, model.target_name_: label} | columns)
+    return found
 
 
 def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, Any]:
@@ -131,7 +195,8 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     Returns
     -------
     facts : dict
-        rows, target, classes (rows of each), columns (kind of each), settings (those that differ
+        rows, target, classes (rows of each), columns (kind of each), for images from files files
+        (how many from each folder), settings (those that differ
         from the defaults), choice, calibration_source, temperature, oof_nll, and with `scores`
         left_out (metrics of the remembered rows, each without itself).
     """
@@ -146,6 +211,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
         "target": model.target_name_,
         "classes": {str(label): int(n) for label, n in zip(model.classes_, counts, strict=True)},
         "columns": model.column_types_,
+        "files": _count_files(model),
         "settings": {
             name: value
             for name, value in model.get_params(deep=False).items()
@@ -156,11 +222,19 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
         "temperature": model.temperature_,
         "oof_nll": model.oof_nll_,
     }
+    if not facts["files"]:
+        del facts["files"]
     if scores:
         from nearwise.metrics import evaluate_probabilities
 
         facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
     return facts
+
+
+def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
+    """Count remembered images by the folder that was given; empty where none has a file."""
+    names = [] if model.row_names_ is None else model.row_names_.tolist()
+    return dict(Counter(name.partition("/")[0] or "no file" for name in names))
 
 
 def _fact_table(facts: dict[str, Any], title: str) -> "rich.table.Table":
@@ -177,6 +251,17 @@ def _fact_table(facts: dict[str, Any], title: str) -> "rich.table.Table":
             table.add_row(_TITLES.get(name, name), "\n".join(lines))
         else:
             table.add_row(_TITLES.get(name, name), _short(value))
+    return table
+
+
+def _row_table(rows: list[dict[str, Any]], title: str) -> "rich.table.Table":
+    from rich.table import Table
+
+    table = Table(title=f"Rows that {title} remembers", title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_short(value) for value in row.values()))
     return table
 
 

@@ -8,16 +8,22 @@ import typer
 DataArgument = Annotated[
     str,
     typer.Argument(
-        metavar="DATA", help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input."
+        metavar="DATA",
+        help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input. Images: a folder "
+        "with a folder for each class.",
     ),
 ]
 RowsArgument = Annotated[
-    str,
+    list[str],
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input. Images: a file, or "
-        "a folder of them.",
+        help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input. Images: files, or "
+        "folders of them.",
     ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option("--target", "-t", metavar="COLUMN", help="Column of a table with the labels."),
 ]
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")

@@ -5,16 +5,23 @@ from typing import Any
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Read seeds such as "0-4", "0,2,7" or "0-2,9".
+    """Read seeds such as "0-4", "0,2,7" or "0-2,9"; see `parse_numbers`."""
+    return parse_numbers("--seeds", text)
+
+
+def parse_numbers(option: str, text: str) -> list[int]:
+    """Read numbers such as "0-4", "0,2,7" or "0-2,9".
 
     Parameters
     ----------
+    option : str
+        Name of the option, for the message.
     text : str
         Non-negative integers and inclusive ranges, separated by commas.
 
     Returns
     -------
-    seeds : list of int
+    numbers : list of int
         In the order given, each once.
 
     Raises
@@ -22,18 +29,18 @@ def parse_seeds(text: str) -> list[int]:
     ValueError
         If a part is neither a number nor a rising range.
     """
-    seeds: list[int] = []
+    numbers: list[int] = []
     for part in split_list(text):
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"--seeds {text!r}: {part!r} is no seed. Write 0-4, 0,2,7 or 3.")
+            raise ValueError(f"{option} {text!r}: {part!r} is no number. Write 0-4, 0,2,7 or 3.")
         start, stop = int(first), int(last) if dash else int(first)
         if stop < start:
-            raise ValueError(f"--seeds {text!r}: {part!r} runs backwards. Write {stop}-{start}.")
-        seeds += range(start, stop + 1)
-    if not seeds:
-        raise ValueError("--seeds is empty. Write 0-4, 0,2,7 or 3.")
-    return list(dict.fromkeys(seeds))
+            raise ValueError(f"{option} {text!r}: {part!r} runs backwards. Write {stop}-{start}.")
+        numbers += range(start, stop + 1)
+    if not numbers:
+        raise ValueError(f"{option} is empty. Write 0-4, 0,2,7 or 3.")
+    return list(dict.fromkeys(numbers))
 
 
 def split_list(text: str | Iterable[str] | None) -> list[str]:
@@ -80,6 +87,34 @@ def parse_count(option: str, text: str | None) -> int | str | None:
     if not text.isdigit() or int(text) == 0:
         raise ValueError(f'{option} {text!r} is neither a positive integer nor "auto".')
     return int(text)
+
+
+def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
+    """Read a height and width such as "48x64", or the side of a square.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the message.
+    text : str, optional
+        What the user wrote; None where nothing was.
+
+    Returns
+    -------
+    size : (int, int) or None
+        Height and width in pixels; None for None.
+
+    Raises
+    ------
+    ValueError
+        If `text` is anything else.
+    """
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise ValueError(f"{option} {text!r} is no size in pixels. Write 64, or 48x64.")
+    return int(sides[0]), int(sides[-1])
 
 
 def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import typer
 from nearwise.cli.console import say
 from nearwise.cli.errors import reported
 from nearwise.cli.explanations import json_record, neighbor_columns, write_json_lines
-from nearwise.cli.frames import match_columns, read_frame, require_columns
-from nearwise.cli.image_rows import image_size, read_image_rows
+from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import open_model
 from nearwise.cli.options import ModelArgument, QuietOption, RowsArgument
+from nearwise.cli.rows import read_to_predict
 from nearwise.cli.trust_columns import (
     ConfidenceOption,
     CoverageOption,
@@ -69,9 +69,8 @@ def predict(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
     ] = None,
-    resize: Annotated[
-        bool, typer.Option("--resize", help="Bring images to the size that MODEL knows.")
-    ] = False,
+    resize: ResizeOption = False,
+    skip_damaged: SkipDamagedOption = False,
     form: Annotated[
         Format | None,
         typer.Option("--format", help="Of the output, where the suffix does not tell."),
@@ -83,9 +82,9 @@ def predict(
     The output has a row for each row of DATA, in the same order: the columns kept, then
     'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (how far
     the neighbors do not answer this row) and each neighbor's id (its row number in the training
-    data, from 0), label, weight and distance. JSON lines with --explain add the neighbors' rows,
-    what the prediction would be without each, and the two halves of the prediction. Columns of
-    DATA are matched by name.
+    data, from 0), label, weight and distance, and the file of an image. JSON lines with --explain
+    add the neighbors' rows, what the prediction would be without each, and the two halves of the
+    prediction. Columns of DATA are matched by name.
 
     How far to trust a row, judged by training rows that were predicted as if new: --coverage or
     --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
@@ -93,8 +92,8 @@ def predict(
     rows that look at least as strange (below 0.05 raises a false alarm for one known row in
     twenty).
 
-    With a MODEL of images DATA is an image or a folder that holds images; the output begins with
-    their 'file'. They become grey or colour as the model knows them.
+    With a MODEL of images DATA is images, and folders that hold images at any depth; the output
+    begins with their 'file'. They become grey or colour as the model knows them.
 
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba
@@ -108,22 +107,8 @@ def predict(
     wishes = Wishes(coverage, max_risk, sets, stranger, confidence)
     wishes.check()
     learned = open_model(model)
-    size = image_size(learned)
-    features: pd.DataFrame | np.ndarray
-    if size is not None:
-        kept, features = read_image_rows(data, keep or [], size, resize=resize)
-    else:
-        if resize:
-            raise ValueError(f"--resize is for images; {model} was fitted on a table.")
-        frame = read_frame(data)
-        kept = frame[_existing(frame, keep or [], data)]
-        features = match_columns(
-            frame,
-            learned.feature_names_in_,
-            data,
-            expected=[*kept.columns, learned.target_name_],
-            quiet=quiet,
-        )
+    images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+    kept, features = read_to_predict(learned, model, data, keep or [], images, quiet=quiet)
     explanations = learned.explain(features, neighbors or None) if explain else None
     chosen = wishes.select(learned, features)
     trust = trust_columns(learned, features, wishes, chosen, as_text=form != "jsonl")
@@ -162,11 +147,6 @@ def _format_of(out: str) -> Format:
             "or .jsonl, or say which with --format."
         )
     return form
-
-
-def _existing(frame: "pd.DataFrame", names: list[str], where: str) -> list[str]:
-    require_columns(frame, names, where)
-    return list(dict.fromkeys(names))
 
 
 def _table(

@@ -41,6 +41,9 @@ class Dataset:
         stratified split depends on it. Default: the labels.
     views : dict of str to float32 ndarray of the shape of `X`
         Other views of the same rows (for example "flip"), where asked for and available.
+    row_names : tuple of str, optional
+        Name of every row, where rows have one: the file of an image, from its folder's own name
+        on ("flowers/train/rose/1.png").
 
     Raises
     ------
@@ -59,6 +62,7 @@ class Dataset:
     files: tuple[Path, ...] = ()
     views: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     strata: NDArray[np.int64] | None = None
+    row_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check that features, labels and views describe the same rows."""
@@ -71,6 +75,8 @@ class Dataset:
             )
         lengths = {"X": len(self.X), "y": len(self.y)}
         lengths |= {f"view {view!r}": len(rows) for view, rows in self.views.items()}
+        if self.row_names is not None:
+            lengths["row_names"] = len(self.row_names)
         if len(set(lengths.values())) > 1:
             seen = ", ".join(f"{part} has {rows} rows" for part, rows in lengths.items())
             raise ValueError(f"Data set {self.name!r}: {seen}; all must have the same number.")

@@ -1,6 +1,5 @@
 """One registry of data sets: by name, or from a file or folder of one's own."""
 
-import difflib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from nearwise.data.images.load import IMAGE_NAMES, load_images
 from nearwise.data.npz import LABEL_NAMES, pick_embeddings, read_arrays
 from nearwise.data.official import warn_if_other_size
 from nearwise.data.tables import read_table, table_format
+from nearwise.names import did_you_mean
 
 _UCI_SOURCE = "UCI Machine Learning Repository (CC BY 4.0)"
 _ADULT = (
@@ -127,6 +127,7 @@ def load_dataset(
     views: bool = False,
     image_size: Size | None = None,
     color: Color | None = None,
+    skip_damaged: bool = False,
 ) -> Dataset:
     """Load a data set by its registered name, from a file, or from a folder of images.
 
@@ -157,6 +158,9 @@ def load_dataset(
         number means a square. Default: all must have one size.
     color : {"rgb", "grey"}, optional
         For folders of images: what to turn each into. Default: all must be of one kind.
+    skip_damaged : bool, default=False
+        For folders of images: whether images that cannot be read are left out, with a warning
+        that names them, instead of being an error.
 
     Returns
     -------
@@ -178,7 +182,8 @@ def load_dataset(
     Warns
     -----
     UserWarning
-        If a registered file gives another number of rows than the official one, or other images.
+        If a registered file gives another number of rows than the official one, or other images;
+        or files of a folder are left out.
 
     Examples
     --------
@@ -188,14 +193,16 @@ def load_dataset(
     """
     key = os.fspath(name)
     is_folder = key not in dataset_names() and Path(key).is_dir()
-    if not is_folder and (image_size is not None or color is not None):
-        raise ValueError(f"image_size and color are for folders of images, not for {key!r}.")
+    if not is_folder and (image_size is not None or color is not None or skip_damaged):
+        raise ValueError(
+            f"image_size, color and skip_damaged are for folders of images, not for {key!r}."
+        )
     if is_folder:
         if target not in (None, "class"):
             raise ValueError(
                 f"{key} is a folder of images with the target 'class'. Leave out target={target!r}."
             )
-        return load_images(key, image_size=image_size, color=color)
+        return load_images(key, image_size=image_size, color=color, skip_damaged=skip_damaged)
     if key in dataset_names():
         dataset = _load_registered(key, data_root, download, views)
         if target not in (None, dataset.target_name):
@@ -263,8 +270,7 @@ def _as_file(key: str, target: str | None) -> tuple[str | None, str | None]:
 
 
 def _unknown(key: str) -> str:
-    close = difflib.get_close_matches(key.lower(), dataset_names(), n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    hint = did_you_mean(key, dataset_names(), n=3)
     return (
         f"Unknown data set {key!r}.{hint} Known: {', '.join(dataset_names())}; "
         "or pass the path of a CSV, TSV, Parquet or npz file, or of a folder of class folders."
@@ -305,7 +311,6 @@ def _find_target(frame: pd.DataFrame, target: str | None, path: str) -> str:
             f"{path}: which column is the target? It has {seen}. Pass target= one of {columns}."
         )
     if target not in columns:
-        close = difflib.get_close_matches(target, columns, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(target, columns)
         raise ValueError(f"{path} has no column {target!r}.{hint} It has {columns}.")
     return target

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nearwise.data.delimited import read_delimited
 from nearwise.data.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
+from nearwise.names import nearest_names
 
 Format = Literal["csv", "tsv", "parquet", "npz"]
 FORMATS: tuple[Format, ...] = ("csv", "tsv", "parquet", "npz")
@@ -81,10 +82,11 @@ def _read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError as error:
         folder = path.parent
-        near = (
-            [p.name for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
-        )
-        hint = f" {folder} holds {', '.join(near[:8])}." if near else ""
+        tables = [p for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
+        stems = {p.stem: p.name for p in tables}  # an ending alike says nothing
+        guess = nearest_names(path.stem, stems)
+        hint = f" Its folder holds {', '.join(p.name for p in tables[:8])}." if tables else ""
+        hint = f" Did you mean {stems[guess[0]]!r}?" if guess else hint
         raise FileNotFoundError(f"No file {path}.{hint} Check the path.") from error
     except IsADirectoryError as error:
         raise IsADirectoryError(f"{path} is a folder; pass a file in it.") from error

@@ -23,9 +23,9 @@ class AnswersQueries(RemembersRows):
         check_is_fitted(self)
         if X is None:
             return None
-        X, _ = from_source(from_files(X, self._state.encoder), None, training=False)
-        validation.check_kind(self._state.encoder, X)
-        rows = self._state.encoder.transform(validation.check_rows(self, X, reset=False))
+        source = from_source(from_files(X, self._state.encoder), None, training=False)
+        validation.check_kind(self._state.encoder, source.X)
+        rows = self._state.encoder.transform(validation.check_rows(self, source.X, reset=False))
         return self._all_views(rows, views)
 
     def _answers(self, views: list[AnyRows] | None) -> tuple[Answer, list[Answer], Calibration]:

@@ -77,7 +77,8 @@ class AttnKNNClassifier(
         Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
     validation_fraction : float, "auto" or None, default="auto"
         Share of the rows held out once, from memory and networks, to stop the networks and to fit
-        heads and calibration. None cross-fits. "auto" is None, and .1 for images and with views.
+        heads and calibration. None cross-fits. "auto" is None, but for images and with views .1,
+        up to .5 where that is fewer than 20 rows.
     tta : sequence of {"flip", "shift"}, optional
         Further views of every image: mirrored; four shifted crops. They are part of the memory's
         keys, of the heads' training and of predictions, which are calibrated after merging.
@@ -145,6 +146,8 @@ class AttnKNNClassifier(
     target_name_ : str
         Name of `y`, "target" where it had none.
     column_types_ : dict of str to str
+    row_names_ : ndarray of str of shape (n_remembered,), or None
+        File of every remembered image, where `fit` and `add` were given files.
     noise_rate_, transition_, transition_interval_ : float, two ndarrays
         With `label_noise`: share of wrong labels, probability of each given label (columns) for
         each true one (rows), and its 95 % interval of shape (2, n_classes, n_classes).
@@ -240,9 +243,9 @@ class AttnKNNClassifier(
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
             A DataFrame may hold text, categories and missing values; arrays must be finite.
-            Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels; or the
-            path of a folder of class folders, or a `datasets` data set, which bring their labels
-            (a test part they may have is left out).
+            Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels. The path
+            of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
+            their labels (a test part they may have is left out), and folders their files' names.
         y : array-like of shape (n,)
             At least 2 classes, each with at least 2 rows.
         sample_weight : array-like of shape (n,), optional
@@ -256,7 +259,7 @@ class AttnKNNClassifier(
         -------
         self : AttnKNNClassifier
         """
-        X, y = from_source(X, y, training=True)
+        X, y, names = from_source(X, y, training=True)
         rows = validation.check_rows(self, X, reset=True)
         others = validation.check_views(self, views, len(rows))
         classes, codes = labels.check_labels(y, len(rows))
@@ -290,6 +293,7 @@ class AttnKNNClassifier(
         self._rows = (
             rows.iloc[kept].reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows[kept]
         )
+        self.row_names_ = None if names is None else names[kept]
         self._adopt(state)
         self._begin_stream(seed)
         return self

@@ -1,6 +1,5 @@
 """Learned key spaces: one embedder a member, each trained without the rows it is judged on."""
 
-import difflib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from nearwise.estimators.images import EncodedImages, ImageEncoder
 from nearwise.estimators.table import LARGE, VERY_LARGE, Encoded, TableEncoder, ready_embeddings
+from nearwise.names import did_you_mean
 from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
 from nearwise.nn.embedders import NumericEmbedding
 from nearwise.nn.network import Similarity
@@ -114,9 +114,8 @@ def _image_network(
     known = list(inspect.signature(ImageEmbedder).parameters)[1:]
     for name in options:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
-            raise ValueError(f"embedder_params: {name!r} is not known. {hint}")
+            hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            raise ValueError(f"embedder_params: {name!r} is not known.{hint}")
     embedder = ImageEmbedder(backbone, **(settings | options))
     similarity: Similarity = "cosine" if embedder.normalize else "euclidean"
     return NeighborNetwork(embedder, n_classes, head=True, similarity=similarity)

@@ -1,6 +1,5 @@
 """A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
 
-import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.settings import check_held_out
 from nearwise.estimators.shared import HeldOut, Merge, SharedState, merge_answers, out_of_fold
 from nearwise.estimators.sight import Seen, Sight, average_views
 from nearwise.estimators.sight_fitting import image_sight, table_sight
@@ -29,7 +29,6 @@ from nearwise.nn import Neighborhood
 from nearwise.training import HeadRows
 
 N_HEADS = 5
-_FEWEST = 20
 _RIDGE = 2.0  # pull of the temperatures of merged views towards 1, in rows
 
 
@@ -46,14 +45,8 @@ def fit_problem(
     if settings.validation_fraction is None:
         problem.folds = make_folds(problem.labels, n, settings.seed)
         return fit_state(problem, settings, progress)
-    fraction, n_rows = settings.validation_fraction, len(problem.labels)
-    least = max(_FEWEST, problem.n_classes)
-    if round(fraction * n_rows) < least:
-        raise ValueError(
-            f"validation_fraction={fraction} of {n_rows} rows holds out {round(fraction * n_rows)};"
-            f" at least {least} are needed: give more rows, or a share of "
-            f"{math.ceil(100 * least / n_rows) / 100} or more."
-        )
+    fraction = settings.validation_fraction
+    check_held_out(len(problem.labels), problem.n_classes, fraction)
     problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
     if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():
         raise ValueError(

@@ -4,9 +4,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 
 if TYPE_CHECKING:
@@ -129,16 +130,14 @@ def are_files(X: Any) -> bool:
 
 
 def from_files(X: Any, encoder: Any) -> Any:
-    """Read image files, or a folder of them, for a classifier; other rows are handed back.
+    """Read image files, or those of a folder, for a classifier; other rows are handed back.
 
     They become grey or colour as the classifier knows them; their size must be its own.
     """
-    from nearwise.data.images.folder import has_class_folders, image_files, read_images
+    from nearwise.data.images.folder import image_files, read_images
 
-    if not isinstance(encoder, ImageEncoder):
-        return X
-    flat = isinstance(X, str | Path) and Path(X).is_dir() and not has_class_folders(Path(X))
-    if not (flat or are_files(X)):
+    is_folder = isinstance(X, str | Path) and Path(X).is_dir()
+    if not isinstance(encoder, ImageEncoder) or not (is_folder or are_files(X)):
         return X
     color: Color = "rgb" if encoder.channels == 3 else "grey"
     images = read_images(X, color=color)
@@ -153,14 +152,33 @@ def from_files(X: Any, encoder: Any) -> Any:
     return images
 
 
-def from_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any]:
-    """Read a folder of class folders, or a `datasets` data set, into images and labels.
+class Source(NamedTuple):
+    """Rows and labels as read from wherever they came.
 
-    For training the official test part of a source is left out. Anything else than a folder or a
-    data set is handed back as it is.
+    Attributes
+    ----------
+    X, y
+        As `fit` takes them.
+    names : ndarray of str of shape (n,), or None
+        Of the rows, where they have any: the files of images.
     """
-    from nearwise.data import image_dataset, load_dataset
 
+    X: Any
+    y: Any
+    names: np.ndarray | None = None
+
+
+def from_source(X: Any, y: Any, *, training: bool) -> Source:
+    """Read a folder of class folders, a `Dataset` or a `datasets` data set into rows and labels.
+
+    For training the official test part of a source is left out. What is none of these is handed
+    back as it is.
+    """
+    from nearwise.data import Dataset, image_dataset, load_images
+    from nearwise.data.images.folder import has_test_part
+
+    if isinstance(X, Source):
+        return X
     if training and are_files(X):
         raise ValueError(
             "Image files alone bring no labels. Give a folder with a folder for each class, or "
@@ -170,18 +188,28 @@ def from_source(X: Any, y: Any, *, training: bool) -> tuple[Any, Any]:
         if not Path(X).is_dir():
             raise ValueError(
                 f"X={str(X)!r} is no folder of images. Read a named data set or a file with "
-                "nearwise.data.load_dataset (or load_images) and give its X and y."
+                "nearwise.data.load_dataset (or load_images) and give it as X."
             )
-        dataset = load_dataset(X)
+        dataset = load_images(X, split="train" if training and has_test_part(Path(X)) else "all")
+    elif isinstance(X, Dataset):
+        dataset = X
     elif type(X).__module__.split(".")[0] == "datasets":
         dataset = image_dataset(X)
     else:
-        return X, y
+        return Source(X, y)
     if y is not None:
         raise ValueError("A folder or a data set brings its own labels. Leave y out.")
-    if not training or dataset.test_index is None:
-        return dataset.X, dataset.y
-    return dataset.rows(np.setdiff1d(np.arange(len(dataset)), dataset.test_index))
+    if dataset.views:
+        raise ValueError(
+            f"The data set {dataset.name!r} has further views ({', '.join(dataset.views)}), whose "
+            "rows would be left out. Give its X and y, and the views as views=[...]."
+        )
+    kept = np.arange(len(dataset))
+    if training and dataset.test_index is not None:
+        kept = np.setdiff1d(kept, dataset.test_index)
+    rows, labels = dataset.rows(kept)
+    names = None if dataset.row_names is None else np.array(dataset.row_names)[kept]
+    return Source(rows, pd.Series(labels, name=dataset.target_name), names)
 
 
 def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[EncodedImages]:

@@ -38,6 +38,16 @@ class LabelEvidence(NamedTuple):
 class FindsLabelIssues(AnswersQueries):
     """`label_issues` and `label_evidence` of a fitted classifier."""
 
+    @property
+    def doubts_labels(self) -> bool:
+        """Whether labels of remembered rows can be judged.
+
+        Not where rows were held out once and no label noise was asked for, or none was found.
+        """
+        check_is_fitted(self)
+        shared = isinstance(self._state, SharedState)
+        return not shared or self._state.views.transitions is not None
+
     def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
 

@@ -73,8 +73,9 @@ def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:
     single = [str(c) for c, count in zip(classes, counts, strict=True) if count == 1]
     if single:
         named = ", ".join(single[:5]) + (" ..." if len(single) > 5 else "")
+        many = f"{len(single)} classes have a" if len(single) > 1 else "One class has a"
         raise ValueError(
-            f"{len(single)} classes have a single row ({named}); leaving it out leaves nothing to "
-            "learn from. Fit without them and hand these rows to add() afterwards, which learns "
-            "new classes, or give at least 2 rows of each class."
+            f"{many} single row ({named}); leaving it out leaves nothing to learn from. Fit "
+            "without, and add such rows afterwards ('nearwise add', or add()), which learns new "
+            "classes; or give at least 2 rows of each class."
         )

@@ -342,6 +342,7 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
         "target_name": model.target_name_,
         "weight_unit": model._weight_unit,
         "stream": model._stream.to_json(),
+        "row_names": None if model.row_names_ is None else model.row_names_.tolist(),
         "versions": versions(),
     }
     write_folder(
@@ -371,6 +372,8 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     model.target_name_ = meta["target_name"]
     model._weight_unit = meta["weight_unit"]
     model._rows = unpack_rows(content)
+    names = meta.get("row_names")  # folders before nearwise 0.2 have none
+    model.row_names_ = None if names is None else np.array(names, dtype=np.str_)
     state = unpack_state(content, trusted)
     embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
     device = _device_here(model)
@@ -389,8 +392,7 @@ def _device_here(model: Any) -> torch.device:
     except ValueError as error:
         device = choose_device("auto")
         warnings.warn(
-            f"The model was saved with a device that is not here ({error}) and is now on "
-            f'{str(device)!r}: its device is "auto".',
+            f'Saved with a device that is not here ({error}); the model is on {device}, by "auto".',
             UserWarning,
             stacklevel=4,
         )

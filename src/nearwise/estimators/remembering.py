@@ -28,6 +28,7 @@ class RemembersRows:
     """`add`, `remove` and `relabel` of a classifier with a memory; nothing is trained again."""
 
     classes_: np.ndarray
+    row_names_: np.ndarray | None
     _state: LearnedState
     _rows: Any
     _weight_unit: float
@@ -64,7 +65,7 @@ class RemembersRows:
         ids : int64 Tensor of shape (n_added,)
         """
         check_is_fitted(self)
-        X, y = from_source(X, y, training=True)
+        X, y, names = from_source(X, y, training=True)
         validation.check_kind(self._state.encoder, X)
         rows = validation.check_rows(self, X, reset=False)
         everyone = self._all_views(self._state.encoder.transform(rows), views)
@@ -87,7 +88,17 @@ class RemembersRows:
             self._rows = pd.concat([self._rows, frame], ignore_index=True)
         else:
             self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
+        self._name_rows(names, len(rows))
         return ids
+
+    def _name_rows(self, names: np.ndarray | None, n_rows: int) -> None:
+        """Remember the names of new rows; "" for those without one among others that have."""
+        if names is None and self.row_names_ is None:
+            return
+        before = self.row_names_
+        if before is None:
+            before = np.full(len(self._rows) - n_rows, "")
+        self.row_names_ = np.concatenate([before, np.full(n_rows, "") if names is None else names])
 
     def _name_classes(self, fresh: list[Any]) -> None:
         """Put classes that come later behind those there are."""
@@ -123,6 +134,8 @@ class RemembersRows:
             self._rows = self._rows.iloc[keep].reset_index(drop=True)
         else:
             self._rows = self._rows[keep]
+        if self.row_names_ is not None:
+            self.row_names_ = self.row_names_[keep]
 
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
         """Give remembered rows other labels among `classes_`; the head is not trained again.
@@ -155,7 +168,9 @@ class RemembersRows:
     def _remembered(self, position: int) -> dict[str, Any]:
         """Give the training row at a bank position, column name to value."""
         if isinstance(self._state.encoder, ImageEncoder):
-            return {"image": self._rows[position]}
+            image = {"image": self._rows[position]}
+            name = "" if self.row_names_ is None else str(self.row_names_[position])
+            return {"file": name} | image if name else image
         if isinstance(self._rows, pd.DataFrame):
             row = self._rows.iloc[position]
             return {str(name): plain(value) for name, value in row.items()}

@@ -1,6 +1,7 @@
 """Checks on the estimator's parameters, and what "auto" means for the rows at hand."""
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,10 +20,13 @@ from nearwise.estimators.table import LARGE
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
 from nearwise.memory import INDEX_NAMES
+from nearwise.names import did_you_mean
 from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import plain_message
 
-VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once
+VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once, more of few rows
+_MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
+_FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 
 # What decides the networks of a fit, whose checkpoints may then serve it.
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
@@ -68,7 +72,7 @@ def check_settings(
         )
     _check_noise(estimator)
     ks = _check_sizes(estimator.k_ensemble)
-    fraction = _check_fraction(estimator, n_views, images)
+    fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
     k = _check_neighbors(estimator.n_neighbors, n_remembered, ks, usual)
@@ -160,8 +164,8 @@ def _check_embedder(estimator: Any, images: bool) -> None:
     if not images and name not in TABLE_EMBEDDERS:
         options = ", ".join(map(repr, TABLE_EMBEDDERS))
         raise ValueError(
-            f"embedder={name!r} is not known. Use one of {options}; image embedders take X as "
-            "uint8 of shape (n, height, width, channels)."
+            f"embedder={name!r} is not known.{did_you_mean(name, TABLE_EMBEDDERS)} Use one of "
+            f"{options}; image embedders take X as uint8 of shape (n, height, width, channels)."
         )
     if not images and (estimator.tta or estimator.embedder_params):
         raise ValueError(
@@ -171,11 +175,40 @@ def _check_embedder(estimator: Any, images: bool) -> None:
     check_tta(estimator.tta)
 
 
-def _check_fraction(estimator: Any, n_views: int, images: bool) -> float | None:
+def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
+    """Refuse a share that holds out too few rows to fit heads and calibration to."""
+    least = max(_FEWEST_HELD_OUT, n_classes)
+    if round(fraction * n_rows) < least:
+        share = _share_of(least, n_rows)
+        wider = (
+            f", or a share of {share} or more (validation_fraction)"
+            if share <= _MOST_HELD_OUT
+            else ""
+        )
+        raise ValueError(
+            f"{fraction:.3g} of {n_rows} rows holds out {round(fraction * n_rows)} to fit the "
+            f"attention and the calibration to, and at least {least} are needed: give more rows "
+            f'(validation_fraction="auto" needs {round(least / _MOST_HELD_OUT)}){wider}.'
+        )
+
+
+def _usual_fraction(n_rows: int, n_classes: int) -> float:
+    """Share that is held out where nothing else is said: more than usual of few rows."""
+    wanted = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
+    return min(max(VALIDATION_FRACTION, wanted), _MOST_HELD_OUT)
+
+
+def _share_of(n: int, n_rows: int) -> float:
+    return math.ceil(100 * n / n_rows) / 100
+
+
+def _check_fraction(
+    estimator: Any, n_rows: int, n_classes: int, n_views: int, images: bool
+) -> float | None:
     """Share of rows held out once; None cross-fits."""
     fraction = estimator.validation_fraction
     if isinstance(fraction, str) and fraction == "auto":
-        fraction = VALIDATION_FRACTION if n_views > 1 or images else None
+        fraction = _usual_fraction(n_rows, n_classes) if n_views > 1 or images else None
     if fraction is None:
         if images:
             raise ValueError(

@@ -12,7 +12,7 @@ from torch import Tensor
 from nearwise.estimators import labels, validation
 from nearwise.estimators.bounds import check_bound, check_places, rows_to_forget
 from nearwise.estimators.class_prior import ClassPrior
-from nearwise.estimators.images import from_source
+from nearwise.estimators.images import Source, from_source
 from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.refreshing import can_refresh, refresh_state, refuse_refresh
 from nearwise.estimators.remembering import RemembersRows
@@ -100,23 +100,24 @@ class LearnsStreams(RemembersRows):
         ValueError
             If the first batch cannot be fitted, or a label is not among the declared classes.
         """
-        X, y = from_source(X, y, training=True)
+        source = from_source(X, y, training=True)
         if not hasattr(self, "_state"):
-            self._fit_first(X, y, classes, sample_weight, views)
+            self._fit_first(source, classes, sample_weight, views)
             return self
         if can_refresh(self._state):
             self._settings_of_refresh()  # what is refused is refused before anything changes
-        self._check_declared(classes, y)
-        self.add(X, y, sample_weight, views=views)
+        self._check_declared(classes, source.y)
+        self.add(source, sample_weight=sample_weight, views=views)
         if self._refresh_is_due():
             self.refresh()
         return self
 
     def _fit_first(
-        self, X: Any, y: Any, classes: Any, sample_weight: Any, views: Sequence[Any] | None
+        self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None
     ) -> None:
         declared = None if classes is None else labels.check_labels(classes, len(classes))[0]
-        present, codes = labels.check_labels(y, len(validation.check_rows(self, X, reset=True)))
+        n_rows = len(validation.check_rows(self, source.X, reset=True))
+        present, codes = labels.check_labels(source.y, n_rows)
         strange = [] if declared is None else labels.positions_among(declared, present)[1]
         if strange:
             raise ValueError(f"y holds {strange[:5]}, which classes={classes!r} does not list.")
@@ -127,7 +128,7 @@ class LearnsStreams(RemembersRows):
                 f"The first batch of a stream must be one that can be fitted. {error} Collect "
                 "more rows before the first call of partial_fit."
             ) from error
-        self.fit(X, y, sample_weight, views=views)  # type: ignore[attr-defined]
+        self.fit(source, None, sample_weight, views=views)  # type: ignore[attr-defined]
         if declared is not None:
             self._stream.declared = True
             self._add_classes([c for c in declared.tolist() if c not in set(present.tolist())])
@@ -179,10 +180,10 @@ class LearnsStreams(RemembersRows):
         """
         check_is_fitted(self)
         check_bound(self)
-        X, y = from_source(X, y, training=True)
+        source = from_source(X, y, training=True)
         if self.capacity is not None:
-            self._check_room(y)
-        ids = super().add(X, y, sample_weight, views=views)
+            self._check_room(source.y)
+        ids = super().add(source, sample_weight=sample_weight, views=views)
         self._make_room()
         return ids
 

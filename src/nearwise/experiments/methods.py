@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from nearwise.experiments.linear import TunedLogistic
 from nearwise.experiments.neighbors import PlainKNN, TunedKNN
 from nearwise.experiments.network import BaggedMLP
 from nearwise.experiments.preprocess import FeatureEncoder
+from nearwise.names import did_you_mean
 
 Family = Literal["neighbors", "linear", "trees", "boosting", "network", "attention"]
 
@@ -270,8 +270,7 @@ def get_method(method: str | Method) -> Method:
         return method
     if method in METHODS:
         return METHODS[method]
-    guess = get_close_matches(method, METHODS, n=1)
-    hint = f" Did you mean {guess[0]!r}?" if guess else ""
+    hint = did_you_mean(method, METHODS)
     raise ValueError(f"unknown method {method!r}.{hint} Known methods: {', '.join(METHODS)}.")
 
 

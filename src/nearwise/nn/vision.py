@@ -1,6 +1,5 @@
 """Image embedders: from uint8 images to the key by which their neighbors are sought."""
 
-import difflib
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearwise.names import did_you_mean
 from nearwise.nn.backbones import (
     Backbone,
     BackboneSpec,
@@ -233,8 +233,7 @@ def _make_backbone(
         side = size or (_DEFAULT_SIDE, _DEFAULT_SIDE)
         return named_backbone(backbone, side, channels, stem, pretrained)
     if not (backbone.startswith("hf:") or "/" in backbone or "\\" in backbone):
-        close = difflib.get_close_matches(backbone, known_backbones(), n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(backbone, known_backbones())
         raise ValueError(
             f"Unknown backbone {backbone!r}.{hint} Known are {', '.join(known_backbones())}. A "
             'model on the hub is "hf:NAME"; a local folder needs a "/" in its path.'

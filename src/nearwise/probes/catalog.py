@@ -1,9 +1,9 @@
 """Probes by name, as `evaluate` and the command line know them."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nearwise.names import did_you_mean
 from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.knn import KNNProbe
@@ -59,8 +59,7 @@ def check_probe_names(names: Sequence[str]) -> None:
     """Refuse a name that no probe has, with the nearest that one has."""
     for name in names:
         if name not in PROBES:
-            close = difflib.get_close_matches(name, PROBES, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, PROBES)
             raise ValueError(f"Unknown probe {name!r}.{hint} Known: {', '.join(PROBES)}.")
 
 

@@ -1,6 +1,5 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
-import difflib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from nearwise.functional import given_log_proba
+from nearwise.names import did_you_mean
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood, brier_loss, soft_binned_ece
 from nearwise.nn.cluster_attention import Clusters
 from nearwise.training.schedule import learning_rate_factor
@@ -74,9 +74,8 @@ class HeadConfig(BaseModel):
         known = list(cls.model_fields)
         strange = [name for name in values if name not in known] if isinstance(values, dict) else []
         if strange:
-            close = difflib.get_close_matches(strange[0], known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
-            raise ValueError(f"Unknown head setting {strange[0]!r}. {hint}")
+            hint = did_you_mean(strange[0], known) or f" Known: {', '.join(known)}."
+            raise ValueError(f"Unknown head setting {strange[0]!r}.{hint}")
         return values
 
     epochs: int | None = Field(None, ge=1)

@@ -1,9 +1,10 @@
 """Settings that refuse what they do not know, with a hint."""
 
-import difflib
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+
+from nearwise.names import did_you_mean
 
 
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
@@ -20,10 +21,8 @@ def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
     known = list(model.model_fields)
     for name in values if isinstance(values, dict) else ():
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            listed = f"Known settings: {', '.join(known)}."
-            hint = f"Did you mean {close[0]!r}?" if close else listed
-            raise ValueError(f"Unknown {what} setting {str(name)!r}. {hint}")
+            hint = did_you_mean(name, known) or f" Known settings: {', '.join(known)}."
+            raise ValueError(f"Unknown {what} setting {str(name)!r}.{hint}")
     return values
 
 

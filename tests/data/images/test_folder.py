@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nearwise.data import describe_dataset, load_dataset, load_images, split_dataset
+from nearwise.data import describe_dataset, load_dataset, load_images, read_images, split_dataset
 from tests.data.cases import encode, pixels
 
 
@@ -70,24 +70,84 @@ def test_mixed_sizes_and_colors_name_the_files_and_the_arguments(folder):
     assert load_dataset(folder, color="grey").X.shape == (4, 4, 5, 1)
 
 
+def other_files_alone(folder):
+    (folder / "eel").mkdir()
+    for name in ("1.tif", "2.TIF", "notes"):
+        (folder / "eel" / name).write_text("x")
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (lambda f: (f / "eel").mkdir(), r"The class folder .*eel holds no image\. Add some, or"),
         (
-            lambda f: (f / "dog" / "n.txt").write_text("x"),
-            r"n\.txt is no image .*Remove it, or hide",
+            other_files_alone,
+            r"folder .*eel holds no image \(PNG.* but other files: 2 \.tif",
         ),
-        (lambda f: (f / "dog" / "n.png").write_text("x"), r"n\.png cannot be read as an image"),
+        (
+            lambda f: (f / "dog" / "n.png").write_text("x"),
+            r"n\.png cannot be read as an image.*skip_damaged=True \(--skip-damaged\)",
+        ),
         (lambda f: put(f / "dog" / "in" / "n.png", 0), r"in is a folder within a class folder"),
         (lambda f: put(f / "n.png", 0), r"n\.png lies beside the class folders \(1 such"),
     ],
-    ids=["empty class", "text file", "text as png", "nested", "loose"],
+    ids=["empty class", "other files", "text as png", "nested", "loose"],
 )
 def test_what_does_not_belong_is_named(folder, build, message):
     build(folder)
     with pytest.raises(ValueError, match=message):
         load_dataset(folder)
+
+
+def test_files_of_other_kinds_are_left_out_and_said(folder):
+    for name in ("n.txt", "Thumbs.db"):
+        (folder / "dog" / name).write_text("x")
+    with pytest.warns(UserWarning, match=r"left out 2 files .*: dog/Thumbs\.db, dog/n\.txt\.$"):
+        dataset = load_dataset(folder)
+    assert [path.name for path in dataset.files] == ["z.webp", "a.bmp", "b.PNG"]
+
+
+def test_rows_are_named_by_their_files_from_the_folder_on(folder):
+    names = load_dataset(folder).row_names
+    assert names == ("pets/cat/z.webp", "pets/dog/a.bmp", "pets/dog/b.PNG")
+    assert load_dataset("digits-images").row_names is None
+
+
+def test_all_damaged_images_are_named_at_once_or_left_out_when_asked(tmp_path):
+    for i, name in enumerate(("train/a/1", "train/a/2", "train/b/1", "test/a/1", "test/b/1")):
+        put(tmp_path / f"{name}.png", i)
+    cut = [tmp_path / "train" / "a" / "1.png", tmp_path / "test" / "a" / "1.png"]
+    for path in cut:
+        path.write_bytes(path.read_bytes()[:50])
+    said = r"2 of 5 images cannot be read: .*train/a/1\.png \(.*test/a/1\.png \("
+    with pytest.raises(ValueError, match=said):
+        load_dataset(tmp_path)
+    with pytest.warns(UserWarning, match=rf"{said}.* 2 of 5 left out\.$"):
+        dataset = load_dataset(tmp_path, skip_damaged=True)
+    places = ["train/a/2.png", "train/b/1.png", "test/b/1.png"]
+    assert [str(path.relative_to(tmp_path)) for path in dataset.files] == places
+    assert [name.partition("/")[2] for name in dataset.row_names] == places
+    assert (dataset.y.tolist(), dataset.test_index.tolist()) == (["a", "b", "b"], [2])
+    expected = [pixels(1, (4, 5, 3), seed)[0] for seed in (1, 2, 4)]
+    np.testing.assert_array_equal(dataset.X, expected)
+
+
+def test_a_folder_of_nothing_but_damage_is_an_error_even_then(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_text("x")
+    with pytest.raises(ValueError, match=r"No image is left: .*1\.png cannot be read"):
+        load_dataset(tmp_path, skip_damaged=True)
+
+
+def test_images_without_labels_are_read_from_folders_within_folders(folder):
+    X = read_images(folder / "dog")
+    np.testing.assert_array_equal(X, [pixels(1, (4, 5, 3), seed)[0] for seed in (1, 0)])
+    with pytest.warns(UserWarning, match=r"left out 1 file whose ending is none .*: README\.txt"):
+        X = read_images(folder)
+    np.testing.assert_array_equal(X, load_dataset(folder).X)
+    (folder / "eel").mkdir()
+    with pytest.raises(ValueError, match=r"eel holds no image\. Add some"):
+        read_images(folder / "eel")
 
 
 def test_a_folder_without_class_folders_is_explained(tmp_path):
@@ -104,7 +164,7 @@ def test_test_classes_must_be_known_and_the_test_part_one(tmp_path):
     with pytest.raises(ValueError, match=r"test has the class folders c, which .*train lacks"):
         load_dataset(tmp_path)
     put(tmp_path / "val" / "a" / "1.png", 0)
-    with pytest.raises(ValueError, match="holds test, val: which is the test part"):
+    with pytest.raises(ValueError, match=r"holds test, val: which .*train to learn from, .*test"):
         load_dataset(tmp_path)
 
 
@@ -121,7 +181,7 @@ def test_options_that_do_not_fit_a_folder_are_explained(folder, options, message
 
 
 def test_load_dataset_keeps_its_options_apart(folder):
-    with pytest.raises(ValueError, match="image_size and color are for folders of images, not"):
+    with pytest.raises(ValueError, match="and skip_damaged are for folders of images, not"):
         load_dataset("iris", image_size=8)
     with pytest.raises(ValueError, match="with the target 'class'"):
         load_dataset(folder, target="label")

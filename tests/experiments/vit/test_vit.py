@@ -228,7 +228,7 @@ def test_weights_and_samples_follow_the_seed():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer": "ConvNAttention"}, "did you mean 'ConvNNAttention'"),
+        ({"layer": "ConvNAttention"}, "Did you mean 'ConvNNAttention'"),
         ({"layr": "Attention"}, "Did you mean 'layer'"),
         ({"similarity_type": "Loc"}, "it is magnitude_type"),
         ({"aggregation_type": "Col"}, "it is convolution_type"),

@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_when_the_layer_runs():
             "exceeds the token itself and its 4 candidates",
         ),
         (lambda: LocalAttention(DIM, 7), "num_heads=7 does not divide dim=24"),
-        (lambda: token_layer("KNNAttentoin"), "did you mean 'KNNAttention'"),
+        (lambda: token_layer("KNNAttentoin"), "Did you mean 'KNNAttention'"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

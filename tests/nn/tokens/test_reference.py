@@ -127,7 +127,7 @@ def test_every_ratio_of_branches_that_exists_there_loads_here():
 def test_mistakes_are_named():
     eye = {f"W_{x}.weight": torch.eye(8) for x in "qkvo"}
     kwargs = {"d_hidden": 8, "num_heads": 2}
-    with pytest.raises(ValueError, match="did you mean 'MultiHeadKvtAttention'"):
+    with pytest.raises(ValueError, match="Did you mean 'MultiHeadKvtAttention'"):
         load_reference_layer("MultiHeadKvtAtention", kwargs, eye)
     with pytest.raises(ValueError, match="has no argument 'heads'"):
         load_reference_layer("MultiHeadAttention", {**kwargs, "heads": 2}, eye)

@@ -126,7 +126,7 @@ def test_saved_weights_give_the_same():
 
 
 WRONG = [
-    ({"layer": "KnnAtention"}, "'KnnAtention' is not known; did you mean 'KNNAttention'"),
+    ({"layer": "KnnAtention"}, "'KnnAtention' is not known. Did you mean 'KNNAttention'"),
     ({"layer": ["Attention"]}, "layer names 1 layers, but depth=2"),
     ({"layer_options": [{}]}, "layer_options names 1 layers, but depth=2"),
     ({"patch_size": 5}, "patch_size=5 does not divide the image of 32 x 32"),

@@ -98,7 +98,7 @@ def test_mistakes_are_named():
     without = {name: x for name, x in ARGUMENTS.items() if name != "patch_size"}
     with pytest.raises(ValueError, match="arguments lacks patch_size"):
         load_reference_vit(without, state)
-    with pytest.raises(ValueError, match="did you mean"):
+    with pytest.raises(ValueError, match="Did you mean"):
         load_reference_vit({**ARGUMENTS, "layer": "Atention"}, state)
     with pytest.raises(ValueError, match=r"do not fit this vision transformer: blocks\.1"):
         load_reference_vit({**ARGUMENTS, "num_layers": 1}, state)

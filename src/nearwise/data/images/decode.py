@@ -20,6 +20,7 @@ Images = NDArray[np.uint8]
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 _CHANNELS: dict[Color, int] = {"grey": 1, "rgb": 3}
 _CHUNK = 512
+_NAMED = 5  # damaged images that a message names
 _SHOW_FROM = 2000  # fewer images than this are there before a bar is of use
 # what Pillow raises for damaged files, besides its own UnidentifiedImageError (an OSError)
 _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, IndexError, struct.error)
@@ -30,6 +31,29 @@ class Encoded(NamedTuple):
 
     where: str
     content: bytes | Path
+
+
+class DamagedImage(NamedTuple):
+    """An image that cannot be read: its name, and what the reader said."""
+
+    where: str
+    reason: str
+
+
+class Sound(NamedTuple):
+    """The images that could be read, and those that could not.
+
+    Attributes
+    ----------
+    X : uint8 ndarray of shape (n_kept, height, width, channels)
+    kept : list of int
+        Places of the images in X among all that were given.
+    damaged : list of DamagedImage
+    """
+
+    X: Images
+    kept: list[int]
+    damaged: list[DamagedImage]
 
 
 class _Decoded(NamedTuple):
@@ -69,7 +93,7 @@ def decode_images(
     image_size: Size | None = None,
     color: Color | None = None,
 ) -> Images:
-    """Decode images of one size and one kind of color into one array.
+    """Decode images of one size and one kind of color into one array; a damaged one is an error.
 
     Of an animation the first frame counts; an orientation noted by a camera is applied.
     Transparent pixels are laid on white, palettes become colors. A bar is shown on standard
@@ -100,9 +124,25 @@ def decode_images(
     ImportError
         If Pillow is missing.
     """
+    sound = decode_sound(images, n, image_size=image_size, color=color)
+    if sound.damaged:
+        raise ValueError(damage_in_words(sound.damaged, n))
+    return sound.X
+
+
+def decode_sound(
+    images: Iterable[Encoded],
+    n: int,
+    *,
+    image_size: Size | None = None,
+    color: Color | None = None,
+) -> Sound:
+    """Decode as `decode_images` does, and set damaged images apart instead of raising."""
     _import_pillow()
     size = check_options(image_size, color)
-    X: Images | None = None
+    X: Images = np.empty((0, 0, 0, 0), dtype=np.uint8)
+    kept: list[int] = []
+    damaged: list[DamagedImage] = []
     first: tuple[str, _Decoded] | None = None
     images = iter(images)
     threads = min(8, os.cpu_count() or 1)
@@ -110,16 +150,37 @@ def decode_images(
     with ThreadPoolExecutor(threads) as pool, _bar(n) as advance:
         while chunk := list(islice(images, _CHUNK)):
             decoded = pool.map(lambda image: _decode(image, size, color), chunk)
-            for image, one in zip(chunk, decoded, strict=True):
-                first = first or (image.where, one)
-                _check_alike(first, (image.where, one))
-                if X is None:
+            for place, (image, one) in enumerate(zip(chunk, decoded, strict=True), start=done):
+                if isinstance(one, DamagedImage):
+                    damaged.append(one)
+                    continue
+                if first is None:
+                    first = (image.where, one)
                     X = np.empty((n, *one.pixels.shape), dtype=np.uint8)
-                X[done] = one.pixels
-                done += 1
+                _check_alike(first, (image.where, one))
+                X[len(kept)] = one.pixels
+                kept.append(place)
+            done += len(chunk)
             advance(len(chunk))
-    assert X is not None and done == n, f"{done} images, {n} announced"
-    return X
+    assert done == n, f"{done} images, {n} announced"
+    return Sound(X[: len(kept)], kept, damaged)
+
+
+def damage_in_words(damaged: list[DamagedImage], n: int) -> str:
+    """Say which images cannot be read, why, and what to do; `n` is the number of all."""
+    none = f"none of {', '.join(FORMATS)}"
+    if len(damaged) == 1:
+        ((where, reason),) = damaged
+        return (
+            f"{where} cannot be read as an image ({reason}). It is damaged, cut short or {none}: "
+            "replace or remove it."
+        )
+    named = ", ".join(f"{where} ({reason})" for where, reason in damaged[:_NAMED])
+    more = f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
+    return (
+        f"{len(damaged)} of {n} images cannot be read: {named}{more}. They are damaged, cut short "
+        f"or {none}: replace or remove them."
+    )
 
 
 def _import_pillow() -> None:
@@ -131,7 +192,9 @@ def _import_pillow() -> None:
         ) from error
 
 
-def _decode(image: Encoded, size: tuple[int, int] | None, color: Color | None) -> _Decoded:
+def _decode(
+    image: Encoded, size: tuple[int, int] | None, color: Color | None
+) -> _Decoded | DamagedImage:
     from PIL import Image, ImageOps
 
     try:
@@ -143,10 +206,7 @@ def _decode(image: Encoded, size: tuple[int, int] | None, color: Color | None) -
             opened.load()
             upright = ImageOps.exif_transpose(opened)
     except (*_DAMAGE, Image.DecompressionBombError) as error:
-        raise ValueError(
-            f"{image.where} cannot be read as an image ({_reason(error)}). It is damaged, cut "
-            f"short or none of {', '.join(FORMATS)}: replace or remove it."
-        ) from error
+        return DamagedImage(image.where, _reason(error))
     own: Color = "grey" if upright.mode in ("1", "L", "LA", "La") else "rgb"
     plain = _convert(upright, color or own, image.where)
     seen = (plain.height, plain.width)
@@ -176,13 +236,13 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
     if a.color != b.color:
         raise ValueError(
             f"Grey and color images are mixed: {name_a} is {a.color}, {name_b} is {b.color}. "
-            'Pass color="rgb" or color="grey" to turn all into one kind.'
+            'Pass color="rgb" or color="grey" (--color rgb) to turn all into one kind.'
         )
     if a.pixels.shape != b.pixels.shape:
         raise ValueError(
             f"Images differ in size (height x width): {name_a} is {a.size[0]} x {a.size[1]}, "
-            f"{name_b} is {b.size[0]} x {b.size[1]}. Pass image_size=(height, width) to bring "
-            "all to one size."
+            f"{name_b} is {b.size[0]} x {b.size[1]}. Pass image_size=(height, width) or one side "
+            "(--image-size 64, or --resize to the size of a model) to bring all to one size."
         )
 
 

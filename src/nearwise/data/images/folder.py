@@ -1,7 +1,9 @@
 """Images in class folders, with or without train and test folders above them."""
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +16,16 @@ from nearwise.data.images.decode import (
     Encoded,
     Images,
     Size,
+    damage_in_words,
     decode_images,
+    decode_sound,
 )
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 TEST_NAMES = ("test", "val", "valid", "validation")
+_NAMED = 5  # files that a warning names
+
+Listed = tuple[list[Path], list[int]]
 
 
 def load_folder(
@@ -27,55 +34,47 @@ def load_folder(
     split: Literal["train", "test", "all"] = "all",
     image_size: Size | None = None,
     color: Color | None = None,
+    skip_damaged: bool = False,
 ) -> Dataset:
     """Load images from a folder with a folder for each class.
 
     The class folders may lie in a folder "train" and one of "test", "val", "valid" or
     "validation"; the latter is then the test part. Classes and files come in the order of their
-    names, the training part first. Hidden files and folders (a dot first) are skipped. Options
-    are those of `load_images`.
+    names, the training part first. Hidden files and folders (a dot first) are skipped; so are
+    files that are no images, with a warning. Options are those of `load_images`.
 
     Raises
     ------
     ValueError
-        If there is no class folder, one is empty or holds something other than images, an image
-        is damaged, or images are not alike; names the file or folder.
+        If there is no class folder, one is empty, an image is damaged and `skip_damaged` is not
+        set, or images are not alike; names the file or folder.
     """
-    parts = _parts(folder)
+    listed, names = list_folder(folder)
     if split != "all":
-        if "test" not in parts:
+        if "test" not in listed:
             raise ValueError(
                 f"{folder} has no folders train and test, so no split={split!r}. Leave it out."
             )
-        parts = {split: parts[split]}
-    classes = {part: _classes(place) for part, place in parts.items()}
-    _refuse_new_classes(parts, classes)
-    files, labels, n_train = [], [], 0
-    for part, named in classes.items():
-        for name, place in named.items():
-            images = _images(place)
-            files += images
-            labels += [name] * len(images)
-        n_train = n_train if part == "test" else len(files)
-    X = decode_images(
-        (Encoded(str(file), file) for file in files),
-        len(files),
-        image_size=image_size,
-        color=color,
-    )
+        listed = {split: listed[split]}
+    files = [file for part, _ in listed.values() for file in part]
+    codes = np.array([code for _, part in listed.values() for code in part], dtype=np.int64)
+    tested = np.array([part == "test" for part, (own, _) in listed.items() for _ in own])
+    X, kept = decode_files(files, image_size=image_size, color=color, skip_damaged=skip_damaged)
+    root = folder.resolve().name
     return Dataset(
-        folder.resolve().name,
+        root,
         X,
-        np.array(labels),
+        np.array(names)[codes[kept]],
         "class",
         "images",
         str(folder),
-        test_index=np.arange(n_train, len(files), dtype=np.int64) if len(parts) == 2 else None,
-        files=tuple(files),
+        test_index=np.flatnonzero(tested[kept]) if len(listed) == 2 else None,
+        files=tuple(files[place] for place in kept),
+        row_names=tuple(f"{root}/{files[i].relative_to(folder).as_posix()}" for i in kept),
     )
 
 
-def list_folder(folder: Path) -> tuple[dict[str, tuple[list[Path], list[int]]], list[str]]:
+def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     """List the images of a folder of class folders without decoding them.
 
     Parameters
@@ -94,43 +93,102 @@ def list_folder(folder: Path) -> tuple[dict[str, tuple[list[Path], list[int]]], 
     ------
     ValueError
         As `load_folder`, but for damaged or unlike images.
+
+    Warns
+    -----
+    UserWarning
+        If files that are no images are left out.
     """
     parts = _parts(folder)
     classes = {part: _classes(place) for part, place in parts.items()}
     _refuse_new_classes(parts, classes)
     names = sorted(classes["train"] if "train" in classes else classes["all"])
-    listed: dict[str, tuple[list[Path], list[int]]] = {}
+    listed: dict[str, Listed] = {}
+    others: list[Path] = []
     for part, named in classes.items():
         files, codes = listed.setdefault(part, ([], []))
         for name, place in named.items():
-            images = _images(place)
+            images, strange = _images(place)
             files += images
             codes += [names.index(name)] * len(images)
+            others += strange
+    _tell_others(folder, others)
     return listed, names
 
 
+def has_test_part(folder: Path) -> bool:
+    """Whether the class folders lie in a training and a test folder."""
+    return "test" in _parts(folder)
+
+
+def decode_files(
+    files: Sequence[Path],
+    *,
+    image_size: Size | None = None,
+    color: Color | None = None,
+    skip_damaged: bool = False,
+) -> tuple[Images, list[int]]:
+    """Decode image files.
+
+    Parameters
+    ----------
+    files : sequence of Path
+    image_size, color
+        As for `load_images`.
+    skip_damaged : bool, default=False
+        Whether files that cannot be read are left out, with a warning that names them.
+
+    Returns
+    -------
+    X : uint8 ndarray of shape (n_kept, height, width, channels)
+    kept : list of int
+        Places in `files` of the images in X; all of them without `skip_damaged`.
+
+    Raises
+    ------
+    ValueError
+        If a file is damaged and may not be left out, none is left, or images are not alike.
+    """
+    encoded = (Encoded(str(file), file) for file in files)
+    sound = decode_sound(encoded, len(files), image_size=image_size, color=color)
+    if sound.damaged:
+        said = damage_in_words(sound.damaged, len(files))
+        if not skip_damaged:
+            raise ValueError(f"{said} Or leave such files out: skip_damaged=True (--skip-damaged).")
+        if not sound.kept:
+            raise ValueError(f"No image is left: {said}")
+        warnings.warn(f"{said} {len(sound.damaged)} of {len(files)} left out.", stacklevel=3)
+    return sound.X, sound.kept
+
+
 def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """List the images that a folder holds directly, or check a list of image files.
+    """List the images in a folder and the folders within it, or check a list of image files.
 
     Raises
     ------
     FileNotFoundError
         If there is no such folder or file.
     ValueError
-        If there are no images, or something in the folder or list is none.
+        If there are no images, or something in a list is none.
+
+    Warns
+    -----
+    UserWarning
+        If files that are no images are left out of a folder.
     """
     if isinstance(source, Path) and source.is_dir():
-        if inner := _folders(source):
-            raise ValueError(
-                f"{inner[0]} is a folder within {source}. Put the images directly into one folder, "
-                "or give a list of files."
-            )
-        return _images(source, "folder")
+        found = sorted(_everything(source))
+        images = [path for path in found if _is_image(path)]
+        others = [path for path in found if not _is_image(path)]
+        if not images:
+            raise ValueError(f"The folder {source} holds no image{_but(others)}. Add some.")
+        _tell_others(source, others)
+        return images
     files = [source] if isinstance(source, Path) else [Path(file) for file in source]
     if not files:
         raise ValueError("The list of image files is empty. Give at least one.")
     for file in files:
-        if file.suffix.lower() not in SUFFIXES:
+        if not _is_image(file):
             raise ValueError(
                 f"{file} is no image (known endings: {', '.join(SUFFIXES)}). Leave it out."
             )
@@ -150,7 +208,8 @@ def read_images(
     Parameters
     ----------
     source : path or sequence of paths
-        A folder that holds images directly, in the order of their names; one image; or several.
+        A folder, whose images and those in folders within it come in the order of their names;
+        one image; or several.
     image_size, color
         As for `load_images`.
 
@@ -175,11 +234,6 @@ def read_images(
     )
 
 
-def has_class_folders(folder: Path) -> bool:
-    """Whether a folder holds folders, as a data set with labels does."""
-    return bool(_folders(folder))
-
-
 def _parts(folder: Path) -> dict[str, Path]:
     """Return the folders that hold class folders: "all", or "train" and perhaps "test"."""
     names = [place.name for place in _folders(folder)]
@@ -191,8 +245,9 @@ def _parts(folder: Path) -> dict[str, Path]:
         return {"all": folder}
     if len(tests) > 1:
         raise ValueError(
-            f"{folder} holds {', '.join(tests)}: which is the test part? Keep one, and move the "
-            "other away or into train."
+            f"{folder} holds {', '.join(tests)}: which is the test part? Give the folders one by "
+            f"one: {folder / trains[0]} to learn from, {folder / tests[0]} to measure. Or keep one "
+            "of them, and move the other away or into train."
         )
     parts = {"train": folder / trains[0]}
     return parts | {"test": folder / tests[0]} if tests else parts
@@ -211,7 +266,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _classes(folder: Path) -> dict[str, Path]:
-    loose = [p for p in sorted(folder.iterdir()) if p.is_file() and p.suffix.lower() in SUFFIXES]
+    loose = [p for p in sorted(folder.iterdir()) if p.is_file() and _is_image(p)]
     places = _folders(folder)
     if not places:
         seen = f"{len(loose)} images" if loose else "no folders"
@@ -227,19 +282,53 @@ def _classes(folder: Path) -> dict[str, Path]:
     return {place.name: place for place in places}
 
 
-def _images(folder: Path, what: str = "class folder") -> list[Path]:
+def _images(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the images in a class folder, and what else lies there."""
     entries = sorted(p for p in folder.iterdir() if not p.name.startswith("."))
-    for path in entries:
+    inner = next((path for path in entries if path.is_dir()), None)
+    if inner is not None:
+        raise ValueError(
+            f"{inner} is a folder within a class folder. Put the images of a class directly into "
+            "its folder."
+        )
+    images = [path for path in entries if _is_image(path)]
+    others = [path for path in entries if not _is_image(path)]
+    if not images:
+        raise ValueError(
+            f"The class folder {folder} holds no image{_but(others)}. Add some, or remove it."
+        )
+    return images, others
+
+
+def _everything(folder: Path) -> Iterable[Path]:
+    """Give the files below a folder, but for hidden ones."""
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
         if path.is_dir():
-            raise ValueError(
-                f"{path} is a folder within a {what}. Put the images of a class directly "
-                "into its folder."
-            )
-        if path.suffix.lower() not in SUFFIXES:
-            raise ValueError(
-                f"{path} is no image ({', '.join(FORMATS)}; known endings: {', '.join(SUFFIXES)}). "
-                "Remove it, or hide it with a dot before its name."
-            )
-    if not entries:
-        raise ValueError(f"The {what} {folder} holds no image. Add some, or remove it.")
-    return entries
+            yield from _everything(path)
+        else:
+            yield path
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def _but(others: Sequence[Path]) -> str:
+    kinds = Counter(path.suffix.lower() or path.name for path in others)
+    listed = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(_NAMED))
+    return f" ({', '.join(FORMATS)}) but other files: {listed}" if others else ""
+
+
+def _tell_others(folder: Path, others: Sequence[Path]) -> None:
+    """Say which files of a folder are no images and were left out."""
+    if not others:
+        return
+    named = ", ".join(str(path.relative_to(folder)) for path in others[:_NAMED])
+    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    one = len(others) == 1
+    what = "1 file whose ending is" if one else f"{len(others)} files whose endings are"
+    warnings.warn(
+        f"{folder}: left out {what} none of {', '.join(SUFFIXES)}: {named}{more}.", stacklevel=4
+    )

@@ -40,6 +40,7 @@ def load_images(
     limit: int | tuple[int, int] | None = None,
     image_size: Size | None = None,
     color: Color | None = None,
+    skip_damaged: bool = False,
     data_root: str | os.PathLike[str] | None = None,
     download: bool = True,
 ) -> Dataset:
@@ -66,6 +67,9 @@ def load_images(
         number means a square. Default: all images must have one size.
     color : {"rgb", "grey"}, optional
         For folders: what to turn every image into. Default: all must be of one kind.
+    skip_damaged : bool, default=False
+        For folders: whether images that cannot be read are left out, with a warning that names
+        them, instead of being an error.
     data_root : path, optional
         Folder looked in first; default: the environment variable NEARWISE_DATA.
     download : bool, default=True
@@ -91,7 +95,7 @@ def load_images(
     Warns
     -----
     UserWarning
-        If the files give other rows than the official ones.
+        If the files give other rows than the official ones, or files of a folder are left out.
 
     Examples
     --------
@@ -114,10 +118,13 @@ def load_images(
                 f"limit={limit} is not for folders, whose rows lie class by class. Leave it out, "
                 "and choose rows from what is loaded."
             )
-        return load_folder(Path(key), split=split, image_size=image_size, color=color)
-    if image_size is not None or color is not None:
+        return load_folder(
+            Path(key), split=split, image_size=image_size, color=color, skip_damaged=skip_damaged
+        )
+    if image_size is not None or color is not None or skip_damaged:
         raise ValueError(
-            f"image_size and color are for folders; {key!r} keeps its pixels. Leave them out."
+            f"image_size, color and skip_damaged are for folders; {key!r} keeps its images. Leave "
+            "them out."
         )
     if key == DIGITS:
         return _load_digits(split, limits["train"])

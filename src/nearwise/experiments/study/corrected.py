@@ -1,12 +1,12 @@
 """The corrected method ("v1"): AttnKNNClassifier beside plain neighbors and its upper bound."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nearwise.experiments.study.jobs import Job
 from nearwise.experiments.study.session import Session
+from nearwise.names import did_you_mean
 from nearwise.training import TrainConfig
 
 # Fields of StudyPreset that mean something here: rows, grids of the experiments, the upper bound.
@@ -85,11 +85,10 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 def _refuse_unknown(settings: Mapping[str, Any], known: list[str]) -> None:
     for name in settings:
         if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+            hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
             if name in TrainConfig.model_fields:
                 hint = (
-                    f"It belongs to the network's training: --config FILE.yaml with "
+                    f" It belongs to the network's training: --config FILE.yaml with "
                     f"`train_params: {{{name}: ...}}`."
                 )
-            raise ValueError(f'Unknown setting {name!r} of "v1". {hint}')
+            raise ValueError(f'Unknown setting {name!r} of "v1".{hint}')

@@ -1,12 +1,12 @@
 """The original study's settings, version by version, with the defects each of them has."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nearwise.experiments.study.settings import first_message
+from nearwise.names import did_you_mean
 from nearwise.training.settings import refuse_unknown
 
 CORRECTED = "v1"
@@ -286,8 +286,7 @@ def get_preset(name: str) -> StudyPreset:
 def check_preset_name(name: str) -> None:
     """Refuse a name that is neither a version of the study nor "v1"."""
     if name not in PRESET_NAMES:
-        close = difflib.get_close_matches(name, PRESET_NAMES, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, PRESET_NAMES)
         raise ValueError(f"unknown preset {name!r}.{hint} Known: {', '.join(PRESET_NAMES)}.")
 
 

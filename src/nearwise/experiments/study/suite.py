@@ -1,6 +1,5 @@
 """Run the study's experiments: a name, a data set and a preset in, records out."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -30,6 +29,7 @@ from nearwise.experiments.study.presets import (
 from nearwise.experiments.study.session import Session
 from nearwise.experiments.study.settings import read_config
 from nearwise.functional.devices import choose_device
+from nearwise.names import did_you_mean
 
 REPLAYED: dict[str, Callable[[Session], list[Job]]] = {
     "main": replayed.main_jobs,
@@ -152,8 +152,7 @@ def experiment_names(name: str) -> list[str]:
     if name == ALL:
         return list(EXPERIMENTS)
     if name not in EXPERIMENTS:
-        close = difflib.get_close_matches(name, [*EXPERIMENTS, ALL], n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, [*EXPERIMENTS, ALL])
         raise ValueError(
             f"unknown experiment {name!r}.{hint} Known: {', '.join([*EXPERIMENTS, ALL])}."
         )

@@ -1,6 +1,5 @@
 """Which layers are measured, in settings that fit the number of tokens and neighbors."""
 
-import difflib
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.functional import attention_implementation
+from nearwise.names import did_you_mean
 from nearwise.nn import token_layer
 from nearwise.nn.tokens.registry import LAYER_ALIASES
 
@@ -152,9 +152,9 @@ def pick_layers(choices: Sequence[LayerChoice], names: Sequence[str]) -> list[La
     for name in names:
         wanted.add(same.get(name.lower(), name.lower()))
         if not wanted <= known.keys():
-            near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
+            there = [choice.name for choice in choices]
             raise ValueError(
-                f"Layer {name!r} is not known; did you mean {known[near[0]].name!r}? There are "
-                f"{', '.join(choice.name for choice in choices)}."
+                f"Layer {name!r} is not known.{did_you_mean(name, there)} There are "
+                f"{', '.join(there)}."
             )
     return [choice for choice in choices if not names or choice.name.lower() in wanted]

@@ -1,11 +1,11 @@
 """Sizes of a Perceiver autoencoder, and the presets by name."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from nearwise.names import did_you_mean
 from nearwise.nn.field.fourier import default_scale
 
 
@@ -136,9 +136,8 @@ class PerceiverConfig:
         known = [field.name for field in fields(cls)]
         for name in values:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
-                raise ValueError(f"Unknown setting {name!r} of a Perceiver. {hint}")
+                hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+                raise ValueError(f"Unknown setting {name!r} of a Perceiver.{hint}")
         return cls(**values)
 
     def differences(self, other: "PerceiverConfig") -> list[str]:
@@ -172,8 +171,7 @@ def perceiver_config(
 ) -> PerceiverConfig:
     """Return a preset for some images; see `make_perceiver`."""
     if preset not in PRESETS:
-        close = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.3)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(preset, PRESETS)
         raise ValueError(f"Unknown preset {preset!r}; known: {', '.join(PRESETS)}.{hint}")
     usual = ((8, 8), 1) if preset == "digits" else ((32, 32), 3)
     size = usual[0] if image_size is None else image_size

@@ -1,12 +1,12 @@
 """Layers with the weights and constructor arguments of published code, by its class names."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from nearwise.names import did_you_mean
 from nearwise.nn.tokens.reference_layers import REFERENCE_LAYERS, SHORT_NAMES, State
 
 
@@ -118,9 +118,8 @@ def _known_name(name: str) -> str:
     short = name.removeprefix("natten.")
     short = SHORT_NAMES.get(short, short)
     if short not in REFERENCE_LAYERS:
-        near = difflib.get_close_matches(name, [*REFERENCE_LAYERS, *SHORT_NAMES], n=1, cutoff=0.0)
+        hint = did_you_mean(name, [*REFERENCE_LAYERS, *SHORT_NAMES])
         raise ValueError(
-            f"Layer {name!r} is not known; did you mean {near[0]!r}? There are "
-            f"{', '.join(REFERENCE_LAYERS)}."
+            f"Layer {name!r} is not known.{hint} There are {', '.join(REFERENCE_LAYERS)}."
         )
     return short

@@ -1,10 +1,10 @@
 """Token layers by name."""
 
-import difflib
 from collections.abc import Callable
 
 from torch import nn
 
+from nearwise.names import did_you_mean
 from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
@@ -54,10 +54,6 @@ def token_layer(layer: str | LayerFactory) -> LayerFactory:
     name = LAYER_ALIASES.get(layer, layer)
     if name not in TOKEN_LAYERS:
         names = [*TOKEN_LAYERS, *LAYER_ALIASES]
-        folded = {known.lower(): known for known in names}
-        near = difflib.get_close_matches(layer.lower(), folded, n=1, cutoff=0.0)
-        raise ValueError(
-            f"Layer {layer!r} is not known; did you mean {folded[near[0]]!r}? There are "
-            f"{', '.join(names)}."
-        )
+        hint = did_you_mean(layer, names)
+        raise ValueError(f"Layer {layer!r} is not known.{hint} There are {', '.join(names)}.")
     return TOKEN_LAYERS[name]

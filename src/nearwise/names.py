@@ -1,0 +1,63 @@
+"""The known name that a mis-spelt or shortened one most likely stands for."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+_LIKE = 0.55  # share of common letters from which a name may be a mis-spelt one
+_FEWEST = 2  # letters that say enough to be the beginning, or a part, of a name
+
+
+def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[str]:
+    """Find the known names that a wrong one most likely stands for.
+
+    A name that begins with it comes first, then one that holds it, then one that differs by a few
+    letters; among equals the most alike. Case, blanks, hyphens and underscores do not count.
+
+    Parameters
+    ----------
+    name : object
+        What was given; taken as text.
+    known : iterable
+        What could have been meant.
+    n : int, default=1
+        Most names to find.
+
+    Returns
+    -------
+    names : list of str
+        Best first; empty where nothing is like it.
+
+    Examples
+    --------
+    >>> nearest_names("KNN", ["Kvt", "KNNAttention", "SparseKNN"], n=2)
+    ['KNNAttention', 'SparseKNN']
+    """
+    wanted = _folded(name)
+    ranked = []
+    for place, one in enumerate(dict.fromkeys(map(str, known))):
+        folded = _folded(one)
+        alike = SequenceMatcher(None, folded, wanted).ratio()
+        says_enough = len(wanted) >= _FEWEST
+        if says_enough and folded.startswith(wanted):
+            ranked.append((0, -alike, place, one))
+        elif says_enough and wanted in folded:
+            ranked.append((1, -alike, place, one))
+        elif alike >= _LIKE:
+            ranked.append((2, -alike, place, one))
+    return [one for *_, one in sorted(ranked)[:n]]
+
+
+def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:
+    """Ask whether the nearest known names were meant; empty where nothing is like `name`.
+
+    Examples
+    --------
+    >>> did_you_mean("epoch", ["lr", "epochs"])
+    " Did you mean 'epochs'?"
+    """
+    near = nearest_names(name, known, n=n)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _folded(name: object) -> str:
+    return str(name).casefold().translate(str.maketrans("", "", "-_ "))

@@ -1,0 +1,179 @@
+"""Folders of images come in by the same door as tables: fit, predict, evaluate, add, clean."""
+
+import io
+import json
+import shutil
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from nearwise import AttnKNNClassifier
+from tests.estimators.test_images import QUICK, named_folder, patches
+
+FAST = ("--embedder", "resnet-small", "--epochs", "2", "--preset", "fast", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Give a folder with train and test parts, and a model of it; read them only."""
+    root = tmp_path_factory.mktemp("pictures")
+    named_folder(root / "set" / "train", 80)
+    named_folder(root / "set" / "val", 12, seed=1)
+    AttnKNNClassifier(**QUICK).fit(root / "set").save(root / "model")
+    (root / "new" / "deeper").mkdir(parents=True)
+    for place, image in enumerate(patches(3, seed=1)[0]):
+        where = root / "new" / ("deeper" if place == 1 else "")
+        Image.fromarray(image[..., 0]).save(where / f"{place}.png")
+    Image.new("L", (20, 16)).save(root / "large.png")
+    return root
+
+
+def frame_of(text):
+    return pd.read_csv(io.StringIO(text))
+
+
+def test_a_folder_is_fitted_predicted_and_measured(nearwise, pictures, tmp_path):
+    model = tmp_path / "model"
+    done = nearwise("fit", pictures / "set", "--out", model, *FAST[:-1])
+    assert done.exit_code == 0, done.err
+    assert "took its training part, 80 images, and left its test part out" in done.err
+    assert "Learned 2 classes from 80 images of 8 x 8 x 1" in done.err
+    assert "NLL of the 20 images held out" in done.err
+    assert not (tmp_path / "model.checkpoint").exists()
+    measured = nearwise("evaluate", model, pictures / "set", "--json", "-", "--resamples", 20)
+    assert "took its test part, 12 images" in measured.err
+    assert json.loads(measured.out)["n"] == 12
+
+
+def test_images_are_predicted_file_by_file(nearwise, pictures):
+    result = nearwise("predict", pictures / "model", pictures / "new", "--proba")
+    assert result.exit_code == 0, result.err
+    table = frame_of(result.out)
+    assert list(table.columns) == ["file", "prediction", "proba_down", "proba_up"]
+    files = [pictures / "new" / name for name in ("0.png", "2.png", "deeper/1.png")]
+    assert table["file"].tolist() == [str(file) for file in files]
+    listed = nearwise("predict", pictures / "model", *reversed(files), "--proba")
+    np.testing.assert_allclose(frame_of(listed.out)["proba_up"], table["proba_up"][::-1], atol=1e-6)
+
+
+def test_neighbors_are_named_by_their_files(nearwise, pictures):
+    file = pictures / "new" / "0.png"
+    ask = ("predict", pictures / "model", file, "--explain", "--neighbors", 2)
+    table = frame_of(nearwise(*ask).out)
+    name, row = table["neighbor_1_file"][0], table["neighbor_1_id"][0]
+    assert name.split("/")[:3] == ["set", "train", table["neighbor_1_label"][0]]
+    assert (pictures / name).is_file()
+    record = json.loads(nearwise(*ask, "--format", "jsonl").out)
+    assert record["neighbors"][0]["row"] == {"file": name}
+    shown = json.loads(nearwise("inspect", pictures / "model", "--rows", row, "--json").out)
+    assert shown == [{"id": row, "class": table["neighbor_1_label"][0], "file": name}]
+    assert "set: 60" in nearwise("inspect", pictures / "model").out
+
+
+def test_images_of_another_size_are_resized_only_when_asked(nearwise, pictures):
+    large = pictures / "large.png"
+    refused = nearwise("predict", pictures / "model", large)
+    assert refused.exit_code == 2 and "Add --resize" in refused.err
+    assert nearwise("predict", pictures / "model", large, "--resize").exit_code == 0
+
+
+def test_a_model_learns_more_images_and_a_class(nearwise, pictures, tmp_path):
+    model = shutil.copytree(pictures / "model", tmp_path / "model")
+    named_folder(tmp_path / "more", 4, seed=2)
+    (tmp_path / "more" / "left").mkdir()
+    Image.new("L", (9, 9), 7).save(tmp_path / "more" / "left" / "1.png")
+    refused = nearwise("add", model, tmp_path / "more")
+    assert refused.exit_code == 2 and "--resize" in refused.err
+    done = nearwise("add", model, tmp_path / "more", "--resize")
+    assert "Added 5 images" in done.err and "remembers 65 images" in done.err
+    assert "the new classes left" in done.err
+    assert AttnKNNClassifier.load(model).row_names_[-1] == "more/up/002.png"
+
+
+def test_a_model_of_numbers_knows_folders_named_by_them(nearwise, tmp_path):
+    images, labels = patches(80)
+    AttnKNNClassifier(**QUICK).fit(images, (labels == "up").astype(int)).save(tmp_path / "model")
+    named_folder(tmp_path / "new", 6)
+    (tmp_path / "new" / "up").rename(tmp_path / "new" / "1")
+    (tmp_path / "new" / "down").rename(tmp_path / "new" / "0")
+    options = ("--json", "-", "--resamples", 20)
+    assert nearwise("evaluate", tmp_path / "model", tmp_path / "new", *options).exit_code == 0
+
+
+def test_wrong_labels_are_ranked_with_their_files(nearwise, tmp_path):
+    folder = named_folder(tmp_path / "set", 80)
+    wrong = [folder / "down" / "001.png", folder / "down" / "003.png"]
+    for file in wrong:
+        file.rename(folder / "up" / file.name)
+    out = tmp_path / "suspects.csv"
+    ask = ("clean", folder, "--out", out, "--top", 3)
+    done = nearwise(*ask, "--noise", "0.05")
+    assert done.exit_code == 0, done.err
+    written = pd.read_csv(out)
+    # two in 60 that were judged; those held out are not
+    judged = {f"set/up/{file.name}" for file in wrong} & set(written["file"])
+    assert judged and judged <= set(written["file"][:4])
+    assert f"{80 - len(written)} of 80 images were held out" in done.err
+    assert written["file"][0] in done.out
+    refused = nearwise(*ask, "--noise", "none")
+    assert refused.exit_code == 2 and "--noise 0.05" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("fit", "set", "-o", "m", "--target", "kind"), "label of an image is the name of its"),
+        (("fit", "set", "-o", "m", "--drop", "id"), "--drop names a column; images have none"),
+        (("fit", "set", "-o", "m", "--image-size", "8by8"), "no size in pixels. Write 64, or"),
+        (("fit", "new", "-o", "m"), "(2 such images), so its class is not known"),
+        (("fit", "large.png", "-o", "m"), "large.png is a file. Labels come from folders"),
+        (("fit", "tables", "-o", "m"), "a folder that holds tables. Give one of them: tables"),
+        (("fit", "tables/t.csv", "-o", "m", "-t", "a", "--color", "rgb"), "--color is for images"),
+        (("fit", "tables/t.csv", "-o", "m"), "Which column of tables/t.csv holds the labels?"),
+        (("predict", "model", "tables/t.csv"), "fitted on images, and tables/t.csv is none"),
+        (("predict", "model", "none"), "no file or folder none"),
+        (("predict", "model", "new", "--keep", "id"), "images have no columns"),
+        (("evaluate", "model", "large.png"), "large.png is a file. Labels come from"),
+        (("evaluate", "model", "none"), "none is not there. Labels come from folders"),
+        (("add", "model", "new"), "lies beside the class folders"),
+        (("inspect", "model", "--rows", "900-905"), "does not remember 900, 901"),
+    ],
+)
+def test_what_does_not_fit_images_is_explained(nearwise, pictures, monkeypatch, command, message):
+    monkeypatch.chdir(pictures)
+    (pictures / "tables").mkdir(exist_ok=True)
+    (pictures / "tables" / "t.csv").write_text("a,b\n1,2\n")
+    result = nearwise(*command)
+    assert result.exit_code == 2
+    assert message in result.err
+
+
+def test_a_model_of_tables_is_given_tables_alone(nearwise, pictures, trained, tables):
+    folder = nearwise("predict", trained, pictures / "new")
+    assert folder.exit_code == 2 and "was fitted on a table, and" in folder.err
+    many = nearwise("predict", trained, tables / "new.csv", tables / "new.csv")
+    assert many.exit_code == 2 and "give one table, not 2" in many.err
+    resized = nearwise("predict", trained, tables / "new.csv", "--resize")
+    assert resized.exit_code == 2 and "--resize is for images" in resized.err
+
+
+def test_files_that_cannot_be_read_are_named_or_left_out_when_asked(nearwise, pictures, tmp_path):
+    shutil.copytree(pictures / "new", tmp_path / "new")
+    (tmp_path / "new" / "broken.png").write_bytes(b"not an image")
+    (tmp_path / "new" / "notes.txt").write_text("x")
+    broken = nearwise("predict", pictures / "model", tmp_path / "new")
+    assert broken.exit_code == 2 and "broken.png cannot be read" in broken.err
+    assert "left out 1 file" in broken.err and "notes.txt" in broken.err
+    done = nearwise("predict", pictures / "model", tmp_path / "new", "--skip-damaged")
+    assert done.exit_code == 0 and len(frame_of(done.out)) == 3
+    assert "broken.png" in done.err and "1 of 4 left out" in done.err
+
+
+def test_without_pillow_the_error_says_what_to_install(nearwise, pictures, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    result = nearwise("predict", pictures / "model", pictures / "new")
+    assert result.exit_code == 2
+    assert "pip install nearwise[vision]" in result.err

@@ -5,7 +5,6 @@ import pytest
 import torch
 from PIL import Image
 
-from nearwise.data import Dataset, load_dataset
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.images import (
     EncodedImages,
@@ -17,25 +16,7 @@ from nearwise.estimators.images import (
 )
 from nearwise.estimators.shared import SharedState
 from nearwise.training import Augmentation
-
-QUICK = {
-    "embedder": "resnet-small",
-    "validation_fraction": 0.25,
-    "head_params": {"epochs": 3},
-    "train_params": {"epochs": 4, "batch_size": 32},
-    "embedder_params": {"dim": 16},
-    "random_state": 0,
-}
-
-
-def patches(n=120, side=8, channels=1, seed=0):
-    """Noise with a bright upper or lower half: two classes that a look tells apart."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(n) % 2
-    images = rng.integers(0, 120, (n, side, side, channels), dtype=np.uint8)
-    for row, label in enumerate(y):
-        images[row, label * side // 2 : (label + 1) * side // 2] += 100
-    return images, np.array(["up", "down"])[y]
+from tests.estimators.image_cases import QUICK, patches
 
 
 @pytest.fixture(scope="module")
@@ -168,59 +149,6 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
     assert len(model.memory_) == 75  # three quarters of the 100 training images
     with pytest.raises(ValueError, match="is no folder of images"):
         model.fit("cifar10")
-
-
-def named_folder(root, n=100, seed=0):
-    """Write images as up/000.png, down/001.png, ...; the training part first where told."""
-    for number, (image, label) in enumerate(zip(*patches(n, seed=seed), strict=True)):
-        (root / label).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image[..., 0]).save(root / label / f"{number:03}.png")
-    return root
-
-
-def pixels_of(name, root):
-    with Image.open(root.parent / name) as image:
-        return np.asarray(image)[..., None]
-
-
-def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path):
-    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
-    model = AttnKNNClassifier(**QUICK).fit(first)
-    assert model.target_name_ == "class"
-    model.add(more)
-    model.remove(model.memory_.ids[:3])
-    model.add(*patches(2, seed=2))  # an array, whose rows have no name
-    model.save(tmp_path / "model")
-    loaded = AttnKNNClassifier.load(tmp_path / "model")
-    assert len(loaded.row_names_) == len(loaded.memory_) == 75 + 6 - 3 + 2
-    assert loaded.row_names_[-2:].tolist() == ["", ""]
-    assert sum(name.startswith("more/") for name in loaded.row_names_) == 6
-    seen = set()
-    for why in loaded.explain(more, None):
-        for neighbor in why.neighbors:
-            name = neighbor.row.get("file")
-            seen.add(name and name.partition("/")[0])
-            if name is not None:
-                np.testing.assert_array_equal(neighbor.row["image"], pixels_of(name, first))
-                assert name.split("/")[1] == neighbor.label
-    assert {"first", "more"} <= seen
-
-
-def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
-    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
-    model = AttnKNNClassifier(**QUICK).partial_fit(load_dataset(first, image_size=8))
-    assert all(name.startswith("first/") for name in model.row_names_)
-    model.partial_fit(load_dataset(more))
-    assert model.row_names_[-6:].tolist() == sorted(load_dataset(more).row_names)
-    assert AttnKNNClassifier(**QUICK).fit(*patches(100)).row_names_ is None
-
-
-def test_a_data_set_with_views_is_not_fitted_without_them():
-    rows = np.eye(4, dtype=np.float32).repeat(10, axis=0)
-    y, flip = np.arange(40) % 4, {"flip": rows}
-    dataset = Dataset("ready", rows, y, "label", "embeddings", "here", views=flip)
-    with pytest.raises(ValueError, match=r"further views \(flip\).*views=\[\.\.\.\]"):
-        AttnKNNClassifier().fit(dataset)
 
 
 def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():

@@ -5,8 +5,8 @@ import pytest
 
 from nearwise.estimators import AttnKNNClassifier
 from tests.estimators.cases import CHEAP, blobs, fitted, logistic
-from tests.estimators.test_images import QUICK as IMAGES
-from tests.estimators.test_images import patches
+from tests.estimators.image_cases import QUICK as IMAGES
+from tests.estimators.image_cases import patches
 
 
 def case(kind):

@@ -20,7 +20,7 @@ import sys
 import numpy as np
 from nearwise.estimators import AttnKNNClassifier
 from tests.estimators.cases import table
-from tests.estimators.test_images import patches
+from tests.estimators.image_cases import patches
 from tests.reference.strict_device import NAME, strict_device
 
 QUICK = {"head_params": {"epochs": 2}, "train_params": {"epochs": 1}, "random_state": 0}

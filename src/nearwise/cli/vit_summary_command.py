@@ -157,7 +157,7 @@ def _tell(summaries: Mapping[str, "ModelSummary"], quiet: bool) -> None:
         (summary,) = summaries.values()
         whole = summary.whole
         say(
-            f"{whole.parameters / 1e6:.2f} M parameters ({summary.trainable / 1e6:.2f} M learn), "
+            f"{whole.parameters:,} parameters ({summary.trainable:,} learn), "
             f"{whole.products / 1e9:.3f} GFLOPs in products, {whole.total / 1e9:.3f} in all."
         )
 

@@ -257,7 +257,7 @@ class _Run:
             kept = f" The checkpoint in {self.checkpoint} is of epoch {self.saved_epoch}."
         raise ValueError(
             f"The {what} of epoch {self.state.epoch + 1}. Lower lr, lengthen the warm-up, or take "
-            f"precision='bfloat16' where it is 'float16'.{kept}"
+            f"bfloat16 where the precision is float16.{kept}"
         )
 
     def _evaluate(self, evaluate: Evaluate | None, epoch: int) -> dict[str, float]:

@@ -155,7 +155,7 @@ class _Job:
         told(
             f"Training {settings.layer} on {len(data.train):,} images of {data.image_size} x "
             f"{data.image_size} pixels ({self.cost.tokens} tokens), "
-            f"{self.cost.trainable / 1e6:.2f} M parameters, on {self.device}"
+            f"{self.cost.trainable:,} parameters, on {self.device}"
         )
 
     def _write_beginning(self) -> None:

@@ -221,6 +221,7 @@ RULES: dict[str, Rule] = {
             "aten::all",
             "aten::cumsum",
             "aten::max",
+            "aten::aminmax",
             "aten::min",
             "aten::floor_divide",
         ),

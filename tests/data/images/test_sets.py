@@ -251,7 +251,7 @@ def test_digits_images_are_the_rows_of_digits_at_full_brightness():
         ("digits-images", {"split": "test"}, "no official test part"),
         ("cifar10", {"limit": 0}, "limit=0 is no number of rows"),
         ("cifar10", {"limit": (1, 2, 3)}, "is no number of rows"),
-        ("mnist", {"image_size": 32}, "'mnist' keeps its pixels"),
+        ("mnist", {"image_size": 32}, "'mnist' keeps its images"),
     ],
 )
 def test_options_that_do_not_fit_are_explained(name, options, message):

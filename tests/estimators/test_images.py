@@ -372,3 +372,9 @@ def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
     assert fitted.keys(images, "trained").shape == (5, bank.keys["trained"].shape[1])
     with pytest.raises(ValueError, match="There is no space 'traned'"):
         fitted.keys(images, "traned")
+
+
+def test_a_few_images_that_are_all_right_do_not_make_predictions_certain():
+    model = AttnKNNClassifier(**QUICK | {"validation_fraction": 0.4}).fit(*patches(60))
+    assert model.predict(patches(60)[0]).tolist() == patches(60)[1].tolist()
+    assert model.temperature_ > 0.25  # the NLL alone has its minimum at e^-3

@@ -107,20 +107,30 @@ def choose_heads(
 
 
 def accept_heads(
-    state: LearnedState, fit: CrossFit, data: HeadRows, problem: Problem, settings: FitSettings
+    state: LearnedState,
+    fit: CrossFit,
+    data: HeadRows,
+    problem: Problem,
+    settings: FitSettings,
+    *,
+    ridge: float = 0.0,
 ) -> None:
-    """Decide by out-of-fold predictions on the head's share and on the temperatures."""
+    """Decide by out-of-fold predictions on the head's share and on the temperatures.
+
+    `ridge` is that of `fit_temperature`.
+    """
     data = _flat_on_host(data)
     given = (data.labels, data.weight, data.transition)
     oof_nll = mean_nll(fit.log_proba, *given)
     state.part_temperatures = tuple(
-        fit_temperature(part, *given)[0] for part in (data.base_log_proba, fit.alone)
+        fit_temperature(part, *given, ridge=ridge)[0] for part in (data.base_log_proba, fit.alone)
     )
     state.acceptance = (
         accept(
             fit.log_proba,
             data.base_log_proba if state.has_base else None,
             *given,
+            ridge=ridge,
         )
         if settings.calibrate
         else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)

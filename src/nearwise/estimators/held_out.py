@@ -29,7 +29,7 @@ from nearwise.nn import Neighborhood
 from nearwise.training import HeadRows
 
 N_HEADS = 5
-_RIDGE = 2.0  # pull of the temperatures of merged views towards 1, in rows
+_RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 
 
 def fit_problem(
@@ -107,7 +107,8 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         fit, stay = leave_out_spaces(state, repeated, settings, data, fit, progress)
         looks = [look._replace(spaces=[look.spaces[place] for place in stay]) for look in looks]
     first = torch.arange(len(truth))
-    accept_heads(state, fit.take(first), data.take(first), problem, settings)
+    ridge = _RIDGE / len(truth)
+    accept_heads(state, fit.take(first), data.take(first), problem, settings, ridge=ridge)
     if len(views) > 1:
         progress.stage("views")
         merged = _calibrate_views(state, state.held, looks, problem.transition, settings)

@@ -140,12 +140,12 @@ def from_files(X: Any, encoder: Any) -> Any:
     if not isinstance(encoder, ImageEncoder) or not (is_folder or are_files(X)):
         return X
     color: Color = "rgb" if encoder.channels == 3 else "grey"
-    images = read_images(X, color=color)
+    files = image_files(Path(X) if isinstance(X, str | Path) else X)
+    images = read_images(files, color=color)
     if images.shape[1:3] != (encoder.height, encoder.width):
-        first = image_files(Path(X))[0] if isinstance(X, str | Path) else X[0]
         size = (encoder.height, encoder.width)
         raise ValueError(
-            f"{first} is {_by(images.shape[1:3])}, the classifier was fitted on {_by(size)} "
+            f"{files[0]} is {_by(images.shape[1:3])}, the classifier was fitted on {_by(size)} "
             f"(height, width). Resize: nearwise.data.read_images(..., image_size={size}, "
             f"color={color!r})."
         )

@@ -177,9 +177,7 @@ def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
         If files that are no images are left out of a folder.
     """
     if isinstance(source, Path) and source.is_dir():
-        found = sorted(_everything(source))
-        images = [path for path in found if _is_image(path)]
-        others = [path for path in found if not _is_image(path)]
+        images, others = _apart(sorted(_everything(source)))
         if not images:
             raise ValueError(f"The folder {source} holds no image{_but(others)}. Add some.")
         _tell_others(source, others)
@@ -291,8 +289,7 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
             f"{inner} is a folder within a class folder. Put the images of a class directly into "
             "its folder."
         )
-    images = [path for path in entries if _is_image(path)]
-    others = [path for path in entries if not _is_image(path)]
+    images, others = _apart(entries)
     if not images:
         raise ValueError(
             f"The class folder {folder} holds no image{_but(others)}. Add some, or remove it."
@@ -309,6 +306,11 @@ def _everything(folder: Path) -> Iterable[Path]:
             yield from _everything(path)
         else:
             yield path
+
+
+def _apart(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Images, and what is none."""
+    return [p for p in paths if _is_image(p)], [p for p in paths if not _is_image(p)]
 
 
 def _is_image(path: Path) -> bool:

@@ -203,6 +203,24 @@ def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -
     ValueError
         If they are something else.
     """
+    positions = as_positions(candidates, n_keys, device)
+    if not torch.compiler.is_compiling():
+        low, high = (int(x) for x in positions.aminmax())
+        if low < 0 or high >= n_keys:
+            raise ValueError(
+                f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
+            )
+    return positions
+
+
+def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -> Tensor:
+    """Bring candidates to an int64 tensor, (C,) or (batch, C), without a look at their values.
+
+    Raises
+    ------
+    ValueError
+        If they are no integers, of another shape, or none.
+    """
     positions = candidates
     if not isinstance(positions, Tensor):
         positions = torch.as_tensor(positions, device=device)
@@ -213,12 +231,6 @@ def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -
         )
     if positions.numel() == 0:
         raise ValueError(f"candidates is empty. Name some of the {n_keys} keys.")
-    if not torch.compiler.is_compiling():
-        low, high = (int(x) for x in positions.aminmax())
-        if low < 0 or high >= n_keys:
-            raise ValueError(
-                f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
-            )
     return positions.to(torch.int64)
 
 

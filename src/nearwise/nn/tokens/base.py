@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
-from nearwise.functional.tokens.problem import KeyPositions, key_positions
+from nearwise.functional.tokens.problem import KeyPositions, as_positions
 
 
 class BlockOptions(TypedDict, total=False):
@@ -193,5 +193,5 @@ def check_tokens(x: Tensor, dim: int) -> None:
 
 
 def positions_in(x: Tensor, candidates: KeyPositions | None) -> Tensor | None:
-    """Positions of candidates among tokens (batch, N, dim)."""
-    return None if candidates is None else key_positions(candidates, x.shape[1], x.device)
+    """Positions of candidates among tokens (batch, N, dim); who attends to them checks them."""
+    return None if candidates is None else as_positions(candidates, x.shape[1], x.device)

@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearwise.functional.tokens.problem import key_positions
+
 if TYPE_CHECKING:
     from nearwise.nn.tokens.base import Masks
     from nearwise.nn.tokens.convnn import ConvNNAttention
@@ -42,6 +44,8 @@ def convnn(
         candidates = _drawn(layer, key.shape[2], key.device)
     elif candidates.ndim != 1:
         raise ValueError("With legacy_layout=True candidates are shared by the batch: shape (C,).")
+    else:
+        candidates = key_positions(candidates, key.shape[2], key.device)
     query, value = layer._with_coordinates(query), layer._with_coordinates(value)
     columns = layer._with_coordinates(key if candidates is None else key[:, :, candidates])
     scores = _all_scores(layer, query, columns)

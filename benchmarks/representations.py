@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nearwise.cli.parsing import change_settings, parse_seeds
+from nearwise.cli.parsing import change_settings, parse_count, parse_seeds
 from nearwise.data import load_images
 from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.experiments.representations import Cell, Comparison, run_comparison
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--context", default="full,0.2")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--jobs", default="auto", help="processes that train and probe")
     parser.add_argument("--limit", help="at most so many training and test rows: 2000,1000")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="of StudyConfig")
     parser.add_argument("--data-root", type=Path)
@@ -128,6 +129,7 @@ def main() -> None:
         seeds=parse_seeds(args.seeds),
         config=config,
         device=args.device,
+        n_jobs=parse_count("--jobs", args.jobs) or "auto",
         told=tell,
     )
     page = write_report(comparison, work)

@@ -8,7 +8,13 @@ import typer
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import change_settings, image_set_name, parse_seeds, split_list
+from nearwise.cli.parsing import (
+    change_settings,
+    image_set_name,
+    parse_count,
+    parse_seeds,
+    split_list,
+)
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -59,6 +65,14 @@ def compare(
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU if there is one.")
     ] = "auto",
+    jobs: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Processes that train and probe side by side; auto: as many as there are "
+            "processors, and one on a GPU.",
+        ),
+    ] = "auto",
     config: Annotated[
         Path | None, typer.Option(metavar="FILE.yaml", help="Settings to change.")
     ] = None,
@@ -104,6 +118,7 @@ def compare(
             arms=None if arms is None else split_list(arms),
             others=others,
             device=device,
+            n_jobs=parse_count("--jobs", jobs) or "auto",
             told=told,
         )
     with steps("Writing the report", quiet=quiet) as told:

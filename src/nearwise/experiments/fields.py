@@ -161,6 +161,13 @@ def run_field(
     return run
 
 
+def find_field(
+    data: ProbeData, stages: Sequence[FieldConfig], folder: str | Path, *, seed: int = 0
+) -> FieldRun | None:
+    """Find what `run_field` trained before, from random weights; None if it did not finish."""
+    return _find(Path(folder), _description(data, stages, seed, None))
+
+
 def _description(
     data: ProbeData, stages: Sequence[FieldConfig], seed: int, start_from: str | Path | None
 ) -> dict[str, Any]:

@@ -245,10 +245,8 @@ class RunFolder:
 
     def __enter__(self) -> Self:
         """Lock the folder, check its settings, read its rows."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / LOCK_FILE).open("w")
+        self._lock = lock_folder(self.path)
         try:
-            _lock_or_refuse(self._lock.fileno(), self.path)
             self._check_settings()
             self._open_records()
         except BaseException:
@@ -382,14 +380,19 @@ class RunFolder:
         self.records = [r for r in self.records if r.key not in new] + records
 
 
-def _lock_or_refuse(descriptor: int, path: Path) -> None:
+def lock_folder(path: Path) -> BinaryIO:
+    """Make a folder this process' alone to write to, until what is returned is closed."""
+    path.mkdir(parents=True, exist_ok=True)
+    lock = (path / LOCK_FILE).open("wb")
     try:
         import fcntl
     except ImportError:  # Windows: no lock, one writer is the user's care
-        return
+        return lock
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        lock.close()
         raise RecordsError(
             f"another process is writing to {path}. Wait for it, or choose another folder."
         ) from error
+    return lock

@@ -195,13 +195,15 @@ class RecordFile:
         self.found[record["key"]] = json.loads(text)  # the same whether read again or not
         if self.path is None:
             return
-        with self.path.open("ab+") as file:
+        # one unbuffered write, so that lines of processes side by side do not mix
+        with self.path.open("ab+", buffering=0) as file:
+            line = (text + "\n").encode()
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # a killed run was in the middle of a line
-                    file.write(b"\n")
-            file.write((text + "\n").encode())
-            file.flush()
+                    line = b"\n" + line
+            if file.write(line) != len(line):
+                raise OSError(f"{self.path} took a part of a record. Is the disk full?")
             os.fsync(file.fileno())
 
 

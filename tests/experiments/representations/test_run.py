@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nearwise.data import Dataset, load_images
+from nearwise.experiments.records import lock_folder
 from nearwise.experiments.representations import (
     Cell,
     load_comparison,
@@ -109,9 +110,29 @@ def test_a_second_run_measures_nothing_again(ran, digits, monkeypatch):
     monkeypatch.setattr("nearwise.experiments.fields.train_field", refuse)
     # the function of that name hides the module
     monkeypatch.setattr(sys.modules["nearwise.probes.evaluate"], "_measured", refuse)
-    monkeypatch.setattr("nearwise.experiments.representations.run.Looker.geometry", refuse)
-    again = run_comparison(digits, folder, config=SLICE, arms=ARMS)
-    assert list(again.records) == list(found.records)
+    study = "nearwise.experiments.representations"
+    monkeypatch.setattr(f"{study}.measuring.Looker.geometry", refuse)
+    monkeypatch.setattr(f"{study}.beforehand.run_side_by_side", refuse)
+    for n_jobs in (1, 2):
+        again = run_comparison(digits, folder, config=SLICE, arms=ARMS, n_jobs=n_jobs)
+        assert list(again.records) == list(found.records)
+
+
+def test_processes_side_by_side_give_the_same(ran, digits, tmp_path):
+    _, alone = ran
+    arms = ("pixels", "full", "full+nce")
+    said: list[str] = []
+    both = run_comparison(digits, tmp_path, config=SLICE, arms=arms, n_jobs=2, told=said.append)
+    assert any(" | " in words for words in said)
+
+    def measured(records):
+        clocks = ("fit_seconds", "query_us")
+        kept = (r for r in records if r["encoder"] in arms)
+        return [{k: v for k, v in r.items() if k not in clocks} for r in kept]
+
+    assert measured(both.records) == measured(alone.records)
+    curves = {f["encoder"]: f["history"] for f in alone.fields}
+    assert {f["encoder"]: f["history"] for f in both.fields} == {a: curves[a] for a in arms[1:]}
 
 
 def test_the_original_pixels_are_the_flattened_image(ran, digits):
@@ -196,6 +217,11 @@ def test_unknown_arms_and_data_without_images_are_refused(digits, tmp_path):
     flat = Dataset("rows", np.zeros((4, 2), np.float32), np.arange(4), "y", "embeddings", "here")
     with pytest.raises(ValueError, match="no images"):
         run_comparison(flat, tmp_path)
+
+
+def test_two_runs_at_once_in_a_folder_are_refused(digits, tmp_path):
+    with lock_folder(tmp_path), pytest.raises(ValueError, match="another process is writing"):
+        run_comparison(digits, tmp_path, config=SLICE, arms=["pixels"])
 
 
 def test_a_folder_without_a_comparison_is_refused(tmp_path):

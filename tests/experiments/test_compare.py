@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,23 @@ def test_ctrl_c_keeps_the_finished_rows(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, methods=[bayes(), stop], seeds=[0])
     assert [r.method for r in read_records(tmp_path)] == ["bayes"]
+
+
+def test_a_fit_that_ctrl_c_cut_short_is_no_result(tmp_path):
+    """Our own fits answer it by stopping early: their numbers would pass for whole ones."""
+
+    class Swallowing(GaussianNB):
+        def fit(self, X, y):
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            return super().fit(X, y)
+
+    stop = Method("stop", lambda context: Swallowing(), "linear", "stops early")
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, methods=[bayes(), stop], seeds=[0])
+    assert [r.method for r in read_records(tmp_path)] == ["bayes"]
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_noise_changes_training_labels_only(tmp_path):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from nearwise.data import load_images
-from nearwise.experiments.fields import STAGES, FieldProgress, run_field
-from nearwise.nn.field import PerceiverAutoencoder
+from nearwise.experiments.fields import STAGES, FieldProgress, find_field, run_field
+from nearwise.nn.field import PRESETS, PerceiverAutoencoder
 from nearwise.probes.probe_data import probe_data
 from nearwise.training.field import FieldConfig
 
@@ -56,6 +56,14 @@ def test_another_seed_or_setting_is_another_model(data, tmp_path, other):
     seed = other.pop("seed", 0)
     assert not run_field(data, stages("sparse", **other), tmp_path, seed=seed).found
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_other_sizes_under_a_presets_name_are_another_model(data, tmp_path, monkeypatch):
+    run_field(data, stages("sparse"), tmp_path)
+    assert find_field(data, stages("sparse"), tmp_path) is not None
+    monkeypatch.setitem(PRESETS, "digits", PRESETS["digits"] | {"first_scores": 2.0})
+    assert find_field(data, stages("sparse"), tmp_path) is None
+    assert not run_field(data, stages("sparse"), tmp_path).found
 
 
 def test_other_images_are_another_model(data, tmp_path):

@@ -61,13 +61,28 @@ def test_rounds_follow_one_another_in_other_processes_that_tell_what_they_do(tmp
 
 
 def test_what_a_task_raises_is_raised(tmp_path):
-    with pytest.raises(ValueError, match="b does not fit"):
-        run_side_by_side(fail, [["b"]], 2, print)
+    with pytest.raises(ValueError, match="does not fit"):
+        run_side_by_side(fail, [["a", "b"]], 2, print)
+
+
+def test_what_the_listener_raises_is_raised(tmp_path):
+    def refuse(words):
+        raise OSError("nobody listens")
+
+    with pytest.raises(OSError, match="nobody listens"):
+        run_side_by_side(partial(leave_pid, str(tmp_path)), [["a", "b"]], 2, refuse)
 
 
 def test_a_killed_process_is_told_of():
-    with pytest.raises(MemoryError, match="One of 2 processes was killed"):
+    with pytest.raises(ChildProcessError, match="One of 2 processes was killed"):
         run_side_by_side(be_killed, [["a", "b"]], 2, print)
+
+
+def test_one_task_alone_is_done_here(tmp_path):
+    run_side_by_side(partial(leave_pid, str(tmp_path)), [["a"], [], ["b"]], 4, print)
+    assert {p.read_text(encoding="utf-8").split(" ")[0] for p in tmp_path.iterdir()} == {
+        str(os.getpid())
+    }
 
 
 @pytest.mark.slow

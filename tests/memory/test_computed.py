@@ -1,5 +1,7 @@
 """What is computed once and read from then on."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,18 @@ def test_what_is_damaged_is_computed_again_with_a_warning_and_kept(numbers):
     with pytest.warns(UserWarning, match="Stored numbers cannot be used and are computed again"):
         ask()
     ask()
+    assert len(calls) == 2
+
+
+def test_what_another_process_is_writing_is_computed_and_neither_removed_nor_warned_of(numbers):
+    ask, calls, path = numbers
+    ask()
+    others = path / "tensors-0123456789abcdef.safetensors"
+    (path / "manifest.json").unlink()
+    others.write_bytes(b"half")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ask()
     assert len(calls) == 2
 
 

@@ -1,10 +1,15 @@
 """evaluate: records, resuming, and paired differences."""
 
+import signal
+from contextlib import suppress
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from nearwise.data import load_dataset
+from nearwise.experiments.side_by_side import run_side_by_side
 from nearwise.metrics import accuracy, evaluate_probabilities
 from nearwise.probes import (
     KNNProbe,
@@ -21,7 +26,7 @@ from nearwise.probes import (
     probe_data,
     read_records,
 )
-from nearwise.probes.records import measure, packed, packed_nll, rows_of, unpacked
+from nearwise.probes.records import RecordFile, measure, packed, packed_nll, rows_of, unpacked
 from tests.probes.cases import Convolution
 
 
@@ -85,6 +90,39 @@ def test_a_stopped_run_goes_on_and_ends_the_same(data, tmp_path):
     assert [done for _, done, _ in began] == [3, 4, 5, 6, 7, 8]
     assert without_times(again) == without_times(whole)
     assert without_times(read_records(tmp_path)) == without_times(whole)
+
+
+def test_a_fit_that_ctrl_c_cut_short_is_no_record(data, tmp_path):
+    class Swallowing(KNNProbe):
+        def fit(self, *args, **kwargs):
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            return super().fit(*args, **kwargs)
+
+    probes = {"whole": KNNProbe(3), "cut": Swallowing(3)}
+    with pytest.raises(KeyboardInterrupt):
+        evaluate({"pixels": Pixels((8, 8), 1)}, data, probes=probes, folder=tmp_path)
+    assert [r["probe"] for r in read_records(tmp_path)] == ["whole"]
+
+
+def append_records(folder, name, told):
+    file = RecordFile(folder)
+    for i in range(200):
+        file.add({"key": f"{name}{i}", "long": "x" * 30_000})
+
+
+def test_processes_side_by_side_add_whole_lines(tmp_path):
+    run_side_by_side(partial(append_records, tmp_path), [["a", "b"]], 2, print)
+    keys = {r["key"] for r in read_records(tmp_path)}
+    assert keys == {f"{name}{i}" for name in "ab" for i in range(200)}
+
+
+def test_records_chosen_in_another_way_are_measured_again(data, tmp_path, monkeypatch):
+    asked = {"encoders": {"pixels": Pixels((8, 8), 1)}, "data": data, "probes": ["knn"]}
+    evaluate(**asked, folder=tmp_path, shared=True)
+    monkeypatch.setattr(KNNProbe, "chosen_by", "coin")
+    evaluate(**asked, folder=tmp_path, shared=True)
+    assert len(read_records(tmp_path)) == 2
 
 
 def test_another_encoder_of_the_same_name_is_measured_anew(data, tmp_path):

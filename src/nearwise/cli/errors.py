@@ -2,13 +2,9 @@
 
 import functools
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import typer
@@ -32,35 +28,6 @@ class _Settings:
     """What the global options set for the command that follows."""
 
     debug = False
-
-
-@dataclass
-class Interrupt:
-    """Whether Ctrl-C was pressed while it was watched for."""
-
-    seen: bool = False
-
-
-@contextmanager
-def watch_interrupt() -> Iterator[Interrupt]:
-    """Note a Ctrl-C that the library answers by stopping early and keeping the best so far.
-
-    Yields
-    ------
-    interrupt : Interrupt
-        `seen` is True once Ctrl-C was pressed; the `KeyboardInterrupt` is raised as usual.
-    """
-    interrupt = Interrupt()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        interrupt.seen = True
-        signal.default_int_handler(number, frame)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def show_tracebacks(value: bool) -> None:

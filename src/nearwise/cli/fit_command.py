@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.console import say
-from nearwise.cli.errors import INTERRUPTED, reported, watch_interrupt
+from nearwise.cli.errors import INTERRUPTED, reported
 from nearwise.cli.image_rows import ColorOption, ImageSizeOption, ImageWishes, SkipDamagedOption
 from nearwise.cli.models import check_place
 from nearwise.cli.options import DataArgument, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_count, parse_noise
 from nearwise.cli.rows import Rows, read_to_learn
+from nearwise.interrupts import watch_interrupt
 
 if TYPE_CHECKING:
     from nearwise.estimators import AttnKNNClassifier

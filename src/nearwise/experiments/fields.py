@@ -172,8 +172,11 @@ def _description(
     data: ProbeData, stages: Sequence[FieldConfig], seed: int, start_from: str | Path | None
 ) -> dict[str, Any]:
     """Say all that decides a field."""
+    channels, height, width = as_images(data.train.images[:1]).shape[1:]
     said: dict[str, Any] = {
         "data": digest_of_part(data.train),
+        # the preset's name does not say its sizes, which another version may have changed
+        "model": stages[-1].perceiver((height, width), channels).as_dict(),
         "seed": seed,
         "stages": [stage.model_dump(mode="json", exclude=FREE_SETTINGS) for stage in stages],
     }

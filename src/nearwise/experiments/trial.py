@@ -21,6 +21,7 @@ from nearwise.experiments.artifacts import (
 from nearwise.experiments.measure import PeakMemory
 from nearwise.experiments.methods import Method
 from nearwise.experiments.records import Record, plain
+from nearwise.interrupts import whole_or_nothing
 from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
 
 NoiseKind = Literal["symmetric", "asymmetric"]
@@ -119,7 +120,8 @@ def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
         with warnings.catch_warnings():
             # A solver at its iteration limit is part of the method as documented.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return _fit_and_measure(method, split, setting, blank)
+            with whole_or_nothing():
+                return _fit_and_measure(method, split, setting, blank)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return [replace(blank, status="failed", reason=reason[:1000], time=_now())]

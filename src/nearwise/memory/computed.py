@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.memory.store import StoreError, read_folder, write_folder
+from nearwise.memory.store import MANIFEST, StoreError, read_folder, write_folder
 
 
 def read_or_compute(
@@ -50,7 +50,8 @@ def read_or_compute(
         # the file orders tensors in its own way
         return {name: found.tensors[name] for name in found.meta.get("names", found.tensors)}
     except StoreError as error:
-        if error.reason != "missing":
+        # without a manifest, another process is writing it, or was killed in the middle
+        if error.reason != "missing" and (path / MANIFEST).exists():
             warnings.warn(
                 f"Stored {what} cannot be used and are computed again: {error}",
                 UserWarning,
@@ -62,6 +63,6 @@ def read_or_compute(
         write_folder(
             path, kind=kind, format_version=version, tensors=arrays, meta={"names": list(arrays)}
         )
-    except OSError as error:
+    except (OSError, StoreError) as error:
         warnings.warn(f"{what.capitalize()} are not kept: {error}", UserWarning, stacklevel=4)
     return {name: torch.as_tensor(array) for name, array in arrays.items()}

@@ -107,7 +107,8 @@ def write_folder(
     contents = _encode(tensors, meta, blobs or {})
     generation = secrets.token_hex(8)
     try:
-        _refuse_foreign(folder, kind, format_version)
+        if folder.is_file():
+            raise StoreError("foreign", f"{folder} is a file. Give the name of a folder.")
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             _refuse_foreign(folder, kind, format_version)
@@ -183,10 +184,6 @@ def _as_tensor(name: str, value: Tensor | np.ndarray) -> Tensor:
 
 
 def _refuse_foreign(folder: Path, kind: str, format_version: int) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise StoreError("foreign", f"{folder} is a file. Give the name of a folder.")
-    if not folder.exists():
-        return
     if (folder / MANIFEST).exists():
         _read_manifest(folder, kind, format_version)
         return

@@ -35,10 +35,12 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
     n_features_in_ : int
         Width of a row; of a token where tokens are read.
     choice_ : dict
-        What was chosen on rows that were not fitted on, and their NLL.
+        What was chosen on rows that were not fitted on, and their NLL or Brier score.
     """
 
     reads_tokens = False
+    chosen_by = "NLL"
+    """Measure that choices are made by. Where it changes, records are measured again."""
     can_refit = False
     """Whether `fit` takes `refit`: to learn from validation rows too, once choices are made."""
 

@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
+from nearwise.interrupts import whole_or_nothing
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import check_probe_names, make_probe
 from nearwise.probes.cost import probe_flops, probe_parameters
@@ -171,7 +172,8 @@ def evaluate(
         if features is None or features[0] != place:
             features = place, _features(encoders[cell.encoder], parts, cell, options, views, cache)
         probe = named[cell.probe](cell.seed, device, features[1].train.meta)
-        record = _measured(probe, features[1], cell, digests[2], refit)
+        with whole_or_nothing():
+            record = _measured(probe, features[1], cell, digests[2], refit)
         record["source"] = source_of(record, sources)
         record["key"] = key
         kept.add(record)
@@ -256,7 +258,8 @@ def _fingerprint(encoder: Encoder | StoredFeatures, parts: ProbeData) -> str:
 
 def _described(probe: Probe) -> str:
     params = {k: v for k, v in probe.get_params().items() if k != "device"}
-    return f"{type(probe).__name__} {json.dumps(params, sort_keys=True, default=str)}"
+    told = json.dumps(params, sort_keys=True, default=str)
+    return f"{type(probe).__name__} by {probe.chosen_by} {told}"
 
 
 def _key(

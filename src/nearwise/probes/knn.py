@@ -11,7 +11,8 @@ from torch import Tensor
 from nearwise.functional import Metric, aggregate_labels, distance_weights, uniform_weights
 from nearwise.functional.devices import choose_device
 from nearwise.memory import IndexName, NeighborIndex, make_index
-from nearwise.probes.base import Codes, Probe, Validation, joined, mean_nll
+from nearwise.metrics import brier
+from nearwise.probes.base import Codes, Probe, Validation, joined
 
 if TYPE_CHECKING:
     from nearwise.probes.attention import AttentionProbe
@@ -30,8 +31,9 @@ class KNNProbe(Probe):
     Parameters
     ----------
     n_neighbors : int or "val", default=20
-        "val" takes the size with the lowest NLL among 5, 10, 20, 50, 100, 200 (a single vote is
-        sure of itself, and some validation rows too few to show it wrong).
+        "val" takes the size with the lowest Brier score among 5, 10, 20, 50, 100, 200. The NLL of
+        votes would mostly ask whether any is for the right class, which takes more neighbors than
+        are good for accuracy.
     weights : {"uniform", "distance", "softmax", "attention"}, default="uniform"
         Votes: equal; by the inverse of the distance, as in scikit-learn; by
         ``softmax(-distance / temperature)``, which for "cosine" is DINO's
@@ -50,7 +52,8 @@ class KNNProbe(Probe):
     Attributes
     ----------
     classes_, n_features_in_, choice_
-        As for every probe; `choice_` holds n_neighbors and temperature.
+        As for every probe; `choice_` holds n_neighbors and temperature, and the Brier score
+        they were chosen by.
 
     References
     ----------
@@ -65,6 +68,7 @@ class KNNProbe(Probe):
     ['a']
     """
 
+    chosen_by = "Brier score"
     can_refit = True
 
     def __init__(
@@ -142,7 +146,7 @@ class KNNProbe(Probe):
             raise ValueError(f'temperature={temperature!r} is neither positive nor "val".')
 
     def _choose(self, validation: Validation | None) -> None:
-        """Set the size and temperature of the lowest NLL, from one search."""
+        """Set the size and temperature of the lowest Brier score, from one search."""
         n = len(self._codes)
         if self.n_neighbors == "val":
             sizes = [k for k in SIZES if k < n] or [max(1, n - 1)]
@@ -162,12 +166,12 @@ class KNNProbe(Probe):
             found = self.index_.search(torch.from_numpy(rows.X), wanted)
             truth = rows.codes
         scores = {
-            (k, t): mean_nll(self._vote(found.distances[:, :k], found.indices[:, :k], t), truth)
+            (k, t): brier(truth, self._vote(found.distances[:, :k], found.indices[:, :k], t))
             for k in sizes
             for t in temperatures
         }
         k, t = min(scores, key=lambda pair: scores[pair])
-        self.choice_ = {"n_neighbors": k, "temperature": t, "nll": scores[k, t]}
+        self.choice_ = {"n_neighbors": k, "temperature": t, "brier": scores[k, t]}
 
     def _fit_attention(self, X: Any, y: Any, validation: Validation | None, refit: bool) -> None:
         from nearwise.probes.attention import AttentionProbe

@@ -1,6 +1,7 @@
 """The Perceiver autoencoder: sizes of the study, sets of points, coordinates, bad input."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -121,13 +122,15 @@ def test_attention_starts_with_scores_of_the_deviation_that_is_asked_for(scores)
     assert found.std().item() == pytest.approx(scores, rel=0.1)
 
 
-def test_the_original_keeps_the_first_weights_of_the_study_and_others_are_sharper():
-    def spread(preset: str) -> float:
-        return make_perceiver(preset, random_state=0).stages[0].read.to_query.weight.std().item()
+def test_presets_start_with_the_weights_of_the_study_and_sharper_is_a_setting():
+    def spread(preset: str, **changes: Any) -> float:
+        model = make_perceiver(preset, random_state=0, **changes)
+        return model.stages[0].read.to_query.weight.std().item()
 
     # torch's: uniform of deviation 1 / sqrt(3 * width)
     assert spread("original") == pytest.approx((3 * 256) ** -0.5, rel=0.02)
-    assert spread("digits") == pytest.approx((2 / 32) ** 0.5, rel=0.1)
+    assert spread("digits") == pytest.approx((3 * 32) ** -0.5, rel=0.1)
+    assert spread("digits", first_scores=2.0) == pytest.approx((2 / 32) ** 0.5, rel=0.1)
 
 
 def test_a_stage_is_what_the_study_says_it_is(model, images):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nearwise.experiments.representations.arms import Arm
 from nearwise.experiments.representations.looking import Told
@@ -27,29 +28,41 @@ class _NotMeasured(Exception):
     """Something would have to be measured."""
 
 
-def measure_beforehand(study: Study, arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> None:
-    """Train and probe what the folder lacks of the study's arms, in `jobs` processes.
+def measure_beforehand(study: Study, arms: Sequence[Arm], seeds: Sequence[int], jobs: int) -> int:
+    """Train and probe what the folder lacks of the study's arms, in up to `jobs` processes.
 
-    The study finds all of it there, and gives the same records as if it had measured them itself.
+    The study finds all of it there. With as many threads it would have measured the same itself;
+    with more or fewer, sums are rounded otherwise.
+
+    Returns
+    -------
+    processes : int
+        How many there were; 1 where nothing could be done at once.
     """
+    if jobs == 1:
+        return 1
     asked = _Asked(study)
     missing = [_Task(seed, arm) for seed in seeds for arm in arms if not asked.done(arm, seed)]
-    if len(missing) < 2:
-        return  # one task is faster with all threads
-    # a first stage is shared by several arms, which wait for it; arms without one fill the gaps
-    first = {
-        (task.seed, task.arm.stages[:1]): _Task(task.seed, task.arm, task.arm.stages[:1])
-        for task in missing
-        if task.arm.is_field and asked.lacks(task.arm.stages[:1], task.seed)
-    }
-    untrained = [task for task in missing if not task.arm.is_field]
-    fields = [task for task in missing if task.arm.is_field]
-    run_side_by_side(
-        partial(_do, study.name, study.data, study.config, study.folder, study.device),
-        [[*first.values(), *untrained], fields],
-        jobs,
-        study.told,
-    )
+    # a first stage is shared by several arms, which wait for it; what needs none fills the gaps
+    first: dict[Any, _Task] = {}
+    now, later = [], []
+    for task in missing:
+        stage = task.arm.stages[:1]
+        if stage and asked.lacks(stage, task.seed):
+            first[task.seed, stage] = _Task(task.seed, task.arm, stage)
+            later.append(task)
+        else:
+            now.append(task)
+    rounds = [[*first.values(), *sorted(now, key=lambda task: not task.arm.is_field)], later]
+    processes = min(jobs, max(map(len, rounds)))
+    if processes > 1:
+        run_side_by_side(
+            partial(_do, study.name, study.data, study.config, study.folder, study.device),
+            rounds,
+            processes,
+            study.told,
+        )
+    return max(processes, 1)
 
 
 class _Asked:

@@ -57,7 +57,8 @@ def run_comparison(
         there are processors, on a GPU one. Other encoders, geometry and maps follow in this
         process.
     told : callable, optional
-        Called with a few words on what is being done.
+        Called with a few words on what is being done, from a thread where processes work side by
+        side.
 
     Returns
     -------
@@ -78,6 +79,7 @@ def run_comparison(
         else study_config(dataset.name, dict(config or {}))
     )
     chosen = _chosen_arms(arms, others or {})
+    seeds = list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("seeds is empty. Give at least one.")
     data = probe_data(
@@ -114,15 +116,16 @@ def _measured(
 ) -> tuple[Found, str]:
     """Measure all seeds; say how long it took."""
     started, worked = time.perf_counter(), _processor_seconds()
-    if jobs > 1:
-        measure_beforehand(study, arms, seeds, jobs)
+    at_once = measure_beforehand(study, arms, seeds, jobs)
     found = Found()
     for turn, seed in enumerate(seeds):
         study.run_seed(found, arms, others, seed, pictures=turn == 0)
+    wall, worked = time.perf_counter() - started, _processor_seconds() - worked
+    trained = sum(field["seconds"] for field in found.fields)
     times = (
-        f"{time.perf_counter() - started:.0f} s wall and {_processor_seconds() - worked:.0f} s of "
-        f"processors ({jobs} at once) for what this run had to do; training of the fields took "
-        f"{sum(f['seconds'] for f in found.fields):.0f} s wall, shared stages counted for each"
+        f"{wall:.0f} s wall and {worked:.0f} s of processors for what this run had to do, with "
+        f"{at_once} processes side by side; training of the fields took {trained:.0f} s wall, "
+        "shared stages counted for each"
     )
     return found, times
 

@@ -17,6 +17,7 @@ from nearwise.experiments.records import Record, RunFolder
 from nearwise.experiments.study.evaluate import Prediction, study_nll
 from nearwise.experiments.study.inputs import StudyInputs
 from nearwise.experiments.study.presets import StudyPreset
+from nearwise.interrupts import watch_interrupt
 from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
 
 
@@ -55,9 +56,12 @@ def run_jobs(jobs: Sequence[Job], folder: RunFolder, bar: Bar) -> None:
             continue
         done: list[Record] = []
         try:
-            for record in job.make(missing):
-                done.append(replace(record, time=now()))
-                folder.append(done[-1:])
+            with watch_interrupt() as interrupt:
+                for record in job.make(missing):
+                    if interrupt.seen:  # of a fit that was stopped early
+                        raise KeyboardInterrupt
+                    done.append(replace(record, time=now()))
+                    folder.append(done[-1:])
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:1000]
             made = {record.key for record in done}

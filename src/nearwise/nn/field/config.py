@@ -148,7 +148,6 @@ class PerceiverConfig:
 
 _SMALL: dict[str, Any] = {
     "latent_dims": (128, 192, 256), "cross_heads": 4, "self_heads": 4, "head_dim": 64,
-    "first_scores": 2.0,
 }  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "original": {"fourier_scale": 15.0},
@@ -157,7 +156,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
         "latent_dims": (32, 48, 64), "num_latents": 16, "cross_heads": 2, "self_heads": 2,
         "head_dim": 16, "num_process_layers": 2, "fourier_features": 16,
-        "first_scores": 2.0,
     },
 }  # fmt: skip
 

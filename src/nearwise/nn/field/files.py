@@ -154,9 +154,11 @@ def find_models(folder: str | Path, wanted: Mapping[str, Any]) -> list[FieldFile
         Those with the most steps first, then by path. Damaged ones are left out.
     """
     found = []
-    for file in sorted(Path(folder).rglob(WEIGHTS)):
+    # os.walk passes over what another process removes meanwhile
+    places = sorted(Path(place) for place, _, names in os.walk(folder) if WEIGHTS in names)
+    for place in places:
         try:
-            one = describe_model(file.parent)
+            one = describe_model(place)
         except ValueError:
             continue
         if all(name in one.run and one.run[name] == value for name, value in wanted.items()):

@@ -1,0 +1,54 @@
+"""Ctrl-C: fits answer it by stopping early, which a measurement must not take for the whole."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass
+class Interrupt:
+    """Whether Ctrl-C was pressed while it was watched for."""
+
+    seen: bool = False
+
+
+@contextmanager
+def watch_interrupt() -> Iterator[Interrupt]:
+    """Note a Ctrl-C that the library answers by stopping early and keeping the best so far.
+
+    Yields
+    ------
+    interrupt : Interrupt
+        `seen` is True once Ctrl-C was pressed; the `KeyboardInterrupt` is raised as usual. Only
+        the main thread gets to know of it.
+    """
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupt.seen = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def whole_or_nothing() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` behind a block in which Ctrl-C was pressed and answered.
+
+    A fit that was stopped early keeps its best so far. Its numbers would pass for those of a whole
+    one, so whoever measures and keeps them does it in this block.
+    """
+    with watch_interrupt() as interrupt:
+        yield
+    if interrupt.seen:
+        raise KeyboardInterrupt

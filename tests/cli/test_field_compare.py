@@ -29,6 +29,8 @@ def test_a_slice_is_compared_and_reported(nearwise, tmp_path):
         (("--arms", "dense"), "Unknown encoder 'dense'"),
         (("--seeds", "3-1"), "runs backwards"),
         (("--also", "dino"), "NAME=ENCODER"),
+        (("--jobs", "many"), "--jobs 'many'"),
+        (("--jobs", "0"), "--jobs '0'"),
     ],
 )
 def test_mistakes_are_told_in_a_line(nearwise, arguments, words, tmp_path):

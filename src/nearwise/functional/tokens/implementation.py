@@ -15,6 +15,7 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 # Triton reads the variable when it is first imported; then its kernels run on a CPU, slowly.
 INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 MOST_SLOTS = 256  # neighbors that the Triton kernels keep in registers
+_TORCH_TELLS = hasattr(torch.compiler, "is_exporting")  # since 2.7
 _TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # A plain global, not a context variable: torch.compile guards on it and so compiles anew.
@@ -67,8 +68,16 @@ def attention_implementation(name: Implementation) -> Iterator[None]:
 
 def only_plain() -> bool:
     """Whether nothing but torch operations may run: forced, or while a model is exported."""
-    exported = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
-    return _forced == "plain" or (_forced == "auto" and exported)
+    return _forced == "plain" or (_forced == "auto" and is_exported())
+
+
+def is_exported() -> bool:
+    """Whether a model is being exported; torch 2.6 does not tell strict mode from compilation."""
+    if torch.onnx.is_in_onnx_export():
+        return True
+    if _TORCH_TELLS:
+        return bool(torch.compiler.is_exporting())
+    return bool(torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling())
 
 
 def implementation_for(query: Tensor, n_neighbors: int) -> Implementation:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from nearwise.functional.tokens.implementation import is_exported
 from nearwise.nn.tokens.base import Masks
 
 NeighborhoodBackend = Literal["auto", "torch", "natten"]
@@ -32,7 +33,7 @@ def natten_serves(query: Tensor, masks: Masks, dropout_p: float) -> str:
         return "it drops no attention weights (attn_drop)"
     if query.dtype not in _DTYPES:
         return f"it has no kernels for {query.dtype}"
-    if torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export():
+    if is_exported():
         return "its operators cannot be exported"
     return ""
 

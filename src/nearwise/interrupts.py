@@ -49,6 +49,11 @@ def whole_or_nothing() -> Iterator[None]:
     one, so whoever measures and keeps them does it in this block.
     """
     with watch_interrupt() as interrupt:
-        yield
+        try:
+            yield
+        except Exception as error:  # of what an early stop left unfinished
+            if interrupt.seen:
+                raise KeyboardInterrupt from error
+            raise
     if interrupt.seen:
         raise KeyboardInterrupt

@@ -108,7 +108,11 @@ def test_a_vision_transformer_that_was_trained_is_an_encoder(nearwise, tmp_path)
     done = nearwise("probe", run, *DIGITS, "-p", "knn", "--pool", "cls,mean", "-o", tmp_path / "o")
     assert done.exit_code == 0, done.err
     records = map(json.loads, (tmp_path / "o" / "records.jsonl").read_text().splitlines())
+    records = list(records)
     assert [(r["pool"], r["dims"], r["tokens"]) for r in records] == [("cls", 8, 5), ("mean", 8, 5)]
+    # the two commands divide the digits in ways of their own
+    n_seen = 150 - records[0]["n"]
+    assert n_seen > 0 and f"{n_seen} of 150 test images are among those that {run} was" in done.err
 
 
 def test_rows_that_are_not_finite_are_named_as_in_the_file(nearwise, tmp_path):

@@ -110,6 +110,7 @@ def test_a_fit_that_ctrl_c_cut_short_is_no_result(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, methods=[bayes(), stop], seeds=[0])
     assert [r.method for r in read_records(tmp_path)] == ["bayes"]
+    assert not list(tmp_path.rglob("stop*"))  # nor predictions of it
     assert signal.getsignal(signal.SIGINT) is handler
 
 

@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from nearwise.data import load_images
+from nearwise.data.images.seen import image_digests
+from nearwise.experiments.encoders import open_encoder
 from nearwise.experiments.fields import STAGES, FieldProgress, find_field, run_field
 from nearwise.nn.field import PRESETS, PerceiverAutoencoder
+from nearwise.probes import without_seen
 from nearwise.probes.probe_data import probe_data
 from nearwise.training.field import FieldConfig
 
@@ -48,6 +51,13 @@ def test_a_model_is_found_whatever_its_folder_is_called(data, tmp_path):
     first = run_field(data, stages("sparse"), tmp_path)
     first.folder.rename(tmp_path / "moved")
     assert run_field(data, stages("sparse"), tmp_path).folder == tmp_path / "moved"
+
+
+def test_a_field_notes_which_images_it_was_trained_on(data, tmp_path):
+    run = run_field(data, stages("nce"), tmp_path)
+    opened = open_encoder(str(run.folder), (8, 8), 1)
+    assert set(opened.trained_on) == set(image_digests(data.train.images))
+    assert without_seen(data, {"field": opened})[1] == {}
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"lr": 0.1}, {"context": 0.4}])

@@ -9,6 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from nearwise.data import load_dataset
+from nearwise.data.images.seen import image_digests
 from nearwise.experiments.side_by_side import run_side_by_side
 from nearwise.metrics import accuracy, evaluate_probabilities
 from nearwise.probes import (
@@ -25,6 +26,7 @@ from nearwise.probes import (
     paired_differences,
     probe_data,
     read_records,
+    without_seen,
 )
 from nearwise.probes.records import RecordFile, measure, packed, packed_nll, rows_of, unpacked
 from tests.probes.cases import Convolution
@@ -123,6 +125,21 @@ def test_records_chosen_in_another_way_are_measured_again(data, tmp_path, monkey
     monkeypatch.setattr(KNNProbe, "chosen_by", "coin")
     evaluate(**asked, folder=tmp_path, shared=True)
     assert len(read_records(tmp_path)) == 2
+
+
+def test_test_images_that_an_encoder_was_trained_on_are_told_and_left_out(data):
+    encoder = Pixels((8, 8), 1)
+    encoder.trained_on = image_digests(data.test.images[[3, 7]])
+    encoders = {"mine": encoder, "other": Pixels((8, 8), 1)}
+    with pytest.warns(UserWarning, match=r"2 of 150 test images .* that mine was trained on"):
+        evaluate(encoders, data, probes=["knn"])
+    left, seen = without_seen(data, encoders)
+    assert seen == {"mine": 2}
+    assert left.test.rows.tolist() == np.delete(data.test.rows, [3, 7]).tolist()
+    assert left.train is data.train
+    encoder.trained_on = image_digests(data.test.images)
+    with pytest.raises(ValueError, match="All 150 test images"):
+        without_seen(data, encoders)
 
 
 def test_another_encoder_of_the_same_name_is_measured_anew(data, tmp_path):

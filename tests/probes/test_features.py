@@ -221,6 +221,22 @@ def test_an_encoder_that_returns_another_shape_is_refused(tokens):
         extract_features(Wrong(tokens), images(5))
 
 
+def test_an_encoder_that_takes_a_context_and_does_not_use_it_is_refused():
+    encoder = FunctionEncoder(lambda x, context=None: x.flatten(2), torch.rand(2, 1, 8, 8))
+    images = torch.rand(6, 1, 8, 8)
+    assert extract_features(encoder, images).X.shape == (6, 64)
+    with pytest.raises(ValueError, match=r"same tokens from the context 0\.2 .* does not use it"):
+        extract_features(encoder, images, context="0.2")
+
+
+def test_what_a_function_raises_is_told_as_its_own():
+    def broken(x):
+        return x[:, :, :, 99]
+
+    with pytest.raises(ValueError, match="The encoder broken raised IndexError"):
+        FunctionEncoder(broken, torch.rand(2, 1, 8, 8))
+
+
 def test_nan_features_are_refused_with_their_rows():
     tokens = torch.zeros(5, 3, 4)
     tokens[[1, 4], 2, 0] = torch.nan
@@ -265,6 +281,15 @@ def test_two_functions_are_told_apart_by_what_they_give():
         FunctionEncoder(lambda x, k=k: x.flatten(2) * k, example) for k in (1.0, 1.0, 2.0)
     )
     assert fingerprint_of(one, x) == fingerprint_of(same, x) != fingerprint_of(other, x)
+
+
+def test_features_in_another_order_than_the_data_set_are_refused(tmp_path):
+    X, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 3
+    np.savez(tmp_path / "right.npz", X=X, y=y)
+    np.savez(tmp_path / "rolled.npz", X=X, labels=np.roll(y, 1))
+    StoredFeatures.read(tmp_path / "right.npz").take(np.arange(30), y)
+    with pytest.raises(ValueError, match=r"30 of 30 labels .* first that of row 0: 2 and 0"):
+        StoredFeatures.read(tmp_path / "rolled.npz").take(np.arange(30), y)
 
 
 def test_stored_features_are_read_from_files(tmp_path):

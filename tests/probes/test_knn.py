@@ -92,6 +92,18 @@ def test_choices_are_made_by_brier_score_on_validation_rows_or_by_leave_one_out(
     assert KNNProbe("val").fit(X[:4], y[:4]).choice_["n_neighbors"] == 3
 
 
+@pytest.mark.parametrize("k", [None, 2.5, 0, True, "many"])
+def test_what_is_no_number_of_neighbors_is_refused(k):
+    with pytest.raises(ValueError, match="neither a positive integer"):
+        KNNProbe(k).fit(*blobs(30))
+
+
+def test_validation_rows_are_checked_whether_a_choice_is_made_on_them_or_not():
+    X, y = blobs(60)
+    with pytest.raises(ValueError, match="features"):
+        KNNProbe(3).fit(X, y, validation=(X[:, :2], y))
+
+
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("C", [0.01, 1.0])
 def test_linear_is_logistic_regression_at_the_same_c(n_classes, C):

@@ -89,7 +89,7 @@ def probe(
       nearwise probe mymodels:encoder images/ --probes knn,transformer --context full,0.2
     """
     from nearwise.functional.devices import choose_device
-    from nearwise.probes import evaluate
+    from nearwise.probes import evaluate, without_seen
     from nearwise.probes.catalog import check_probe_names
 
     names = split_list(probes)
@@ -100,6 +100,13 @@ def probe(
     loaded = _load(dataset, data_root)
     parts = _parts(loaded, split_seed, limit)
     encoders = {name: _encoder(name, loaded) for name in split_list(encoder)}
+    n_test = len(parts.test.labels)
+    parts, seen = without_seen(parts, encoders)
+    for name, n_seen in seen.items():
+        say(
+            f"{n_seen} of {n_test} test images are among those that {name} was trained on: they "
+            f"are left out, for all encoders; {len(parts.test.labels)} are judged."
+        )
     with steps("Probing", quiet=quiet) as told:
         records = evaluate(
             encoders,

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+from nearwise.data.images.seen import kept_digests
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.images import image_embedders
 from nearwise.experiments.vit import load_vit_encoder
 from nearwise.experiments.vit.outputs import ARGS, MODEL
 from nearwise.memory.store import MANIFEST
+from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.probes import EmbedderEncoder, Encoder, StoredFeatures, load_encoder
 
 
@@ -31,7 +33,9 @@ def open_encoder(
     folder = Path(text)
     run = folder.parent if folder.name == MODEL else folder
     if (run / ARGS).is_file():
-        return load_vit_encoder(run)
+        vit = load_vit_encoder(run)
+        vit.trained_on = kept_digests(run)
+        return vit
     if (folder / MANIFEST).is_file():
         return EmbedderEncoder(image_embedders(AttnKNNClassifier.load(folder))[0])
     if folder.is_dir() and not (folder / "config.json").is_file():
@@ -39,4 +43,7 @@ def open_encoder(
             f"{folder} holds no model: neither one of transformers nor a neural field, vision "
             "transformer or classifier that nearwise trained. Give the folder that it was saved to."
         )
-    return load_encoder(text, image_size, channels, seed=seed)
+    made = load_encoder(text, image_size, channels, seed=seed)
+    if isinstance(made, PerceiverAutoencoder):
+        made.trained_on = kept_digests(folder)
+    return made

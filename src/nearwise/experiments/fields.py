@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nearwise.data.images.pixels import as_images
+from nearwise.data.images.seen import keep_digests
 from nearwise.experiments.artifacts import load_json, save_json
 from nearwise.nn.field import PerceiverAutoencoder, find_models
 from nearwise.probes.probe_data import ProbeData, digest_of_part
@@ -155,6 +156,7 @@ def run_field(
             found = _train(data, stages[:n], Path(folder), wanted, run, start, device, progress)
             found.model.run |= {"study": wanted, "dataset": dataset}
             found.model.save(found.folder)
+            keep_digests(found.folder, data.train.images)
             shutil.rmtree(found.folder / _CHECKPOINT)  # three times the size of the model
         run = found
     assert run is not None  # there is a stage

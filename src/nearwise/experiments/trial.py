@@ -120,8 +120,7 @@ def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
         with warnings.catch_warnings():
             # A solver at its iteration limit is part of the method as documented.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            with whole_or_nothing():
-                return _fit_and_measure(method, split, setting, blank)
+            return _fit_and_measure(method, split, setting, blank)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return [replace(blank, status="failed", reason=reason[:1000], time=_now())]
@@ -129,7 +128,7 @@ def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
 
 def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Record) -> list[Record]:
     model: Any = method(split.seed, blank.n_train, blank.n_classes, split.dataset.kind)
-    with PeakMemory() as memory:
+    with whole_or_nothing(), PeakMemory() as memory:
         start = time.perf_counter()
         model.fit(split.X_train, split.y_train, **split.views(method, test=False))
         fit_seconds = time.perf_counter() - start

@@ -17,7 +17,7 @@ from nearwise.probes.pretrained import (
     VisionTransformerEncoder,
     load_encoder,
 )
-from nearwise.probes.probe_data import LabeledImages, ProbeData, probe_data
+from nearwise.probes.probe_data import LabeledImages, ProbeData, probe_data, without_seen
 from nearwise.probes.records import read_records
 from nearwise.probes.stored import StoredFeatures
 from nearwise.probes.transformer import MLPProbe, TransformerProbe
@@ -51,4 +51,5 @@ __all__ = [
     "pool_tokens",
     "probe_data",
     "read_records",
+    "without_seen",
 ]

@@ -16,9 +16,10 @@ _PROBED_IMAGES = 16  # whose tokens tell two functions apart
 class Encoder(Protocol):
     """Turns images into tokens.
 
-    Three more attributes are read where an encoder has them: ``ordered`` (default True), whether
+    Four more attributes are read where an encoder has them: ``ordered`` (default True), whether
     token i means the same in every image; ``has_cls`` (default False), whether the first token
-    stands for the whole image; ``fingerprint()``, a text that changes with what the encoder gives.
+    stands for the whole image; ``fingerprint()``, a text that changes with what the encoder gives;
+    ``trained_on``, digests of the images it was trained on (`nearwise.data.images.seen`).
     """
 
     @property

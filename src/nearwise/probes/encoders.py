@@ -201,7 +201,14 @@ class FunctionEncoder:
 
     def _called(self, x: Tensor, context: Tensor | None = None) -> Tensor:
         options = {"context": context} if self._takes_context and context is not None else {}
-        tokens = self.function(x, **options)
+        try:
+            tokens = self.function(x, **options)
+        except Exception as error:
+            name = getattr(self.function, "__name__", type(self.function).__name__)
+            raise ValueError(
+                f"The encoder {name} raised {type(error).__name__}: {error}. It was given images "
+                f"of shape {tuple(x.shape)} in [0, 1]."
+            ) from error
         if not isinstance(tokens, Tensor) or tokens.ndim not in (2, 3) or len(tokens) != len(x):
             seen = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             raise ValueError(

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,13 @@ from nearwise.probes.features import (
     refuse_cls,
 )
 from nearwise.probes.pooling import POOLS
-from nearwise.probes.probe_data import LabeledImages, ProbeData, as_probe_data, digest_of_part
+from nearwise.probes.probe_data import (
+    LabeledImages,
+    ProbeData,
+    as_probe_data,
+    digest_of_part,
+    without_seen,
+)
 from nearwise.probes.records import Record, RecordFile, hashed, measure, source_of
 from nearwise.probes.stored import StoredFeatures
 
@@ -140,6 +147,13 @@ def evaluate(
     parts = as_probe_data(data)
     shape = np.shape(parts.train.images)
     n_points = None if len(shape) < 3 else as_images(parts.train.images[:1])[0, 0].numel()
+    for name, n_seen in without_seen(parts, encoders)[1].items():
+        warnings.warn(
+            f"{n_seen} of {len(parts.test.labels)} test images are among those that {name} was "
+            "trained on. nearwise.probes.without_seen(data, encoders) leaves them out.",
+            UserWarning,
+            stacklevel=2,
+        )
     cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device, n_points))
     kept = RecordFile(folder)
     if cache is None and folder is not None:

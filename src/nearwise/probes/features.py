@@ -269,10 +269,24 @@ class _Job:
                 self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"
             ):
                 tokens = self.encoder.encode(x, context)
+                if context is not None and start == first == 0:
+                    self._refuse_blind(tokens, x, context)
             tokens = checked_tokens(self.encoder, tokens, len(x), seen_all=context is None).float()
             pooled = tokens if self.pool is None else pool_tokens(tokens, self.pool)
             parts.append(pooled.to(_DTYPES[self.dtype]).cpu())
         return torch.cat(parts).numpy()
+
+    def _refuse_blind(self, tokens: Tensor, x: Tensor, context: Tensor) -> None:
+        """Refuse an encoder that gives the same whatever it is shown."""
+        if context.shape[1] == x.shape[2] * x.shape[3]:
+            return
+        whole = self.encoder.encode(x)
+        if tokens.shape == whole.shape and torch.equal(tokens, whole):
+            raise ValueError(
+                f"{type(self.encoder).__name__} gives the same tokens from the context "
+                f"{self.context} as from the whole image: it takes a context and does not use it. "
+                "Let encode hide the other pixels, or leave contexts out."
+            )
 
     def n_tokens(self, X: NDArray[Any]) -> int | None:
         """Tokens of an image, as far as the features or the encoder tell."""

@@ -128,8 +128,9 @@ class KNNProbe(Probe):
         self.attention_: AttentionProbe | None = None
         if self.weights == "attention":
             self._fit_attention(X, y, validation, refit)
-        if refit and validation is not None:
-            rows = joined(rows, self._other_rows(validation))
+        held = None if validation is None else self._other_rows(validation)  # checks them, too
+        if refit and held is not None:
+            rows = joined(rows, held)
             self._keys, self._codes = torch.from_numpy(rows.X), torch.from_numpy(rows.codes)
             self.index_ = make_probe_index(self._keys, self.metric, self.index, self.device)
         return self
@@ -140,9 +141,13 @@ class KNNProbe(Probe):
         if self.metric not in METRICS:
             raise ValueError(f"metric={self.metric!r} is none of {', '.join(METRICS)}.")
         k, temperature = self.n_neighbors, self.temperature
-        if k != "val" and (isinstance(k, (str, bool)) or int(k) != k or k < 1):
+        whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+        if k != "val" and (not whole or k < 1):
             raise ValueError(f'n_neighbors={k!r} is neither a positive integer nor "val".')
-        if temperature != "val" and (isinstance(temperature, str) or not temperature > 0):
+        real = isinstance(temperature, (int, float, np.number)) and not isinstance(
+            temperature, bool
+        )
+        if temperature != "val" and (not real or not temperature > 0):
             raise ValueError(f'temperature={temperature!r} is neither positive nor "val".')
 
     def _choose(self, validation: Validation | None) -> None:

@@ -111,6 +111,7 @@ class VisionTransformerEncoder(nn.Module):
     """
 
     ordered = True
+    trained_on: Any = None
 
     def __init__(
         self,

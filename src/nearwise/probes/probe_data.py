@@ -1,6 +1,6 @@
 """ProbeData: training, validation and test images with labels, and which images they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from nearwise.data import Dataset, hold_out, split_dataset
 from nearwise.data.images.pixels import as_images
+from nearwise.data.images.seen import image_digests
 from nearwise.probes.encoder import digest_of
 
 
@@ -101,6 +102,45 @@ def as_probe_data(data: Sequence[Any]) -> ProbeData:
         parts.append(LabeledImages(images, labels, np.asarray(numbers, dtype=np.int64)))
         first += len(labels)
     return ProbeData(*parts)
+
+
+def without_seen(data: ProbeData, encoders: Mapping[str, Any]) -> tuple[ProbeData, dict[str, int]]:
+    """Leave out the test images that an encoder was trained on: they are no new ones to it.
+
+    Parameters
+    ----------
+    data : ProbeData
+    encoders : mapping of str to Encoder
+        Those with an attribute ``trained_on`` say what they were trained on.
+
+    Returns
+    -------
+    data : ProbeData
+        With the test images that are new to all encoders.
+    seen : dict of str to int
+        Test images of `data` that an encoder was trained on, where there are any.
+
+    Raises
+    ------
+    ValueError
+        If no test image is left.
+    """
+    of = {name: getattr(encoder, "trained_on", None) for name, encoder in encoders.items()}
+    known = {name: digests for name, digests in of.items() if digests is not None}
+    if not known:
+        return data, {}
+    digests = image_digests(data.test.images)
+    seen = {name: np.isin(digests, trained_on) for name, trained_on in known.items()}
+    new = ~np.logical_or.reduce(list(seen.values()))
+    if not new.any():
+        raise ValueError(
+            f"All {len(new)} test images are among those that {' and '.join(known)} was trained "
+            "on. Give other images, or another split."
+        )
+    images, labels, rows = data.test
+    test = LabeledImages(images[new], labels[new], None if rows is None else rows[new])
+    counts = {name: int(hit.sum()) for name, hit in seen.items() if hit.any()}
+    return data._replace(test=test), counts
 
 
 def digest_of_part(part: LabeledImages) -> str:

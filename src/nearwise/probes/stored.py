@@ -13,6 +13,7 @@ from nearwise.probes.encoder import digest_of
 from nearwise.probes.features import FeatureSet
 
 _PART_NAMES = (("train", "test"), ("X_train", "X_test"))
+_LABEL_NAMES = ("y", "labels")
 _WHOLE_NAMES = ("X", "features", "embeddings")
 
 
@@ -23,10 +24,13 @@ class StoredFeatures:
     ----------
     X : array of shape (n, D)
         In the order of the data set, its training part first.
+    y : array of shape (n,), optional
+        Labels that came with the features, to check the order of the rows by.
     """
 
-    def __init__(self, X: ArrayLike) -> None:
+    def __init__(self, X: ArrayLike, y: ArrayLike | None = None) -> None:
         self.X = np.asarray(X)
+        self.y = None if y is None else np.asarray(y)
         if self.X.ndim != 2 or not self.X.size:
             raise ValueError(
                 f"Stored features have shape {self.X.shape}. Pass one vector a row, (n, D)."
@@ -52,8 +56,27 @@ class StoredFeatures:
                 f"There are {len(self.X)} rows of stored features, and the data set has row "
                 f"{int(numbers.max())}. Give features of the same rows in the same order."
             )
+        if self.y is not None:
+            self._check_labels(numbers, np.asarray(labels))
         meta = {"pool": "stored", "context": "full", "tokens": 1, "parameters": None}
         return FeatureSet(self.X[numbers].astype(np.float32), labels, numbers, meta)
+
+    def _check_labels(self, numbers: NDArray[np.int64], labels: NDArray[Any]) -> None:
+        assert self.y is not None
+        if self.y.shape != (len(self.X),):
+            raise ValueError(
+                f"The features come with labels of shape {self.y.shape} for {len(self.X)} rows. "
+                "Give one a row, or leave them out."
+            )
+        other = np.flatnonzero(self.y[numbers].astype(str) != labels.astype(str))
+        if len(other):
+            row = other[0]
+            raise ValueError(
+                f"{len(other)} of {len(labels)} labels that came with the features are not those "
+                f"of the data set, first that of row {numbers[row]}: {self.y[numbers[row]]!s} and "
+                f"{labels[row]!s}. Give features in the order of the data set; leave y out if it "
+                "names classes otherwise."
+            )
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoredFeatures":
@@ -62,7 +85,8 @@ class StoredFeatures:
         Parameters
         ----------
         path : path
-            npy of shape (n, D); or npz with an array "X" (or "features", "embeddings"), or with
+            npy of shape (n, D); or npz with an array "X" (or "features", "embeddings") and perhaps
+            the labels "y" (or "labels") to check the order by; or npz with
             "train" and "test" (or "X_train" and "X_test"), which are put after one another.
 
         Raises
@@ -81,9 +105,10 @@ class StoredFeatures:
         if isinstance(loaded, np.ndarray):
             return cls(loaded)
         with loaded:
+            y = next((loaded[name] for name in _LABEL_NAMES if name in loaded), None)
             for name in _WHOLE_NAMES:
                 if name in loaded:
-                    return cls(loaded[name])
+                    return cls(loaded[name], y)
             for names in _PART_NAMES:
                 if all(name in loaded for name in names):
                     return cls(np.concatenate([loaded[name] for name in names]))

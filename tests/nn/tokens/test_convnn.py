@@ -226,8 +226,8 @@ def test_mistakes_are_named():
         (lambda: ConvNNAttention(24, 3, weighting="mean"), "weighting='mean' is not one of"),
         (lambda: ConvNNAttention(24, 3, coordinates="3d"), "coordinates='3d' is not one of"),
         (lambda: ConvNNAttention(24, 3, convolution="wide"), "convolution='wide' is not one of"),
-        (lambda: ConvNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be at least 1"),
-        (lambda: KNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be at least 1"),
+        (lambda: ConvNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be an integer"),
+        (lambda: KNNAttention(24, 3, n_neighbors=0), "n_neighbors=0 must be an integer"),
         (lambda: ConvNNAttention(24, 3, n_neighbors=18)(tokens()), "must lie between 1 and 17"),
         (
             lambda: ConvNNAttention(24, 3, n_neighbors=7)(tokens(), candidates=torch.arange(5)),

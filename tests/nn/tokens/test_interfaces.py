@@ -136,7 +136,8 @@ def test_what_does_not_fit_is_refused_when_the_layer_runs():
     x = tokens()
     for call, message in (
         (lambda: KNNAttention(DIM, HEADS, n_neighbors=18)(x), "n_neighbors=18 must lie between 1"),
-        (lambda: KNNAttention(DIM, HEADS, n_neighbors=0), "n_neighbors=0 must be at least 1"),
+        (lambda: KNNAttention(DIM, HEADS, n_neighbors=0), "n_neighbors=0 must be an integer"),
+        (lambda: KNNAttention(DIM, HEADS, n_neighbors=2.5), "n_neighbors=2.5 must be an integer"),
         (
             lambda: ConvNNAttention(DIM, HEADS, sampling="random", num_samples=18)(x),
             "num_samples=18 exceeds the 17 tokens",

@@ -17,7 +17,7 @@ from nearwise.experiments.representations.records import Comparison
 from nearwise.experiments.representations.settings import StudyConfig, study_config
 from nearwise.experiments.side_by_side import Jobs, number_of_jobs
 from nearwise.functional.devices import choose_device
-from nearwise.probes import Encoder
+from nearwise.probes import Encoder, without_seen
 from nearwise.probes.probe_data import probe_data
 
 
@@ -89,6 +89,7 @@ def run_comparison(
         test_size=settings.test_size,
         limit=settings.limit,
     )
+    data, seen = without_seen(data, others or {})
     chosen_device, told = str(choose_device(device)), told or _quiet
     jobs = number_of_jobs(n_jobs, chosen_device)
     study = Study(dataset.name, data, settings, Path(folder), chosen_device, told)
@@ -101,7 +102,7 @@ def run_comparison(
             found.fields,
             found.maps,
             found.pictures,
-            {**study.facts(dataset), "times": times},
+            {**study.facts(dataset), "times": times, **_left_out(seen)},
         )
         save_comparison(comparison, folder)
     return comparison
@@ -128,6 +129,14 @@ def _measured(
         "shared stages counted for each"
     )
     return found, times
+
+
+def _left_out(seen: Mapping[str, int]) -> dict[str, str]:
+    """Say which test images are no new ones to encoders of the user's own."""
+    if not seen:
+        return {}
+    told = ", ".join(f"{n} that {name} was trained on" for name, n in seen.items())
+    return {"left_out": f"test images: {told}"}
 
 
 def _processor_seconds() -> float:

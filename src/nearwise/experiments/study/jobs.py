@@ -1,6 +1,6 @@
 """Jobs: what an experiment measures, row by row; finished rows are skipped, failures kept."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,7 @@ from nearwise.experiments.records import Record, RunFolder
 from nearwise.experiments.study.evaluate import Prediction, study_nll
 from nearwise.experiments.study.inputs import StudyInputs
 from nearwise.experiments.study.presets import StudyPreset
-from nearwise.interrupts import watch_interrupt
+from nearwise.interrupts import whole_or_nothing
 from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
 
 
@@ -56,12 +56,9 @@ def run_jobs(jobs: Sequence[Job], folder: RunFolder, bar: Bar) -> None:
             continue
         done: list[Record] = []
         try:
-            with watch_interrupt() as interrupt:
-                for record in job.make(missing):
-                    if interrupt.seen:  # of a fit that was stopped early
-                        raise KeyboardInterrupt
-                    done.append(replace(record, time=now()))
-                    folder.append(done[-1:])
+            for record in _each_whole(job.make(missing)):
+                done.append(replace(record, time=now()))
+                folder.append(done[-1:])
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:1000]
             made = {record.key for record in done}
@@ -73,6 +70,17 @@ def run_jobs(jobs: Sequence[Job], folder: RunFolder, bar: Bar) -> None:
             folder.append(failed)
             done += failed
         bar.done(done[-1] if done else missing[-1])
+
+
+def _each_whole(records: Iterable[Record]) -> Iterator[Record]:
+    """Pass on the records of fits that Ctrl-C did not cut short."""
+    coming = iter(records)
+    while True:
+        with whole_or_nothing():
+            record = next(coming, None)
+        if record is None:
+            return
+        yield record
 
 
 def measured(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearwise.data.images.seen import keep_digests
 from nearwise.experiments.measure import MIB, PeakMemory, command_line, hardware, versions
 from nearwise.experiments.vit.data import VitData, load_vit_data
 from nearwise.experiments.vit.evaluate import measure_test
@@ -31,6 +32,7 @@ from nearwise.functional.devices import choose_device
 from nearwise.nn import VisionTransformer
 from nearwise.training.classify import SupervisedImages
 from nearwise.training.engine import EngineResult, train_epochs
+from nearwise.training.image_rows import ImageTensor
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,8 @@ class _Job:
         """Write history, model and summary."""
         write_history(self.folder, result.history, self.cost)
         save_model(self.folder, self.model, _meta(self.settings, self.data))
+        if isinstance(self.data.train, ImageTensor):
+            keep_digests(self.folder, self.data.train.pixels)
         test = measure_test(self.parts, self.data, self.held["test"], self.settings)
         facts = _run_facts(self.settings, self.data, self.cost, result, peak_mib)
         write_summary(self.folder, {**test, **facts})

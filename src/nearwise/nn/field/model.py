@@ -33,6 +33,8 @@ class PerceiverAutoencoder(nn.Module):
     run : dict
         How the weights came about: objective, settings, steps. Empty before training; saved and
         loaded with the weights.
+    trained_on : uint64 array or None
+        Digests of the training images, where a probe opened the model's folder and found them.
 
     References
     ----------
@@ -48,6 +50,8 @@ class PerceiverAutoencoder(nn.Module):
     >>> model.decode(tokens, coordinate_grid(20, 20)).shape
     torch.Size([2, 400, 1])
     """
+
+    trained_on: Any = None
 
     def __init__(self, config: PerceiverConfig, *, random_state: int | None = None) -> None:
         super().__init__()

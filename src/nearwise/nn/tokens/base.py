@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypedDict
 
 import torch
@@ -172,6 +173,12 @@ class TokenAttention(nn.Module, ABC):
     @property
     def _dropout(self) -> float:
         return self.attn_drop if self.training else 0.0
+
+
+def check_n_neighbors(n_neighbors: Any) -> None:
+    """Refuse what is no number of neighbors."""
+    if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, Integral) or n_neighbors < 1:
+        raise ValueError(f"n_neighbors={n_neighbors!r} must be an integer of at least 1.")
 
 
 def check_heads(dim: int, num_heads: int, head_dim: int | None = None) -> None:

@@ -11,7 +11,7 @@ from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import pair_scores
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
 from nearwise.nn.tokens import legacy
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
 from nearwise.nn.tokens.knn import log_total
 from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
 from nearwise.nn.tokens.slots import Convolution, SlotConvolution
@@ -111,8 +111,7 @@ class ConvNNAttention(TokenAttention):
         ):
             if chosen not in known:
                 raise ValueError(f"{name}={chosen!r} is not one of {', '.join(known)}.")
-        if n_neighbors < 1:
-            raise ValueError(f"n_neighbors={n_neighbors} must be at least 1.")
+        check_n_neighbors(n_neighbors)
         self.sampling = Sampling(
             sampling,
             num_samples,

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import knn_attention
 from nearwise.functional.tokens.problem import TokenMetric
+from nearwise.nn.tokens.base import check_n_neighbors
 
 
 def transformers_attention(n_neighbors: int = 9, *, metric: TokenMetric = "matmul") -> str:
@@ -40,8 +41,7 @@ def transformers_attention(n_neighbors: int = 9, *, metric: TokenMetric = "matmu
     >>> model(torch.randn(1, 3, 32, 32)).last_hidden_state.shape
     torch.Size([1, 17, 24])
     """
-    if n_neighbors < 1:
-        raise ValueError(f"n_neighbors={n_neighbors} must be at least 1.")
+    check_n_neighbors(n_neighbors)
     try:
         from transformers import AttentionInterface
         from transformers.masking_utils import AttentionMaskInterface, sdpa_mask

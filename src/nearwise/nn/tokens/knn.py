@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import pair_scores
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
 from nearwise.nn.tokens.dense import expanded_mask
 from nearwise.nn.tokens.sampling import Sampling
 
@@ -70,8 +70,7 @@ class KNNAttention(TokenAttention):
         **block: Unpack[BlockOptions],
     ) -> None:
         super().__init__(dim, num_heads, **block)
-        if n_neighbors < 1:
-            raise ValueError(f"n_neighbors={n_neighbors} must be at least 1.")
+        check_n_neighbors(n_neighbors)
         self.n_neighbors, self.metric, self.include_self = n_neighbors, metric, include_self
         self.sampling = sampling or Sampling()
         if metric != "matmul":

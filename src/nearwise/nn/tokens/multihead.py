@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import attend
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
-from nearwise.nn.tokens.base import check_heads
+from nearwise.nn.tokens.base import check_heads, check_n_neighbors
 from nearwise.nn.tokens.dense import expanded_mask
 
 
@@ -67,8 +67,7 @@ class KNNMultiheadAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(embed_dim, num_heads)
-        if n_neighbors < 1:
-            raise ValueError(f"n_neighbors={n_neighbors} must be at least 1.")
+        check_n_neighbors(n_neighbors)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must lie in [0, 1).")
         self.embed_dim, self.num_heads, self.n_neighbors = embed_dim, num_heads, n_neighbors

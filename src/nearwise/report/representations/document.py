@@ -220,6 +220,7 @@ def _how_section(comparison: Comparison) -> Section:
 _FACTS = {
     "dataset": "Data set",
     "sizes": "Rows",
+    "left_out": "Left out",
     "settings": "Settings",
     "times": "Times",
     "hardware": "Hardware",

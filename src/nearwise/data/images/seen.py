@@ -1,0 +1,56 @@
+"""Which images a model was trained on: kept beside it, so that nobody takes them for new ones."""
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearwise.data.images.pixels import as_images
+
+Digests = NDArray[np.uint64]
+TRAINED_ON = "trained_on.npy"
+
+
+def image_digests(images: Any) -> Digests:
+    """Give a number for every image that another image does not have, by its pixels alone.
+
+    Parameters
+    ----------
+    images : array of shape (n, height, width), (n, height, width, channels) or
+        (n, channels, height, width)
+
+    Returns
+    -------
+    digests : uint64 ndarray of shape (n,)
+        The first 8 bytes of SHA-256.
+    """
+    pixels = as_images(images)
+    shape = str(tuple(pixels.shape[1:])).encode()
+    found = [
+        hashlib.sha256(shape + image.contiguous().numpy().tobytes()).digest()[:8]
+        for image in pixels
+    ]
+    return np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64)
+
+
+def keep_digests(folder: str | os.PathLike[str], images: Any) -> None:
+    """Note in a model's folder which images it was trained on."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.unique(image_digests(images)))
+    place = Path(folder) / TRAINED_ON
+    aside = place.with_name(f".{TRAINED_ON}.tmp")
+    aside.write_bytes(buffer.getvalue())
+    os.replace(aside, place)
+
+
+def kept_digests(folder: str | os.PathLike[str]) -> Digests | None:
+    """Read what `keep_digests` noted; None where nothing was."""
+    place = Path(folder) / TRAINED_ON
+    if not place.is_file():
+        return None
+    digests: Digests = np.load(place, allow_pickle=False)
+    return digests

@@ -43,6 +43,19 @@ def test_a_weight_column_is_a_weight_and_no_feature(nearwise, tables, tmp_path):
     assert nearwise("predict", tmp_path / "m", tables / "new.csv").exit_code == 0
 
 
+def test_nullable_labels_of_parquet_are_predicted_as_they_were_written(nearwise, tables, tmp_path):
+    frame = pd.read_csv(tables / "train.csv", nrows=60)
+    frame["label"] = (frame["label"] == "yes").astype("Int64")
+    frame.to_parquet(tmp_path / "whole.parquet")
+    arguments = ("fit", tmp_path / "whole.parquet", "-o", tmp_path / "m", *OPTIONS, "-q")
+    assert nearwise(*arguments).exit_code == 0
+    predicted = nearwise("predict", tmp_path / "m", tables / "new.csv", "--proba").out
+    header, *rows = predicted.split()
+    assert header == "prediction,proba_0,proba_1"
+    assert {row.split(",")[0] for row in rows} <= {"0", "1"}
+    assert nearwise("evaluate", tmp_path / "m", tmp_path / "whole.parquet").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.labels import check_labels
-from tests.estimators.cases import CHEAP, blobs
+from tests.estimators.cases import CHEAP, blobs, fitted
 
 TWO = 2**53  # from here on floats skip whole numbers
 STORED = {
@@ -89,3 +89,38 @@ def test_nullable_labels_are_fitted_added_and_changed_as_whole_numbers():
     model.partial_fit(X[:3], y[:3].astype(object), classes=y.unique())
     assert model.classes_.dtype == np.int64 and model.classes_.tolist() == [0, 1, 2, 7, 8]
     assert model.score(X, y) > 0.7
+
+
+TRUTH = np.array([False, True])
+
+
+@pytest.mark.parametrize("change", ["add", "partial_fit", "relabel", "declare"])
+@pytest.mark.parametrize(
+    ("known", "given", "message"),
+    [
+        (TRUTH, [0, 1], r"labels are numbers \(0\) but the classes are truth values \(False\)"),
+        (np.arange(2), TRUTH, r"labels are truth values \(False\) but the classes are numbers"),
+        (np.array(["a", "b"]), TRUTH, r"labels are truth values \(False\) but the.* text \('a'\)"),
+    ],
+    ids=["numbers to truth", "truth to numbers", "truth to text"],
+)
+def test_labels_of_another_kind_than_the_classes_are_refused(change, known, given, message):
+    X, y = blobs(n_classes=2)
+    model = fitted(X, known[y])
+    changes = {
+        "add": lambda: model.add(X[:2], given),
+        "partial_fit": lambda: model.partial_fit(X[:2], given),
+        "relabel": lambda: model.relabel([0, 1], given),
+        "declare": lambda: model.partial_fit(X[:2], known, classes=given),
+    }
+    with pytest.raises(ValueError, match=f"{message}.*of the kind the model was fitted with"):
+        changes[change]()
+    assert len(model.memory_) == 90 and model.classes_.tolist() == known.tolist()
+
+
+def test_whole_floats_are_whole_numbers_to_a_model_of_whole_numbers():
+    X, y = blobs()
+    model = fitted(X, y)
+    model.add(X[:2], [2.0, 7.0])
+    assert model.classes_.dtype.kind == "i" and model.classes_.tolist() == [0, 1, 2, 7]
+    model.relabel([], [])

@@ -96,21 +96,25 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return classes, codes.astype(np.int64)
 
 
+_KINDS = {"b": "truth values", "O": "text", "U": "text", "S": "text", "T": "text"}
+
+
 def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, list[Any]]:
     """Positions of labels among known classes, new ones after them; and the new classes.
 
     Raises
     ------
     ValueError
-        If text meets numbers: "1" and 1 would become two classes.
+        If text, numbers and truth values meet: "1" and 1 would become two classes, True and 1 one.
     """
-    is_text = [values.dtype.kind in "OUST" for values in (known, labels)]
-    if is_text[0] != is_text[1]:
-        kinds = ["text" if text else "numbers" for text in is_text]
+    kinds = [_KINDS.get(values.dtype.kind, "numbers") for values in (known, labels)]
+    if kinds[0] != kinds[1] and len(labels):
         raise ValueError(
             f"The labels are {kinds[1]} ({labels.tolist()[0]!r}) but the classes are {kinds[0]} "
             f"({known.tolist()[0]!r}). Give labels of the kind the model was fitted with."
         )
+    if known.dtype.kind in "iu" and labels.dtype.kind == "f" and (labels % 1 == 0).all():
+        labels = labels.astype(np.int64)  # 3.0 is the class 3, and whole numbers stay whole
     places = {label: place for place, label in enumerate(known.tolist())}
     fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in places]
     places |= {label: len(places) + i for i, label in enumerate(fresh)}

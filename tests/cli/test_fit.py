@@ -43,6 +43,25 @@ def test_a_weight_column_is_a_weight_and_no_feature(nearwise, tables, tmp_path):
     assert nearwise("predict", tmp_path / "m", tables / "new.csv").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [("heavy", "'heavy'"), (None, "no value"), (-1.5, "-1.5"), ("inf", "inf")],
+    ids=["text", "gap", "negative", "infinite"],
+)
+def test_a_bad_weight_is_named_with_its_column_row_and_value(
+    nearwise, tables, tmp_path, value, seen
+):
+    frame = pd.read_csv(tables / "train.csv", nrows=60).assign(importance=1.0)
+    frame["importance"] = frame["importance"].astype(object)
+    frame.loc[[7, 9], "importance"] = value
+    frame.to_csv(tmp_path / "weighted.csv", index=False)
+    arguments = ("fit", tmp_path / "weighted.csv", "-o", tmp_path / "m", *OPTIONS, "-q")
+    refused = nearwise(*arguments, "--weight", "importance")
+    assert refused.exit_code == 2 and not (tmp_path / "m").exists()
+    text = " ".join(refused.err.split())
+    assert f"column 'importance' holds {seen} in row 7 (counted from 0; 2 such rows of 60)" in text
+
+
 def test_nullable_labels_of_parquet_are_predicted_as_they_were_written(nearwise, tables, tmp_path):
     frame = pd.read_csv(tables / "train.csv", nrows=60)
     frame["label"] = (frame["label"] == "yes").astype("Int64")

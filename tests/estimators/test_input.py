@@ -187,8 +187,9 @@ TABLES = {
     "complex": (lambda f: f.assign(age=1j), "'age' holds complex numbers"),
     "twice": (
         lambda f: pd.concat([f, f[["age"]]], axis=1),
-        r"(?s)unique column names.*'age' 2 times",
+        r"^Columns \['age'\] occur more than once. Rename or drop them",
     ),
+    "twice as text": (lambda f: f.assign(**{"1": 0}).rename(columns={"age": 1}), r"\['1'\] occur"),
 }
 
 
@@ -199,6 +200,13 @@ def test_bad_tables_are_named(case):
     changed = change(frame)
     with pytest.raises(ValueError, match=message):
         AttnKNNClassifier(**CHEAP).fit(changed, y[: len(changed)])
+
+
+def test_repeated_columns_are_named_at_prediction_too():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    with pytest.raises(ValueError, match=r"^Columns \['age'\] occur more than once"):
+        model.predict(pd.concat([frame, frame[["age"]]], axis=1))
 
 
 def test_unknown_categories_are_taken_as_missing_and_counted():

@@ -1,6 +1,7 @@
 """TableEncoder: from columns of numbers, text and gaps to numbers and category codes."""
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -88,9 +89,7 @@ class TableEncoder:
         frame = as_frame(X)
         self.columns = [str(name) for name in frame.columns]
         frame.columns = pd.Index(self.columns)
-        if len(set(self.columns)) < len(self.columns):
-            twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-            raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
+        refuse_repeated(self.columns)
         self.kinds = {name: _kind(frame[name]) for name in self.columns}
         for name in self.categorical:
             counts = frame[name].map(plain, na_action="ignore").value_counts(sort=True)
@@ -192,6 +191,13 @@ class TableEncoder:
     def from_json(cls, state: dict[str, Any]) -> "TableEncoder":
         """Rebuild an encoder from what `to_json` returned."""
         return cls(**state)
+
+
+def refuse_repeated(columns: Sequence[str]) -> None:
+    """Refuse columns that share a name: nothing could tell them apart."""
+    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
 
 
 def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:

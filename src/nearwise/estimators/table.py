@@ -13,6 +13,8 @@ MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
 LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
 _WIDE = 64
+_LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
+_FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class TableEncoder:
         Raises
         ------
         ValueError
-            If a column holds dates, nested values, infinity, or nothing but gaps.
+            If a column holds dates, nested values, infinity, numbers that float32 cannot hold, or
+            nothing but gaps.
         """
         frame = as_frame(X)
         self.columns = [str(name) for name in frame.columns]
@@ -111,6 +114,11 @@ class TableEncoder:
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
 
+        Raises
+        ------
+        ValueError
+            If a number is too large, or too far from those of training, to compute with in float32.
+
         Warns
         -----
         UserWarning
@@ -120,6 +128,7 @@ class TableEncoder:
         frame = as_frame(X)
         frame.columns = pd.Index(self.columns)
         numbers = self._numbers(frame)
+        _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
         if numbers.shape[1]:
             new_gaps = np.isnan(numbers).sum(axis=0) * ~np.asarray(self.has_gaps, dtype=bool)
             if new_gaps.any():
@@ -134,7 +143,9 @@ class TableEncoder:
 
     def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
         parts = [_as_floats(frame[name], name) for name in self.numeric]
-        return np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        numbers = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        _refuse_huge(numbers, self.numeric, _LARGEST)
+        return numbers
 
     def _codes(self, frame: pd.DataFrame, *, count: bool) -> np.ndarray:
         codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
@@ -245,6 +256,25 @@ def _as_floats(column: pd.Series, name: str) -> np.ndarray:
             "numbers, or leave the cell empty where the value is missing."
         )
     return values
+
+
+def _refuse_huge(
+    numbers: np.ndarray, names: list[str], limit: float, mean: Any = 0.0, scale: Any = 1.0
+) -> None:
+    """Name the columns with numbers more than `limit` scales away from their mean."""
+    if not numbers.size:
+        return
+    ends = np.stack([np.fmin.reduce(numbers, axis=0), np.fmax.reduce(numbers, axis=0)])
+    with np.errstate(over="ignore"):
+        huge = (np.abs(ends - mean) / scale > limit).any(axis=0)
+    if huge.any():
+        named = [name for name, bad in zip(names, huge, strict=True) if bad]
+        largest = np.abs(ends[:, huge]).max()
+        raise ValueError(
+            f"Columns {named[:5]}{' and more' if len(named) > 5 else ''} hold numbers too large to "
+            f"compute with in 32 bits, up to {largest:.3g} in size. Rescale these columns before "
+            "fitting (divide them, or take logarithms), or drop such rows or columns."
+        )
 
 
 def plain(value: Any) -> Any:

@@ -44,6 +44,38 @@ def test_a_weight_column_is_a_weight_and_no_feature(nearwise, tables, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("value", "seen"),
+    [("heavy", "'heavy'"), (None, "no value"), (-1.5, "-1.5"), ("inf", "inf")],
+    ids=["text", "gap", "negative", "infinite"],
+)
+def test_a_bad_weight_is_named_with_its_column_row_and_value(
+    nearwise, tables, tmp_path, value, seen
+):
+    frame = pd.read_csv(tables / "train.csv", nrows=60).assign(importance=1.0)
+    frame["importance"] = frame["importance"].astype(object)
+    frame.loc[[7, 9], "importance"] = value
+    frame.to_csv(tmp_path / "weighted.csv", index=False)
+    arguments = ("fit", tmp_path / "weighted.csv", "-o", tmp_path / "m", *OPTIONS, "-q")
+    refused = nearwise(*arguments, "--weight", "importance")
+    assert refused.exit_code == 2 and not (tmp_path / "m").exists()
+    text = " ".join(refused.err.split())
+    assert f"column 'importance' holds {seen} in row 7 (counted from 0; 2 such rows of 60)" in text
+
+
+def test_nullable_labels_of_parquet_are_predicted_as_they_were_written(nearwise, tables, tmp_path):
+    frame = pd.read_csv(tables / "train.csv", nrows=60)
+    frame["label"] = (frame["label"] == "yes").astype("Int64")
+    frame.to_parquet(tmp_path / "whole.parquet")
+    arguments = ("fit", tmp_path / "whole.parquet", "-o", tmp_path / "m", *OPTIONS, "-q")
+    assert nearwise(*arguments).exit_code == 0
+    predicted = nearwise("predict", tmp_path / "m", tables / "new.csv", "--proba").out
+    header, *rows = predicted.split()
+    assert header == "prediction,proba_0,proba_1"
+    assert {row.split(",")[0] for row in rows} <= {"0", "1"}
+    assert nearwise("evaluate", tmp_path / "m", tmp_path / "whole.parquet").exit_code == 0
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a,label\n", "at least one row"),

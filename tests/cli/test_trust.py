@@ -72,13 +72,30 @@ def test_evaluate_measures_answers_and_sets(nearwise, tables, trained, tmp_path)
     model = AttnKNNClassifier.load(trained)
     frame = pd.read_csv(tables / "test.csv")
     X = frame[list(model.feature_names_in_)]
-    chosen = model.predict_selective(X, coverage=0.6)
+    chosen = model.predict_selective(X, coverage=0.6, confidence=0.8)
     wrong = chosen.labels != frame["label"]
     assert numbers["selective"]["risk"] == pytest.approx(wrong[chosen.accepted].mean())
     assert numbers["selective"]["coverage"] == pytest.approx(chosen.accepted.mean())
     sets = model.predict_set(X, 0.8)
     assert numbers["sets"]["mean_size"] == pytest.approx(sets.sum(axis=1).mean())
     assert "Sets of confidence 80%" in " ".join(result.out.split())
+
+
+@pytest.mark.parametrize(("given", "bound", "sets"), [(None, 0.95, 0.9), (0.8, 0.8, 0.8)])
+def test_confidence_means_the_same_to_evaluate_as_to_predict(
+    nearwise, tables, trained, given, bound, sets
+):
+    options = [] if given is None else ["--confidence", given]
+    numbers = json.loads(
+        nearwise(
+            "evaluate", trained, tables / "test.csv", "--resamples", "20", "--json", "-", *options
+        ).out
+    )
+    assert numbers["selective"]["bound_confidence"] == bound
+    assert numbers["sets"]["confidence"] == sets
+    said = nearwise("predict", trained, tables / "test.csv", "--coverage", "0.9", *options).err
+    assert f"with confidence {bound:g}" in said
+    assert f"at most {numbers['selective']['risk_bound']:.2%}" in said
 
 
 def test_evaluate_says_why_it_does_not_measure_sets_of_a_small_memory(nearwise, tables, trained):

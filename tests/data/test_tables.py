@@ -31,6 +31,20 @@ def frame():
     )
 
 
+def test_the_guide_tells_what_a_csv_loses(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    told = guide.partition("and these words, spelt so, count")[2].partition(". Rows")[0]
+    words = told.split("`")[1::2]
+    assert {"NA", "None", "null", "nan"} < set(words)
+    path = tmp_path / "table.csv"
+    lines = ["word,label,day", *(f"{word},01,2024-01-02" for word in words), "Na,02,2024-01-03"]
+    path.write_text("\n".join(lines))
+    table = read_table(path)
+    assert table["word"].isna().tolist() == [True] * len(words) + [False]
+    assert table["label"].tolist() == [1] * len(words) + [2]
+    assert table["day"].iloc[0] == "2024-01-02"
+
+
 def give_stdin(monkeypatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 

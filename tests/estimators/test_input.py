@@ -96,6 +96,8 @@ QUERIES = {
     "NaN": (spoiled(np.nan), "contains NaN in 2 of 90 rows, first in row 4.*pandas DataFrame"),
     "infinity": (spoiled(np.inf), "contains infinity in 2 of 90 rows, first in row 4"),
     "minus infinity": (spoiled(-np.inf), "contains infinity in 2 of 90 rows"),
+    "too large": (spoiled(-1e300), r"\['x1'\] hold numbers too large .* up to 1e\+300 .*Rescale"),
+    "too far": (spoiled(1e38), r"\['x1'\] hold numbers too large .* up to 1e\+38 .*Rescale"),
     "too few columns": (np.zeros((2, 3)), "X has 3 features, but AttnKNNClassifier is expecting 4"),
     "too many columns": (
         np.zeros((2, 5)),
@@ -120,7 +122,9 @@ def test_bad_queries_are_named(model, case, method):
         getattr(model, method)(queries)
 
 
-@pytest.mark.parametrize("case", ["NaN", "infinity", "no rows", "one dimension", "text"])
+@pytest.mark.parametrize(
+    "case", ["NaN", "infinity", "too large", "no rows", "one dimension", "text"]
+)
 def test_bad_training_rows_are_named(case):
     X, message = QUERIES[case]
     with pytest.raises(ValueError, match=message):
@@ -181,14 +185,19 @@ TABLES = {
     "empty": (lambda f: f.iloc[:0], "the table is empty"),
     "no columns": (lambda f: f[[]], "no columns but the target"),
     "infinity": (lambda f: f.assign(age=np.inf), "'age' holds infinity in 120 rows"),
+    "too large": (
+        lambda f: f.assign(age=f["age"] * 1e300, income=f["income"] * 1e60),
+        r"\['age', 'income'\] hold numbers too large to compute with in 32 bits, up to .*e\+300",
+    ),
     "nothing but gaps": (lambda f: f.assign(age=np.nan), r"\['age'\] hold nothing but missing"),
     "dates": (lambda f: f.assign(age=pd.Timestamp("2024-01-01")), "'age' holds dates or times"),
     "lists": (lambda f: f.assign(age=[[1]] * len(f)), "'age' holds list values"),
     "complex": (lambda f: f.assign(age=1j), "'age' holds complex numbers"),
     "twice": (
         lambda f: pd.concat([f, f[["age"]]], axis=1),
-        r"(?s)unique column names.*'age' 2 times",
+        r"^Columns \['age'\] occur more than once. Rename or drop them",
     ),
+    "twice as text": (lambda f: f.assign(**{"1": 0}).rename(columns={"age": 1}), r"\['1'\] occur"),
 }
 
 
@@ -199,6 +208,13 @@ def test_bad_tables_are_named(case):
     changed = change(frame)
     with pytest.raises(ValueError, match=message):
         AttnKNNClassifier(**CHEAP).fit(changed, y[: len(changed)])
+
+
+def test_repeated_columns_are_named_at_prediction_too():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    with pytest.raises(ValueError, match=r"^Columns \['age'\] occur more than once"):
+        model.predict(pd.concat([frame, frame[["age"]]], axis=1))
 
 
 def test_unknown_categories_are_taken_as_missing_and_counted():

@@ -162,6 +162,24 @@ def test_impossible_changes_are_refused_and_change_nothing(change, message):
     assert same(model.predict_proba(blobs()[0]), before)
 
 
+@pytest.mark.parametrize(
+    ("ids", "seen"),
+    [
+        (["a"], r"not \['a'\]"),
+        (np.array(["r1", "r2"]), r"not array\(\['r1', 'r2'\]"),
+        ([None], r"not \[None\]"),
+        ([0.5], r"dtype torch\.float32 \(\[0\.5\]\)"),
+    ],
+    ids=["text", "array of text", "gap", "float"],
+)
+def test_ids_that_are_no_whole_numbers_are_shown(ids, seen):
+    model = fitted()
+    for change in (lambda: model.remove(ids), lambda: model.relabel(ids, [0] * len(ids))):
+        with pytest.raises(ValueError, match=f"ids .*{seen}.*int64"):
+            change()
+    assert len(model.memory_) == 90
+
+
 def test_a_member_keeps_rows_that_it_may_ask():
     model = fitted(base=logistic())
     folds = model.memory_.keys["side.fold"][:, 0]

@@ -12,7 +12,7 @@ from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import open_model
 from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
 from nearwise.cli.rows import read_for_model
-from nearwise.cli.trust_columns import SET_CONFIDENCE, measure_trust, trust_in_words
+from nearwise.cli.trust_columns import ConfidenceOption, Wishes, measure_trust, trust_in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,9 +60,7 @@ def evaluate(
         float,
         typer.Option(metavar="SHARE", help="Measure the answers when only so many are given."),
     ] = 0.9,
-    confidence: Annotated[
-        float, typer.Option(metavar="LEVEL", help="Measure prediction sets of this confidence.")
-    ] = SET_CONFIDENCE,
+    confidence: ConfidenceOption = None,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
     quiet: QuietOption = False,
@@ -76,7 +74,8 @@ def evaluate(
 
     Below stands how far the model knows its limits: the share of wrong answers when only the
     surest --coverage of rows is answered, beside what the training rows, predicted as if new,
-    promised; and how often sets of --confidence hold the true class, and how large they are.
+    promised (with --confidence); and how often sets of --confidence hold the true class, and how
+    large they are.
 
     [bold]Examples[/bold]
       nearwise evaluate iris.model test.csv
@@ -97,7 +96,7 @@ def evaluate(
     }
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
     null_mass = float(parts.null_mass.mean())
-    trust = measure_trust(learned, features, y, coverage, confidence)
+    trust = measure_trust(learned, features, y, Wishes(coverage, confidence=confidence))
     shots = _shots(learned, y, halves)
     written = []
     if json_file:

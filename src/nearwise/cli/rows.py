@@ -123,9 +123,27 @@ def read_to_learn(
     weights = None
     if weight is not None:
         require_columns(frame, [weight], data)
-        weights = frame.pop(weight).to_numpy()
+        weights = _weights(frame.pop(weight), data)
     features, labels = split_target(frame, target, data)
     return Rows(features, labels, weights)
+
+
+def _weights(column: "pd.Series", data: str) -> "np.ndarray":
+    """Give a column of weights as float64 (n,), or name the first row that holds none."""
+    import numpy as np
+    import pandas as pd
+
+    weights = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
+        value = column.iloc[bad[0]]
+        seen = "no value" if pd.isna(value) else f"{value!r}" if isinstance(value, str) else value
+        raise ValueError(
+            f"{named(data)}: the --weight column {column.name!r} holds {seen} in row {bad[0]} "
+            f"(counted from 0; {len(bad)} such rows of {len(column)}). Give every row a finite "
+            "weight of at least 0, or leave those rows out."
+        )
+    return weights
 
 
 def read_for_model(

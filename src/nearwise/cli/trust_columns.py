@@ -76,6 +76,11 @@ class Wishes:
             )
 
     @property
+    def bound_confidence(self) -> float:
+        """Confidence of the bound on the share of wrong answers."""
+        return BOUND_CONFIDENCE if self.confidence is None else self.confidence
+
+    @property
     def set_confidence(self) -> float:
         """Confidence of the sets."""
         return SET_CONFIDENCE if self.confidence is None else self.confidence
@@ -90,7 +95,7 @@ class Wishes:
             features,
             coverage=self.coverage,
             max_risk=self.max_risk,
-            confidence=BOUND_CONFIDENCE if self.confidence is None else self.confidence,
+            confidence=self.bound_confidence,
         )
 
 
@@ -147,8 +152,7 @@ def measure_trust(
     model: "AttnKNNClassifier",
     features: "pd.DataFrame | np.ndarray",
     labels: "np.ndarray",
-    coverage: float,
-    confidence: float,
+    wishes: Wishes,
 ) -> dict[str, Any]:
     """Measure abstention and sets on labelled rows.
 
@@ -159,10 +163,8 @@ def measure_trust(
     features : DataFrame of shape (n_rows, n_columns)
     labels : int64 ndarray of shape (n_rows,)
         Positions of the true labels among the model's classes.
-    coverage : float in (0, 1]
-        Share of rows to answer.
-    confidence : float in (0, 1)
-        Of the sets.
+    wishes : Wishes
+        The coverage to answer at, and the confidence of the bound and of the sets.
 
     Returns
     -------
@@ -175,24 +177,25 @@ def measure_trust(
     Raises
     ------
     ValueError
-        If `coverage` or `confidence` is out of its range.
+        If the coverage or the confidence is out of its range.
     """
     from nearwise.estimators.conformal import check_confidence
     from nearwise.estimators.selective import check_request
     from nearwise.metrics import evaluate_sets
 
-    check_request(coverage, None, BOUND_CONFIDENCE)
-    check_confidence(confidence)
+    check_confidence(wishes.set_confidence)
+    check_request(wishes.coverage, None, wishes.bound_confidence)
     try:
-        chosen = model.predict_selective(features, coverage=coverage)
-        sets = model.predict_set(features, confidence)
+        chosen = wishes.select(model, features)
+        sets = model.predict_set(features, wishes.set_confidence)
     except ValueError as error:
         return {"not_measured": str(error)}
+    assert chosen is not None  # a coverage was asked for
     wrong = chosen.labels != model.classes_[labels]
     answered = chosen.accepted
     return {
         "selective": {
-            "coverage_asked": coverage,
+            "coverage_asked": wishes.coverage,
             "coverage": float(answered.mean()),
             "risk": float(wrong[answered].mean()) if answered.any() else None,
             "expected_risk": chosen.expected_risk,
@@ -201,7 +204,8 @@ def measure_trust(
             "score": chosen.score_name,
             "threshold": chosen.threshold,
         },
-        "sets": {"confidence": confidence} | evaluate_sets(labels, sets, confidence),
+        "sets": {"confidence": wishes.set_confidence}
+        | evaluate_sets(labels, sets, wishes.set_confidence),
     }
 
 

@@ -33,13 +33,14 @@ def table_format(path: str | os.PathLike[str]) -> Format | None:
 def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Read a table with named columns.
 
-    The suffix decides (.csv, .tsv, .tab, .parquet, .pq, .npz). Standard input and files with
-    any other suffix are told by their first bytes: Parquet, npz, else CSV. The delimiter of a
-    CSV is whichever of comma, semicolon and tab occurs most in its header (comma on a tie).
-    Numbers are read to the last bit. pandas' usual words for missing values (empty, NA, nan, ...)
-    count as missing, and so do values that a short line lacks; a column name that occurs again
-    gets .1, .2, ... appended. An npz gives columns f0, f1, ... from a feature array (X,
-    features, ...), then one column for each one-dimensional array of the same length.
+    The suffix decides (.csv, .tsv, .tab, .parquet, .pq, .npz). Standard input and files with any
+    other suffix are told by their first bytes: Parquet, npz, else CSV. The delimiter of a CSV is
+    whichever of comma, semicolon and tab occurs most in its header (comma on a tie). Numbers are
+    read to the last bit; text such as 01 becomes a number, dates stay text. pandas' usual words for
+    missing values (empty, NA, None, nan, ...) count as missing, and so do values that a short line
+    lacks; a column name that occurs again gets .1, .2, ... appended. An npz gives columns f0, f1,
+    ... from a feature array (X, features, ...), then one column for each one-dimensional array of
+    the same length.
 
     Parameters
     ----------

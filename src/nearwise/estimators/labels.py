@@ -9,15 +9,70 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 
+def label_values(y: Any) -> np.ndarray:
+    """Return labels as an array (n,) of the type of what they hold; gaps stay gaps.
+
+    pandas' nullable columns, and arrays of objects, become whole numbers, truth values or text.
+
+    Raises
+    ------
+    ValueError
+        If they hold values of several types, or of one that names no class.
+    """
+    if isinstance(y, torch.Tensor):
+        y = y.detach().cpu().numpy()
+    elif isinstance(y, pd.DataFrame | pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        y = y.to_numpy()  # scikit-learn would make floats of nullable whole numbers
+    elif isinstance(y, list | tuple) and len(set(map(_kind, set(map(type, y))))) > 1:
+        y = np.array(y, dtype=object)  # numpy would make text of ["a", 1]
+    values: np.ndarray = column_or_1d(y, warn=True)
+    if values.dtype != object or pd.isna(values).any():
+        return values
+    return _settled(values.tolist(), values)
+
+
+def _kind(of: type) -> str:
+    """Say what values of a type are, as labels."""
+    if issubclass(of, bool | np.bool_):
+        return "truth values"
+    if issubclass(of, int | float | np.integer | np.floating):
+        return "numbers"
+    return "text" if issubclass(of, str) else of.__name__
+
+
+def _settled(found: list[Any], values: np.ndarray) -> np.ndarray:
+    """Give objects the type that all of them have."""
+    kinds = {kind: of for of in set(map(type, found)) for kind in [_kind(of)]}
+    examples = {kind: next(v for v in found if type(v) is of) for kind, of in kinds.items()}
+    if len(kinds) > 1:
+        seen = " and ".join(f"{kind} ({examples[kind]!r})" for kind in sorted(kinds))
+        raise ValueError(
+            f"y mixes labels of several types: {seen}. Give all of them as one type, for example "
+            "as text (y.astype(str))."
+        )
+    if "text" in kinds or not kinds:
+        return values
+    if "truth values" in kinds:
+        return values.astype(bool)
+    whole = all(isinstance(v, int | np.integer) for v in found)
+    numbers = np.array(found) if "numbers" in kinds else values
+    if numbers.dtype.kind not in ("iu" if whole else "f"):
+        kind, example = next(iter(examples.items()))
+        what = "whole numbers beyond 64 bits" if whole else f"{kind} values"
+        raise ValueError(
+            f"Unknown label type: y holds {what}, such as {example!r}. Give text, whole numbers or "
+            "truth values, for example y.astype(str)."
+        )
+    return numbers
+
+
 def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the sorted classes and each row's class position, int64 (n,)."""
     if y is None:
         raise ValueError(
             "This AttnKNNClassifier estimator requires y to be passed, but the target y is None."
         )
-    if isinstance(y, torch.Tensor):
-        y = y.detach().cpu().numpy()
-    values = column_or_1d(y, warn=True)
+    values = label_values(y)
     if len(values) != n_rows:
         raise ValueError(
             f"X has {n_rows} rows but y has {len(values)} labels. Give one label a row."
@@ -30,7 +85,7 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     try:
         check_classification_targets(values)
     except ValueError as error:
-        if "continuous" not in str(error):
+        if values.dtype.kind != "f" or not np.isfinite(values).all():
             raise
         raise ValueError(
             f"Unknown label type: continuous. y holds numbers such as {values[0]}, a quantity "
@@ -41,21 +96,25 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return classes, codes.astype(np.int64)
 
 
+_KINDS = {"b": "truth values", "O": "text", "U": "text", "S": "text", "T": "text"}
+
+
 def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, list[Any]]:
     """Positions of labels among known classes, new ones after them; and the new classes.
 
     Raises
     ------
     ValueError
-        If text meets numbers: "1" and 1 would become two classes.
+        If text, numbers and truth values meet: "1" and 1 would become two classes, True and 1 one.
     """
-    is_text = [values.dtype.kind in "OUST" for values in (known, labels)]
-    if is_text[0] != is_text[1]:
-        kinds = ["text" if text else "numbers" for text in is_text]
+    kinds = [_KINDS.get(values.dtype.kind, "numbers") for values in (known, labels)]
+    if kinds[0] != kinds[1] and len(labels):
         raise ValueError(
             f"The labels are {kinds[1]} ({labels.tolist()[0]!r}) but the classes are {kinds[0]} "
             f"({known.tolist()[0]!r}). Give labels of the kind the model was fitted with."
         )
+    if known.dtype.kind in "iu" and labels.dtype.kind == "f" and (labels % 1 == 0).all():
+        labels = labels.astype(np.int64)  # 3.0 is the class 3, and whole numbers stay whole
     places = {label: place for place, label in enumerate(known.tolist())}
     fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in places]
     places |= {label: len(places) + i for i, label in enumerate(fresh)}

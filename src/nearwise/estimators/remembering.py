@@ -12,7 +12,7 @@ from torch import Tensor
 from nearwise.estimators import validation
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.images import ImageEncoder, encode_views, from_source
-from nearwise.estimators.labels import check_labels, positions_among
+from nearwise.estimators.labels import check_labels, label_values, positions_among
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import as_frame, plain
 from nearwise.estimators.updates import (
@@ -153,8 +153,7 @@ class RemembersRows:
             If an id is not remembered, a label is new, or a class would lose its last row.
         """
         check_is_fitted(self)
-        wanted = np.asarray(y).ravel()
-        places, strange = positions_among(self.classes_, wanted)
+        places, strange = positions_among(self.classes_, label_values(y))
         if strange:
             raise ValueError(
                 f"Labels {strange[:5]} are not among the classes {self.classes_.tolist()[:10]}. "

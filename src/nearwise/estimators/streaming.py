@@ -141,14 +141,14 @@ class LearnsStreams(RemembersRows):
 
     def _check_declared(self, classes: Any, y: Any) -> None:
         if classes is not None:
-            strange = labels.positions_among(self.classes_, np.asarray(classes).ravel())[1]
+            strange = labels.positions_among(self.classes_, labels.label_values(classes))[1]
             if strange and self._stream.declared:
                 raise ValueError(
                     f"classes lists {strange[:5]}, which the first call did not. Leave it out."
                 )
             self._add_classes(strange)
         if self._stream.declared and y is not None:
-            strange = labels.positions_among(self.classes_, np.asarray(y).ravel())[1]
+            strange = labels.positions_among(self.classes_, labels.label_values(y))[1]
             if strange:
                 raise ValueError(
                     f"y holds {strange[:5]}, which the first call's classes did not list. Use "

@@ -1,6 +1,7 @@
 """TableEncoder: from columns of numbers, text and gaps to numbers and category codes."""
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,6 +13,8 @@ MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
 LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
 _WIDE = 64
+_LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
+_FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,13 @@ class TableEncoder:
         Raises
         ------
         ValueError
-            If a column holds dates, nested values, infinity, or nothing but gaps.
+            If a column holds dates, nested values, infinity, numbers that float32 cannot hold, or
+            nothing but gaps.
         """
         frame = as_frame(X)
         self.columns = [str(name) for name in frame.columns]
         frame.columns = pd.Index(self.columns)
-        if len(set(self.columns)) < len(self.columns):
-            twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-            raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
+        refuse_repeated(self.columns)
         self.kinds = {name: _kind(frame[name]) for name in self.columns}
         for name in self.categorical:
             counts = frame[name].map(plain, na_action="ignore").value_counts(sort=True)
@@ -112,6 +114,11 @@ class TableEncoder:
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
 
+        Raises
+        ------
+        ValueError
+            If a number is too large, or too far from those of training, to compute with in float32.
+
         Warns
         -----
         UserWarning
@@ -121,6 +128,7 @@ class TableEncoder:
         frame = as_frame(X)
         frame.columns = pd.Index(self.columns)
         numbers = self._numbers(frame)
+        _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
         if numbers.shape[1]:
             new_gaps = np.isnan(numbers).sum(axis=0) * ~np.asarray(self.has_gaps, dtype=bool)
             if new_gaps.any():
@@ -135,7 +143,9 @@ class TableEncoder:
 
     def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
         parts = [_as_floats(frame[name], name) for name in self.numeric]
-        return np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        numbers = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        _refuse_huge(numbers, self.numeric, _LARGEST)
+        return numbers
 
     def _codes(self, frame: pd.DataFrame, *, count: bool) -> np.ndarray:
         codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
@@ -194,6 +204,13 @@ class TableEncoder:
         return cls(**state)
 
 
+def refuse_repeated(columns: Sequence[str]) -> None:
+    """Refuse columns that share a name: nothing could tell them apart."""
+    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
+
+
 def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
     """Return a copy of a table, or an array's columns named x0, x1, ..."""
     if isinstance(X, pd.DataFrame):
@@ -239,6 +256,25 @@ def _as_floats(column: pd.Series, name: str) -> np.ndarray:
             "numbers, or leave the cell empty where the value is missing."
         )
     return values
+
+
+def _refuse_huge(
+    numbers: np.ndarray, names: list[str], limit: float, mean: Any = 0.0, scale: Any = 1.0
+) -> None:
+    """Name the columns with numbers more than `limit` scales away from their mean."""
+    if not numbers.size:
+        return
+    ends = np.stack([np.fmin.reduce(numbers, axis=0), np.fmax.reduce(numbers, axis=0)])
+    with np.errstate(over="ignore"):
+        huge = (np.abs(ends - mean) / scale > limit).any(axis=0)
+    if huge.any():
+        named = [name for name, bad in zip(names, huge, strict=True) if bad]
+        largest = np.abs(ends[:, huge]).max()
+        raise ValueError(
+            f"Columns {named[:5]}{' and more' if len(named) > 5 else ''} hold numbers too large to "
+            f"compute with in 32 bits, up to {largest:.3g} in size. Rescale these columns before "
+            "fitting (divide them, or take logarithms), or drop such rows or columns."
+        )
 
 
 def plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import torch
 from sklearn.utils.validation import validate_data
 
 from nearwise.estimators.images import ImageEncoder, check_images, is_images
+from nearwise.estimators.table import refuse_repeated
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndarray:
@@ -24,6 +25,7 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame | np.ndar
     if isinstance(X, pd.DataFrame):
         if not len(X):
             raise ValueError("Found array with 0 sample(s): the table is empty. Give some rows.")
+        refuse_repeated([str(name) for name in X.columns])  # before narwhals does
         validate_data(estimator, X, skip_check_array=True, reset=reset)
         if not X.shape[1]:
             raise ValueError("0 feature(s): the table has no columns but the target.")

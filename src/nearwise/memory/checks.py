@@ -9,6 +9,7 @@ from torch import Tensor
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Soft labels made in float16 or by a chain of float32 products still pass.
 _SUM_TOLERANCE = 1e-3
+_SHOWN = 60  # characters of what was given, in a message
 
 
 def as_spaces(
@@ -134,11 +135,20 @@ def as_ids(
     unique: bool = True,
 ) -> Tensor:
     """Return ids as int64 of shape (n,)."""
-    tensor = _as_tensor(ids).to(device).clone()
+    try:
+        tensor = _as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError):  # torch's, of text, gaps and ragged lists
+        raise ValueError(
+            f"ids are whole numbers (a bank's .ids lists them), not {_shortened(ids)}. Pass int64 "
+            "of shape (n_ids,)."
+        ) from None
+    tensor = tensor.to(device).clone()
     if tensor.numel() == 0:
         tensor = tensor.long()
     if tensor.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        raise ValueError(f"ids have dtype {tensor.dtype}. Pass int64.")
+        raise ValueError(
+            f"ids have dtype {tensor.dtype} ({_shortened(ids)}). Pass whole numbers, int64."
+        )
     if tensor.ndim != 1 or (n_rows is not None and len(tensor) != n_rows):
         wanted = "(n_ids,)" if n_rows is None else f"({n_rows},): one id a row"
         raise ValueError(f"ids have shape {tuple(tensor.shape)}. Pass {wanted}.")
@@ -149,6 +159,11 @@ def as_ids(
             twice = int(values[counts > 1][0])
             raise ValueError(f"ids are not unique: {twice} appears more than once. Pass each once.")
     return tensor
+
+
+def _shortened(values: object) -> str:
+    shown = " ".join(repr(values).split())
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
 
 
 def as_sample_weight(

@@ -114,9 +114,11 @@ def predict(
     trust = trust_columns(learned, features, wishes, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
         classes = learned.classes_.tolist()
+        # without columns, pandas 2 gives no records at all
+        rows = kept.to_dict("records") or [{} for _ in explanations]
         records = [
             json_record(one, row, classes) | {name: values[i] for name, values in trust.items()}
-            for i, (one, row) in enumerate(zip(explanations, kept.to_dict("records"), strict=True))
+            for i, (one, row) in enumerate(zip(explanations, rows, strict=True))
         ]
         write_json_lines(records, out)
     else:

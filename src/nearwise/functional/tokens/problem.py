@@ -12,6 +12,8 @@ from torch import Tensor
 
 TokenMetric = Literal["matmul", "cosine", "l2"]
 IncludeSelf = Literal["candidate", "always", "never"]
+# outside of functions: torch 2.6 cannot compile get_args
+_METRICS, _INCLUDE_SELF = get_args(TokenMetric), get_args(IncludeSelf)
 KeyPositions = Tensor | np.ndarray | Sequence[int]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -98,10 +100,10 @@ def make_problem(
 ) -> Tokens:
     """Check all arguments and bring them into one form."""
     _check_tokens(query, key, value)
-    if metric not in get_args(TokenMetric):
-        raise ValueError(f"metric={metric!r} is not one of {', '.join(get_args(TokenMetric))}.")
-    if include_self not in get_args(IncludeSelf):
-        known = ", ".join(get_args(IncludeSelf))
+    if metric not in _METRICS:
+        raise ValueError(f"metric={metric!r} is not one of {', '.join(_METRICS)}.")
+    if include_self not in _INCLUDE_SELF:
+        known = ", ".join(_INCLUDE_SELF)
         raise ValueError(f"include_self={include_self!r} is not one of {known}.")
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1]) if metric == "matmul" else 1.0

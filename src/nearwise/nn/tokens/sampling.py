@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 SamplingKind = Literal["all", "random", "spatial", "spatial-2d"]
+_KINDS = get_args(SamplingKind)  # outside of functions: torch 2.6 cannot compile get_args
 
 
 @dataclass
@@ -50,8 +51,8 @@ class Sampling:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(SamplingKind):
-            known = ", ".join(get_args(SamplingKind))
+        if self.kind not in _KINDS:
+            known = ", ".join(_KINDS)
             raise ValueError(f"Sampling {self.kind!r} is not known. Use one of {known}.")
         if self.num_samples != -1 and self.num_samples < 1:
             raise ValueError(f"num_samples={self.num_samples} must be positive, or -1 for all.")

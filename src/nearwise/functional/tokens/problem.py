@@ -166,9 +166,9 @@ def _check_neighbors(
     n_choice = n_keys if candidates is None else candidates.shape[1]
     most = n_choice
     if candidates is None:
-        most -= include_self == "never"
+        most -= int(include_self == "never")
     else:
-        most += include_self == "always"
+        most += int(include_self == "always")
     most = min(most, n_keys)
     if not 1 <= n_neighbors <= most:
         of = f"{n_keys} keys" if candidates is None else f"{n_choice} candidates"

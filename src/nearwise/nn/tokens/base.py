@@ -54,6 +54,11 @@ class Masks:
     is_causal: bool = False
     candidates: Tensor | None = None
 
+    def among(self, candidates: Tensor | None) -> "Masks":
+        """Give the same masks with other candidates."""
+        # not dataclasses.replace, which torch 2.6 cannot compile
+        return Masks(self.attn_mask, self.key_padding_mask, self.is_causal, candidates)
+
 
 class TokenAttention(nn.Module, ABC):
     """Base of the layers in which tokens attend to tokens.

@@ -1,6 +1,5 @@
 """ConvNN: a convolution over the ranked neighbors of every token."""
 
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import torch
@@ -173,7 +172,7 @@ class ConvNNAttention(TokenAttention):
             candidates = self.sampling.draw(key.shape[2], key.device, self.training)
         if candidates is None and self.sampling.kind != "random":
             return self._rank_all(query, key, masks, self.n_neighbors)
-        return self._rank_sampled(query, key, replace(masks, candidates=candidates))
+        return self._rank_sampled(query, key, masks.among(candidates))
 
     def _rank_all(self, query: Tensor, key: Tensor, masks: Masks, n_slots: int) -> Ranked:
         """Rank all tokens; the token itself is one of them."""

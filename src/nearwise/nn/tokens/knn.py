@@ -1,7 +1,6 @@
 """Attention of every token to its k nearest tokens."""
 
 import math
-from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -121,7 +120,7 @@ class KNNAttention(TokenAttention):
         if masks.candidates is not None:
             return masks
         drawn = self.sampling.draw(key.shape[2], key.device, self.training)
-        return replace(masks, candidates=drawn)
+        return masks.among(drawn)
 
     def _null(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Score (B, H, N) of the null neighbor and its value (H, 1, D)."""

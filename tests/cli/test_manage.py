@@ -72,6 +72,28 @@ def test_add_teaches_new_rows_and_new_classes(nearwise, tables, model, tmp_path)
     assert "proba_far" in table
 
 
+def test_a_category_is_the_same_where_another_file_makes_it_a_number(nearwise, tmp_path):
+    folder, quick = tmp_path / "model", ("--members", 2, "--base", "none", "-q")
+    frame = pd.DataFrame({"zip": ["A7", "01", "2", "2"] * 15, "label": ["a", "b", "c", "c"] * 15})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    fit = nearwise("fit", tmp_path / "train.csv", "--target", "label", "--out", folder, *quick)
+    assert fit.exit_code == 0
+    frame.iloc[1:3].to_csv(tmp_path / "numbers.csv", index=False)  # the file holds no letter
+    frame.iloc[[1, 2, 0]].to_csv(tmp_path / "text.csv", index=False)
+
+    def first_two(model):
+        of_text = nearwise("predict", model, tmp_path / "text.csv", "--proba").out
+        return of_text.splitlines()[:3]
+
+    numbers = nearwise("predict", folder, tmp_path / "numbers.csv", "--proba")
+    assert numbers.out.splitlines() == first_two(folder)
+    assert "not in the training table" not in numbers.err
+    added = nearwise("add", folder, tmp_path / "numbers.csv")
+    assert (added.exit_code, "not in the training table" in added.err) == (0, False)
+    grown = nearwise("predict", folder, tmp_path / "numbers.csv", "--proba")
+    assert grown.out.splitlines() == first_two(folder)
+
+
 def test_a_failed_add_leaves_the_model_as_it_was(nearwise, tables, model, tmp_path):
     before = nearwise("predict", model, tables / "new.csv", "--proba").out
     pd.read_csv(tables / "test.csv").drop(columns="width").to_csv(tmp_path / "b.csv", index=False)

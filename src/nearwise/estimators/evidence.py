@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.estimators.blocks import view_blocks
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Parts, make_parts
 from nearwise.estimators.pooling import finish
@@ -199,6 +200,12 @@ def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None = None) -> R
     else:
         sparsity = torch.log(near.clamp_min(0) + _TINY) - torch.log(far.clamp_min(0) + _TINY)
     return Remoteness(found.distances[:, -1].double().numpy(), sparsity.double().numpy())
+
+
+def remoteness_of_new(state: LearnedState, rows: AnyRows) -> Remoteness:
+    """Distances of new rows to the memory, block by block."""
+    blocks = [remoteness(state.views, state.feature_keys(some)) for (some,) in view_blocks([rows])]
+    return Remoteness(*map(np.concatenate, zip(*blocks, strict=True)))
 
 
 def _own_distances(views: MemoryViews) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from nearwise.functional import given_log_proba
 
 PROBABILITY_FLOOR = 1e-6
+_VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,27 @@ def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
         return mixed
     rest = torch.logsumexp(head[:, :n_known], dim=1, keepdim=True)
     return torch.cat([mixed + rest, head[:, n_known:]], dim=1)
+
+
+def opinion_on_new(
+    base_log_proba: Tensor, distances: Tensor, labels: Tensor, n_classes: int
+) -> Tensor:
+    """Give classes a base does not know their share of the neighbors, and it the rest; (n, C)."""
+    n_known = base_log_proba.shape[1]
+    near = torch.softmax(-_VOTE_SHARPNESS * distances, dim=1)
+    vote = near.new_zeros(len(near), max(n_classes, int(labels.max()) + 1))
+    vote = vote.scatter_add_(1, labels, near)[:, n_known:n_classes].clamp(1e-6, 1 - 1e-6)
+    rest = torch.log1p(-vote.sum(1, keepdim=True).clamp_max(1 - 1e-6))
+    own = torch.log_softmax(base_log_proba, dim=1)
+    return torch.log_softmax(torch.cat([own + rest, torch.log(vote)], dim=1), dim=1)
+
+
+def widen(log_proba: Tensor, n_classes: int) -> Tensor:
+    """Add classes that nothing speaks for, at a negligible share."""
+    missing = n_classes - log_proba.shape[1]
+    if not missing:
+        return log_proba
+    return torch.nn.functional.pad(log_proba, (0, missing), value=-20.0)
 
 
 def accept(

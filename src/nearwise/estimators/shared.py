@@ -152,7 +152,7 @@ class SharedState(LearnedState):
         members = range(self.n_members)
         return pool([self.answer(member, view, n_classes) for member in members])
 
-    def predict_views(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
+    def predict_block(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
         """Predict from several views of the same rows: merged, and each view for itself."""
         seen = [self.sight(rows) for rows in views]
         each = [self._pool(self.look_at(one), n_classes) for one in seen]

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.base import Base
+from nearwise.estimators.blocks import row_blocks, view_blocks
 from nearwise.estimators.class_prior import ClassCorrection
 from nearwise.estimators.embedding import HEAD, Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder, TTAView
-from nearwise.estimators.pooling import NOT_YET, Acceptance, shrink
+from nearwise.estimators.pooling import NOT_YET, Acceptance, opinion_on_new, shrink, widen
 from nearwise.estimators.table import Encoded, TableEncoder
 from nearwise.estimators.transition import Transition
 from nearwise.estimators.views import BASE, FOLD, MemoryViews
@@ -64,8 +65,13 @@ class Calibration(NamedTuple):
         )
 
 
-_VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
 NO_CALIBRATION = Calibration(1.0, 1.0, 1.0)
+
+
+def joined(answers: list[Answer]) -> Answer:
+    """Put the answers to blocks of rows one below the other."""
+    (first, *others) = answers
+    return Answer(*map(torch.cat, zip(*answers, strict=True))) if others else first
 
 
 def on_host(answer: Answer) -> Answer:
@@ -134,9 +140,18 @@ class LearnedState(ABC):
     def keys_of_new(self, views: list[Any]) -> dict[str, Tensor]:
         """Keys of rows that are to be remembered, in every space of the bank but FOLD."""
 
-    @abstractmethod
     def predict_views(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
         """Predict from one or more views of the same rows: merged, and each view for itself."""
+        parts = [self.predict_block(block, n_classes) for block in view_blocks(views)]
+        whole = joined([merged for merged, _ in parts])
+        if len(views) == 1:
+            return whole, [whole]
+        each = zip(*(of_views for _, of_views in parts), strict=True)
+        return whole, [joined(list(of_view)) for of_view in each]
+
+    @abstractmethod
+    def predict_block(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
+        """Do what `predict_views` does, for rows that are few enough to be looked at at once."""
 
     @abstractmethod
     def looks(self, views: list[Any]) -> list[list[tuple[int, MemberView]]]:
@@ -313,14 +328,15 @@ class CrossFittedState(LearnedState):
         return keys
 
     def members_of(self, positions: Tensor) -> list[tuple[int, Tensor]]:
-        """For each member the places in `positions` it speaks for: its fold, and added rows."""
+        """Blocks of places in `positions`, each with a member: its fold, and rows added later."""
         folds = self.views.bank.keys[FOLD][positions, 0]
         return [
-            (member, torch.nonzero((folds == member) | (folds < 0))[:, 0])
+            (member, block)
             for member in range(self.n_members)
+            for block in row_blocks(torch.nonzero((folds == member) | (folds < 0))[:, 0])
         ]
 
-    def predict_views(self, views: list[Encoded], n_classes: int) -> tuple[Answer, list[Answer]]:
+    def predict_block(self, views: list[Encoded], n_classes: int) -> tuple[Answer, list[Answer]]:
         """Pool all members' predictions for new rows, in one view, in the log domain."""
         (group,) = self.looks(views)
         pooled = pool([self.answer(member, view, n_classes) for member, view in group])
@@ -342,8 +358,6 @@ class CrossFittedState(LearnedState):
         totals = [torch.zeros(n, n_classes) for _ in range(3)]
         null_mass, counts = torch.zeros(n), torch.zeros(n)
         for member, rows in self.members_of(asked):
-            if not len(rows):
-                continue
             answer = on_host(self.answer(member, self.look_again(member, asked[rows]), n_classes))
             for total, part in zip(totals, answer[:3], strict=True):
                 total[rows] += part
@@ -358,27 +372,6 @@ def supervised_keys(features: Tensor, base_log_proba: Tensor) -> Tensor:
     opinion = base_log_proba.to(features.device).clamp_min(-9.0)
     opinion = opinion - opinion.mean(dim=1, keepdim=True)
     return torch.cat([features, 0.5 * opinion / opinion.shape[1] ** 0.5], dim=1)
-
-
-def opinion_on_new(
-    base_log_proba: Tensor, distances: Tensor, labels: Tensor, n_classes: int
-) -> Tensor:
-    """Give classes a base does not know their share of the neighbors, and it the rest; (n, C)."""
-    n_known = base_log_proba.shape[1]
-    near = torch.softmax(-_VOTE_SHARPNESS * distances, dim=1)
-    vote = near.new_zeros(len(near), max(n_classes, int(labels.max()) + 1))
-    vote = vote.scatter_add_(1, labels, near)[:, n_known:n_classes].clamp(1e-6, 1 - 1e-6)
-    rest = torch.log1p(-vote.sum(1, keepdim=True).clamp_max(1 - 1e-6))
-    own = torch.log_softmax(base_log_proba, dim=1)
-    return torch.log_softmax(torch.cat([own + rest, torch.log(vote)], dim=1), dim=1)
-
-
-def widen(log_proba: Tensor, n_classes: int) -> Tensor:
-    """Add classes that nothing speaks for, at a negligible share."""
-    missing = n_classes - log_proba.shape[1]
-    if not missing:
-        return log_proba
-    return torch.nn.functional.pad(log_proba, (0, missing), value=-20.0)
 
 
 def pool(answers: list[Answer]) -> Answer:

@@ -1,8 +1,9 @@
 """TableEncoder: from columns of numbers, text and gaps to numbers and category codes."""
 
+import re
 import warnings
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +16,8 @@ LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
 _WIDE = 64
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
 _FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
+_EXACT_BELOW = 2**53  # whole floats from there on may stand for several integers
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,9 @@ class TableEncoder:
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
 
+        A category that is not known as it is, is sought by its text: a CSV's types are guessed
+        file by file, and 7, 7.0 and "7" may be the same.
+
         Raises
         ------
         ValueError
@@ -154,8 +160,12 @@ class TableEncoder:
             values = frame[name].map(plain, na_action="ignore")
             known = {value: code for code, value in enumerate(self.categories[name], start=1)}
             found = values.map(known)
-            unknown.append((name, int((found.isna() & values.notna()).sum())))
             codes[:, place] = found.astype("float64").fillna(0).to_numpy()
+            strange = np.flatnonzero(found.isna() & values.notna())
+            if len(strange):
+                by_text = _code_by_text(self.categories[name])
+                codes[strange, place] = [by_text(value) for value in values.iloc[strange]]
+            unknown.append((name, int((codes[strange, place] == 0).sum())))
         if count and any(number for _, number in unknown):
             warnings.warn(
                 f"Categories that were not in the training table: {_counted(unknown)}. They are "
@@ -281,6 +291,50 @@ def plain(value: Any) -> Any:
     """Turn a category into what JSON can hold: intervals, dates and the like become text."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float) else str(value)
+
+
+def _code_by_text(known: list[Any]) -> Callable[[Any], int]:
+    """Make a function that finds a value's code by its text; 0 where none or several fit.
+
+    The text itself comes first. Then a number or truth value is what a CSV reader would make of a
+    text: 7 of "07", True of "true". Two texts are never the same that way.
+    """
+    texts: dict[str, set[int]] = defaultdict(set)
+    read: dict[str, set[int]] = defaultdict(set)
+    for code, value in enumerate(known, start=1):
+        texts[_in_text(value)].add(code)
+        read[_as_read(value)].add(code)
+
+    def code_of(value: Any) -> int:
+        text = _in_text(value)
+        fit = texts.get(text) or read.get(_as_read(value), set())
+        if len(fit) != 1:
+            return 0
+        (code,) = fit
+        other = known[code - 1]
+        alike = isinstance(value, str) and isinstance(other, str)
+        return 0 if alike and text != other else code
+
+    return code_of
+
+
+def _in_text(value: Any) -> str:
+    """Write a category out; a whole float as its integer."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_BELOW:
+        return str(int(value))
+    return str(value)
+
+
+def _as_read(value: Any) -> str:
+    """Write out what a CSV reader would make of a category if its column were all like it."""
+    if not isinstance(value, str):
+        return _in_text(value)
+    word = value.strip()
+    if word in ("true", "TRUE", "false", "FALSE"):
+        return word.title()
+    if not _NUMBER.fullmatch(word):
+        return word
+    return str(int(word)) if word.lstrip("+-").isdigit() else _in_text(float(word))
 
 
 def _counted(pairs: Any) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from nearwise.estimators.asking import AnswersQueries
+from nearwise.estimators.blocks import view_blocks
 from nearwise.estimators.conformal import (
     Method,
     check_confidence,
@@ -24,7 +25,7 @@ from nearwise.estimators.evidence import (
     Remoteness,
     judged_rows,
     member_probabilities,
-    remoteness,
+    remoteness_of_new,
 )
 from nearwise.estimators.explain import Explanation, Parts, make_parts
 from nearwise.estimators.selective import (
@@ -237,25 +238,29 @@ class KnowsItsLimits(AnswersQueries):
         n_classes = len(self.classes_)
         rows = judged_rows(self._state, n_classes, len(encoded))
         check_enough(rows.truth, self.classes_, confidence, each=class_conditional)
-        proba = member_probabilities(self._state, encoded, n_classes)
-        own, drawn = None, None
-        if seed is not None:
-            generator = check_random_state(seed)
-            own = generator.uniform(size=len(rows.labels))
-            drawn = generator.uniform(size=proba.shape[1])
-        judged = nonconformity(rows.parts.proba, method, raps, own)
-        p = p_values(
-            np.stack([nonconformity(one, method, raps, drawn) for one in proba]),
-            judged,
-            rows.truth,
-            rows.folds,
-            by_class=class_conditional,
-        )
-        sets = sets_from_p_values(p, confidence)
-        if not allow_empty:
-            empty = np.flatnonzero(~sets.any(axis=1))
-            sets[empty, proba[-1][empty].argmax(axis=1)] = True
-        return sets
+        generator = None if seed is None else check_random_state(seed)
+
+        def draw(n_rows: int) -> np.ndarray | None:
+            return None if generator is None else generator.uniform(size=n_rows)
+
+        judged = nonconformity(rows.parts.proba, method, raps, draw(len(rows.labels)))
+        blocks = []
+        for some in view_blocks(encoded):
+            proba = member_probabilities(self._state, some, n_classes)
+            drawn = draw(proba.shape[1])
+            p = p_values(
+                np.stack([nonconformity(one, method, raps, drawn) for one in proba]),
+                judged,
+                rows.truth,
+                rows.folds,
+                by_class=class_conditional,
+            )
+            sets = sets_from_p_values(p, confidence)
+            if not allow_empty:
+                empty = np.flatnonzero(~sets.any(axis=1))
+                sets[empty, proba[-1][empty].argmax(axis=1)] = True
+            blocks.append(sets)
+        return np.concatenate(blocks)
 
     def stranger_score(
         self, X: Any, score: StrangerScore = "combined", *, views: Sequence[Any] | None = None
@@ -322,8 +327,7 @@ class KnowsItsLimits(AnswersQueries):
     def _judged_and_seen(self, encoded: list[AnyRows]) -> tuple[JudgedRows, Parts, Remoteness]:
         rows = judged_rows(self._state, len(self.classes_), len(encoded))
         parts = make_parts(*self._answers(encoded))
-        keys = self._state.feature_keys(encoded[0])
-        return rows, parts, remoteness(self._state.views, keys)
+        return rows, parts, remoteness_of_new(self._state, encoded[0])
 
     def _judge(self, rows: JudgedRows, n_views: int) -> Judge:
         kept = self._state.views.derived  # emptied with the judged rows, when the memory changes

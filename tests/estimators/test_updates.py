@@ -1,11 +1,13 @@
 """Rows that come, go or change their label after fitting."""
 
 import copy
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import log_loss
 
 from nearwise.estimators import AttnKNNClassifier
 from tests.estimators.cases import CHEAP, blobs, fitted, logistic, quietly, same, sums_to_one, table
@@ -113,6 +115,21 @@ def test_tables_take_new_rows_with_new_categories():
     shown = model.explain(frame.iloc[:1], n_neighbors=None)[0].neighbors
     assert {neighbor.id for neighbor in shown} & {120, 121}
     assert sums_to_one(model.predict_proba(frame))
+
+
+def test_columns_that_are_no_longer_in_sorted_order_are_told_of():
+    X, y = blobs()
+    names = np.array(["s", "v", "g"])[y]
+    old = y < 2
+    model = fitted(X[old], names[old])
+    with pytest.warns(UserWarning, match=r"no longer sorted: \['g'\] came later"):
+        model.add(X[~old], names[~old])
+    proba = model.predict_proba(X)
+    right = log_loss(names, proba[:, np.argsort(model.classes_)])
+    assert right < 1 < log_loss(names, proba)  # which says nothing
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.add(island(2), ["z"] * 2)  # told once
 
 
 def test_text_classes_grow_by_longer_names():

@@ -1,5 +1,6 @@
 """What a fitted classifier remembers can change: rows come, go or get another label."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,9 +103,19 @@ class RemembersRows:
 
     def _name_classes(self, fresh: list[Any]) -> None:
         """Put classes that come later behind those there are."""
-        if fresh:
-            extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
-            self.classes_ = np.concatenate([self.classes_, extra])
+        if not fresh:
+            return
+        extra = np.array(fresh, dtype=np.result_type(self.classes_, np.asarray(fresh)))
+        before, self.classes_ = self.classes_, np.concatenate([self.classes_, extra])
+        if _is_sorted(before) and not _is_sorted(self.classes_):
+            warnings.warn(
+                f"classes_ is no longer sorted: {fresh[:5]} came later and stand last, and so do "
+                "their columns. scikit-learn's scorers of probabilities (neg_log_loss, "
+                "roc_auc_ovr) take columns in sorted order: give them "
+                "proba[:, np.argsort(model.classes_)].",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; the head is not trained again.
@@ -174,3 +185,7 @@ class RemembersRows:
             row = self._rows.iloc[position]
             return {str(name): plain(value) for name, value in row.items()}
         return dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
+
+
+def _is_sorted(classes: np.ndarray) -> bool:
+    return bool((classes[:-1] <= classes[1:]).all())

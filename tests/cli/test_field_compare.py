@@ -15,6 +15,7 @@ def test_a_slice_is_compared_and_reported(nearwise, tmp_path):
     shown = done.out
     assert "original pixels" in shown and "full baseline" in shown
     assert "H1, full: not measured" in shown
+    assert "Test accuracy. One seed (0)." in shown
     names = {p.name for p in tmp_path.iterdir()}
     assert {"report.html", "report.pdf", "results.md", "comparison.json"} <= names
 

@@ -188,17 +188,20 @@ def _show_accuracies(comparison: "Comparison") -> None:
     """Show the accuracy tables, a context each."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     from nearwise.report.representations import accuracy_table
 
     for context in comparison.contexts:
         content = accuracy_table(comparison, context)
-        table = Table(title=content.title, box=SIMPLE_HEAD, pad_edge=False, title_justify="left")
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("encoder", no_wrap=True)
         for column in content.columns[1:]:
             table.add_column(column, justify="right", no_wrap=True)
         for name, cells in content.rows:
-            table.add_row(name, *(cell.text for cell in cells))
+            marked = [Text(c.text, "bold" if c.mark == "best" else "") for c in cells]
+            table.add_row(name, *marked)
+        show(f"{content.title}. {content.caption}")
         show(table)
 
 

@@ -20,8 +20,6 @@ LEVELS = (
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 # pickle and its kin run code from a file; torchvision and timm fail beside a CPU torch.
 BANNED = {"pickle", "cPickle", "dill", "joblib", "cloudpickle", "torchvision", "timm"}
-# joblib's processes, which exchange messages with their own kind, and none of its files
-PROCESSES = ("joblib.Parallel", "joblib.delayed", "joblib.cpu_count", "joblib.externals.loky")
 
 
 def imported_modules(tree: ast.AST, package: tuple[str, ...]) -> list[tuple[int, str]]:
@@ -45,7 +43,7 @@ def faults(source: str, module: tuple[str, ...], is_package: bool = False) -> li
     out = []
     for line, name in imported_modules(ast.parse(source), package):
         parts = name.split(".")
-        if parts[0] in BANNED and not name.startswith(PROCESSES):
+        if parts[0] in BANNED:
             out.append(f"line {line}: imports {parts[0]}, which the library never uses")
         if parts[0] != "nearwise" or len(parts) < 2 or room not in RANK or parts[1] == room:
             continue

@@ -2,16 +2,16 @@
 
 import contextlib
 import os
+import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import TypeVar
-
-from joblib import Parallel, cpu_count, delayed
-from joblib.externals.loky import get_reusable_executor
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 Item = TypeVar("Item")
 Told = Callable[[str], None]
@@ -21,6 +21,7 @@ Jobs = int | str
 _TELL_EVERY = 0.3  # seconds
 _LOOK_FOR_PARENT_EVERY = 1.0  # seconds
 _BETWEEN = " | "
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def number_of_jobs(n_jobs: Jobs, device: str) -> int:
@@ -38,7 +39,7 @@ def number_of_jobs(n_jobs: Jobs, device: str) -> int:
         If it is neither "auto" nor at least 1.
     """
     if n_jobs == "auto":
-        return int(cpu_count()) if device == "cpu" else 1
+        return _processors() if device == "cpu" else 1
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs < 1:
         raise ValueError(f'n_jobs {n_jobs!r} is no number of processes. Pass 1, 2, ... or "auto".')
     return n_jobs
@@ -50,8 +51,8 @@ def run_side_by_side(
     """Do tasks in processes of their own; a round begins when the one before is over.
 
     What a task makes it leaves on disk. The processors are shared out: a process has as many
-    threads as there are processors for each, or what ``OMP_NUM_THREADS`` says. joblib's processes
-    are used, and ended afterwards.
+    threads as there are processors for each, or what ``OMP_NUM_THREADS`` says. A script that calls
+    this with several processes needs ``if __name__ == "__main__":`` around what it runs.
 
     Parameters
     ----------
@@ -60,99 +61,105 @@ def run_side_by_side(
     rounds : sequence of sequences of items
         The longest tasks of a round should come first.
     n_jobs : int
-        Processes, at least 1; no more are started than a round has tasks.
+        Processes, at least 1; no more are started than a round has tasks. One task at a time is
+        done in this process.
     told : callable
-        Called with what all of them are doing, from a thread. What it raises is raised when the
-        round is over.
+        Called with what all of them are doing.
 
     Raises
     ------
     Exception
-        What a task raises; the others are broken off.
+        What a task or `told` raises; the others are broken off.
     ChildProcessError
         If a process was killed, for which want of memory is the common reason.
     """
     n_jobs = min(n_jobs, max(map(len, rounds)))
-    # what is large is shared; a process that writes to it gets a copy of its own
-    processes = Parallel(
-        n_jobs, backend="loky", batch_size=1, pre_dispatch="all", mmap_mode="c"
-    )  # fmt: skip
-    try:
+    if n_jobs == 1:
         for items in rounds:
-            with _relayed(told) as notes:
-                processes(
-                    delayed(_noted)(work, item, notes / str(i), os.getpid())
-                    for i, item in enumerate(items)
-                )
-    except TerminatedWorkerError as error:
+            for item in items:
+                work(item, told)
+        return
+    others = set(active_children())
+    pool = ProcessPoolExecutor(
+        n_jobs, get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    )
+    try:
+        with _threads_for_each(n_jobs), tempfile.TemporaryDirectory() as notes:
+            for number, items in enumerate(rounds):
+                places = [Path(notes, f"{number}-{i:04}") for i in range(len(items))]
+                waiting = [
+                    pool.submit(_noted, work, item, note)
+                    for item, note in zip(items, places, strict=True)
+                ]
+                _await(waiting, places, told)
+    except BrokenProcessPool as error:
         raise ChildProcessError(
             f"One of {n_jobs} processes was killed, most likely for want of memory. Use fewer "
             "(jobs 1 needs the least); what is finished is kept."
         ) from error
     finally:
-        get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - others:
+            process.terminate()
 
 
-def _noted(work: Work[Item], item: Item, note: Path, caller: int) -> None:
-    """Do one task in a process, with its words in a file."""
-    _end_with(caller)
-    try:
-        work(item, lambda words: _write(note, words))
-    finally:
-        note.unlink(missing_ok=True)
+def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], told: Told) -> None:
+    """Wait for tasks, and tell what their notes say as it changes."""
+    before = ""
+    left = set(waiting)
+    while left:
+        done, left = wait(left, _TELL_EVERY, FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        words = _BETWEEN.join(_read(notes))
+        if words and words != before:
+            told(words)
+            before = words
 
 
-def _write(note: Path, words: str) -> None:
-    note.write_text(words, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _relayed(told: Told) -> Iterator[Path]:
-    """Give a folder for notes, and tell what they say as it changes."""
-    over = threading.Event()
-    failed: list[Exception] = []
-
-    def relay(folder: Path) -> None:
-        before = ""
-        while not over.wait(_TELL_EVERY):
-            words = _BETWEEN.join(_read(folder))
-            if words and words != before:
-                try:
-                    told(words)
-                except Exception as error:  # raised below, where it is seen
-                    failed.append(error)
-                    return
-                before = words
-
-    with tempfile.TemporaryDirectory() as notes:
-        thread = threading.Thread(target=relay, args=(Path(notes),), daemon=True)
-        thread.start()
-        try:
-            yield Path(notes)
-        finally:
-            over.set()
-            thread.join()
-    if failed:
-        raise failed[0]
-
-
-def _read(folder: Path) -> list[str]:
+def _read(notes: Sequence[Path]) -> list[str]:
     """Read the notes of the tasks that are being done."""
     found = []
-    for note in sorted(folder.iterdir()):
-        with contextlib.suppress(FileNotFoundError):  # its task ended just now
+    for note in notes:
+        with contextlib.suppress(FileNotFoundError):  # of tasks to come, or that ended just now
             found.append(note.read_text(encoding="utf-8"))
     return [words for words in found if words]  # none while a note is being written
 
 
-_watching = threading.Event()
+def _noted(work: Work[Item], item: Item, note: Path) -> None:
+    """Do one task in a process, with its words in a file."""
+
+    def tell(words: str) -> None:
+        note.write_text(words, encoding="utf-8")
+
+    try:
+        work(item, tell)
+    finally:
+        note.unlink(missing_ok=True)
 
 
-def _end_with(caller: int) -> None:
-    """End this process when the one that started it is gone: it may have been started again."""
-    if _watching.is_set() or os.getpid() == caller:
-        return
-    _watching.set()
+def _processors() -> int:
+    """Count the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _threads_for_each(n_jobs: int) -> Iterator[None]:
+    """Let processes that are started now share the processors, unless the user said otherwise."""
+    own = [name for name in _THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(own, str(max(1, _processors() // n_jobs))))
+    try:
+        yield
+    finally:
+        for name in own:
+            del os.environ[name]
+
+
+def _begin(caller: int) -> None:
+    """Leave Ctrl-C to the caller, and end when it is gone: it may have been started again."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == caller:

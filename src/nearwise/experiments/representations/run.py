@@ -55,10 +55,9 @@ def run_comparison(
     n_jobs : int or "auto", default=1
         Processes that train and probe the study's encoders side by side; auto: on a CPU as many as
         there are processors, on a GPU one. Other encoders, geometry and maps follow in this
-        process.
+        process. A script then needs ``if __name__ == "__main__":``.
     told : callable, optional
-        Called with a few words on what is being done, from a thread where processes work side by
-        side.
+        Called with a few words on what is being done.
 
     Returns
     -------

@@ -20,6 +20,15 @@ def leave_pid(folder, item, told):
     (Path(folder) / item).write_text(f"{os.getpid()} {','.join(seen)}", encoding="utf-8")
 
 
+BURNT = 0.5  # seconds
+
+
+def burn(item, told):
+    end = time.process_time() + BURNT
+    while time.process_time() < end:
+        pass
+
+
 def leave_pid_and_stay(folder, item, told):
     (Path(folder) / item).write_text(str(os.getpid()), encoding="utf-8")
     time.sleep(300)
@@ -58,6 +67,13 @@ def test_rounds_follow_one_another_in_other_processes_that_tell_what_they_do(tmp
     assert left["a"][0] != left["b"][0]  # at once
     assert left["c"][1] == "a,b"
     assert "doing c" in said and any("doing a" in words for words in said)
+
+
+def test_processor_time_of_the_processes_is_known_behind_it():
+    before = os.times()
+    run_side_by_side(burn, [["a", "b"]], 2, print)
+    after = os.times()
+    assert after.children_user - before.children_user > 2 * BURNT
 
 
 def test_what_a_task_raises_is_raised(tmp_path):

@@ -99,8 +99,11 @@ def run_side_by_side(
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(active_children()) - others:
+        started = set(active_children()) - others
+        for process in started:
             process.terminate()
+        for process in started:
+            process.join()  # its processor time counts from then on
 
 
 def _await(waiting: Sequence[Future[None]], notes: Sequence[Path], told: Told) -> None:

@@ -19,6 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 
+from nearwise.estimators.array_models import as_arrays
 from nearwise.estimators.gates import (
     behind,
     clearly_lower,
@@ -84,7 +85,7 @@ class Candidate:
             if not self.is_given:  # an early stop costs little, and nobody can act on the warning
                 warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(view(rows.take(train)), labels[train], **extra)
-        self.folds.append(model)
+        self.folds.append(as_arrays(model))
 
     def log_proba(
         self, encoder: TableEncoder, rows: Encoded, fold: int, n_classes: int

@@ -6,30 +6,35 @@ mixture; what a killed write left behind is removed by the next one.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, BinaryIO, Literal, NoReturn
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 MANIFEST = "manifest.json"
-_FORMAT = "nearwise folder"
+_FORMAT: Literal["nearwise folder"] = "nearwise folder"
 # Only such names are ever written, read or removed.
-_OURS = re.compile(r"(tensors|meta|blob\d+|manifest)-[0-9a-f]{16}\.(safetensors|json|bin)")
+_NAME = r"(tensors|meta|blob\d+|manifest)-[0-9a-f]{16}\.(safetensors|json|bin)"
+_OURS = re.compile(_NAME)
+_LARGEST_MANIFEST = 2**24  # bytes; one of a model with hundreds of parts has some tens of thousands
 
-Reason = Literal["missing", "foreign", "torn", "newer"]
+Reason = Literal["missing", "foreign", "torn", "newer", "older", "invalid", "changed"]
 
 
 class StoreError(ValueError):
@@ -37,8 +42,10 @@ class StoreError(ValueError):
 
     Attributes
     ----------
-    reason : {"missing", "foreign", "torn", "newer"}
-        What is wrong with the folder.
+    reason : {"missing", "foreign", "torn", "newer", "older", "invalid", "changed"}
+        What is wrong with the folder. "torn": its bytes are not those that were written.
+        "invalid": they are, and what they say cannot be. "changed": somebody else has written it
+        since.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -60,12 +67,31 @@ class Folder:
         Other parts.
     version : int
         The format version the folder was written with.
+    generation : str
+        Names this state of the folder; every write gives it a new one.
     """
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
     blobs: dict[str, bytes]
     version: int
+    generation: str
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True)
+    file: Annotated[str, Field(pattern=f"^{_NAME}$")]
+    size: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(strict=True)
+    format: Literal["nearwise folder"]
+    kind: str
+    version: Annotated[int, Field(ge=1)]
+    generation: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    files: dict[str, _Entry]
 
 
 def write_folder(
@@ -76,7 +102,9 @@ def write_folder(
     tensors: Mapping[str, Tensor | np.ndarray],
     meta: Mapping[str, Any],
     blobs: Mapping[str, bytes] | None = None,
-) -> None:
+    check: Callable[[Folder], None] | None = None,
+    replaces: str | None = None,
+) -> str:
     """Write a folder, or replace one of the same kind, so that a crash leaves one or the other.
 
     Parameters
@@ -93,11 +121,22 @@ def write_folder(
         Stored as JSON.
     blobs : mapping of str to bytes, optional
         Other parts, stored as they are.
+    check : callable, optional
+        Given the new content as it is read back from disk, before it takes the place of the old.
+        What it raises ends the write; the old content stays.
+    replaces : str, optional
+        Generation that the folder must still have, if it is there. Default: any.
+
+    Returns
+    -------
+    generation : str
+        Names the new content; `read_folder` tells it too.
 
     Raises
     ------
     StoreError
-        If `path` is a file, holds files that are not ours, or was written by a newer version.
+        If `path` is a file, holds files that are not ours, was written by a newer version, or has
+        another generation than `replaces`.
     OSError
         If the disk is full or does not let us write. What was there before is unchanged.
     ValueError
@@ -111,11 +150,12 @@ def write_folder(
             raise StoreError("foreign", f"{folder} is a file. Give the name of a folder.")
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            _refuse_foreign(folder, kind, format_version)
-            _write_generation(folder, kind, format_version, generation, contents)
+            _refuse_foreign(folder, kind, format_version, replaces)
+            _write_generation(folder, kind, format_version, generation, contents, check)
             _remove_stale(folder)
     except OSError as error:
         _explain(folder, error)
+    return generation
 
 
 def read_folder(path: str | os.PathLike[str], *, kind: str, newest_version: int) -> Folder:
@@ -148,9 +188,20 @@ def read_folder(path: str | os.PathLike[str], *, kind: str, newest_version: int)
         except StoreError:
             # A writer may have replaced the manifest we started from: follow it.
             now = _read_manifest(folder, kind, newest_version)
-            if now["generation"] == manifest["generation"]:
+            if now.generation == manifest.generation:
                 raise
             manifest = now
+
+
+def kind_of_folder(path: str | os.PathLike[str]) -> str:
+    """Tell what kind of thing a folder holds.
+
+    Raises
+    ------
+    StoreError
+        If there is nothing at `path`, or it is no folder of ours.
+    """
+    return _parse_manifest(Path(path)).kind
 
 
 def _encode(
@@ -183,9 +234,16 @@ def _as_tensor(name: str, value: Tensor | np.ndarray) -> Tensor:
     return tensor.detach().cpu().contiguous().clone()
 
 
-def _refuse_foreign(folder: Path, kind: str, format_version: int) -> None:
+def _refuse_foreign(folder: Path, kind: str, format_version: int, replaces: str | None) -> None:
     if (folder / MANIFEST).exists():
-        _read_manifest(folder, kind, format_version)
+        there = _read_manifest(folder, kind, format_version)
+        if replaces is not None and there.generation != replaces:
+            raise StoreError(
+                "changed",
+                f"{folder} has been written since it was loaded, and saving now would undo that. "
+                "Load it again and repeat the change, save to another folder, or pass "
+                "overwrite=True to replace it all the same.",
+            )
         return
     foreign = [name for name in os.listdir(folder) if not _OURS.fullmatch(name)]
     if foreign:
@@ -208,7 +266,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _write_generation(
-    folder: Path, kind: str, version: int, generation: str, contents: list[tuple[str, str, bytes]]
+    folder: Path,
+    kind: str,
+    version: int,
+    generation: str,
+    contents: list[tuple[str, str, bytes]],
+    check: Callable[[Folder], None] | None,
 ) -> None:
     suffix = {"meta": "json", "tensors": "safetensors"}
     files, written = {}, []
@@ -218,18 +281,16 @@ def _write_generation(
             written.append(folder / name)
             _write_file(folder / name, content)
             digest = hashlib.sha256(content).hexdigest()
-            files[part] = {"file": name, "size": len(content), "sha256": digest}
-        manifest = {
-            "format": _FORMAT,
-            "kind": kind,
-            "version": version,
-            "generation": generation,
-            "files": files,
-        }
+            files[part] = _Entry(file=name, size=len(content), sha256=digest)
+        manifest = _Manifest(
+            format=_FORMAT, kind=kind, version=version, generation=generation, files=files
+        )
         aside = folder / f"manifest-{generation}.json"
         written.append(aside)
-        _write_file(aside, json.dumps(manifest, indent=1).encode())
+        _write_file(aside, manifest.model_dump_json(indent=1).encode())
         _sync_folder(folder)
+        if check is not None:
+            check(_read_generation(folder, manifest))
         os.replace(aside, folder / MANIFEST)
     except BaseException:
         for file in written:
@@ -262,8 +323,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _remove_stale(folder: Path) -> None:
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    current = {entry["file"] for entry in manifest["files"].values()}
+    current = {entry.file for entry in _parse_manifest(folder).files.values()}
     for name in os.listdir(folder):
         if _OURS.fullmatch(name) and name not in current:
             # What cannot be removed now is removed after the next write.
@@ -280,62 +340,105 @@ def _explain(folder: Path, error: OSError) -> NoReturn:
     ) from error
 
 
-def _read_manifest(folder: Path, kind: str, newest_version: int) -> dict[str, Any]:
+def _read_manifest(folder: Path, kind: str, newest_version: int) -> _Manifest:
+    manifest = _parse_manifest(folder)
+    if manifest.kind != kind:
+        raise StoreError(
+            "foreign",
+            f"{folder} holds {manifest.kind!r} and {kind!r} was expected. Check the path.",
+        )
+    if manifest.version > newest_version:
+        raise StoreError(
+            "newer",
+            f"{folder} has format version {manifest.version} and this nearwise knows up to "
+            f"{newest_version}. Upgrade nearwise: pip install -U nearwise.",
+        )
+    return manifest
+
+
+def _parse_manifest(folder: Path) -> _Manifest:
     if not folder.exists():
         raise StoreError("missing", f"There is nothing at {folder}. Check the path.")
-    if not (folder / MANIFEST).is_file():
+    path = folder / MANIFEST
+    try:
+        with _opened(path) as (file, size):
+            if size > _LARGEST_MANIFEST:
+                raise StoreError("foreign", f"{path} has {size} bytes, too many for a manifest.")
+            text = file.read(size)
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreError(
             "foreign",
             f"{folder} is not a folder saved by nearwise: it has no {MANIFEST}. Check the path.",
-        )
+        ) from None
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        found = (manifest["format"], manifest["kind"], manifest["version"], manifest["generation"])
-        names = [entry["file"] for entry in manifest["files"].values()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
         raise StoreError(
             "foreign",
-            f"{folder / MANIFEST} was not written by nearwise or is damaged ({error!r}). "
-            "Check the path, or restore the folder from a copy.",
-        ) from error
-    if found[0] != _FORMAT or found[1] != kind:
-        raise StoreError(
-            "foreign", f"{folder} holds {found[1]!r} and {kind!r} was expected. Check the path."
-        )
-    if not isinstance(found[2], int) or found[2] > newest_version:
-        raise StoreError(
-            "newer",
-            f"{folder} has format version {found[2]} and this nearwise knows up to "
-            f"{newest_version}. Upgrade nearwise: pip install -U nearwise.",
-        )
-    if not all(isinstance(name, str) and _OURS.fullmatch(name) for name in names):
-        raise StoreError("foreign", f"{folder / MANIFEST} names files that nearwise never writes.")
-    return dict(manifest)
+            f"{path} was not written by nearwise or is damaged ({where or 'JSON'}: "
+            f"{first['msg']}). Check the path, or restore the folder from a copy.",
+        ) from None
 
 
-def _read_generation(folder: Path, manifest: dict[str, Any]) -> Folder:
-    parts = {part: _read_part(folder, entry) for part, entry in manifest["files"].items()}
+def _read_generation(folder: Path, manifest: _Manifest) -> Folder:
+    parts = {part: _read_part(folder, entry) for part, entry in manifest.files.items()}
+    for needed in ("tensors", "meta"):
+        if needed not in parts:
+            raise _torn(folder, f"the part {needed!r} is missing from {MANIFEST}")
     try:
         tensors = load_tensors(parts.pop("tensors"))
         meta = json.loads(parts.pop("meta"))
-    except (KeyError, ValueError, SafetensorError) as error:
-        raise _torn(folder, f"a part is missing or cannot be decoded ({error!r})") from error
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise _torn(folder, f"a part cannot be decoded ({error!r})") from error
+    if not isinstance(meta, dict):
+        raise _torn(folder, "its JSON part is not an object")
     blobs = {part.removeprefix("blob:"): content for part, content in parts.items()}
-    return Folder(tensors, meta, blobs, manifest["version"])
+    return Folder(tensors, meta, blobs, manifest.version, manifest.generation)
 
 
-def _read_part(folder: Path, entry: dict[str, Any]) -> bytes:
+def _read_part(folder: Path, entry: _Entry) -> bytes:
     try:
-        content = (folder / entry["file"]).read_bytes()
+        with _opened(folder / entry.file) as (file, size):
+            if size != entry.size:
+                raise _torn(folder, f"{entry.file} has {size} bytes instead of {entry.size}")
+            content = file.read(size)
     except FileNotFoundError:
-        raise _torn(folder, f"{entry['file']} is missing") from None
-    if len(content) != entry.get("size"):
-        raise _torn(
-            folder, f"{entry['file']} has {len(content)} bytes instead of {entry.get('size')}"
-        )
-    if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
-        raise _torn(folder, f"{entry['file']} does not match its checksum")
+        raise _torn(folder, f"{entry.file} is missing") from None
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise _torn(folder, f"{entry.file} does not match its checksum")
     return content
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file, and nothing else, for reading; give it and its size in bytes.
+
+    A link could lead out of the folder, and a pipe or device would never end.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if path.is_symlink() or error.errno == errno.ENXIO:  # ENXIO: a socket
+            raise _not_regular(path) from None
+        raise
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_regular(path)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            yield file, found.st_size
+    finally:
+        os.close(handle)
+
+
+def _not_regular(path: Path) -> StoreError:
+    return StoreError(
+        "foreign",
+        f"{path} is a link, a folder, a pipe or a device; nearwise writes and reads regular files "
+        "only. Restore the folder from a copy.",
+    )
 
 
 def _torn(folder: Path, what: str) -> StoreError:

@@ -227,23 +227,6 @@ def test_nothing_saved_is_a_pickle(tmp_path):
         assert path.read_bytes()[:2] == b"PK"  # a skops archive
 
 
-@pytest.mark.parametrize("switched_on", [True, False])
-def test_folder_from_before_the_null_was_named_loads(tmp_path, switched_on):
-    X, y = blobs()
-    model = fitted(X, y, null="auto" if switched_on else None)
-    model.save(tmp_path / "model")
-    folder = tmp_path / "model"
-    old = read_folder(folder, kind=KIND, newest_version=VERSION)
-    del old.meta["params"]["null"]
-    old.meta["params"]["null_neighbor"] = old.meta["head"]["null"] = switched_on
-    for name in ("k_temperature", "temperature", "clusters", "bilinear", "key_widths"):
-        del old.meta["head"][name]
-    write_again(folder, old)
-    again = AttnKNNClassifier.load(folder)
-    assert again.null == ("auto" if switched_on else None)
-    assert same(again.predict_proba(X), model.predict_proba(X))
-
-
 def test_a_model_from_a_machine_with_another_device_loads_and_says_so(tmp_path):
     X, y = blobs()
     model = fitted(X, y)

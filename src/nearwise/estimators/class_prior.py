@@ -79,18 +79,13 @@ class ClassCorrection:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any] | None, train: Tensor) -> Self | None:
-        """Rebuild from plain data; None stays None.
-
-        `train` (C,) are the training shares, from which what older folders lack is worked out.
-        """
+    def from_json(cls, data: dict[str, Any] | None) -> Self | None:
+        """Rebuild from plain data; None stays None."""
         if data is None:
             return None
-        shift, scale, bias = (tuple(data[name]) for name in ("shift", "scale", "bias"))
-        wanted = data.get("wanted")
-        if "wanted" not in data and any(shift):
-            wanted = torch.softmax(torch.log(train.double()) + torch.tensor(shift), 0).tolist()
-        return cls(shift, scale, bias, data["source"], None if wanted is None else tuple(wanted))
+        tuples = {name: tuple(data[name]) for name in ("shift", "scale", "bias")}
+        wanted = data["wanted"]
+        return cls(**tuples, source=data["source"], wanted=wanted and tuple(wanted))
 
 
 def check_class_prior(prior: Any, n_classes: int) -> np.ndarray | None:

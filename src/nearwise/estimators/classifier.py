@@ -339,10 +339,27 @@ class AttnKNNClassifier(
         best = self.predict_proba(X, views).argmax(axis=1)
         return self.classes_[best]
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the classifier to a folder; an older one there stays until the new is complete."""
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the classifier to a folder; an older one there stays until the new is complete.
+
+        What was written is opened and predicts a few rows before it takes the old one's place.
+
+        Parameters
+        ----------
+        folder : path
+        overwrite : bool, default=False
+            Also replace a model that has been written by somebody else since this one was loaded
+            from there.
+
+        Raises
+        ------
+        StoreError
+            If the folder holds something else, or has changed since this model was loaded.
+        OSError
+            If it cannot be written. What was there before is unchanged.
+        """
         check_is_fitted(self)
-        save_model(self, folder)
+        save_model(self, folder, overwrite=overwrite)
 
     @classmethod
     def load(
@@ -354,11 +371,15 @@ class AttnKNNClassifier(
         ----------
         folder : path
         trusted : sequence of str, default=()
-            Types of the saved base that you trust, beyond scikit-learn's own.
+            Types in a saved base of your own that you trust: they could crash or take over the
+            process if the folder comes from somebody else. `save` names them.
 
         Raises
         ------
         StoreError
-            If the folder is missing, torn, foreign or newer than this library.
+            If the folder is missing, torn, foreign, of another format version, or holds what
+            `save` never writes; `reason` says which, the message names the part.
+        ValueError
+            If the base holds types that are not trusted.
         """
         return load_model_folder(cls, folder, trusted)

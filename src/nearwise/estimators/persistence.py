@@ -3,76 +3,52 @@
 import os
 import platform
 import warnings
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import skops.io
 import torch
 from pydantic import BaseModel
 from torch import Tensor
 
+from nearwise.estimators.array_models import from_arrays, kind_of
 from nearwise.estimators.base import Base, Candidate
 from nearwise.estimators.class_prior import ClassCorrection
 from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
 from nearwise.estimators.images import ImageEncoder
+from nearwise.estimators.model_schema import check_json, check_params
 from nearwise.estimators.pooling import Acceptance
 from nearwise.estimators.row_storage import pack_rows, unpack_rows
 from nearwise.estimators.shared import HeldOut, SharedState
 from nearwise.estimators.sight import ImageSight, Sight, StageSpace, TableSight
 from nearwise.estimators.space import SpaceSpec
 from nearwise.estimators.state import Calibration, CrossFittedState, LearnedState
+from nearwise.estimators.stored_base import dump_model, load_model, untrusted_types
+from nearwise.estimators.stored_parts import (
+    InvalidPartError,
+    check_classes,
+    check_features,
+    check_tensors,
+    filled,
+    part_of_folder,
+    under,
+)
 from nearwise.estimators.table import TableEncoder
 from nearwise.estimators.transition import Transition
 from nearwise.estimators.views import MemoryViews
 from nearwise.functional.devices import choose_device
-from nearwise.memory import Folder, MemoryBank, read_folder, write_folder
+from nearwise.memory import Folder, MemoryBank, StoreError, read_folder, write_folder
 from nearwise.nn import NeighborHead, build_network, network_config
 
 KIND = "attention k-NN classifier"
-VERSION = 1
-# Types inside scikit-learn models that skops does not trust by itself; each only holds arrays.
-TRUSTED = (
-    "sklearn.tree._tree.Tree",
-    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
-    "sklearn.ensemble._hist_gradient_boosting.binning._BinMapper",
-    "sklearn._loss.link.Interval",
-    "sklearn._loss.link.LogitLink",
-    "sklearn._loss.link.MultinomialLogit",
-    "sklearn._loss.loss.HalfBinomialLoss",
-    "sklearn._loss.loss.HalfMultinomialLoss",
-    "sklearn._loss._loss.CyHalfBinomialLoss",
-    "sklearn._loss._loss.CyHalfMultinomialLoss",
-    "sklearn.neighbors._kd_tree.KDTree",
-    "sklearn.neighbors._ball_tree.BallTree",
-    "sklearn.metrics._dist_metrics.EuclideanDistance",
-    "sklearn.metrics._dist_metrics.EuclideanDistance64",
-)
-
-
-def dump_model(model: Any) -> bytes:
-    """Write a scikit-learn model with skops, compressed."""
-    blob: bytes = skops.io.dumps(model, compression=zipfile.ZIP_DEFLATED, compresslevel=1)
-    return blob
-
-
-def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
-    """Read a model, refusing types that are neither ours nor named by the caller."""
-    unknown = [
-        name
-        for name in skops.io.get_untrusted_types(data=blob)
-        if name not in TRUSTED and name not in trusted
-    ]
-    if unknown:
-        raise ValueError(
-            f"The saved base holds the types {unknown}, which are not trusted. If you know where "
-            "the folder comes from, name them: AttnKNNClassifier.load(folder, trusted=[...])."
-        )
-    return skops.io.loads(blob, trusted=[*TRUSTED, *trusted])
+# Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
+VERSION = 2
+_FEW = 4  # rows that a folder is tried with
+_CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
 
 def versions() -> dict[str, str]:
@@ -139,7 +115,7 @@ def pack_state(
         assert isinstance(state, CrossFittedState)  # there is no third kind
         _pack_spaces(state.features, state.embedding, tensors, meta)
         if state.base is not None:
-            _pack_base(state.base, meta, blobs)
+            _pack_base(state.base, tensors, meta, blobs)
     return tensors, meta, blobs
 
 
@@ -176,49 +152,52 @@ def _pack_stages(sight: ImageSight, tensors: dict[str, Tensor], meta: dict[str, 
         meta["stages"].append(described)
 
 
-def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
-    members = []
-    for member, described in enumerate(folder.meta["stages"]):
-        spaces = {}
-        for name, parts in described.items():
-            found = _under(folder.tensors, f"stage/{member}/{name}/")
-            arrays = {part: tensor.numpy() for part, tensor in found.items()}
-            features = FeatureSpace.from_state(parts["features"], arrays)
-            spaces[name] = StageSpace(TableEncoder.from_json(parts["encoder"]), features)
-        members.append(spaces)
-    return members
-
-
-def _pack_base(base: Base, meta: dict[str, Any], blobs: dict[str, bytes]) -> None:
+def _pack_base(
+    base: Base, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
+) -> None:
+    candidates = []
+    for candidate in base.candidates:
+        kind = kind_of(candidate.folds[0]) or "skops"
+        candidates.append({"name": candidate.name, "view": candidate.view, "kind": kind})
+        for fold, model in enumerate(candidate.folds):
+            name = f"base/{candidate.name}/{fold}"
+            if kind == "skops":
+                blobs[name] = dump_model(model)
+                continue
+            arrays = model.to_arrays().items()
+            tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
     meta["base"] = {
         "gates": base.gates,
         "n_classes": base.n_classes,
         "nll": base.nll,
         "transition": None if base.transition is None else base.transition.tolist(),
-        "candidates": [(c.name, c.view) for c in base.candidates],
+        "candidates": candidates,
     }
-    for candidate in base.candidates:
-        for fold, model in enumerate(candidate.folds):
-            blobs[f"base/{candidate.name}/{fold}"] = dump_model(model)
 
 
 def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossFittedState:
-    """Rebuild a state from what `pack_state` returned."""
+    """Rebuild a state from what `pack_state` returned; `check_json` has seen the JSON part."""
     meta, tensors = folder.meta, folder.tensors
+    with part_of_folder("prior and side columns"):
+        check_tensors(meta, tensors)
     prior = tensors["prior"]
     heads = []
     for member in range(meta["n_members"]):
-        head = NeighborHead(prior=prior, **_tupled(meta["head"]))
-        head.load_state_dict(_under(tensors, f"head/{member}/"))
-        heads.append(head.eval())
-    specs = [SpaceSpec(**spec) for spec in meta["specs"]]
-    bank = MemoryBank.from_state(_under(tensors, "bank/"), meta["bank"])
-    images = "stages" in meta
+        with part_of_folder(f"head/{member}"):
+            make = partial(NeighborHead, prior=prior, **_tupled(meta["head"]))
+            heads.append(filled(make, under(tensors, f"head/{member}/")))
+    with part_of_folder("bank"):
+        bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
+    images = meta.get("stages") is not None
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
     views = MemoryViews(
-        bank, specs, meta["index"], meta["memory_budget"], transitions=tensors.get("transitions")
+        bank,
+        [SpaceSpec(**spec) for spec in meta["specs"]],
+        meta["index"],
+        meta["memory_budget"],
+        transitions=tensors.get("transitions"),
     )
-    views.with_keys = bool(meta["head"].get("bilinear"))
+    views.with_keys = bool(meta["head"]["bilinear"])
     common: dict[str, Any] = {
         "encoder": encoder,
         "views": views,
@@ -226,49 +205,76 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         "heads": heads,
         "acceptance": Acceptance(**meta["acceptance"]),
         "part_temperatures": tuple(meta["part_temperatures"]),
-        "classes": ClassCorrection.from_json(meta.get("class_correction"), prior),
+        "classes": ClassCorrection.from_json(meta["class_correction"]),
         "choice": meta["choice"],
         "history": meta["history"],
-        "tta": tuple(meta.get("tta", ())),
-        "n_views": meta.get("n_views", 1),
-        "transition": Transition.from_json(meta["transition"]) if meta.get("transition") else None,
+        "tta": tuple(meta["tta"]),
+        "n_views": meta["n_views"],
+        "transition": Transition.from_json(meta["transition"]) if meta["transition"] else None,
     }
     embedding = _unpack_embedding(folder)
     if images:
-        assert isinstance(encoder, ImageEncoder) and embedding is not None  # written together
+        assert isinstance(encoder, ImageEncoder) and embedding is not None  # check_json saw to it
         sight: Sight = ImageSight(
             encoder, embedding, _unpack_stages(folder), prior, meta["use_head"]
         )
         return SharedState(**common, **_unpack_shared(folder), sight=sight)
     assert isinstance(encoder, TableEncoder)
-    arrays = {name: tensor.numpy() for name, tensor in _under(tensors, "features/").items()}
-    features = FeatureSpace.from_state(meta["features"], arrays)
-    if "shared" in meta:
+    with part_of_folder("features"):
+        features = _unpack_features(meta["features"], encoder, under(tensors, "features/"))
+    if meta.get("shared") is not None:
         sight = TableSight(encoder, features, embedding, prior, meta["use_head"])
         return SharedState(**common, **_unpack_shared(folder), sight=sight)
     base = _unpack_base(folder, trusted)
     return CrossFittedState(**common, features=features, embedding=embedding, base=base)
 
 
+def _unpack_features(
+    meta: dict[str, Any], encoder: TableEncoder, tensors: dict[str, Tensor]
+) -> FeatureSpace:
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    check_features(meta["kind"], encoder, arrays)
+    return FeatureSpace.from_state(meta, arrays)
+
+
+def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
+    members = []
+    for member, described in enumerate(folder.meta["stages"]):
+        spaces = {}
+        for name, parts in described.items():
+            prefix = f"stage/{member}/{name}/"
+            with part_of_folder(prefix.rstrip("/")):
+                encoder = TableEncoder.from_json(parts["encoder"])
+                found = under(folder.tensors, prefix)
+                features = _unpack_features(parts["features"], encoder, found)
+            spaces[name] = StageSpace(encoder, features)
+        members.append(spaces)
+    return members
+
+
 def _unpack_shared(folder: Folder) -> dict[str, Any]:
-    shared, held = folder.meta["shared"], _under(folder.tensors, "held/")
-    classes = ClassCorrection.from_json(shared.get("classes"), folder.tensors["prior"])
-    return {
-        "merge": shared["merge"],
-        "of_views": Calibration(*shared["of_views"])._replace(classes=classes),
-        "held": HeldOut.from_tensors(held) if held else None,
-    }
+    shared, held = folder.meta["shared"], under(folder.tensors, "held/")
+    classes = ClassCorrection.from_json(shared["classes"])
+    with part_of_folder("held"):
+        return {
+            "merge": shared["merge"],
+            "of_views": Calibration(*shared["of_views"])._replace(classes=classes),
+            "held": HeldOut.from_tensors(held) if held else None,
+        }
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:
-    if "embedding" not in folder.meta:
+    described = folder.meta.get("embedding")
+    if described is None:
         return None
     networks = []
-    for member, config in enumerate(folder.meta["embedding"]["networks"]):
-        network = build_network(config)
-        network.load_state_dict(_under(folder.tensors, f"network/{member}/"))
-        networks.append(network.eval())
-    return Embedding(folder.meta["embedding"]["kind"], networks)
+    for member, config in enumerate(described["networks"]):
+        name = f"network/{member}"
+        with part_of_folder(name):
+            networks.append(
+                filled(partial(build_network, config), under(folder.tensors, f"{name}/"))
+            )
+    return Embedding(described["kind"], networks)
 
 
 def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
@@ -276,34 +282,32 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
     if meta is None:
         return None
     candidates = []
-    for name, view in meta["candidates"]:
-        folds = [
-            load_model(folder.blobs[f"base/{name}/{fold}"], trusted)
-            for fold in range(folder.meta["n_members"])
-        ]
-        candidates.append(Candidate(name, folds[0], view, folds))
-    through = None if meta.get("transition") is None else np.array(meta["transition"])
+    for described in meta["candidates"]:
+        folds = []
+        for fold in range(folder.meta["n_members"]):
+            name = f"base/{described['name']}/{fold}"
+            with part_of_folder(name):
+                if described["kind"] == "skops":
+                    folds.append(load_model(folder.blobs[name], trusted))
+                else:
+                    found = under(folder.tensors, f"{name}/").items()
+                    arrays = {part: tensor.numpy() for part, tensor in found}
+                    folds.append(from_arrays(described["kind"], arrays))
+                check_classes(folds[-1], meta["n_classes"])
+        candidates.append(Candidate(described["name"], folds[0], described["view"], folds))
+    through = None if meta["transition"] is None else np.array(meta["transition"])
     base = Base(candidates, meta["gates"], meta["n_classes"], through)
     base.nll = meta["nll"]
     return base
 
 
 def _tupled(config: dict[str, Any]) -> dict[str, Any]:
-    """Head settings as they were before JSON made lists of tuples; older folders' null too."""
-    sizes, null = config["k_ensemble"], config["null"]
+    """Head settings as they were before JSON made lists of tuples."""
+    sizes = config["k_ensemble"]
     return config | {
         "k_ensemble": None if sizes is None else tuple(sizes),
-        "key_widths": tuple(config.get("key_widths", ())),
-        "null": _renamed_null(null) if isinstance(null, bool) else null,
+        "key_widths": tuple(config["key_widths"]),
     }
-
-
-def _renamed_null(switched_on: bool) -> str | None:
-    return "auto" if switched_on else None
-
-
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def plain_params(params: dict[str, Any]) -> dict[str, Any]:
@@ -323,8 +327,8 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
-def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
-    """Write a fitted classifier to a folder, in one step."""
+def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more."""
     tensors, meta, blobs = pack_state(model._state)
     row_tensors, row_blobs = pack_rows(model._rows)
     params = plain_params(model.get_params(deep=False))
@@ -345,44 +349,117 @@ def save_model(model: Any, folder: str | os.PathLike[str]) -> None:
         "row_names": None if model.row_names_ is None else model.row_names_.tolist(),
         "versions": versions(),
     }
-    write_folder(
-        Path(folder),
+    trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
+    path = Path(folder)
+    # The generation of each folder that this model was loaded from or saved to.
+    known = model.__dict__.setdefault("_folders", {})
+    key = os.path.realpath(path)
+    generation = write_folder(
+        path,
         kind=KIND,
         format_version=VERSION,
         tensors=tensors | row_tensors,
         meta=meta,
         blobs=blobs | row_blobs,
+        check=lambda written: _compare(model, _rebuilt(type(model), written, trusted, path), path),
+        replaces=None if overwrite else known.get(key),
     )
+    known[key] = generation
+    if trusted:
+        warnings.warn(
+            f"{path} holds a base with parts that are only loaded where you trust them. Open it "
+            f"with {type(model).__name__}.load({str(path)!r}, trusted={trusted}).",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
+    """Parts of a folder that hold classifiers of the user's own."""
+    return [blob for name, blob in blobs.items() if name.startswith(("base/", "param.base"))]
+
+
+def _compare(model: Any, stored: Any, path: Path) -> None:
+    """Refuse to let a folder take the old one's place that does not predict as the model does."""
+    rows = model._rows[:_FEW]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gap = np.abs(model.predict_proba(rows) - stored.predict_proba(rows)).max()
+    if not gap <= _CLOSE or not np.array_equal(model.classes_, stored.classes_):
+        raise StoreError(
+            "invalid",
+            f"{path} was not written: what was read back predicts otherwise (by {gap:.2g}). What "
+            "was there before is unchanged. This is a fault of nearwise, or of a base that does "
+            "not predict the same twice; please report it.",
+        )
 
 
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
     """Read a classifier of class `kind` that `save_model` wrote."""
-    content = read_folder(Path(folder), kind=KIND, newest_version=VERSION)
-    meta = content.meta
-    params = dict(meta["params"])
-    if "null_neighbor" in params:  # before nearwise 0.2
-        params["null"] = _renamed_null(params.pop("null_neighbor"))
-    if "param.base" in content.blobs:
-        params["base"] = load_model(content.blobs["param.base"], trusted)
-    model = kind(**params)
-    model.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
-    model.n_features_in_ = meta["n_features_in"]
-    if meta["feature_names_in"]:
-        model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
-    model.target_name_ = meta["target_name"]
-    model._weight_unit = meta["weight_unit"]
-    model._rows = unpack_rows(content)
-    names = meta.get("row_names")  # folders before nearwise 0.2 have none
-    model.row_names_ = None if names is None else np.array(names, dtype=np.str_)
-    state = unpack_state(content, trusted)
-    embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
-    device = _device_here(model)
-    for network in [] if embedding is None else embedding.networks:
-        network.to(device)
-    state.place(device)
-    model._adopt(state)
-    model._resume_stream(meta.get("stream"))
+    path = Path(folder)
+    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
+    model = _rebuilt(kind, content, trusted, path)
+    model._folders = {os.path.realpath(path): content.generation}
     return model
+
+
+def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
+    """Rebuild a classifier from a folder's content, checking every part.
+
+    Raises
+    ------
+    StoreError
+        Naming the part that cannot be what was written.
+    """
+    meta = content.meta
+    try:
+        with part_of_folder("JSON"):
+            check_json(meta)
+            check_params(kind, meta["params"])
+        with part_of_folder("param.base"):
+            params = dict(meta["params"])
+            if "param.base" in content.blobs:
+                params["base"] = load_model(content.blobs["param.base"], trusted)
+        model = kind(**params)
+        with part_of_folder("classes"):
+            model.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
+        model.n_features_in_ = meta["n_features_in"]
+        if meta["feature_names_in"]:
+            model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
+        model.target_name_ = meta["target_name"]
+        model._weight_unit = meta["weight_unit"]
+        names = meta["row_names"]
+        model.row_names_ = None if names is None else np.array(names, dtype=np.str_)
+        state = unpack_state(content, trusted)
+        with part_of_folder("rows"):
+            model._rows = unpack_rows(content, len(state.views.bank), model.n_features_in_)
+        embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
+        device = _device_here(model)
+        for network in [] if embedding is None else embedding.networks:
+            network.to(device)
+        state.place(device)
+        model._adopt(state)
+        model._resume_stream(meta["stream"])
+        with part_of_folder("predictions"):
+            _try(model)
+    except InvalidPartError as error:
+        raise StoreError(
+            "invalid",
+            f"{path} holds what nearwise never writes: {error}. Restore it from a copy, or fit the "
+            "model again.",
+        ) from error
+    return model
+
+
+def _try(model: Any) -> None:
+    """Predict a few remembered rows: what no check by itself sees shows here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        proba = model.predict_proba(model._rows[:_FEW])
+    if proba.shape[1] != len(model.classes_) or not np.isfinite(proba).all():
+        raise ValueError(f"some are not finite, or not of {len(model.classes_)} classes")
+    if np.abs(proba.sum(axis=1) - 1).max() > _CLOSE:
+        raise ValueError("some do not sum to 1")
 
 
 def _device_here(model: Any) -> torch.device:

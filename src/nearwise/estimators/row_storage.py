@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
@@ -40,9 +41,28 @@ def _refuse_odd_categories(dtype: pd.CategoricalDtype) -> None:
         raise TypeError(f"categories of {dtype.categories.dtype} come back from no Parquet file")
 
 
-def unpack_rows(folder: Folder) -> pd.DataFrame | np.ndarray:
-    """Training rows from what `pack_rows` returned."""
+def unpack_rows(folder: Folder, n_rows: int, n_columns: int) -> pd.DataFrame | np.ndarray:
+    """Training rows from what `pack_rows` returned.
+
+    Raises
+    ------
+    ValueError
+        If there are not `n_rows` of them, of `n_columns` values each.
+    """
     if "rows" in folder.tensors:
         array: np.ndarray = folder.tensors["rows"].numpy()
+        shape = (len(array), int(np.prod(array.shape[1:])))
+        _refuse_other_shape(shape, (n_rows, n_columns))
         return array
-    return pd.read_parquet(io.BytesIO(folder.blobs["rows"]))
+    stored = io.BytesIO(folder.blobs["rows"])
+    # What the file says of itself comes before what it holds: a small one may unpack to much.
+    found = pq.ParquetFile(stored).metadata
+    _refuse_other_shape((found.num_rows, found.num_columns), (n_rows, n_columns))
+    return pd.read_parquet(stored)
+
+
+def _refuse_other_shape(shape: tuple[int, int], wanted: tuple[int, int]) -> None:
+    if shape != wanted:
+        raise ValueError(
+            f"there are {shape[0]} x {shape[1]} values; expected {wanted[0]} x {wanted[1]}"
+        )

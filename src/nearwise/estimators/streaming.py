@@ -207,12 +207,9 @@ class LearnsStreams(RemembersRows):
         self._make_room()
         self._stream.refreshed_size = len(bank)
 
-    def _resume_stream(self, kept: dict[str, Any] | None) -> None:
-        """Go on where a saved stream was; a folder older than streams begins one."""
-        bank = self.memory_
-        n = int(bank.ids.max()) + 1
-        begun = {"seed": 0, "refreshed_at": n, "refreshed_size": len(bank), "first": n}
-        self._stream = StreamState(**(begun if kept is None else kept))
+    def _resume_stream(self, kept: dict[str, Any]) -> None:
+        """Go on where a saved stream was."""
+        self._stream = StreamState(**kept)
         self._set_forgetting()
         self.evicted_ = torch.empty(0, dtype=torch.int64)
 

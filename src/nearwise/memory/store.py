@@ -158,7 +158,9 @@ def write_folder(
     return generation
 
 
-def read_folder(path: str | os.PathLike[str], *, kind: str, newest_version: int) -> Folder:
+def read_folder(
+    path: str | os.PathLike[str], *, kind: str, newest_version: int, oldest_version: int = 1
+) -> Folder:
     """Read a folder and check every byte against its manifest.
 
     Parameters
@@ -169,6 +171,8 @@ def read_folder(path: str | os.PathLike[str], *, kind: str, newest_version: int)
         The kind it must have.
     newest_version : int
         The newest format version the caller understands.
+    oldest_version : int, default=1
+        The oldest.
 
     Returns
     -------
@@ -178,10 +182,17 @@ def read_folder(path: str | os.PathLike[str], *, kind: str, newest_version: int)
     Raises
     ------
     StoreError
-        If there is nothing at `path`, or it is foreign, torn or newer; `reason` says which.
+        If there is nothing at `path`, or it is foreign, torn, newer or older; `reason` says which.
     """
     folder = Path(path)
     manifest = _read_manifest(folder, kind, newest_version)
+    if manifest.version < oldest_version:
+        raise StoreError(
+            "older",
+            f"{folder} has format version {manifest.version}, which this nearwise no longer reads "
+            f"(it reads {oldest_version} to {newest_version}). Make it again: nearwise fit for a "
+            "model.",
+        )
     while True:
         try:
             return _read_generation(folder, manifest)

@@ -1,0 +1,96 @@
+"""A classifier of the user's own, inside a model folder: written and read with skops.
+
+Only what skops trusts by itself is read without the user's word. Types with parts in C (trees,
+support vectors, k-d trees) are not among them: a forged file could crash the process.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import skops.io
+
+# Types of plain Python inside scikit-learn's models that skops does not list.
+TRUSTED = (
+    "sklearn.calibration._CalibratedClassifier",
+    "sklearn.calibration._SigmoidCalibration",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+)
+_IN_C = "sklearn.svm."  # skops lists these, but they hand their arrays to C without a check
+_LEAST_ALLOWED, _MOST_PACKED = 2**26, 200  # bytes, and the ratio beyond which a zip is a bomb
+
+
+def dump_model(model: Any) -> bytes:
+    """Write a scikit-learn model with skops, compressed."""
+    blob: bytes = skops.io.dumps(model, compression=zipfile.ZIP_DEFLATED, compresslevel=1)
+    return blob
+
+
+def untrusted_types(blob: bytes) -> list[str]:
+    """Names of the types that `load_model` reads only where the caller trusts them, sorted.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are not of `dump_model`, or would unpack to far more than they are.
+    """
+    _refuse_bomb(blob)
+    in_c = {name for name in _types(blob) if name.startswith(_IN_C)}
+    return sorted({*skops.io.get_untrusted_types(data=blob), *in_c} - {*TRUSTED})
+
+
+def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
+    """Read a model whose types are all trusted, by skops or by the caller.
+
+    Raises
+    ------
+    UntrustedTypesError
+        Naming the other types.
+    """
+    unknown = [name for name in untrusted_types(blob) if name not in trusted]
+    if unknown:
+        raise UntrustedTypesError(unknown)
+    return skops.io.loads(blob, trusted=[*TRUSTED, *trusted])
+
+
+class UntrustedTypesError(ValueError):
+    """A stored classifier holds types that nobody has said to trust.
+
+    Attributes
+    ----------
+    names : list of str
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(
+            f"The saved base holds the types {names}, which are not trusted. If you know where "
+            f"the folder comes from, name them: AttnKNNClassifier.load(folder, trusted={names})."
+        )
+        self.names = names
+
+
+def _refuse_bomb(blob: bytes) -> None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"it was not written with skops ({error})") from None
+    if unpacked > max(_LEAST_ALLOWED, _MOST_PACKED * len(blob)):
+        raise ValueError(f"its {len(blob)} bytes would unpack to {unpacked}")
+
+
+def _types(blob: bytes) -> Iterator[str]:
+    """Names of all types that a skops archive mentions."""
+    with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+        waiting = [json.loads(archive.read("schema.json"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("__module__"), str) and isinstance(node.get("__class__"), str):
+                yield f"{node['__module__']}.{node['__class__']}"
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)

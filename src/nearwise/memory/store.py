@@ -148,11 +148,18 @@ def write_folder(
     try:
         if folder.is_file():
             raise StoreError("foreign", f"{folder} is a file. Give the name of a folder.")
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
-            _refuse_foreign(folder, kind, format_version, replaces)
-            _write_generation(folder, kind, format_version, generation, contents, check)
-            _remove_stale(folder)
+        try:
+            with _locked(folder):
+                _refuse_foreign(folder, kind, format_version, replaces)
+                _write_generation(folder, kind, format_version, generation, contents, check)
+                _remove_stale(folder)
+        except BaseException:
+            if is_new:
+                with contextlib.suppress(OSError):  # somebody else writes into it by now
+                    folder.rmdir()
+            raise
     except OSError as error:
         _explain(folder, error)
     return generation

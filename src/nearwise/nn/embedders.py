@@ -236,7 +236,8 @@ class CategoricalEmbedding(nn.Module):
         sizes = torch.tensor([int(size) for size in cardinalities], dtype=torch.int64)
         self.register_buffer("sizes", sizes, persistent=False)
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
-        self.table = nn.Embedding(int(sizes.sum()), dim) if len(sizes) else None
+        total = sum(map(int, cardinalities))  # not of the tensor: it may be on the meta device
+        self.table = nn.Embedding(total, dim) if total else None
         if self.table is not None:
             with torch.no_grad():
                 self.table.weight.mul_(dim**-0.5)

@@ -1,0 +1,88 @@
+"""Model folders for the tests of the store: made once, copied, and damaged."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.persistence import KIND, VERSION
+from nearwise.memory import read_folder, write_folder
+from nearwise.memory.store import MANIFEST
+from tests.estimators.cases import CHEAP, QUICK, blobs, quietly
+
+
+def small_table(n=48, seed=0):
+    """Numbers, gaps and a category that tells the classes apart in part."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    frame = pd.DataFrame(
+        {
+            "age": y * 1.5 + rng.normal(size=n),
+            "income": np.where(rng.random(n) < 0.2, np.nan, y + rng.normal(size=n)),
+            "town": np.where(y == 1, rng.choice(["Rome", "Oslo"], n), "Lima"),
+        }
+    )
+    return frame, np.array(["no", "yes"])[y]
+
+
+def plain_model():
+    """A classifier without a base."""
+    X, y = blobs()
+    return AttnKNNClassifier(**CHEAP).fit(X, y)
+
+
+def based_model():
+    """A classifier whose base has a logistic regression and a forest."""
+    X, y = small_table()
+    with quietly():
+        return AttnKNNClassifier(preset="fast", n_members=2, **QUICK).fit(X, y)
+
+
+def copied(folder: Path, target: Path) -> Path:
+    shutil.copytree(folder, target)
+    return target
+
+
+def edited(folder: Path, target: Path, *, meta=None, tensors=None, blobs=None) -> Path:
+    """Copy a model folder, change its content, and seal it again with right checksums.
+
+    Each of `meta`, `tensors` and `blobs` is called with the content and changes it in place.
+    """
+    content = read_folder(folder, kind=KIND, newest_version=VERSION)
+    for change, part in ((meta, content.meta), (tensors, content.tensors), (blobs, content.blobs)):
+        if change is not None:
+            change(part)
+    write_folder(
+        target,
+        kind=KIND,
+        format_version=VERSION,
+        tensors=content.tensors,
+        meta=content.meta,
+        blobs=content.blobs,
+    )
+    return target
+
+
+def with_manifest(folder: Path, change) -> Path:
+    """Change the manifest of a folder; `change` takes the parsed one and gives the new text."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    new = change(manifest)
+    (folder / MANIFEST).write_text(new if isinstance(new, str) else json.dumps(new or manifest))
+    return folder
+
+
+def put(content, path, value):
+    """Set ``content[a][b]...`` for the path "a.b"; delete it where `value` is DELETED."""
+    *parents, last = path.split(".")
+    for name in parents:
+        content = content[int(name) if isinstance(content, list) else name]
+    if value is DELETED:
+        del content[last]
+    else:
+        content[int(last) if isinstance(content, list) else last] = value
+
+
+DELETED = object()

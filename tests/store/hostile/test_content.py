@@ -1,0 +1,376 @@
+"""Behind right checksums every entry is checked: a StoreError names the part that cannot be.
+
+A folder from somebody else may hold anything. It is refused, or it predicts finite probabilities
+that sum to 1; it never raises another error and never ends the process.
+"""
+
+import functools
+import hashlib
+import io
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.naive_bayes import GaussianNB
+
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.persistence import KIND, VERSION
+from nearwise.memory import StoreError, read_folder
+from tests.estimators.cases import CHEAP, blobs, logistic, quietly, sums_to_one
+from tests.store.folders import DELETED, copied, edited, put
+
+HUGE = 10**9
+
+# What is changed, its new value, and what the message must say.
+JSON = {
+    "a parameter of the future": ("params.new_option", 1, "params.new_option: .*no such parameter"),
+    "a parameter is missing": ("params.metric", DELETED, "params.metric: missing"),
+    "a parameter of another type": ("params.n_members", [1], "params.n_members"),
+    "a metric that is not known": ("params.metric", "hamming", "params.metric"),
+    "a new entry": ("surprise", 1, "surprise"),
+    "a space with a new entry": ("specs.0.new", 1, "specs.0.new"),
+    "choice is missing": ("choice", DELETED, "choice"),
+    "history is a number": ("history", 5, "history"),
+    "too many members": ("n_members", HUGE, "n_members"),
+    "no members": ("n_members", 0, "n_members"),
+    "too many classes": ("bank.n_classes", HUGE, "bank.n_classes"),
+    "two classes more": ("bank.n_classes", 5, "bank.n_classes"),
+    "a class twice": ("classes", [0, 1, 1], "classes: one occurs twice"),
+    "classes that are no numbers": ("classes", ["a", "b", "c"], "classes"),
+    "one class": ("classes", [0], "classes"),
+    "labels of a gigabyte each": ("classes_dtype", "<U1000000000", "classes_dtype"),
+    "labels of no type": ("classes_dtype", "what", "classes_dtype"),
+    "labels that are records": ("classes_dtype", "|V8", "classes_dtype"),
+    "no working memory": ("memory_budget", 0, "memory_budget"),
+    "working memory beyond counting": ("memory_budget", 10**19, "memory_budget"),
+    "more neighbors than rows": ("specs.0.n_neighbors", HUGE, "n_neighbors"),
+    "no neighbors": ("specs.0.n_neighbors", 0, "n_neighbors"),
+    "distances without a unit": ("specs.0.unit", 0, "unit"),
+    "distances in NaN": ("specs.0.unit", float("nan"), "unit"),
+    "a space that is not there": ("specs.0.name", "elsewhere", "elsewhere"),
+    "a metric of a space": ("specs.0.metric", "hamming", "metric"),
+    "no spaces": ("specs", [], "specs"),
+    "part temperatures of zero": ("part_temperatures", [0, 0], "part_temperatures"),
+    "a part temperature below zero": ("part_temperatures", [-1, 1], "part_temperatures"),
+    "three part temperatures": ("part_temperatures", [1, 1, 1], "part_temperatures"),
+    "a temperature below zero": ("acceptance.temperature", -1.0, "acceptance.temperature"),
+    "a temperature of zero": ("acceptance.temperature", 0, "acceptance.temperature"),
+    "a temperature without end": ("acceptance.temperature", float("inf"), "temperature"),
+    "a share of two": ("acceptance.share", 2.0, "acceptance.share"),
+    "a temperature as text": ("acceptance.temperature", "1", "acceptance.temperature"),
+    "heads without number": ("head.num_heads", HUGE, "head/0"),
+    "hidden units without number": ("head.hidden", HUGE, "head/0"),
+    "heads with a new entry": ("head.n_heads", HUGE, "head.n_heads"),
+    "a head for five spaces": ("head.n_spaces", 5, "head.n_spaces"),
+    "columns that are missing": ("encoder.columns", ["x0"], "encoder"),
+    "a column of no kind": ("encoder.kinds.x0", "dream", "encoder"),
+    "a scale of zero": ("encoder.scale.0", 0.0, "encoder"),
+    "a mean too many": ("encoder.mean", [0.0] * 9, "encoder"),
+    "a mean of NaN": ("encoder.mean.0", float("nan"), "encoder"),
+    "a feature map that is not known": ("features.kind", "cubist", "features.kind"),
+    "another feature map": ("features.kind", "whitened", "features"),
+    "stages of images": ("stages", [], "stages"),
+    "the next row below zero": ("bank.next_id", -1, "bank.next_id"),
+    "spaces of the bank": ("bank.spaces", ["nowhere"], "bank"),
+    "a stream that goes backwards": ("stream.first", -1, "stream.first"),
+    "a stream without a seed": ("stream.seed", None, "stream.seed"),
+    "a unit of weights of zero": ("weight_unit", 0.0, "weight_unit"),
+    "more columns than there are": ("n_features_in", 9, "rows"),
+    "views without number": ("n_views", -1, "n_views"),
+    "a transition that is a number": ("transition", 3, "transition"),
+}
+
+
+def loaded(folder):
+    with quietly():
+        return AttnKNNClassifier.load(folder)
+
+
+def refused(folder, message):
+    with pytest.raises(StoreError, match=message) as caught:
+        loaded(folder)
+    assert caught.value.reason == "invalid"
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_an_entry_that_cannot_be_is_named(name, plain_folder, tmp_path):
+    path, value, message = JSON[name]
+    folder = edited(plain_folder, tmp_path / "m", meta=lambda meta: put(meta, path, value))
+    refused(folder, message)
+
+
+def leaves(value, path=()):
+    """Paths of all entries of a JSON value that hold no others."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for name, inside in items:
+        if isinstance(inside, dict | list) and inside:
+            yield from leaves(inside, (*path, str(name)))
+        else:
+            yield ".".join((*path, str(name)))
+
+
+WRONG = [None, -1, 0, HUGE, 1e308, float("nan"), "x", "", [], {}, True, [[]], DELETED]
+
+
+def try_random_edits(folder, target, n, seed):
+    """Change one random entry at a time; return how many of the folders were refused."""
+    rng = np.random.default_rng(seed)
+    paths = [*leaves(read_folder(folder, kind=KIND, newest_version=VERSION).meta)]
+    n_refused = 0
+    for number in range(n):
+        path, value = paths[rng.integers(len(paths))], WRONG[rng.integers(len(WRONG))]
+        try:
+            change = functools.partial(put, path=path, value=value)
+            copy = edited(folder, target / str(number), meta=change)
+        except TypeError:  # an entry of a list cannot be deleted
+            continue
+        try:
+            model = loaded(copy)
+        except StoreError as error:
+            assert error.reason == "invalid", (path, value)
+            n_refused += 1
+        else:
+            assert sums_to_one(model.predict_proba(model._rows[:5])), (path, value)
+    return n_refused
+
+
+def test_random_edits_are_refused_or_harmless(based_folder, tmp_path):
+    assert try_random_edits(based_folder, tmp_path, 60, seed=0) > 20
+
+
+@pytest.mark.slow
+def test_two_thousand_random_edits_are_refused_or_harmless(based_folder, tmp_path):
+    assert try_random_edits(based_folder, tmp_path, 2000, seed=1) > 700
+
+
+def fill(name, value, at=0):
+    def change(tensors):
+        tensors[name].reshape(-1)[at] = value
+
+    return change
+
+
+def replace(name, make):
+    def change(tensors):
+        tensors[name] = make(tensors[name])
+
+    return change
+
+
+def drop(prefix):
+    def change(tensors):
+        for name in [name for name in tensors if name.startswith(prefix)]:
+            del tensors[name]
+
+    return change
+
+
+TENSORS = {
+    "labels below zero": (fill("bank/labels", -1), "bank: labels"),
+    "labels beyond the classes": (fill("bank/labels", HUGE), "bank: labels"),
+    "labels that are not whole": (replace("bank/labels", torch.Tensor.float), "bank: labels"),
+    "ids below zero": (fill("bank/ids", -7), "bank/ids"),
+    "an id twice": (fill("bank/ids", 1), "bank: ids"),
+    "a weight of NaN": (fill("bank/sample_weight", np.nan), "bank/sample_weight"),
+    "a weight below zero": (fill("bank/sample_weight", -1.0), "bank: sample_weight"),
+    "a prior of NaN": (fill("prior", np.nan), "prior"),
+    "a prior that sums to two": (replace("prior", lambda t: t * 2), "prior"),
+    "a prior of one class": (replace("prior", lambda t: torch.ones(1)), "prior"),
+    "a prior of nine classes": (replace("prior", lambda t: torch.full((9,), 1 / 9)), "prior"),
+    "a prior of two classes": (replace("prior", lambda t: torch.full((2,), 0.5)), "head/0"),
+    "keys of NaN": (fill("bank/keys.features", np.nan), "bank/keys.features"),
+    "keys with fewer columns": (replace("bank/keys.features", lambda t: t[:, :2]), "predictions"),
+    "keys of fewer rows": (replace("bank/keys.features", lambda t: t[:5]), "bank"),
+    "folds that are not there": (fill("bank/keys.side.fold", 99), "side.fold"),
+    "folds between two": (fill("bank/keys.side.fold", 0.5), "side.fold"),
+    "head weights of NaN": (fill("head/0/smoothing", np.nan), "head/0/smoothing"),
+    "half a head": (drop("head/0/attention"), "head/0"),
+    "a head too few": (drop("head/1"), "heads"),
+    "head weights of another type": (replace("head/0/smoothing", torch.Tensor.double), "head/0"),
+    "no tensors at all": (drop(""), "prior"),
+    "no rows": (drop("rows"), "rows"),
+    "fewer rows": (replace("rows", lambda t: t[:5]), "rows"),
+    "no feature map": (replace("bank/keys.features", lambda t: t.long()), "bank"),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_that_cannot_be_is_named(name, plain_folder, tmp_path):
+    change, message = TENSORS[name]
+    refused(edited(plain_folder, tmp_path / "m", tensors=change), message)
+
+
+BASE_TENSORS = {
+    "a child beyond the end": (fill("base/extra-trees/0/left", 5_000_000), "later node"),
+    "a child that is its parent": (fill("base/extra-trees/1/left", 0), "later node"),
+    "a column of no row": (fill("base/extra-trees/0/feature", 2**30), "splits by a column"),
+    "a forest is missing": (drop("base/extra-trees/1"), "base/extra-trees/1"),
+    "coefficients of NaN": (fill("base/logistic/0/coef", np.nan), "NaN or infinity"),
+    "a class that is not there": (fill("base/logistic/0/classes", 7, at=-1), "classes"),
+    "other columns": (replace("base/logistic/0/coef", lambda t: t[:, :2]), "predictions"),
+    "quantiles that descend": (fill("features/quantiles", 1e9), "features"),
+}
+
+
+@pytest.mark.parametrize("name", BASE_TENSORS)
+def test_a_base_that_cannot_be_is_named(name, based_folder, tmp_path):
+    change, message = BASE_TENSORS[name]
+    if name == "quantiles that descend":
+        X, y = blobs()
+        model = AttnKNNClassifier(**CHEAP).fit(np.exp(X), y)
+        model._state.features.kind = "quantile"
+        encoder = model._state.encoder
+        model._state.features.fit(encoder, encoder.transform(np.exp(X)))
+        model._state.features.state.pop("scale", None)
+        model.save(based_folder := tmp_path / "quantile")
+    refused(edited(based_folder, tmp_path / "m", tensors=change), message)
+
+
+def test_rows_of_another_table_are_refused(based_folder, tmp_path):
+    def unpack_to_much(found):
+        stream = io.BytesIO()
+        pd.DataFrame({"age": np.zeros(3_000_000), "income": 0.0, "town": "Rome"}).to_parquet(stream)
+        found["rows"] = stream.getvalue()
+
+    refused(edited(based_folder, tmp_path / "m", blobs=unpack_to_much), "rows: there are 3000000")
+    refused(edited(based_folder, tmp_path / "n", blobs=lambda b: b.update(rows=b"PAR1")), "rows")
+    refused(edited(based_folder, tmp_path / "o", blobs=lambda b: b.pop("rows") and None), "rows")
+
+
+def header(text):
+    def change(path):
+        data = text.encode()
+        path.write_bytes(len(data).to_bytes(8, "little") + data)
+
+    return change
+
+
+SAFETENSORS = {
+    "a header without end": lambda path: path.write_bytes((2**40).to_bytes(8, "little") + b"{}"),
+    "a shape beyond the file": header(
+        '{"prior":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}'
+    ),
+    "a header that is not JSON": header("{"),
+    "an empty file": lambda path: path.write_bytes(b""),
+    "an empty shape that is huge": header(
+        '{"prior":{"dtype":"F32","shape":[1000000000000,0],"data_offsets":[0,0]}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAFETENSORS)
+def test_tensor_files_that_lie_about_their_size_are_refused(name, plain_folder, tmp_path):
+    folder = copied(plain_folder, tmp_path / "m")
+    path = next(folder.glob("tensors-*"))
+    SAFETENSORS[name](path)
+    content, manifest = path.read_bytes(), json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.sha256(content).hexdigest()
+    manifest["files"]["tensors"] |= {"size": len(content), "sha256": digest}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=r"torn|prior"):
+        loaded(folder)
+
+
+@pytest.fixture(scope="module")
+def own_base_folder(tmp_path_factory):
+    """A saved classifier with a base of the user's own, which skops keeps."""
+    folder = tmp_path_factory.mktemp("own") / "m"
+    X, y = blobs()
+    AttnKNNClassifier(**{**CHEAP, "base": GaussianNB()}).fit(X, y).save(folder)
+    return folder
+
+
+def archive(schema):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("schema.json", schema)
+    return stream.getvalue()
+
+
+class Runs:
+    """What a pickle may do: write a file when it is loaded."""
+
+    def __reduce__(self):
+        return open, ("was-run", "w")
+
+
+BLOBS = {
+    "a pickle": (pickle.dumps(Runs()), "was not written with skops"),
+    "nothing": (b"", "was not written with skops"),
+    "an empty archive": (archive("{}"), "base/GaussianNB/0"),
+    "a schema that is not JSON": (archive("["), "base/GaussianNB/0"),
+    "a schema nested deeply": (archive("[" * 100_000), "base/GaussianNB/0"),
+    "a schema of other types": (archive('{"protocol": 2, "content": 5}'), "base/GaussianNB/0"),
+    "an archive that unpacks to 300 MB": (archive(" " * 300_000_000), "would unpack to"),
+}
+
+
+@pytest.mark.parametrize("name", BLOBS)
+def test_a_stored_base_that_skops_never_writes_is_refused(
+    name, own_base_folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    blob, message = BLOBS[name]
+    change = {"base/GaussianNB/0": blob}
+    refused(edited(own_base_folder, tmp_path / "m", blobs=lambda b: b.update(change)), message)
+    assert not (tmp_path / "was-run").exists()
+
+
+TYPES = {
+    "a process": ("subprocess", "Popen"),
+    "a function of the system": ("os", "system"),
+    "support vectors, read by C": ("sklearn.svm._classes", "SVC"),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_types_that_nobody_trusts_are_refused_by_name(name, own_base_folder, tmp_path):
+    module, kind = TYPES[name]
+
+    def forge(found):
+        for part, blob in found.items():
+            if part.startswith("base/"):
+                schema = json.loads(zipfile.ZipFile(io.BytesIO(blob)).read("schema.json"))
+                found[part] = archive(
+                    json.dumps(schema | {"__module__": module, "__class__": kind})
+                )
+
+    folder = edited(own_base_folder, tmp_path / "m", blobs=forge)
+    with pytest.raises(ValueError, match=f"{module}.{kind}.*not trusted.*trusted="):
+        loaded(folder)
+
+
+def test_a_base_of_another_model_is_refused(own_base_folder, tmp_path):
+    X, y = blobs(n_features=7)
+    other = AttnKNNClassifier(**{**CHEAP, "base": GaussianNB()}).fit(X, y)
+    other.save(tmp_path / "other")
+    theirs = read_folder(tmp_path / "other", kind=KIND, newest_version=VERSION).blobs
+    refused(
+        edited(own_base_folder, tmp_path / "m", blobs=lambda b: b.update(theirs)), "predictions"
+    )
+
+
+def test_a_network_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):
+    X, y = blobs()
+    settings = {**CHEAP, "embedder": "table", "train_params": {"epochs": 1}, "base": logistic()}
+    AttnKNNClassifier(**settings).fit(X, y).save(tmp_path / "m")
+    for number, (path, value) in enumerate(
+        {
+            "embedding.networks.0.embedder.dim": HUGE,
+            "embedding.networks.0.embedder.n_numeric": HUGE,
+            "embedding.networks.0.embedder.kind": "novel",
+            "embedding.networks.0.head": True,
+            "embedding.networks": [],
+        }.items()
+    ):
+        folder = edited(
+            tmp_path / "m",
+            tmp_path / str(number),
+            meta=lambda meta, path=path, value=value: put(meta, path, value),
+        )
+        refused(folder, r"network/0|embedding\.networks")

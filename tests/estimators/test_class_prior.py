@@ -84,19 +84,7 @@ def test_a_correction_keeps_what_later_classes_have_and_survives_json():
     ]
     expected = [p / sum(known) * (warm[0] + warm[1]) for p in known] + [warm[2]]
     assert after == pytest.approx(expected)
-    assert ClassCorrection.from_json(correction.to_json(), torch.ones(2) / 2) == correction
-
-
-def test_folders_from_before_wanted_shares_were_kept_know_them():
-    train, wanted = torch.tensor([0.8, 0.2]), torch.tensor([0.25, 0.75])
-    shift = torch.log(wanted / train).tolist()
-    kept = ClassCorrection.of_shift(shift, None).to_json()
-    assert ClassCorrection.from_json(kept, train).wanted is None
-    del kept["wanted"]
-    assert ClassCorrection.from_json(kept, train).wanted == pytest.approx((0.25, 0.75))
-    untouched = ClassCorrection.of_shift((0.0, 0.0), None).to_json()
-    del untouched["wanted"]
-    assert ClassCorrection.from_json(untouched, train).wanted is None
+    assert ClassCorrection.from_json(correction.to_json()) == correction
 
 
 def test_weights_count_in_the_class_shares():

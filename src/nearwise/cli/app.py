@@ -21,6 +21,7 @@ from nearwise.cli.manage_commands import add, inspect
 from nearwise.cli.predict_command import predict
 from nearwise.cli.probe_command import probe
 from nearwise.cli.report_command import report
+from nearwise.cli.verify_command import verify
 from nearwise.cli.vit_bench_command import bench
 from nearwise.cli.vit_commands import vit
 
@@ -35,7 +36,7 @@ app = typer.Typer(
 
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "With a table of your own": (fit, predict, evaluate, add, inspect, clean),
+    "With a table of your own": (fit, predict, evaluate, add, inspect, verify, clean),
     "Methods side by side": (demo, compare, experiment, probe, report, datasets),
 }
 for _panel, _group in _COMMANDS.items():

@@ -10,6 +10,7 @@ from nearwise.memory import IndexName
 from nearwise.nn.cluster_attention import Clusters
 from nearwise.nn.neighbor_head import AdaptiveK, Null, Pooling
 
+_TABLE_SPACES = ("features", "supervised", "trained")
 _LARGEST = 2**53  # whole numbers beyond are no counts
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Size = Annotated[int, Field(ge=1, le=_LARGEST)]
@@ -278,9 +279,12 @@ def _check_lengths(model: StoredModel) -> None:
                 f"specs.{spec.name}.n_neighbors: {spec.n_neighbors} where there were never more "
                 f"than {model.bank.next_id} rows"
             )
-    if len({spec.name for spec in model.specs}) != len(model.specs):
+    names = [spec.name for spec in model.specs]
+    if len({*names}) != len(names):
         raise ValueError("specs: one name occurs twice")
     is_image = isinstance(model.encoder, StoredImages)
+    if not is_image and not {*names} <= {*_TABLE_SPACES}:
+        raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
     if (model.stages is not None) != is_image or (model.features is None) != is_image:
         raise ValueError("stages, features: these do not fit the kind of rows")
     if is_image and (model.shared is None or model.embedding is None):

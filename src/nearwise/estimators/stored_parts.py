@@ -38,7 +38,8 @@ def part_of_folder(name: str) -> Iterator[None]:
     except KeyError as error:
         raise InvalidPartError(f"{name}: {error} is missing") from error
     except Exception as error:
-        raise InvalidPartError(f"{name}: {error}") from error
+        what = str(error).rstrip(".") or type(error).__name__
+        raise InvalidPartError(f"{name}: {what}") from error
 
 
 def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from nearwise.memory.index import (
     NeighborIndex,
     make_index,
 )
-from nearwise.memory.store import Folder, StoreError, read_folder, write_folder
+from nearwise.memory.store import Folder, StoreError, read_folder, verify_folder, write_folder
 from nearwise.memory.tokens import Recalled, TokenMemory
 
 __all__ = [
@@ -37,5 +37,6 @@ __all__ = [
     "make_index",
     "neighbor_usefulness",
     "read_folder",
+    "verify_folder",
     "write_folder",
 ]

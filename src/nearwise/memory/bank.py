@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from nearwise.memory import checks
-from nearwise.memory.store import read_folder, write_folder
+from nearwise.memory.store import StoreError, read_folder, write_folder
 
 DEFAULT_SPACE = "default"
-_KIND = "memory bank"
+KIND = "memory bank"
 _VERSION = 1
 
 Rows = Tensor | np.ndarray
@@ -326,7 +326,7 @@ class MemoryBank:
             If the disk is full or read-only. What was there before is unchanged.
         """
         tensors, meta = self.state()
-        write_folder(path, kind=_KIND, format_version=_VERSION, tensors=tensors, meta=meta)
+        write_folder(path, kind=KIND, format_version=_VERSION, tensors=tensors, meta=meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "MemoryBank":
@@ -335,7 +335,16 @@ class MemoryBank:
         Raises
         ------
         StoreError
-            If the folder is missing, foreign, torn or newer than this library.
+            If the folder is missing, foreign, torn, newer than this library, or holds what `save`
+            never writes.
         """
-        folder = read_folder(path, kind=_KIND, newest_version=_VERSION)
-        return cls.from_state(folder.tensors, folder.meta)
+        folder = read_folder(path, kind=KIND, newest_version=_VERSION)
+        try:
+            return cls.from_state(folder.tensors, folder.meta)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise StoreError(
+                "invalid",
+                f"{path} holds what nearwise never writes: {what.rstrip('.')}. Restore it from a "
+                "copy.",
+            ) from error

@@ -211,15 +211,46 @@ def read_folder(
             manifest = now
 
 
-def kind_of_folder(path: str | os.PathLike[str]) -> str:
-    """Tell what kind of thing a folder holds.
+@dataclass(frozen=True)
+class FolderFacts:
+    """What `verify_folder` found.
+
+    Attributes
+    ----------
+    kind : str
+        What the folder holds.
+    version : int
+        Format version it was written with.
+    sizes : dict of str to int
+        Bytes of every part.
+    """
+
+    kind: str
+    version: int
+    sizes: dict[str, int]
+
+
+def verify_folder(path: str | os.PathLike[str]) -> FolderFacts:
+    """Check the manifest and every byte of a folder of any kind.
+
+    Parameters
+    ----------
+    path : path
+        A folder made by `write_folder`.
+
+    Returns
+    -------
+    facts : FolderFacts
 
     Raises
     ------
     StoreError
-        If there is nothing at `path`, or it is no folder of ours.
+        If there is nothing at `path`, or it is foreign or torn.
     """
-    return _parse_manifest(Path(path)).kind
+    manifest = _parse_manifest(Path(path))
+    _read_generation(Path(path), manifest)
+    sizes = {part: entry.size for part, entry in manifest.files.items()}
+    return FolderFacts(manifest.kind, manifest.version, sizes)
 
 
 def _encode(

@@ -51,7 +51,7 @@ JSON = {
     "no neighbors": ("specs.0.n_neighbors", 0, "n_neighbors"),
     "distances without a unit": ("specs.0.unit", 0, "unit"),
     "distances in NaN": ("specs.0.unit", float("nan"), "unit"),
-    "a space that is not there": ("specs.0.name", "elsewhere", "elsewhere"),
+    "a space that is not there": ("specs.0.name", "elsewhere", "specs.*elsewhere"),
     "a metric of a space": ("specs.0.metric", "hamming", "metric"),
     "no spaces": ("specs", [], "specs"),
     "part temperatures of zero": ("part_temperatures", [0, 0], "part_temperatures"),
@@ -173,7 +173,7 @@ def drop(prefix):
 TENSORS = {
     "labels below zero": (fill("bank/labels", -1), "bank: labels"),
     "labels beyond the classes": (fill("bank/labels", HUGE), "bank: labels"),
-    "labels that are not whole": (replace("bank/labels", torch.Tensor.float), "bank: labels"),
+    "labels that are not whole": (replace("bank/labels", torch.Tensor.float), "bank: soft labels"),
     "ids below zero": (fill("bank/ids", -7), "bank/ids"),
     "an id twice": (fill("bank/ids", 1), "bank: ids"),
     "a weight of NaN": (fill("bank/sample_weight", np.nan), "bank/sample_weight"),
@@ -285,11 +285,17 @@ def own_base_folder(tmp_path_factory):
     return folder
 
 
-def archive(schema):
+def archive(schema, files=None):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("schema.json", schema)
+        for name, content in {"schema.json": schema, **(files or {})}.items():
+            file.writestr(name, content)
     return stream.getvalue()
+
+
+def unzipped(blob):
+    with zipfile.ZipFile(io.BytesIO(blob)) as file:
+        return [(name, file.read(name)) for name in file.namelist()]
 
 
 class Runs:
@@ -335,10 +341,10 @@ def test_types_that_nobody_trusts_are_refused_by_name(name, own_base_folder, tmp
     def forge(found):
         for part, blob in found.items():
             if part.startswith("base/"):
-                schema = json.loads(zipfile.ZipFile(io.BytesIO(blob)).read("schema.json"))
-                found[part] = archive(
-                    json.dumps(schema | {"__module__": module, "__class__": kind})
-                )
+                files = dict(unzipped(blob))
+                schema = json.loads(files.pop("schema.json"))
+                schema |= {"__module__": module, "__class__": kind}
+                found[part] = archive(json.dumps(schema), files)
 
     folder = edited(own_base_folder, tmp_path / "m", blobs=forge)
     with pytest.raises(ValueError, match=f"{module}.{kind}.*not trusted.*trusted="):

@@ -1,0 +1,177 @@
+"""Whatever is fitted opens again: bases, tables, noise, priors, weights, images, views, presets."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from nearwise.estimators import AttnKNNClassifier, base
+from tests.estimators.cases import CHEAP, QUICK, blobs, quietly, same
+from tests.estimators.image_cases import QUICK as TINY
+from tests.estimators.image_cases import patches
+from tests.store.folders import small_table
+
+SMALL = {
+    "extra-trees": {"n_estimators": 5},
+    "random-forest": {"n_estimators": 5},
+    "boosting": {"max_iter": 5, "early_stopping": False},
+}
+
+
+@pytest.fixture
+def small_bases(monkeypatch):
+    """Give every candidate of the base a part, and only a few trees."""
+    original = base.auto_candidates
+
+    def smaller(*args, **options):
+        candidates = original(*args, **options)
+        for candidate in candidates:
+            candidate.model.set_params(**SMALL.get(candidate.name, {}))
+            candidate.stops_on_held_out = False
+        return candidates
+
+    def everyone(*args, **options):
+        pool = pooled(*args, **options)
+        return pool._replace(powers=dict.fromkeys(pool.parts, 1.0))
+
+    pooled = base.pooled
+    monkeypatch.setattr("nearwise.estimators.fitting.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.estimators.denoising.auto_candidates", smaller)
+    monkeypatch.setattr(base, "pooled", everyone)
+
+
+def round_trip(model, X, folder):
+    """Save, open, and compare everything that is predicted."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # no talk of trust where it is not needed
+        model.save(folder)
+        again = AttnKNNClassifier.load(folder)
+    with quietly():
+        assert same(again.predict_proba(X), model.predict_proba(X))
+        assert same(again.predict_set(X), model.predict_set(X))
+    return again
+
+
+def table_of(content):
+    frame, y = small_table(60)
+    if content == "numbers":
+        return frame[["age"]].assign(size=np.arange(60.0) % 7), y
+    if content == "gaps":
+        return frame[["age", "income"]], y
+    if content == "categories":
+        return frame[["age", "town"]], y
+    return frame, y
+
+
+@pytest.mark.parametrize("preset", ["fast", "default"])
+@pytest.mark.parametrize("content", ["numbers", "gaps", "categories", "both"])
+def test_every_candidate_of_the_base_opens_again(content, preset, small_bases, tmp_path):
+    frame, y = table_of(content)
+    with quietly():
+        model = AttnKNNClassifier(preset=preset, n_members=2, embedder="identity", **QUICK)
+        model.fit(frame, y)
+    names = {candidate.name for candidate in model._state.base.candidates}
+    assert {"logistic", "extra-trees"} <= names
+    if preset == "default":
+        assert names == {"logistic", "extra-trees", "kernel-logistic", "random-forest", "boosting"}
+    round_trip(model, frame, tmp_path / "m")
+
+
+WAYS = {
+    "label noise, given": ({"label_noise": 0.2}, {}),
+    "label noise, estimated": ({"label_noise": "auto"}, {}),
+    "class prior": ({"class_prior": "uniform"}, {}),
+    "class shares": ({"class_prior": np.array([0.3, 0.7])}, {}),
+    "per class": ({"calibration": "per-class"}, {}),
+    "sample weights": ({}, {"sample_weight": np.linspace(0.5, 2, 60)}),
+    "capacity": ({"capacity": 50}, {}),
+    "rows held out": ({"validation_fraction": 0.4, "embedder": "identity"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("with_base", [True, False], ids=["base", "no base"])
+def test_every_way_of_fitting_opens_again(name, with_base, small_bases, tmp_path):
+    settings, options = WAYS[name]
+    frame, y = small_table(60)
+    chosen = {"base": "auto" if with_base else None, "preset": "fast", "embedder": "identity"}
+    if name == "rows held out":
+        chosen["base"] = None
+    with quietly():
+        model = AttnKNNClassifier(**(QUICK | {"n_members": 2} | chosen | settings))
+        model.fit(frame, y, **options)
+    round_trip(model, frame, tmp_path / "m")
+
+
+OWN = {
+    "forest": RandomForestClassifier(4, random_state=0),
+    "extra-trees": ExtraTreesClassifier(4, random_state=0),
+    "boosting": HistGradientBoostingClassifier(max_iter=3),
+    "logistic": LogisticRegression(),
+    "naive Bayes": GaussianNB(),
+    "pipeline": make_pipeline(StandardScaler(), LogisticRegression()),
+    "network": MLPClassifier((4,), max_iter=5, random_state=0),
+    "calibrated": CalibratedClassifierCV(GaussianNB(), cv=2),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_base_of_ones_own_opens_again(name, tmp_path):
+    frame, y = small_table(60)
+    with quietly():
+        model = AttnKNNClassifier(**{**CHEAP, "base": OWN[name]}).fit(frame, y)
+    again = round_trip(model, frame, tmp_path / "m")
+    assert type(again.base) is type(OWN[name])
+
+
+@pytest.mark.parametrize("preset", ["fast", "default"])
+def test_several_views_open_again(preset, tmp_path):
+    X, y = blobs(90)
+    with quietly():
+        model = AttnKNNClassifier(**{**CHEAP, "preset": preset, "embedder": "identity"})
+        model.fit(X, y, views=[X + 0.1])
+    again = round_trip(model, X, tmp_path / "m")
+    assert same(again.predict_proba(X, [X]), model.predict_proba(X, [X]))
+
+
+@pytest.mark.parametrize("preset", ["fast", "default"])
+def test_images_open_again(preset, tmp_path):
+    X, y = patches(90)
+    with quietly():
+        model = AttnKNNClassifier(**{**TINY, "preset": preset, "tta": ("flip",)}).fit(X, y)
+    round_trip(model, X[:5], tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array([True, False]), np.array(["a", "b"], dtype=object), np.array([2.0, -1e15])]
+)
+def test_labels_of_every_kind_open_again(labels, tmp_path):
+    frame, y = small_table(60)
+    with quietly():
+        model = AttnKNNClassifier(**CHEAP).fit(frame, labels[(y == "yes").astype(int)])
+    assert same(round_trip(model, frame, tmp_path / "m").predict(frame), model.predict(frame))
+
+
+def test_a_table_with_columns_of_every_type_opens_again(tmp_path):
+    frame, y = small_table(60)
+    frame = frame.assign(
+        flag=np.arange(60) % 2 == 0,
+        many=[f"t{i % 30}" for i in range(60)],
+        whole=pd.array(np.arange(60) % 5, dtype="Int64"),
+        kind=pd.Categorical(np.where(np.arange(60) % 3, "x", "y")),
+    )
+    with quietly():
+        model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    round_trip(model, frame, tmp_path / "m")

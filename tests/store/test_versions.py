@@ -1,0 +1,37 @@
+"""Models that were saved before open now, and the version moves with what is stored."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.persistence import VERSION
+from tests.store.versions import FOLDERS, stored_form
+
+KEPT = sorted(path.name for path in FOLDERS.iterdir())
+
+
+def expected_of(name):
+    return json.loads((FOLDERS / name / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_folder_of_every_version_opens_and_predicts_as_it_did(name):
+    model = AttnKNNClassifier.load(FOLDERS / name / "model")
+    # Other processors round the last digits otherwise.
+    np.testing.assert_allclose(
+        model.predict_proba(None), expected_of(name)["left out"], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_the_version_moves_with_the_stored_form():
+    assert f"v{VERSION}" in KEPT, "Run python -m tests.store.versions and commit the folder."
+    kept = expected_of(f"v{VERSION}")
+    now = stored_form()
+    for part in ("parameters", "json"):
+        assert kept[part] == now[part], (
+            "The parameters or the JSON part of a model folder have changed. Raise "
+            "nearwise.estimators.persistence.VERSION, decide whether older folders can still be "
+            "read, and run python -m tests.store.versions."
+        )

@@ -1,0 +1,61 @@
+"""One small model folder per format version, and what each must predict.
+
+``python -m tests.store.versions`` (from the root of the repository) writes the folder of the
+present version. Run it once when `nearwise.estimators.persistence.VERSION` has been raised.
+"""
+
+import inspect
+import json
+from pathlib import Path
+
+from nearwise.estimators import AttnKNNClassifier, base
+from nearwise.estimators.model_schema import Part, StoredModel
+from nearwise.estimators.persistence import VERSION
+
+FOLDERS = Path(__file__).with_name("versions")
+
+
+def stored_form():
+    """Names and types of everything in the JSON part, and the parameters of the constructor."""
+    found = {}
+    waiting = [StoredModel]
+    while waiting:
+        part = waiting.pop()
+        fields = {name: str(field.annotation) for name, field in part.model_fields.items()}
+        found[part.__name__] = fields
+        waiting.extend(
+            other
+            for other in Part.__subclasses__()
+            if other.__name__ not in found
+            and any(other.__name__ in kind for kind in fields.values())
+        )
+    return {"json": found, "parameters": [*inspect.signature(AttnKNNClassifier).parameters]}
+
+
+def write(folder):
+    """Save a small model with a base, its predictions, and the form it is stored in."""
+    from tests.store.folders import based_model
+
+    original = base.auto_candidates
+
+    def smaller(*args, **options):
+        candidates = original(*args, **options)
+        for candidate in candidates:
+            if candidate.name == "extra-trees":
+                candidate.model.set_params(n_estimators=5)
+        return candidates
+
+    import nearwise.estimators.fitting as fitting
+
+    fitting.auto_candidates = smaller
+    try:
+        model = based_model()
+    finally:
+        fitting.auto_candidates = original
+    model.save(folder / "model")
+    expected = {"left out": model.predict_proba(None).tolist()} | stored_form()
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write(FOLDERS / f"v{VERSION}")

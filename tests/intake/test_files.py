@@ -457,3 +457,24 @@ def test_the_extra_for_excel_is_named(tmp_path, monkeypatch, form):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(ImportError, match=r"nearwise\[excel\]"):
         read_table(tmp_path / f"t.{form}")
+
+
+WHOLE = ["Excel", "Parquet", "npz of dates", "gzip", "bzip2", "xz", "zstd", "zip of one", "JSON"]
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_damaged_bytes_give_a_table_or_a_reason(tmp_path, case):
+    """Nothing but a ValueError: not the errors of the libraries that parse the formats."""
+    name, content, _, _ = READ[case]
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        for place in rng.integers(len(content), size=rng.integers(1, 6)):
+            damaged[place] = rng.integers(256)
+        try:
+            read(tmp_path, name, bytes(damaged), header=True)
+        except ValueError as error:
+            refused += 1
+            assert name in str(error)
+    assert refused

@@ -3,7 +3,6 @@
 import io
 import json
 import zipfile
-import zlib
 from collections.abc import Collection
 from decimal import Decimal
 from typing import Any
@@ -19,11 +18,6 @@ from nearwise.data.unpack import Note, check_expansion, is_workbook, zip_names
 _MISSING = (
     "", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN", "nan",
     "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
-)  # fmt: skip
-# what openpyxl and zipfile raise for parts that are missing, locked or not as they should be
-_BROKEN_BOOK = (
-    ValueError, OSError, KeyError, TypeError, IndexError, AttributeError, RuntimeError, SyntaxError,
-    NotImplementedError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 # columns of few values take next to nothing in Parquet
 _PARQUET_RATIO = 1000
@@ -54,7 +48,9 @@ def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
         n_bytes = n_rows * sum(_n_bytes(field.type) for field in schema)
         check_expansion(n_bytes, len(content), where, ratio=_PARQUET_RATIO)
         table = pd.read_parquet(io.BytesIO(content))
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # damaged metadata fails anywhere in pyarrow or pandas
         raise ValueError(
             f"{where} cannot be read as Parquet: {error}. Write it anew, or rename it to .csv if "
             "it is text."
@@ -186,7 +182,9 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
             if any(value is not None for value in values):
                 rows.append(values)
         return rows
-    except _BROKEN_BOOK as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged part fails anywhere in openpyxl, with any error
         raise ValueError(
             f"{where} cannot be read as Excel: {error}. Save it anew as .xlsx, or as CSV."
         ) from error

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pandas as pd
 
 from nearwise.data.unpack import Note
+from nearwise.names import listed
 
 _NUMBER = re.compile(r"[+-]?(?:\d[\d.,]*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _BLANK = {"", "?", "NA", "N/A", "nan", "NaN", "None", "null", "NULL"}
-_SHOWN = 5
 _FEW = 3  # numbers from which an ascending row of them may be names, such as years
 _DIGITS = 4  # digits that make a spelling tell, as in 2020-01-31
 
@@ -59,7 +59,7 @@ def check_names(
     twice = [name for name, n in Counter(cells).items() if n > 1 and name.strip()]
     if twice:
         raise ValueError(
-            f"{where}: the column names {_listed(twice)} occur more than once in the first line. "
+            f"{where}: the column names {listed(twice)} occur more than once in the first line. "
             "Give every column a name of its own."
         )
     nameless = [i for i, name in enumerate(cells) if not name.strip()]
@@ -70,7 +70,7 @@ def check_names(
     if empty:
         note(f"{where}: {len(empty)} columns without a name and without a value; left out.")
     if told:
-        note(f"{where}: {len(told)} columns have no name; they are called {_listed(told)}.")
+        note(f"{where}: {len(told)} columns have no name; they are called {listed(told)}.")
     return table.drop(columns=empty)
 
 
@@ -91,7 +91,7 @@ def _check_first_line(cells: Sequence[str], body: pd.DataFrame, where: str, note
     like_data = [*over_numbers, *alike]
     if not like_data or 2 * len(like_data) < len(places):
         return
-    shown = _listed([cells[i] for i in over_numbers])
+    shown = listed([cells[i] for i in over_numbers])
     if not alike and _may_be_names([cells[i] for i in numbers], columns, numbers):
         if 2 * len(over_numbers) > len(places):
             note(
@@ -101,12 +101,12 @@ def _check_first_line(cells: Sequence[str], body: pd.DataFrame, where: str, note
         return
     reasons = [f"numbers such as {shown}"] if over_numbers else []
     if alike:
-        reasons.append(f"text as further down, {_listed([cells[i] for i in alike])}")
+        reasons.append(f"text as further down, {listed([cells[i] for i in alike])}")
     raise ValueError(
         f"{where}: the first line seems to be data, not column names: it holds "
-        f"{'; '.join(reasons)}. If it is a row, pass header=False (on the command line "
-        f"--no-header); the columns are then called 0, 1, ... {len(cells) - 1}, also as --target. "
-        "If it holds names, pass header=True (--header)."
+        f"{'; '.join(reasons)}. If it is a row, write a line of names above it, or pass "
+        "header=False (on the command line --no-header): the columns are then called 0, 1, ... "
+        f"{len(cells) - 1}, also as --target. If it holds names, pass header=True (--header)."
     )
 
 
@@ -157,8 +157,3 @@ def _is_outside(value: float, column: "pd.Series") -> bool:
     low, high = float(column.min()), float(column.max())
     width = high - low
     return not low - width <= value <= high + width
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

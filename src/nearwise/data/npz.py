@@ -1,11 +1,9 @@
 """Embeddings in an npz file: which arrays are features, which labels, which the test part."""
 
 import io
-import lzma
 import math
 import os
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise.data.unpack import ZIP_MAGIC, check_expansion
+from nearwise.data.unpack import ZIP_ERRORS, ZIP_MAGIC, check_expansion
 
 FEATURE_NAMES = ("X", "x", "features", "embeddings", "data")
 LABEL_NAMES = ("y", "Y", "labels", "label", "targets", "target")
@@ -69,8 +67,7 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
         _check_sizes(content, where)
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays: Arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
-            NotImplementedError, RuntimeError) as error:  # the last two: zipfile  # fmt: skip
+    except (SyntaxError, *ZIP_ERRORS) as error:
         raise ValueError(
             f"{where} cannot be read as npz: {error}. Write it with numpy.savez, "
             "numbers or fixed-width text only."

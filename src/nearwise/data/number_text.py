@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from nearwise.data.unpack import Note
+from nearwise.names import listed
 
 Columns = dict[int, "pd.Series"]
 
@@ -20,7 +21,6 @@ _COMMA = re.compile(
 _POINT = re.compile(
     rf"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d+)?|[1-9]\d{{0,2}}(?:,\d{{3}})+(?:\.\d+)?){_EXPONENT}", re.ASCII
 )
-_SHOWN = 5
 
 
 def read_numbers(
@@ -77,7 +77,7 @@ def read_numbers(
     for told, what in (("comma", "with a decimal comma"), ("point", "with commas at thousands")):
         found = [names[i] for i, style in styles.items() if style == told]
         if found:
-            note(f"{where}: read as numbers {what}: {_listed(found)}.")
+            note(f"{where}: read as numbers {what}: {listed(found)}.")
     columns |= {i: _numbers(columns[i], style) for i, style in styles.items()}
     if not columns:
         return table
@@ -101,8 +101,8 @@ def _without_question_marks(
     touched = [i for i, where_marked in marks.items() if where_marked.any()]
     if touched:
         n_cells = sum(int(marks[i].sum()) for i in touched)
-        listed = _listed([names[i] for i in touched])
-        note(f"{where}: {n_cells} cells hold only '?' and count as gaps: {listed}.")
+        shown = listed([names[i] for i in touched])
+        note(f"{where}: {n_cells} cells hold only '?' and count as gaps: {shown}.")
     return columns | {i: columns[i].mask(marks[i]) for i in touched}
 
 
@@ -143,8 +143,3 @@ def _numbers(column: "pd.Series", style: str) -> "pd.Series":
         return column.map({value: int(text) for value, text in spelt.items()}).astype(np.int64)
     # float(), so that every number is the nearest double as in the columns that pandas reads
     return column.map({value: float(text) for value, text in spelt.items()}).astype(np.float64)
-
-
-def _listed(names: Sequence[object]) -> str:
-    shown = ", ".join(repr(str(name)) for name in names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

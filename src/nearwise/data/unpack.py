@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -19,6 +20,11 @@ MAX_RATIO = 200
 FREE_BYTES = 50_000_000  # that much is never refused
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
 ZIP_MAGIC = b"PK\x03\x04"
+# what is raised for bytes that are damaged, cut, encrypted or packed in a rare way
+ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, struct.error,
+    ValueError, IndexError,
+)  # fmt: skip
 _CHUNK = 1 << 20
 _LAYERS = 3  # archives within archives that are opened
 _OPENERS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
@@ -60,12 +66,16 @@ def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX
     ValueError
         If `n_bytes` exceeds both `FREE_BYTES` and `ratio` times `n_stored`.
     """
-    if n_bytes > max(FREE_BYTES, ratio * n_stored):
+    if _is_out_of_proportion(n_bytes, n_stored, ratio):
         raise ValueError(
             f"{where} unpacks to {n_bytes / 1e6:,.0f} MB or more from {n_stored / 1e6:,.3f} MB, "
             f"over {ratio} times its size: damaged, or made to exhaust the memory. If it "
             "is a table, unpack it, or store it with smaller types."
         )
+
+
+def _is_out_of_proportion(n_bytes: int, n_stored: int, ratio: int = MAX_RATIO) -> bool:
+    return n_bytes > max(FREE_BYTES, ratio * n_stored)
 
 
 def unpack(content: bytes, where: str) -> bytes:
@@ -104,8 +114,8 @@ def zip_names(content: bytes) -> list[str]:
     """Return the names of the files in a zip archive; none if it cannot be read."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return [info.filename for info in archive.infolist() if not info.is_dir()]
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+            return [name for name in archive.namelist() if name and not name.endswith("/")]
+    except ZIP_ERRORS:
         return []
 
 
@@ -115,20 +125,19 @@ def is_workbook(names: Sequence[str]) -> bool:
 
 
 def _read_bounded(opener: Callable[[BinaryIO], BinaryIO], content: bytes, where: str) -> bytes:
-    raw, parts = io.BytesIO(content), bytearray()
+    raw, parts, taken = io.BytesIO(content), bytearray(), 0
     try:
         with opener(raw) as stream:
-            while chunk := stream.read(_CHUNK):
+            # against what was taken from the file so far: stop early, not at its end
+            while not _is_out_of_proportion(len(parts), taken) and (chunk := stream.read(_CHUNK)):
                 parts += chunk
-                # against what was taken from the file so far: stop early, not at its end
-                check_expansion(len(parts), raw.tell(), where)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
+                taken = raw.tell()
+    except ZIP_ERRORS as error:
         raise ValueError(
             f"{where} is compressed and cannot be unpacked: {error}. It is damaged or cut short; "
             "fetch or write it again."
         ) from error
-    except (RuntimeError, NotImplementedError) as error:  # what zipfile raises for passwords
-        raise ValueError(f"{where} cannot be unpacked: {error}. Unpack it yourself.") from error
+    check_expansion(len(parts), taken, where)
     return bytes(parts)
 
 

@@ -3,16 +3,18 @@
 import io
 import json
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nearwise.data.header import check_names
-from nearwise.data.unpack import Note, check_expansion, is_workbook, zip_names
+from nearwise.data.unpack import ExpansionError, Note, check_expansion, is_workbook, zip_names
 
 # what pandas takes for a gap in CSV, for the text cells of a workbook
 _MISSING = (
@@ -36,31 +38,54 @@ def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
         If it cannot be read, declares far more rows than it holds bytes (see `check_expansion`), or
         has columns of lists, structures or bytes.
     """
-    try:
+    with _explained(where, "Parquet", "Write it anew, or rename it to .csv if it is text."):
         file = pq.ParquetFile(io.BytesIO(content))
         schema, n_rows = file.schema_arrow, file.metadata.num_rows
-        odd = [f"{f.name!r} ({f.type})" for f in schema if _is_nested(f.type)]
-        if odd:
-            raise ValueError(
-                f"columns {', '.join(odd[:5])} hold lists, structures or bytes. Store one number "
-                "or text per cell"
-            )
         n_bytes = n_rows * sum(_n_bytes(field.type) for field in schema)
         check_expansion(n_bytes, len(content), where, ratio=_PARQUET_RATIO)
-        table = pd.read_parquet(io.BytesIO(content))
-    except MemoryError:
-        raise
-    except Exception as error:  # damaged metadata fails anywhere in pyarrow or pandas
+        n_bytes = _text_bytes(content, [f.name for f in schema if _is_text(f.type)])
+        check_expansion(n_bytes, len(content), where, ratio=_PARQUET_RATIO)
+    odd = [f"{f.name!r} ({f.type})" for f in schema if _is_nested(f.type)]
+    if odd:
         raise ValueError(
-            f"{where} cannot be read as Parquet: {error}. Write it anew, or rename it to .csv if "
-            "it is text."
-        ) from error
+            f"{where}: columns {', '.join(odd[:5])} hold lists, structures or bytes. Store one "
+            "number or text per cell."
+        )
+    with _explained(where, "Parquet", "Write it anew."):
+        table = pd.read_parquet(io.BytesIO(content))
     named = [name is not None for name in table.index.names]
     return _with_plain_cells(table.reset_index(drop=not all(named)), where)
 
 
+@contextmanager
+def _explained(where: str, form: str, advice: str) -> Iterator[None]:
+    """Turn whatever a parser raises for damaged bytes into a ValueError with advice."""
+    try:
+        yield
+    except (MemoryError, ExpansionError):
+        raise
+    except Exception as error:  # a damaged part fails anywhere in pyarrow, pandas or openpyxl
+        raise ValueError(f"{where} cannot be read as {form}: {error}. {advice}") from error
+
+
 def _is_nested(kind: pa.DataType) -> bool:
     return pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _text_bytes(content: bytes, names: list[str]) -> int:
+    """Count what columns of text take, without making text of what is stored once."""
+    n_bytes = 0
+    if names:
+        file = pq.ParquetFile(io.BytesIO(content), read_dictionary=names)
+        for batch in file.iter_batches(columns=names):
+            for column in batch.columns:
+                lengths = pc.cast(pc.binary_length(column.dictionary), pa.int64())
+                n_bytes += pc.sum(lengths.take(column.indices)).as_py() or 0
+    return n_bytes
 
 
 def _n_bytes(kind: pa.DataType) -> int:
@@ -161,7 +186,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
             'reading Excel files needs the extra "excel": pip install nearwise[excel], or save the '
             "sheet as CSV."
         ) from error
-    try:
+    with _explained(where, "Excel", "Save it anew as .xlsx, or as CSV."):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             declared = sum(info.file_size for info in archive.infolist())
         check_expansion(declared, len(content), where)
@@ -181,13 +206,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
             values = [None if value in _MISSING else value for value in row]
             if any(value is not None for value in values):
                 rows.append(values)
-        return rows
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged part fails anywhere in openpyxl, with any error
-        raise ValueError(
-            f"{where} cannot be read as Excel: {error}. Save it anew as .xlsx, or as CSV."
-        ) from error
+    return rows
 
 
 def _with_plain_cells(table: pd.DataFrame, where: str) -> pd.DataFrame:

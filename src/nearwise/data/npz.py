@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise.data.unpack import ZIP_ERRORS, ZIP_MAGIC, check_expansion
+from nearwise.data.unpack import ZIP_ERRORS, ZIP_MAGIC, ExpansionError, check_expansion
 
 FEATURE_NAMES = ("X", "x", "features", "embeddings", "data")
 LABEL_NAMES = ("y", "Y", "labels", "label", "targets", "target")
@@ -67,6 +67,8 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
         _check_sizes(content, where)
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays: Arrays = {name: archive[name] for name in archive.files}
+    except ExpansionError:
+        raise
     except (SyntaxError, *ZIP_ERRORS) as error:
         raise ValueError(
             f"{where} cannot be read as npz: {error}. Write it with numpy.savez, "

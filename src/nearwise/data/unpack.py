@@ -47,6 +47,10 @@ _NO_TABLES = (
 )
 
 
+class ExpansionError(ValueError):
+    """A file declares or unpacks to far more than it can honestly hold."""
+
+
 def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:
     """Refuse content that is out of all proportion to the file that holds it.
 
@@ -64,10 +68,10 @@ def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX
     Raises
     ------
     ValueError
-        If `n_bytes` exceeds both `FREE_BYTES` and `ratio` times `n_stored`.
+        (`ExpansionError`) If `n_bytes` exceeds both `FREE_BYTES` and `ratio` times `n_stored`.
     """
     if _is_out_of_proportion(n_bytes, n_stored, ratio):
-        raise ValueError(
+        raise ExpansionError(
             f"{where} unpacks to {n_bytes / 1e6:,.0f} MB or more from {n_stored / 1e6:,.3f} MB, "
             f"over {ratio} times its size: damaged, or made to exhaust the memory. If it "
             "is a table, unpack it, or store it with smaller types."

@@ -15,7 +15,7 @@ import pytest
 
 from tests.intake.files import archive, npz_member, workbook
 
-ZEROS = bytes(120_000_000)
+ZEROS = bytes(60_000_000)
 SOURCES = Path(__file__).parents[2] / "src"
 
 # reads the files it is given; tells each error and by how many bytes memory grew
@@ -88,9 +88,9 @@ BOMBS = {
     "gzip.csv.gz": lambda: gzipped(ZEROS),
     "zip.zip": lambda: archive({"t.csv": ZEROS}),
     "zeros.npz": lambda: npz_of(len(ZEROS) // 8, ZEROS),
-    "claims_4_GB.npz": lambda: npz_of(500_000_000, ZEROS[:100_000_000]),
+    "claims_4_GB.npz": lambda: npz_of(500_000_000, ZEROS[:40_000_000]),
     "claims_8_PB.npz": lambda: npz_of(10**15, b""),
-    "rows.parquet": lambda: parquet_of_one_value(100, 7),
+    "rows.parquet": lambda: parquet_of_one_value(60, 7),
     "text.parquet": parquet_of_one_text,
     "cells.xlsx": lambda: far_cells(5_000),
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Text that is numbers as people write them: 1,5 or 1.000,5 or "1,000", and ? for a gap."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import numpy as np
@@ -67,7 +67,11 @@ def read_numbers(
     pointed: Columns = {}
     if set(styles.values()) - {"plain"}:
         written = _with_points(table, as_text)
-        pointed = {i: column for i, column in written.items() if _all_match(_COMMA, column)}
+        pointed = {
+            i: column
+            for i, column in written.items()
+            if _all_match(_COMMA, column.dropna().unique())
+        }
         sure |= {"point"} if len(written) > len(pointed) else set()
     if sure == {"comma"}:
         columns |= pointed
@@ -116,23 +120,23 @@ def _with_points(table: pd.DataFrame, as_text: Callable[[list[int]], pd.DataFram
 
 def _style(column: "pd.Series") -> str | None:
     """Tell how all values of a column spell numbers (plain, comma, point or either), if they do."""
-    values = column.dropna().unique()
-    if not len(values):
+    values = column.dropna().unique().tolist()
+    if not values:
         return None
     if all(type(value) is int for value in values):  # beyond 64 bits
         return "plain"
     if not all(isinstance(value, str) for value in values):
         return None
-    if _all_match(_PLAIN, column):
+    if _all_match(_PLAIN, values):
         return "plain"
-    comma, point = _all_match(_COMMA, column), _all_match(_POINT, column)
+    comma, point = _all_match(_COMMA, values), _all_match(_POINT, values)
     if comma and point:
         return "either"
     return "comma" if comma else "point" if point else None
 
 
-def _all_match(pattern: re.Pattern[str], column: "pd.Series") -> bool:
-    return all(pattern.fullmatch(value.strip()) for value in column.dropna().unique())
+def _all_match(pattern: re.Pattern[str], values: Iterable[str]) -> bool:
+    return all(pattern.fullmatch(value.strip()) for value in values)
 
 
 def _numbers(column: "pd.Series", style: str) -> "pd.Series":

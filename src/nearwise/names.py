@@ -1,9 +1,10 @@
-"""The known name that a mis-spelt or shortened one most likely stands for."""
+"""Names in messages: the one that a mis-spelt one most likely stands for, and lists of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
 _LIKE = 0.55  # share of common letters from which a name may be a mis-spelt one
+_LONGEST = 60  # characters of a name in a list
 _FEWEST = 2  # letters that say enough to be the beginning, or a part, of a name
 
 
@@ -57,6 +58,18 @@ def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:
     """
     near = nearest_names(name, known, n=n)
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def listed(names: Sequence[object], *, n: int = 5) -> str:
+    """List the first names in quotes, and say how many more there are; long ones are cut.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c"], n=2)
+    "'a', 'b' and 1 more"
+    """
+    shown = ", ".join(repr(str(name)[:_LONGEST]) for name in names[:n])
+    return shown if len(names) <= n else f"{shown} and {len(names) - n} more"
 
 
 def _folded(name: object) -> str:

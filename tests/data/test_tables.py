@@ -128,7 +128,7 @@ def test_awkward_npz_column_names_are_kept(tmp_path):
         ("t.csv", b"a,b\n", "2 columns and 0 rows"),
         ("t.csv", b"a,b\n1,2\n1,2,3\n", "cannot be read as CSV"),
         ("t.csv", b"a,b\n1,2,3\n4,5,6\n", "cannot be read as CSV"),
-        ("t.csv", b"a,b\n\xff\xfe,2\n", "not UTF-8 text .invalid start byte"),
+        ("t.csv", b"a,b\n\x81\xfe,2\n", "neither UTF-8 text .invalid start byte"),
         ("t.csv", b'a,b\n"1,2\n', "cannot be read as CSV"),
         ("t.parquet", b"a,b\n1,2\n", "cannot be read as Parquet"),
         ("t.parquet", b"PAR1 torn", "cannot be read as Parquet"),

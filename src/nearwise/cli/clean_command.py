@@ -13,7 +13,7 @@ from nearwise.cli.image_rows import (
     SkipDamagedOption,
     names_images,
 )
-from nearwise.cli.options import DataArgument, QuietOption, TargetOption
+from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_noise
 from nearwise.cli.rows import Rows, read_to_learn
 
@@ -61,6 +61,7 @@ def clean(
     color: ColorOption = None,
     skip_damaged: SkipDamagedOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the fit.")] = 0,
+    header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Find rows whose label looks wrong, and show the neighbors that say so.
@@ -87,7 +88,7 @@ def clean(
             "speak against one. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
     wishes = ImageWishes(image_size, color, skip_damaged)
-    rows = read_to_learn(data, target, wishes, drop=drop or [], quiet=quiet)
+    rows = read_to_learn(data, target, wishes, drop=drop or [], header=header, quiet=quiet)
 
     from nearwise.estimators import AttnKNNClassifier
 

@@ -10,7 +10,7 @@ from nearwise.cli.console import progress, say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import open_model
-from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.rows import read_for_model
 from nearwise.cli.trust_columns import ConfidenceOption, Wishes, measure_trust, trust_in_words
 
@@ -63,6 +63,7 @@ def evaluate(
     confidence: ConfidenceOption = None,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
+    header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
@@ -84,7 +85,9 @@ def evaluate(
     """
     learned = open_model(model)
     images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
-    rows = read_for_model(learned, model, data, target, images, part="test", quiet=quiet)
+    rows = read_for_model(
+        learned, model, data, target, images, part="test", header=header, quiet=quiet
+    )
     features = rows.X
     y = class_positions(rows.y, learned.classes_, data)
 

@@ -13,7 +13,7 @@ from nearwise.cli.console import say
 from nearwise.cli.errors import INTERRUPTED, reported
 from nearwise.cli.image_rows import ColorOption, ImageSizeOption, ImageWishes, SkipDamagedOption
 from nearwise.cli.models import check_place
-from nearwise.cli.options import DataArgument, QuietOption, TargetOption
+from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_count, parse_noise
 from nearwise.cli.rows import Rows, read_to_learn
 from nearwise.interrupts import watch_interrupt
@@ -89,6 +89,7 @@ def fit(
         bool, typer.Option("--overwrite", help="Replace the model at --out.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Learn a classifier from a table, or from a folder of images, and save it as a folder.
@@ -109,7 +110,9 @@ def fit(
     """
     check_place(out, overwrite=overwrite)
     wishes = ImageWishes(image_size, color, skip_damaged)
-    rows = read_to_learn(data, target, wishes, drop=drop or [], weight=weight, quiet=quiet)
+    rows = read_to_learn(
+        data, target, wishes, drop=drop or [], weight=weight, header=header, quiet=quiet
+    )
     chosen: dict[str, Any] = {
         "preset": preset,
         "base": base,

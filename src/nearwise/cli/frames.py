@@ -1,6 +1,6 @@
 """Tables of the command line: read them, find the target, match a model's columns, write them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nearwise.cli.console import say
@@ -12,13 +12,26 @@ if TYPE_CHECKING:
 _SHOWN = 12
 
 
-def read_frame(path: str) -> "pd.DataFrame":
-    """Read CSV, TSV, Parquet or npz; "-" is CSV on standard input.
+def read_frame(
+    path: str,
+    header: bool | None = None,
+    *,
+    known: Collection[str] = (),
+    quiet: bool = False,
+) -> "pd.DataFrame":
+    """Read a table, and say what was not read as it stands.
 
     Parameters
     ----------
     path : str
-        File name or "-".
+        File name, or "-" for standard input.
+    header : bool, optional
+        Whether the first line holds column names; by default it does, and is refused if it seems
+        not to.
+    known : collection of str
+        Columns of a model; a first line with all of them holds names.
+    quiet : bool, default=False
+        No notes.
 
     Returns
     -------
@@ -34,7 +47,12 @@ def read_frame(path: str) -> "pd.DataFrame":
     """
     from nearwise.data.tables import read_table
 
-    return read_table(path)
+    return read_table(
+        path,
+        header=header,
+        known=known,
+        note=lambda text: None if quiet else say(f"note: {text}"),
+    )
 
 
 def split_target(
@@ -141,6 +159,63 @@ def match_columns(
     if extra and not quiet:
         say(f"note: {named(where)}: the model does not know {_listed(extra)}; ignored.")
     return frame[list(names)]
+
+
+def match_places(
+    frame: "pd.DataFrame",
+    names: Sequence[str],
+    target: str,
+    classes: Iterable[object],
+    where: str,
+    *,
+    quiet: bool = False,
+) -> "pd.DataFrame":
+    """Name the columns of a table without a header as a model does.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns "0", "1", ... Numbers count as in the table that the model was fitted on, its
+        target among them. With as many columns as `names` and other numbers the target is taken
+        to be missing, and the columns to be those of the model in order.
+    names : sequence of str
+        The model's columns.
+    target : str
+        The model's target.
+    classes : iterable
+        The model's classes; none of them in the target's place means that the target is missing.
+    where : str
+        Name of the file, for messages.
+    quiet : bool, default=False
+        No note.
+
+    Returns
+    -------
+    frame : DataFrame
+        With all columns `names`.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be told which column is which.
+    """
+    if set(names) <= set(frame.columns):
+        if target not in frame.columns:
+            return frame
+        labels = frame[target].dropna().astype(str)
+        if not len(labels) or labels.isin([str(label) for label in classes]).any():
+            return frame
+    if frame.shape[1] == len(names):
+        if not quiet:
+            order = _listed(names)
+            say(f"note: {named(where)}: its {len(names)} columns are taken in order: {order}.")
+        return frame.set_axis(list(names), axis=1)
+    raise ValueError(
+        f"{named(where)} has {frame.shape[1]} columns without names, and the model knows "
+        f"{_listed(names)} and the target {target!r}. Give the columns in the order of the "
+        "training table with the target or a column in its place, give just those that the model "
+        "knows, or add a first line with their names."
+    )
 
 
 def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd.DataFrame":

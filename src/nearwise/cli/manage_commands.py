@@ -13,7 +13,7 @@ from nearwise.cli.errors import reported
 from nearwise.cli.explanations import plain_columns
 from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import check_place, open_model, sole_writer
-from nearwise.cli.options import DataArgument, ModelArgument, QuietOption
+from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.parsing import parse_numbers
 from nearwise.cli.rows import read_for_model
 
@@ -65,6 +65,7 @@ def add(
     ] = False,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,
+    header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Teach a model new rows without training it again; new classes too.
@@ -84,7 +85,9 @@ def add(
     with sole_writer(model):
         learned = open_model(model)
         images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
-        rows = read_for_model(learned, model, data, target, images, part="train", quiet=quiet)
+        rows = read_for_model(
+            learned, model, data, target, images, part="train", header=header, quiet=quiet
+        )
         before = set(learned.classes_.tolist())
         if capacity is not None:
             learned.capacity = capacity

@@ -9,21 +9,29 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input. Images: a folder "
-        "with a folder for each class.",
+        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz; - is standard input. Images: a "
+        "folder with a folder for each class.",
     ),
 ]
 RowsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="DATA",
-        help="Table: CSV, TSV, Parquet or npz; - reads CSV from standard input. Images: files, or "
-        "folders of them.",
+        help="Table: CSV (or .gz), Parquet, Excel, JSON or npz; - is standard input. Images: "
+        "files, or folders of them.",
     ),
 ]
 TargetOption = Annotated[
     str | None,
     typer.Option("--target", "-t", metavar="COLUMN", help="Column of a table with the labels."),
+]
+HeaderOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Tables: whether the first line holds column names. Without names columns are called "
+        "0, 1, 2, ... Left out, a first line that seems to be data is refused.",
+    ),
 ]
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")

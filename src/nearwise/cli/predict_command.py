@@ -11,7 +11,7 @@ from nearwise.cli.errors import reported
 from nearwise.cli.explanations import json_record, neighbor_columns, write_json_lines
 from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import open_model
-from nearwise.cli.options import ModelArgument, QuietOption, RowsArgument
+from nearwise.cli.options import HeaderOption, ModelArgument, QuietOption, RowsArgument
 from nearwise.cli.rows import read_to_predict
 from nearwise.cli.trust_columns import (
     ConfidenceOption,
@@ -75,6 +75,7 @@ def predict(
         Format | None,
         typer.Option("--format", help="Of the output, where the suffix does not tell."),
     ] = None,
+    header: HeaderOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Predict the rows of a table, or images.
@@ -108,7 +109,9 @@ def predict(
     wishes.check()
     learned = open_model(model)
     images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
-    kept, features = read_to_predict(learned, model, data, keep or [], images, quiet=quiet)
+    kept, features = read_to_predict(
+        learned, model, data, keep or [], images, header=header, quiet=quiet
+    )
     explanations = learned.explain(features, neighbors or None) if explain else None
     chosen = wishes.select(learned, features)
     trust = trust_columns(learned, features, wishes, chosen, as_text=form != "jsonl")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nearwise.cli.frames import (
     drop_columns,
     match_columns,
+    match_places,
     named,
     read_frame,
     require_columns,
@@ -83,6 +84,7 @@ def read_to_learn(
     *,
     drop: Sequence[str] = (),
     weight: str | None = None,
+    header: bool | None = None,
     quiet: bool = False,
 ) -> Rows:
     """Read rows that a model is to be fitted to.
@@ -98,6 +100,8 @@ def read_to_learn(
         Columns of a table to leave out.
     weight : str, optional
         Column of a table with weights.
+    header : bool, optional
+        Whether the first line of a table holds column names; see `read_frame`.
     quiet : bool, default=False
         No notes.
 
@@ -108,12 +112,13 @@ def read_to_learn(
     """
     if names_images(data):
         check_target(target)
+        _refuse_header(header)
         for option, value in (("--drop", drop), ("--weight", weight)):
             if value:
                 raise ValueError(f"{option} names a column; images have none. Leave it out.")
         return _labelled(read_class_folder(data, "train", wishes, quiet=quiet))
     wishes.refuse(f"{named(data)} is read as a table")
-    frame = drop_columns(read_frame(data), drop, data)
+    frame = drop_columns(read_frame(data, header, quiet=quiet), drop, data)
     if target is None:
         columns = ", ".join(repr(str(column)) for column in frame.columns)
         raise ValueError(
@@ -154,6 +159,7 @@ def read_for_model(
     wishes: ImageWishes,
     *,
     part: Literal["train", "test"],
+    header: bool | None = None,
     quiet: bool = False,
 ) -> Rows:
     """Read labelled rows of the kind that a model knows.
@@ -163,7 +169,7 @@ def read_for_model(
     model : AttnKNNClassifier
     name : Path
         Folder of the model, for messages.
-    data, target, wishes, quiet
+    data, target, wishes, header, quiet
         As for `read_to_learn`; the target is the model's own by default.
     part : {"train", "test"}
         Which part of a folder to take that has both.
@@ -177,8 +183,11 @@ def read_for_model(
 
     size = _check_kind(model, name, [data], wishes)
     if size is None:
-        features, labels = split_target(read_frame(data), target or model.target_name_, data)
-        return Rows(match_columns(features, model.feature_names_in_, data, quiet=quiet), labels)
+        names = list(model.feature_names_in_)
+        frame = read_frame(data, header, known=names, quiet=quiet)
+        features, labels = split_target(frame, target or model.target_name_, data)
+        return Rows(match_columns(features, names, data, quiet=quiet), labels)
+    _refuse_header(header)
     check_target(target, model.target_name_)
     rows = _labelled(read_class_folder(data, part, wishes, size, quiet=quiet))
     # a model fitted in Python may know its classes as numbers; a folder's name is text
@@ -194,13 +203,14 @@ def read_to_predict(
     keep: Sequence[str],
     wishes: ImageWishes,
     *,
+    header: bool | None = None,
     quiet: bool = False,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels, of the kind that a model knows.
 
     Parameters
     ----------
-    model, name, wishes, quiet
+    model, name, wishes, header, quiet
         As for `read_for_model`.
     data : sequence of str
         One table; or files and folders of images.
@@ -222,6 +232,7 @@ def read_to_predict(
 
     size = _check_kind(model, name, data, wishes)
     if size is not None:
+        _refuse_header(header)
         if keep:
             raise ValueError(
                 f"--keep {keep[0]}: images have no columns; their file is always named."
@@ -231,13 +242,14 @@ def read_to_predict(
     if len(data) > 1:
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
     (table,) = data
-    frame = read_frame(table)
+    names, target = list(model.feature_names_in_), model.target_name_
+    frame = read_frame(table, header, known=names, quiet=quiet)
     require_columns(frame, keep, table)
     kept = frame[list(dict.fromkeys(keep))]
-    expected = [*kept.columns, model.target_name_]
-    return kept, match_columns(
-        frame, model.feature_names_in_, table, expected=expected, quiet=quiet
-    )
+    if header is False:
+        frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
+    expected = [*kept.columns, target]
+    return kept, match_columns(frame, names, table, expected=expected, quiet=quiet)
 
 
 def _labelled(dataset: Any) -> Rows:
@@ -246,6 +258,12 @@ def _labelled(dataset: Any) -> Rows:
 
     labels = pd.Series(dataset.y, name=dataset.target_name)
     return Rows(dataset.X, labels, names=np.array(dataset.row_names))
+
+
+def _refuse_header(header: bool | None) -> None:
+    if header is not None:
+        option = "--header" if header else "--no-header"
+        raise ValueError(f"{option} is about a table; images have no columns. Leave it out.")
 
 
 def _check_kind(

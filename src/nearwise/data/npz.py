@@ -1,14 +1,17 @@
 """Embeddings in an npz file: which arrays are features, which labels, which the test part."""
 
 import io
+import math
 import os
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nearwise.data.unpack import ZIP_ERRORS, ZIP_MAGIC, ExpansionError, check_expansion
 
 FEATURE_NAMES = ("X", "x", "features", "embeddings", "data")
 LABEL_NAMES = ("y", "Y", "labels", "label", "targets", "target")
@@ -17,7 +20,6 @@ SPLIT_NAMES = {
     "y": ("X_train", "y_train", "X_test", "y_test"),
     "label": ("train", "train_label", "test", "test_label"),
 }
-_ZIP_MAGIC = b"PK\x03\x04"
 Arrays = dict[str, NDArray[np.generic]]
 
 
@@ -54,16 +56,20 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
     Raises
     ------
     ValueError
-        If the file is no npz, holds no array, or holds Python objects (those are never loaded).
+        If the file is no npz, holds no array, holds Python objects (those are never loaded),
+        structured or complex arrays, or arrays that declare more than the file holds.
     """
     where = where or ("The content" if isinstance(source, bytes) else str(source))
     try:
         content = source if isinstance(source, bytes) else Path(source).read_bytes()
-        if not content.startswith(_ZIP_MAGIC):
+        if not content.startswith(ZIP_MAGIC):
             raise ValueError("it is not a zip archive of arrays")
+        _check_sizes(content, where)
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays: Arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except ExpansionError:
+        raise
+    except (SyntaxError, *ZIP_ERRORS) as error:
         raise ValueError(
             f"{where} cannot be read as npz: {error}. Write it with numpy.savez, "
             "numbers or fixed-width text only."
@@ -71,6 +77,43 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
     if not arrays:
         raise ValueError(f"{where} holds no arrays. {_expected()}")
     return arrays
+
+
+def _check_sizes(content: bytes, where: str) -> None:
+    """Read the headers of all arrays and refuse what declares more than there is.
+
+    Raises
+    ------
+    ValueError
+        Names the array.
+    """
+    n_bytes = 0
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name == info.filename:
+                raise ValueError(f"{name!r} in it is no array (.npy)")
+            with archive.open(info) as member:
+                shape, dtype = _read_header(member)
+                held = info.file_size - member.tell()
+            if dtype.hasobject:
+                raise ValueError(f"{name!r} holds Python objects, which are never loaded")
+            if dtype.kind in "cV":
+                raise ValueError(f"{name!r} holds {dtype} values, not one number or text per entry")
+            declared = math.prod(shape) * dtype.itemsize
+            if min(shape, default=0) < 0 or declared != held:
+                raise ValueError(f"{name!r} declares {shape} of {dtype} and holds {held} bytes")
+            n_bytes += declared
+    check_expansion(n_bytes, len(content), where)
+
+
+def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    else:  # 3.0 differs in the names of fields, which are refused
+        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    return shape, dtype
 
 
 def write_arrays(arrays: Arrays) -> bytes:

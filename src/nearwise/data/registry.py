@@ -139,7 +139,7 @@ def load_dataset(
     Parameters
     ----------
     name : str or path
-        One of `dataset_names()`; or a CSV, TSV, Parquet or npz file; "-" reads a table from
+        One of `dataset_names()`; or a CSV, Parquet, Excel, JSON or npz file; "-" reads a table from
         standard input. "FILE:COLUMN" is short for ``load_dataset(FILE, target=COLUMN)``. Or a
         folder with a folder of images for each class, these perhaps in folders "train" and
         "test" ("val", "valid", "validation").
@@ -273,7 +273,8 @@ def _unknown(key: str) -> str:
     hint = did_you_mean(key, dataset_names(), n=3)
     return (
         f"Unknown data set {key!r}.{hint} Known: {', '.join(dataset_names())}; "
-        "or pass the path of a CSV, TSV, Parquet or npz file, or of a folder of class folders."
+        "or pass the path of a CSV, Parquet, Excel, JSON or npz file, or of a folder of class "
+        "folders."
     )
 
 

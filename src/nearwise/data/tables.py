@@ -1,9 +1,12 @@
-"""Read and write tables: CSV, TSV, Parquet and npz; "-" is standard input or output."""
+"""Read and write tables; "-" is standard input or output."""
 
 import io
 import os
+import re
+import stat
 import sys
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +14,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nearwise.data.delimited import read_delimited
+from nearwise.data.delimited import parse_text
+from nearwise.data.documents import parse_excel, parse_json, parse_parquet
 from nearwise.data.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
+from nearwise.data.unpack import (
+    COMPRESSED_SUFFIXES,
+    ZIP_MAGIC,
+    Note,
+    is_workbook,
+    refuse_other_kinds,
+    unpack,
+    zip_names,
+)
 from nearwise.names import nearest_names
 
 Format = Literal["csv", "tsv", "parquet", "npz"]
@@ -22,7 +35,11 @@ _SUFFIXES: dict[str, Format] = {
     ".npz": "npz",
 }  # fmt: skip
 _PARQUET_MAGIC = b"PAR1"
-_ZIP_MAGIC = b"PK\x03\x04"
+_DEVICE_BYTES = 1 << 20  # most that is read of a device
+_READ_ONLY_SUFFIXES = {
+    ".xlsx": "excel", ".xlsm": "excel", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"
+}  # fmt: skip
+_NAMED = ("parquet", "npz", "json", "jsonl")  # formats in which every column has a name
 
 
 def table_format(path: str | os.PathLike[str]) -> Format | None:
@@ -30,57 +47,95 @@ def table_format(path: str | os.PathLike[str]) -> Format | None:
     return _SUFFIXES.get(Path(path).suffix.lower())
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read a table with named columns.
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    header: bool | None = None,
+    known: Collection[str] = (),
+    note: Note | None = None,
+) -> pd.DataFrame:
+    """Read a table: delimited text, Parquet, Excel, JSON, JSON lines or npz.
 
-    The suffix decides (.csv, .tsv, .tab, .parquet, .pq, .npz). Standard input and files with any
-    other suffix are told by their first bytes: Parquet, npz, else CSV. The delimiter of a CSV is
-    whichever of comma, semicolon and tab occurs most in its header (comma on a tie). Numbers are
-    read to the last bit; text such as 01 becomes a number, dates stay text. pandas' usual words for
-    missing values (empty, NA, None, nan, ...) count as missing, and so do values that a short line
-    lacks; a column name that occurs again gets .1, .2, ... appended. An npz gives columns f0, f1,
-    ... from a feature array (X, features, ...), then one column for each one-dimensional array of
-    the same length.
+    What is compressed (.gz, .bz2, .xz, .zst, .zip of one file) is unpacked first. Then the first
+    bytes decide, and after them the suffix; anything else is delimited text. Its delimiter is the
+    one of comma, semicolon, tab and bar that occurs equally often in the first lines, or else most
+    in the first; blanks where there is none of them. It is UTF-8, UTF-16 with its mark, or Western
+    European (cp1252). Numbers are read to the last bit; text such as 01 becomes a number, dates
+    stay text. Columns of numbers with a decimal comma (1,5) or with commas at thousands (1,000) are
+    numbers. pandas' usual words for missing values (empty, NA, None, nan, ...) and a lone ? count
+    as missing, and so do values that a short line lacks. An npz gives columns f0, f1, ... from a
+    feature array (X, features, ...), then one column for each one-dimensional array of the same
+    length.
 
     Parameters
     ----------
     path : path or "-"
         File, or "-" for standard input.
+    header : bool, optional
+        Whether the first line of text or of a sheet holds column names. Without one the columns are
+        called "0", "1", ... By default the first line is taken for names and refused if it seems to
+        be data.
+    known : collection of str
+        Columns that are expected; a first line with all of them holds names.
+    note : callable, optional
+        Takes a sentence about each thing that was not read as it stands; a warning by default.
 
     Returns
     -------
     table : DataFrame of shape (n_rows, n_columns)
-        At least one row and one column; text column names; rows numbered from 0.
+        At least one row and one column; text column names, all different; rows numbered from 0.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is empty, has no rows, or cannot be read in its format.
+        If the file is empty, has no rows, cannot be read in its format, holds more than 50 MB
+        and more than 200 times its size (Parquet: 1,000 times), the first line seems to be data,
+        or a column name occurs more than once.
     OSError
         If the file cannot be opened.
+    ImportError
+        If an Excel file is read without the extra "excel".
     """
     if str(path) == "-":
         where, content = "standard input", sys.stdin.buffer.read()
     else:
         where, content = str(path), _read_bytes(Path(path))
+    content = unpack(content, where)
     if not content or content.isspace():
         raise ValueError(f"{where} is empty. Pass a table with a header and at least one row.")
-    known = None if str(path) == "-" else table_format(path)
-    table = _parse(content, known or _sniff(content), where)
+    form = _form(content, None if str(path) == "-" else Path(path))
+    if header is False and form in _NAMED:
+        raise ValueError(
+            f"{where} names its columns itself, as {form} always does. Leave header=False "
+            "(--no-header) out."
+        )
+    said: list[str] = []
+    table = _parse(content, form, where, header, known, said.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:
         raise ValueError(
             f"{where} has {table.shape[1]} columns and {len(table)} rows. "
             "Pass a table with at least one row."
         )
+    twice = table.columns[table.columns.duplicated()].unique()
+    if len(twice):
+        raise ValueError(f"{where}: the columns {list(twice)} occur more than once. Rename them.")
+    for text in said:  # of a table that can be used
+        if note is None:
+            warnings.warn(text, stacklevel=2)
+        else:
+            note(text)
     return table
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+                return file.read(_DEVICE_BYTES)  # some never end
+            return file.read()
     except FileNotFoundError as error:
         folder = path.parent
         tables = [p for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
@@ -93,58 +148,37 @@ def _read_bytes(path: Path) -> bytes:
         raise IsADirectoryError(f"{path} is a folder; pass a file in it.") from error
 
 
-def _sniff(content: bytes) -> Format:
+def _form(content: bytes, path: Path | None) -> str:
+    """Tell the format by the first bytes, then by the suffix, that of a compression aside."""
     if content.startswith(_PARQUET_MAGIC):
         return "parquet"
-    return "npz" if content.startswith(_ZIP_MAGIC) else "csv"
+    if content.startswith(ZIP_MAGIC) and is_workbook(zip_names(content)):
+        return "excel"
+    if path is not None and path.suffix.lower() in COMPRESSED_SUFFIXES:
+        path = path.with_suffix("")
+    suffix = "" if path is None else path.suffix.lower()
+    known = _SUFFIXES.get(suffix) or _READ_ONLY_SUFFIXES.get(suffix)
+    if content.startswith(ZIP_MAGIC) and known != "excel":
+        return "npz"
+    if known in (None, "csv") and re.match(rb"\s*(\[\s*\{|\{\s*\")", content[:4096]):
+        return "jsonl" if re.match(rb"\s*\{[^\n]*\}\s*\n\s*\{", content[:_DEVICE_BYTES]) else "json"
+    return known or "csv"
 
 
-def _parse(content: bytes, form: Format, where: str) -> pd.DataFrame:
+def _parse(
+    content: bytes, form: str, where: str, header: bool | None, known: Collection[str], note: Note
+) -> pd.DataFrame:
     if form == "npz":
         return _from_arrays(read_arrays(content, where), where)
     if form == "parquet":
-        return _parse_parquet(content, where)
-    return _parse_text(content, "\t" if form == "tsv" else None, where)
-
-
-def _parse_parquet(content: bytes, where: str) -> pd.DataFrame:
-    try:
-        table = pd.read_parquet(io.BytesIO(content))
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these two
-        raise ValueError(
-            f"{where} cannot be read as Parquet: {error}. Write it anew, or rename it to .csv if "
-            "it is text."
-        ) from error
-    named = [name is not None for name in table.index.names]
-    return table.reset_index(drop=not all(named))
-
-
-def _parse_text(content: bytes, delimiter: str | None, where: str) -> pd.DataFrame:
-    try:
-        header = content.lstrip().partition(b"\n")[0].decode("utf-8-sig")
-        with warnings.catch_warnings():
-            # lines longer than the header: pandas would drop their last values
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            return read_delimited(
-                io.BytesIO(content),
-                encoding="utf-8-sig",
-                sep=delimiter or _delimiter(header),
-                index_col=False,
-                low_memory=False,
-            )
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{where} is not UTF-8 text ({error.reason}). Save it as UTF-8, or as Parquet."
-        ) from error
-    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
-        raise ValueError(
-            f"{where} cannot be read as CSV: {error}. No line may have more values than the header."
-        ) from error
-
-
-def _delimiter(header: str) -> str:
-    outside = "".join(header.split('"')[::2])
-    return max(",;\t", key=outside.count)
+        return parse_parquet(content, where)
+    if form == "excel":
+        return parse_excel(content, where, note, header=header, known=known)
+    if form in ("json", "jsonl"):
+        return parse_json(content, where, lines=form == "jsonl")
+    refuse_other_kinds(content, where)
+    delimiter = "\t" if form == "tsv" else None
+    return parse_text(content, where, note, delimiter=delimiter, header=header, known=known)
 
 
 def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:
@@ -162,7 +196,18 @@ def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:
             f"one two-dimensional feature array ({', '.join(FEATURE_NAMES)}) and "
             "one-dimensional arrays of the same length."
         )
-    return pd.DataFrame(columns)
+    return pd.DataFrame({name: _as_column(values) for name, values in columns.items()})
+
+
+def _as_column(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Decode bytes, and bring numbers wider than 64 bits to float64."""
+    if values.dtype.kind == "S":
+        return np.asarray([bytes(value).decode() for value in values])
+    return (
+        values.astype(np.float64)
+        if values.dtype.itemsize > 8 and values.dtype.kind == "f"
+        else values
+    )
 
 
 def write_table(

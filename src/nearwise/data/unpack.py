@@ -1,0 +1,164 @@
+"""What a file turns out to be: compressed, no table at all, or larger than it may be."""
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+Note = Callable[[str], None]
+
+# Honest tables unpack to 2 to 100 times their size; made-up ones to 230 times and far beyond.
+MAX_RATIO = 200
+FREE_BYTES = 50_000_000  # that much is never refused
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zip")
+ZIP_MAGIC = b"PK\x03\x04"
+# what is raised for bytes that are damaged, cut, encrypted or packed in a rare way
+ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, struct.error,
+    ValueError, IndexError,
+)  # fmt: skip
+_CHUNK = 1 << 20
+_LAYERS = 3  # archives within archives that are opened
+_OPENERS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
+    b"\x1f\x8b": lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw)),
+    b"BZh": lambda raw: cast(BinaryIO, bz2.BZ2File(raw)),
+    b"\xfd7zXZ\x00": lambda raw: cast(BinaryIO, lzma.LZMAFile(raw)),  # noqa: SIM115 - `_read_bounded` closes it
+    b"\x28\xb5\x2f\xfd": lambda raw: cast(BinaryIO, pa.input_stream(raw, compression="zstd")),
+}
+_NO_TABLES = (
+    (rb"%PDF", "a PDF"),
+    (rb"SQLite format 3", "an SQLite database"),
+    (rb"\x89HDF", "an HDF5 file"),
+    (rb"ARROW1\0", "an Arrow (Feather) file"),
+    (rb"\xd0\xcf\x11\xe0", "an old Excel file (.xls)"),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8", "an image"),
+    (rb"\x80[\x02-\x05]", "a Python pickle, which is never loaded"),
+    (rb"version https://git-lfs", "a Git LFS pointer instead of the file itself (git lfs pull)"),
+    (rb"(?i)\s*(<!doctype html|<html)", "an HTML page, perhaps of a download that failed"),
+    (rb"\s*<\?xml", "an XML file"),
+)
+
+
+class ExpansionError(ValueError):
+    """A file declares or unpacks to far more than it can honestly hold."""
+
+
+def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:
+    """Refuse content that is out of all proportion to the file that holds it.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Memory that the content takes, as the file declares it or as counted so far.
+    n_stored : int
+        Bytes in the file.
+    where : str
+        What the file is called in errors.
+    ratio : int, default=MAX_RATIO
+        How many times its size an honest file may hold.
+
+    Raises
+    ------
+    ValueError
+        (`ExpansionError`) If `n_bytes` exceeds both `FREE_BYTES` and `ratio` times `n_stored`.
+    """
+    if _is_out_of_proportion(n_bytes, n_stored, ratio):
+        raise ExpansionError(
+            f"{where} unpacks to {n_bytes / 1e6:,.0f} MB or more from {n_stored / 1e6:,.3f} MB, "
+            f"over {ratio} times its size: damaged, or made to exhaust the memory. If it "
+            "is a table, unpack it, or store it with smaller types."
+        )
+
+
+def _is_out_of_proportion(n_bytes: int, n_stored: int, ratio: int = MAX_RATIO) -> bool:
+    return n_bytes > max(FREE_BYTES, ratio * n_stored)
+
+
+def unpack(content: bytes, where: str) -> bytes:
+    """Return what lies in a gzip, bzip2, xz or zstd file, or in a zip of one file.
+
+    Anything else is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        If the content is damaged, a zip holds several files, or there is too much of it (see
+        `check_expansion`).
+    """
+    for _ in range(_LAYERS):
+        opener = next((o for magic, o in _OPENERS.items() if content.startswith(magic)), None)
+        if opener is None and (opener := _only_member(content, where)) is None:
+            return content
+        content = _read_bounded(opener, content, where)
+    return content
+
+
+def _only_member(content: bytes, where: str) -> Callable[[BinaryIO], BinaryIO] | None:
+    """Give what opens the only file of a zip; None if this is no zip, an npz or a workbook."""
+    names = zip_names(content) if content.startswith(ZIP_MAGIC) else []
+    if not names or is_workbook(names) or any(name.endswith(".npy") for name in names):
+        return None
+    if len(names) > 1:
+        raise ValueError(
+            f"{where} is a zip archive of {len(names)} files ({', '.join(names[:5])}). Unpack it "
+            "and pass the table in it."
+        )
+    return lambda raw: cast(BinaryIO, zipfile.ZipFile(raw).open(names[0]))
+
+
+def zip_names(content: bytes) -> list[str]:
+    """Return the names of the files in a zip archive; none if it cannot be read."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return [name for name in archive.namelist() if name and not name.endswith("/")]
+    except ZIP_ERRORS:
+        return []
+
+
+def is_workbook(names: Sequence[str]) -> bool:
+    """Tell whether a zip archive with these files is an Excel workbook."""
+    return "xl/workbook.xml" in names
+
+
+def _read_bounded(opener: Callable[[BinaryIO], BinaryIO], content: bytes, where: str) -> bytes:
+    raw, parts, taken = io.BytesIO(content), bytearray(), 0
+    try:
+        with opener(raw) as stream:
+            # against what was taken from the file so far: stop early, not at its end
+            while not _is_out_of_proportion(len(parts), taken) and (chunk := stream.read(_CHUNK)):
+                parts += chunk
+                taken = raw.tell()
+    except ZIP_ERRORS as error:
+        raise ValueError(
+            f"{where} is compressed and cannot be unpacked: {error}. It is damaged or cut short; "
+            "fetch or write it again."
+        ) from error
+    check_expansion(len(parts), taken, where)
+    return bytes(parts)
+
+
+def refuse_other_kinds(content: bytes, where: str) -> None:
+    """Raise if the first bytes say that a file is no table.
+
+    Raises
+    ------
+    ValueError
+        Says what it looks like.
+    """
+    start = content[:512].removeprefix(b"\xef\xbb\xbf")
+    for pattern, what in _NO_TABLES:
+        if re.match(pattern, start):
+            raise ValueError(
+                f"{where} looks like {what}. Pass a table: CSV, Parquet, Excel (.xlsx), JSON "
+                "or npz."
+            )
+    if content[257:262] == b"ustar":
+        raise ValueError(f"{where} is a tar archive. Unpack it and pass the table in it.")

@@ -115,7 +115,7 @@ def test_a_wrong_setting_is_refused_and_nothing_is_written(
 def test_checkpoints_go_when_a_fit_is_complete_and_stay_when_it_is_not(tmp_path, capsys):
     out, folder = tmp_path / "model", tmp_path / "model.checkpoint"
     with pytest.raises(KeyboardInterrupt), checkpoints(out, resume=False) as place:
-        (place / "fit-a").mkdir(parents=True)
+        (place / "fit-a").mkdir()
         raise KeyboardInterrupt
     assert (folder / "fit-a").is_dir()
     with checkpoints(out, resume=True) as place:
@@ -126,19 +126,60 @@ def test_checkpoints_go_when_a_fit_is_complete_and_stay_when_it_is_not(tmp_path,
 
 def test_a_resume_that_cannot_use_what_is_there_says_so(tmp_path, capsys):
     with checkpoints(tmp_path / "model", resume=True) as place:
-        (place / "fit-a").mkdir(parents=True)
+        (place / "fit-a").mkdir()
     assert "nothing to resume" in capsys.readouterr().err
-    (place / "fit-a").mkdir(parents=True)
+    with pytest.raises(KeyboardInterrupt), checkpoints(tmp_path / "model", resume=False):
+        (place / "fit-a").mkdir()
+        raise KeyboardInterrupt
     with checkpoints(tmp_path / "model", resume=True):
         (place / "fit-b").mkdir()
     assert "other rows or options" in capsys.readouterr().err
 
 
 def test_checkpoints_of_another_time_are_not_used_without_resume(tmp_path):
-    stale = tmp_path / "model.checkpoint" / "fit-a"
-    stale.mkdir(parents=True)
-    with checkpoints(tmp_path / "model", resume=False):
-        assert not stale.exists()
+    with pytest.raises(KeyboardInterrupt), checkpoints(tmp_path / "model", resume=False) as place:
+        (place / "fit-a").mkdir()
+        raise KeyboardInterrupt
+    with checkpoints(tmp_path / "model", resume=False) as place:
+        assert not (place / "fit-a").exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_what_no_fit_made_is_refused_before_anything_is_read_and_stays(
+    nearwise, tmp_path, kind, resume
+):
+    place, mine = tmp_path / "m.checkpoint", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    if kind == "folder":
+        mine = mine.rename(place)
+    elif kind == "link":
+        place.symlink_to(mine)
+    else:
+        place.write_text("notes")
+    fit = ("fit", tmp_path / "nothing.csv", "-t", "label", "-o", tmp_path / "m")
+    refused = nearwise(*fit, *(["--resume"] if resume else []))
+    assert refused.exit_code == 2
+    assert f"{place} is a" in refused.err and "nothing was touched" in refused.err
+    assert (mine / "thesis.tex").read_text() == "years of work"
+    assert place.is_symlink() == (kind == "link")
+    assert kind != "file" or place.read_text() == "notes"
+
+
+def test_a_file_put_among_checkpoints_outlives_them(tmp_path, capsys):
+    with checkpoints(tmp_path / "model", resume=False) as place:
+        (place / "fit-a").mkdir()
+        (place / "notes.txt").write_text("mine")
+    assert (place / "notes.txt").read_text() == "mine"
+    assert not (place / "fit-a").exists()
+    assert "notes.txt, which no fit wrote" in capsys.readouterr().err
+
+
+def test_a_fit_that_fails_before_it_trains_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="wrong"), checkpoints(tmp_path / "model", resume=False):
+        raise ValueError("wrong")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_wrong_labels_and_wanted_shares_are_asked_for(nearwise, tables, tmp_path):

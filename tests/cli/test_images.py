@@ -96,7 +96,7 @@ def test_a_model_learns_more_images_and_a_class(nearwise, pictures, tmp_path):
 def test_a_model_of_numbers_knows_folders_named_by_them(nearwise, tmp_path):
     images, labels = patches(80)
     AttnKNNClassifier(**QUICK).fit(images, (labels == "up").astype(int)).save(tmp_path / "model")
-    named_folder(tmp_path / "new", 6)
+    named_folder(tmp_path / "new", 6, seed=3)
     (tmp_path / "new" / "up").rename(tmp_path / "new" / "1")
     (tmp_path / "new" / "down").rename(tmp_path / "new" / "0")
     options = ("--json", "-", "--resamples", 20)

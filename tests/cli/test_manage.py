@@ -117,7 +117,9 @@ def test_add_bounds_the_memory_and_refreshes(nearwise, tables, trained, tmp_path
     assert facts["rows"] == 120
     assert facts["settings"] | {"capacity": 120, "eviction": "age"} == facts["settings"]
     assert "left out" in facts["calibration_source"]
-    failed = nearwise("add", trained, tables / "test.csv", "--eviction", "fifo", "-o", out / "x")
+    failed = nearwise(
+        "add", trained, tables / "test.csv", "--eviction", "fifo", "-o", tmp_path / "x"
+    )
     assert failed.exit_code == 2 and "'fifo' is not known" in failed.err
 
 

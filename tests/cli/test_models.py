@@ -1,8 +1,10 @@
 """A place for a model is checked before training; two writers never change a model at once."""
 
+import os
+
 import pytest
 
-from nearwise.cli.models import check_place, open_model, sole_writer
+from nearwise.cli.models import check_place, new_model, open_model, sole_writer
 
 
 def test_a_new_place_is_fine_and_its_parents_are_made(tmp_path):
@@ -70,3 +72,51 @@ def test_the_lock_goes_when_the_writer_fails(tmp_path):
         raise RuntimeError
     with sole_writer(model):
         pass
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "pipe"])
+def test_what_is_no_lock_file_is_neither_followed_nor_emptied(tmp_path, kind):
+    model, thesis = tmp_path / "model", tmp_path / "thesis.tex"
+    lock = tmp_path / ".model.lock"
+    model.mkdir()
+    if kind == "link":
+        thesis.write_text("years of work")
+    if "link" in kind:
+        lock.symlink_to(thesis)
+    elif kind == "folder":
+        lock.mkdir()
+    else:
+        os.mkfifo(lock)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"no plain file.*Nothing was touched"), sole_writer(model):
+        pass
+    assert sorted(tmp_path.iterdir()) == before
+    assert kind != "link" or thesis.read_text() == "years of work"
+
+
+def test_a_file_of_somebody_else_with_the_lock_s_name_stays_as_it_is(tmp_path):
+    model, lock = tmp_path / "model", tmp_path / ".model.lock"
+    model.mkdir()
+    lock.write_text("mine")
+    with sole_writer(model):
+        with pytest.raises(BlockingIOError), sole_writer(model):
+            pass
+        assert lock.read_text() == "mine"
+    assert lock.read_text() == "mine"
+
+
+def test_a_model_reached_through_a_link_has_the_same_lock(tmp_path):
+    model, link = tmp_path / "model", tmp_path / "link"
+    model.mkdir()
+    link.symlink_to(model)
+    with sole_writer(model), pytest.raises(BlockingIOError), sole_writer(link):
+        pass
+
+
+def test_a_place_is_kept_from_the_check_to_the_end(tmp_path):
+    with new_model(tmp_path / "model", overwrite=False):
+        with pytest.raises(BlockingIOError), new_model(tmp_path / "model", overwrite=True):
+            pass
+        with pytest.raises(BlockingIOError), sole_writer(tmp_path / "model"):
+            pass
+    assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from nearwise.experiments.records import (
     Record,
     RecordsError,
     RunFolder,
+    lock_folder,
     read_records,
 )
 
@@ -178,3 +179,24 @@ def test_another_data_set_takes_the_place_of_failed_rows(tmp_path):
     with RunFolder(tmp_path, SETTINGS) as run:
         run.claim_dataset("iris", {"n_rows": 11})
     assert read_records(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["report.html", "results.csv"])
+def test_a_report_of_somebody_else_is_not_replaced(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with (
+        pytest.raises(RecordsError, match=f"has a {name}.*would replace it"),
+        RunFolder(tmp_path, {}),
+    ):
+        pass
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("years of work")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".lock").symlink_to(mine)
+    with pytest.raises(ValueError, match="no plain file"):
+        lock_folder(tmp_path / "runs")
+    assert mine.read_text() == "years of work"

@@ -10,7 +10,7 @@ import typer
 from nearwise import __version__
 from nearwise.cli.clean_command import clean
 from nearwise.cli.compare_commands import compare, demo
-from nearwise.cli.console import flowing, say
+from nearwise.cli.console import flowing, open_streams, say
 from nearwise.cli.dataset_command import datasets
 from nearwise.cli.errors import show_tracebacks
 from nearwise.cli.evaluate_command import evaluate
@@ -88,6 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments : list of str, optional
         Default: those of the process. ``--debug`` may stand anywhere before a ``--``.
     """
+    open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = given[: given.index("--")] if "--" in given else given
     if "--debug" in options:

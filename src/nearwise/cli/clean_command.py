@@ -15,6 +15,7 @@ from nearwise.cli.image_rows import (
 )
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_noise
+from nearwise.cli.places import check_output
 from nearwise.cli.rows import Rows, read_to_learn
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def clean(
     """
     from nearwise.data.tables import table_format
 
+    check_output("--out", out, [data])
     rate = parse_noise("--noise", noise)
     if out not in (None, "-") and table_format(out) is None:
         raise ValueError(f"--out {out}: use the suffix .csv, .tsv or .parquet, or - for CSV.")

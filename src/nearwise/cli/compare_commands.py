@@ -9,6 +9,7 @@ from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, split_list
+from nearwise.cli.places import check_folder, paths_among
 
 
 @reported
@@ -51,6 +52,7 @@ def compare(
       nearwise compare digits --noise 0.3 --out runs/noisy
       nearwise compare my_table.csv:label --out runs/mine
     """
+    check_folder("--out", out, paths_among(*datasets))
     from nearwise.experiments import compare as run_comparison
     from nearwise.report import render_report
 
@@ -96,6 +98,7 @@ def demo(
       nearwise demo
       nearwise demo --out runs/second --seed 1
     """
+    check_folder("--out", out)
     from nearwise.report import run_demo
 
     run_demo(out, seed=seed, progress=not quiet)

@@ -1,6 +1,8 @@
 """The two streams: results on standard output, everything said about them on standard error."""
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -9,6 +11,8 @@ import rich.console
 import rich.measure
 import rich.progress
 import rich.table
+
+from nearwise.safe_files import standard_output
 
 T = TypeVar("T")
 
@@ -58,7 +62,25 @@ def show(what: str | rich.table.Table, *, whole: bool = False) -> None:
             console.width = max(console.width, needs.maximum)
         elif whole:
             console.width = max(console.width, needs.minimum)
-    console.print(what, soft_wrap=isinstance(what, str))
+    with standard_output():
+        console.print(what, soft_wrap=isinstance(what, str))
+
+
+def open_streams() -> None:
+    """Open the null device for standard streams that are closed.
+
+    Otherwise the next file to be opened would take their number, and a C library's message would
+    go into it. `sys.stdout` stays None, so that a result that cannot be shown is an error.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w")
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from nearwise.cli.errors import reported
 from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import open_model
 from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
+from nearwise.cli.places import check_output
 from nearwise.cli.rows import read_for_model
+from nearwise.cli.scored_rows import ONLY_LEARNED, score_rows, take_rows
 from nearwise.cli.trust_columns import ConfidenceOption, Wishes, measure_trust, trust_in_words
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ def evaluate(
 ) -> None:
     """Measure a model on labelled rows it has not learned from.
 
+    Rows that equal rows it learned from, in every column, are told by their content and not mixed
+    with the others: their number is said, and they are scored apart, each predicted without itself
+    by what was not fitted on it. If DATA holds no other rows, these scores are shown.
+
     Beside the model stand its two halves: the base alone (neighbors switched off) and the
     neighbors alone; what the neighbors add is the difference. Intervals are 95 % percentile
     bootstraps over rows. Of images DATA is a folder with a folder for each class; where it has a
@@ -83,23 +89,26 @@ def evaluate(
       nearwise evaluate iris.model test.csv --json scores.json --report report.html
       nearwise evaluate flowers.model flowers/ --resize
     """
+    check_output("--json", json_file, [data])
+    check_output("--report", report, [data, *([json_file] if json_file else [])])
     learned = open_model(model)
     images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
         learned, model, data, target, images, part="test", header=header, quiet=quiet
     )
-    features = rows.X
     y = class_positions(rows.y, learned.classes_, data)
 
-    parts = learned.predict_parts(features)
-    halves = {
-        "model": parts.proba,
-        "base alone": parts.base_proba,
-        "neighbors alone": parts.neighbor_proba,
-    }
+    scored = score_rows(learned, rows.X, rows.y, y, data, rows.noun)
+    features, y, halves = take_rows(rows.X, scored.at), scored.y, scored.halves
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
-    null_mass = float(parts.null_mass.mean())
-    trust = measure_trust(learned, features, y, Wishes(coverage, confidence=confidence))
+    null_mass = float(scored.parts.null_mass.mean())
+    wishes = Wishes(coverage, confidence=confidence)
+    wishes.check_ranges()
+    trust = (
+        measure_trust(learned, features, y, wishes)
+        if scored.new
+        else {"not_measured": ONLY_LEARNED}
+    )
     shots = _shots(learned, y, halves)
     written = []
     if json_file:
@@ -107,6 +116,7 @@ def evaluate(
             "model": str(model),
             "data": data,
             "n": len(y),
+            "rows": scored.as_json(),
             "metrics": scores["model"],
             "intervals": {name: list(ends) for name, ends in intervals.items()},
             "level": LEVEL,
@@ -122,10 +132,12 @@ def evaluate(
     if report is not None:
         from nearwise.cli.evaluation_page import write_page
 
-        write_page(report, learned, data, features, y, halves, scores, null_mass, trust)
+        write_page(report, learned, data, features, scored, scores, null_mass, trust)
         written.append(str(report))
     if json_file != "-":
-        show(_score_table(scores, intervals, f"{model} on {len(y)} {rows.noun} of {data}"))
+        show(_score_table(scores, intervals, f"{model} on {scored.what} ({data})"))
+        for remark in scored.remarks:
+            show(remark)
         if shots:
             show(_shot_table(shots))
         show(f"Attention that went to no neighbor: {null_mass:.1%}")
@@ -250,6 +262,6 @@ def _write_json(path: str, numbers: dict[str, Any]) -> None:
     conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
     text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)
     if path == "-":
-        print(text)
+        show(text)
     else:
         write_aside(Path(path), f"{text}\n".encode())

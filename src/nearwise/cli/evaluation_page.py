@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nearwise.cli.scored_rows import ScoredRows
 from nearwise.cli.trust_columns import trust_in_words
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def write_page(
     model: "AttnKNNClassifier",
     data: str,
     features: "pd.DataFrame | np.ndarray",
-    labels: "np.ndarray",
-    proba: "dict[str, np.ndarray]",
+    scored: ScoredRows,
     scores: dict[str, dict[str, float]],
     null_mass: float,
     trust: dict[str, Any],
@@ -47,10 +47,9 @@ def write_page(
         Name of the file evaluated on.
     features : DataFrame of shape (n_rows, n_columns), or images
         Its rows, as the model knows them.
-    labels : int64 ndarray of shape (n_rows,)
-        Positions of the true labels among the model's classes.
-    proba : dict of str to ndarray of shape (n_rows, n_classes)
-        Probabilities of "model", "base alone" and "neighbors alone".
+    scored : ScoredRows
+        Their labels, what the model and its halves say, and whether it learned from them. Then
+        there is no gallery: among the neighbors of each row would be the row itself.
     scores : dict of str to dict
         Metrics of the same three.
     null_mass : float
@@ -74,10 +73,12 @@ def write_page(
     from nearwise.report.summary import Results
 
     name = "standard input" if data == "-" else Path(data).stem
+    labels = scored.y
     rows = np.arange(len(labels), dtype=np.int64)
     classes = [str(label) for label in model.classes_]
     predictions = {
-        _METHODS[part]: Predictions(labels, values, rows, classes) for part, values in proba.items()
+        _METHODS[part]: Predictions(labels, values, rows, classes)
+        for part, values in scored.halves.items()
     }
     whole = _METHODS["model"]
     kind: Kind = "table" if isinstance(features, pd.DataFrame) else "images"
@@ -90,14 +91,19 @@ def write_page(
         for method, values in predictions.items():
             save_predictions(place("predictions", method, "npz"), values)
         save_json(place("curves", whole, "json"), model.history_)
-        gallery = make_gallery(model, dataset, rows, predictions[whole])
-        save_json(place("galleries", whole, "json"), gallery)
+        if scored.new:
+            gallery = make_gallery(model, dataset, rows, predictions[whole])
+            save_json(place("galleries", whole, "json"), gallery)
         results = Results(_records(name, model, len(labels), scores, null_mass), Path(folder))
         page = make_page(Path(folder), results, f"{model.target_name_}, predicted on {name}")
-    lead = (
-        f"A model that remembers {len(model.memory_)} rows, measured on {len(labels)} rows it has "
-        "not learned from. Beside it stand its two halves: the base alone and the neighbors alone. "
-        f"{trust_in_words(trust)}"
+    lead = " ".join(
+        [
+            f"A model that remembers {len(model.memory_)} {scored.noun}, measured on "
+            f"{scored.measured_on}.",
+            *scored.remarks,
+            "Beside it stand its two halves: the base alone and the neighbors alone.",
+            trust_in_words(trust),
+        ]
     )
     write_aside(path, render_page(replace(page, lead=lead)).encode("utf-8"))
 

@@ -11,6 +11,7 @@ from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, parse_settings
+from nearwise.cli.places import check_folder, paths_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +84,7 @@ def experiment(
       nearwise experiment all -d wine-red -p v1 --seeds 0-4 -o runs/wine
       nearwise experiment main -d cifar10 -p v0.4 --set epochs=10 --set backbone=resnet18 -o runs/a
     """
+    check_folder("--out", out, paths_among(dataset))
     from nearwise.experiments.study import run_experiment
     from nearwise.experiments.study.settings import read_config
     from nearwise.report import render_report

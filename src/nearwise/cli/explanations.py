@@ -1,10 +1,11 @@
 """What lies behind a prediction, as columns of a table or as lines of JSON."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from nearwise.safe_files import standard_output
 
 if TYPE_CHECKING:
     from nearwise.estimators import Explanation
@@ -109,7 +110,7 @@ def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
 
     text = "".join(json.dumps(plain(record), ensure_ascii=False) + "\n" for record in records)
     if out == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with standard_output() as stream:
+            stream.write(text)
     else:
         write_aside(Path(out), text.encode("utf-8"))

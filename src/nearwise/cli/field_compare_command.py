@@ -15,6 +15,7 @@ from nearwise.cli.parsing import (
     parse_seeds,
     split_list,
 )
+from nearwise.cli.places import check_folder, paths_among
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -101,6 +102,7 @@ def compare(
       nearwise field compare -d cifar10 --seeds 0-2 --device cuda --set precision=bfloat16 -o runs/c
       nearwise field compare -d cifar10 --limit 2000,500 --set epochs=2 -o runs/slice
     """
+    check_folder("--out", out, paths_among(dataset))
     from nearwise.data import load_images
     from nearwise.experiments.representations import run_comparison
     from nearwise.report.representations import judge_all, write_report

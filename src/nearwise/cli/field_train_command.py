@@ -11,6 +11,7 @@ from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import change_settings, image_set_name
+from nearwise.cli.places import check_folder, paths_among
 
 if TYPE_CHECKING:
     from nearwise.experiments.fields import FieldProgress, FieldRun
@@ -99,6 +100,7 @@ def train(
       nearwise field train --objective sparse --control --out runs/fields
       nearwise field train -d cifar10 --device cuda --set precision=bfloat16 -o runs/cifar10
     """
+    check_folder("--out", out, paths_among(dataset))
     from nearwise.experiments.fields import run_field
     from nearwise.functional.devices import choose_device
 

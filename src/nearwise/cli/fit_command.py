@@ -1,5 +1,6 @@
 """``nearwise fit``: learn a model from a table, or from folders of images."""
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,14 +13,20 @@ import typer
 from nearwise.cli.console import say
 from nearwise.cli.errors import INTERRUPTED, reported
 from nearwise.cli.image_rows import ColorOption, ImageSizeOption, ImageWishes, SkipDamagedOption
-from nearwise.cli.models import check_place
+from nearwise.cli.models import check_place, new_model
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_count, parse_noise
+from nearwise.cli.places import check_folder
 from nearwise.cli.rows import Rows, read_to_learn
 from nearwise.interrupts import watch_interrupt
 
 if TYPE_CHECKING:
     from nearwise.estimators import AttnKNNClassifier
+
+# The file says that a folder of checkpoints may be removed; without it nothing is.
+_MARK = "made-by-nearwise-fit.txt"
+_MARK_TEXT = "Training checkpoints of 'nearwise fit'. They go when the model is saved.\n"
+_FIT = re.compile(r"fit-[0-9a-f]+")
 
 
 @reported
@@ -109,6 +116,8 @@ def fit(
       nearwise fit flowers/ --out flowers.model --image-size 64
     """
     check_place(out, overwrite=overwrite)
+    check_folder("--out", out, [data], for_model=True)
+    check_checkpoints(out)
     wishes = ImageWishes(image_size, color, skip_damaged)
     rows = read_to_learn(
         data, target, wishes, drop=drop or [], weight=weight, header=header, quiet=quiet
@@ -131,7 +140,11 @@ def fit(
     from nearwise.estimators import AttnKNNClassifier
 
     start = time.perf_counter()
-    with checkpoints(out, resume=resume) as folder, watch_interrupt() as interrupt:
+    with (
+        new_model(out, overwrite=overwrite),
+        checkpoints(out, resume=resume) as folder,
+        watch_interrupt() as interrupt,
+    ):
         model = AttnKNNClassifier(
             **settings,
             random_state=seed,
@@ -150,6 +163,38 @@ def fit(
             raise typer.Exit(INTERRUPTED)
 
 
+def checkpoint_folder(out: Path) -> Path:
+    """Where the checkpoints of a fit lie until its model is at `out`."""
+    place = out if out.name not in ("", "..") else out.resolve()
+    return place.with_name(f"{place.name}.checkpoint")
+
+
+def check_checkpoints(out: Path) -> None:
+    """Refuse a folder that has the name of the checkpoints and was not made by a fit.
+
+    Parameters
+    ----------
+    out : Path
+        Where the model will be.
+
+    Raises
+    ------
+    ValueError
+        If a link, a file or a folder of somebody else has that name.
+    """
+    folder = checkpoint_folder(out)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        what = "a symbolic link" if folder.is_symlink() else "a file"
+    elif folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
+        what = "a folder that 'nearwise fit' did not make"
+    else:
+        return
+    raise ValueError(
+        f"{folder} is {what}, and training checkpoints would go there; nothing was touched. Move "
+        "it away, or choose another --out."
+    )
+
+
 @contextmanager
 def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
     """Keep training checkpoints beside a model until it is complete.
@@ -164,22 +209,52 @@ def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
     Yields
     ------
     folder : Path
-        For the checkpoints. Removed when the block ends without an exception.
+        For the checkpoints. Removed when the block ends without an exception, but for what no fit
+        wrote there.
+
+    Raises
+    ------
+    ValueError
+        As `check_checkpoints`.
     """
-    folder = out.with_name(f"{out.name}.checkpoint")
-    if folder.exists() and not resume:
-        shutil.rmtree(folder)
-    before = _names(folder)
+    check_checkpoints(out)
+    folder = checkpoint_folder(out)
+    if not resume:
+        _remove_checkpoints(folder)
+    before = _fits(folder)
     if resume and not before:
         say(f"note: nothing to resume at {folder}; starting afresh.")
-    yield folder
-    if before and _names(folder) - before:  # each fit's rows and options have a folder of their own
+    folder.mkdir(exist_ok=True)
+    (folder / _MARK).write_text(_MARK_TEXT, encoding="utf-8")
+    try:
+        yield folder
+    except BaseException:
+        if not _fits(folder):  # nothing to resume either
+            _remove_checkpoints(folder)
+        raise
+    if before and _fits(folder) - before:  # each fit's rows and options have a folder of their own
         say(f"note: {folder} was of other rows or options; this fit started afresh.")
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove_checkpoints(folder)
 
 
-def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+def _fits(folder: Path) -> set[str]:
+    """Names of the folders that fits made within a folder of checkpoints."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return {path.name for path in found if _FIT.fullmatch(path.name) and not path.is_symlink()}
+
+
+def _remove_checkpoints(folder: Path) -> None:
+    """Remove what fits wrote; files of anybody else stay, and with them the folder."""
+    if not (folder / _MARK).is_file():
+        return
+    for name in _fits(folder):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    left = sorted(path.name for path in folder.iterdir() if path.name != _MARK)
+    if left:
+        say(f"note: {folder} holds {', '.join(left[:5])}, which no fit wrote; it was left there.")
+        return
+    (folder / _MARK).unlink()
+    folder.rmdir()
 
 
 def _summarize(model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path) -> None:

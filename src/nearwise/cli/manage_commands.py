@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,9 +13,10 @@ from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.explanations import plain_columns
 from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
-from nearwise.cli.models import check_place, open_model, sole_writer
+from nearwise.cli.models import new_model, open_model, require_model, sole_writer
 from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.parsing import parse_numbers
+from nearwise.cli.places import check_folder
 from nearwise.cli.rows import read_for_model
 
 if TYPE_CHECKING:
@@ -80,9 +82,12 @@ def add(
       nearwise add iris.model more.csv --capacity 5000 --eviction age --refresh
       nearwise add flowers.model more_flowers/ --resize
     """
-    if out is not None:
-        check_place(out, overwrite=False)
-    with sole_writer(model):
+    require_model(model)
+    with ExitStack() as held:
+        held.enter_context(sole_writer(model))
+        if out is not None:
+            check_folder("--out", out, [data], for_model=True)
+            held.enter_context(new_model(out, overwrite=False))
         learned = open_model(model)
         images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
         rows = read_for_model(
@@ -143,7 +148,7 @@ def inspect(
     else:
         facts = describe(learned, scores=scores)
     if as_json:
-        print(json.dumps(plain(facts), indent=2, ensure_ascii=False))
+        show(json.dumps(plain(facts), indent=2, ensure_ascii=False))
     else:
         show((_row_table if rows is not None else _fact_table)(facts, str(model)))
 

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearwise.cli.places import refuse_inside_model
+from nearwise.safe_files import is_own_lock, open_lock
+
 if TYPE_CHECKING:
     from nearwise.estimators import AttnKNNClassifier
 
@@ -30,13 +33,14 @@ def open_model(folder: Path) -> "AttnKNNClassifier":
     ValueError
         If there is no such folder, or it is torn, foreign or newer than this library.
     """
-    _require_folder(folder)
+    require_model(folder)
     from nearwise.estimators import AttnKNNClassifier
 
     return AttnKNNClassifier.load(folder)
 
 
-def _require_folder(folder: Path) -> None:
+def require_model(folder: Path) -> None:
+    """Raise a ValueError that says how to make a model if there is no folder."""
     if not folder.is_dir():
         seen = "is a file" if folder.exists() else "does not exist"
         raise ValueError(
@@ -64,6 +68,7 @@ def check_place(folder: Path, *, overwrite: bool) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
+    refuse_inside_model("--out", folder)
     if folder.is_dir() and any(folder.iterdir()):
         if not (folder / "manifest.json").is_file():
             raise ValueError(
@@ -90,27 +95,28 @@ def check_place(folder: Path, *, overwrite: bool) -> None:
 def sole_writer(folder: Path) -> Iterator[None]:
     """Keep two processes from changing a model at once, where the later would undo the earlier.
 
-    A hidden file beside the folder is locked while the block runs, and removed. Processes that
-    only predict need no lock.
+    A hidden file beside the folder is locked while the block runs, and removed if it was made for
+    that. Processes that only predict need no lock.
 
     Parameters
     ----------
     folder : Path
-        A model folder.
+        A model folder, or the place for one. A symbolic link to it has the same lock.
 
     Raises
     ------
-    ValueError
-        If there is no such folder.
     BlockingIOError
         If another process is changing it.
+    ValueError
+        If something else than a file has the lock's name.
     """
-    _require_folder(folder)
-    path = folder.absolute().with_name(f".{folder.name}.lock")
-    with path.open("w") as handle:
+    place = folder.resolve()
+    path = place.with_name(f".{place.name}.lock")
+    handle = open_lock(path)
+    try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.fstat(handle.fileno()).st_nlink:  # its holder removed it after we opened it
+            if not os.fstat(handle).st_nlink:  # its holder removed it after we opened it
                 raise BlockingIOError
         except BlockingIOError:
             raise BlockingIOError(
@@ -119,4 +125,30 @@ def sole_writer(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)
+            if is_own_lock(handle):
+                path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def new_model(folder: Path, *, overwrite: bool) -> Iterator[None]:
+    """Check a place for a model, and keep it to this process while the block runs.
+
+    Whoever wants to write there meanwhile, or to add rows to the model that is replaced, is told
+    at once: what came to the old model while the new one is trained would be lost.
+
+    Parameters
+    ----------
+    folder, overwrite
+        As for `check_place`.
+
+    Raises
+    ------
+    ValueError, OSError
+        As `check_place` and `sole_writer`.
+    """
+    check_place(folder, overwrite=overwrite)
+    with sole_writer(folder):
+        check_place(folder, overwrite=overwrite)  # another fit may have ended in between
+        yield

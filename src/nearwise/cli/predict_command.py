@@ -12,6 +12,7 @@ from nearwise.cli.explanations import json_record, neighbor_columns, write_json_
 from nearwise.cli.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.models import open_model
 from nearwise.cli.options import HeaderOption, ModelArgument, QuietOption, RowsArgument
+from nearwise.cli.places import check_output
 from nearwise.cli.rows import read_to_predict
 from nearwise.cli.trust_columns import (
     ConfidenceOption,
@@ -104,6 +105,7 @@ def predict(
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
+    check_output("--out", out, data)
     form = form or _format_of(out)
     wishes = Wishes(coverage, max_risk, sets, stranger, confidence)
     wishes.check()

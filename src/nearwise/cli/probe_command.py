@@ -10,6 +10,7 @@ from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, split_list
+from nearwise.cli.places import check_folder, paths_among
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -88,6 +89,7 @@ def probe(
       nearwise probe features.npz cifar10 --probes knn,attention,linear
       nearwise probe mymodels:encoder images/ --probes knn,transformer --context full,0.2
     """
+    check_folder("--out", out, paths_among(dataset))
     from nearwise.functional.devices import choose_device
     from nearwise.probes import evaluate, without_seen
     from nearwise.probes.catalog import check_probe_names

@@ -75,6 +75,19 @@ class Wishes:
                 "--confidence is that of --sets, --coverage or --max-risk. Give one of them too."
             )
 
+    def check_ranges(self) -> None:
+        """Refuse a coverage or a confidence that is out of its range.
+
+        Raises
+        ------
+        ValueError
+        """
+        from nearwise.estimators.conformal import check_confidence
+        from nearwise.estimators.selective import check_request
+
+        check_confidence(self.set_confidence)
+        check_request(self.coverage, self.max_risk, self.bound_confidence)
+
     @property
     def bound_confidence(self) -> float:
         """Confidence of the bound on the share of wrong answers."""
@@ -179,12 +192,9 @@ def measure_trust(
     ValueError
         If the coverage or the confidence is out of its range.
     """
-    from nearwise.estimators.conformal import check_confidence
-    from nearwise.estimators.selective import check_request
     from nearwise.metrics import evaluate_sets
 
-    check_confidence(wishes.set_confidence)
-    check_request(wishes.coverage, None, wishes.bound_confidence)
+    wishes.check_ranges()
     try:
         chosen = wishes.select(model, features)
         sets = model.predict_set(features, wishes.set_confidence)

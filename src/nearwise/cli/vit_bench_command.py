@@ -10,6 +10,7 @@ from nearwise.cli.console import progress, say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import QuietOption
 from nearwise.cli.parsing import split_list
+from nearwise.cli.places import check_folder
 
 if TYPE_CHECKING:
     import rich.table
@@ -90,6 +91,7 @@ def bench(
     def watch(steps: Sequence[Any], title: str) -> Iterable[Any]:
         return progress(list(steps), title, quiet=quiet)
 
+    check_folder("--out", out)
     rows = run_bench(plan, out, watch=watch)
     for n in plan.tokens:
         show(_table(rows, n, plan.shape(n).batch))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich.progress
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import INTERRUPTED, reported
+from nearwise.cli.places import check_folder, paths_among
 from nearwise.cli.vit_flags import settings_command
 from nearwise.experiments.vit.settings import NEVER_EXISTED, VitSettings
 from nearwise.training.settings import plain_message
@@ -47,6 +49,7 @@ def _train(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     if settings.test_only:
         _evaluate(settings, given - {"test_only", "output_dir"}, quiet)
         return
+    check_folder("--output-dir", Path(settings.folder), paths_among(settings.dataset))
     from nearwise.experiments.vit import train_vit
 
     with _bar(settings, quiet) as (on_step, on_epoch):

@@ -27,6 +27,7 @@ from nearwise.data.unpack import (
     zip_names,
 )
 from nearwise.names import nearest_names
+from nearwise.safe_files import standard_output, write_whole
 
 Format = Literal["csv", "tsv", "parquet", "npz"]
 FORMATS: tuple[Format, ...] = ("csv", "tsv", "parquet", "npz")
@@ -251,9 +252,10 @@ def write_table(
         raise ValueError(f"The columns {list(twice)} occur more than once. Rename them.")
     content = _serialise(table, form)
     if str(path) == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        with standard_output() as stream:
+            stream.flush()
+            stream.buffer.write(content)
+            stream.buffer.flush()
     else:
         _write_bytes(content, Path(path))
 
@@ -304,20 +306,11 @@ def _plain(column: "pd.Series[Any]") -> NDArray[np.generic]:
 
 
 def _write_bytes(content: bytes, path: Path) -> None:
-    target = path.resolve()  # through a symbolic link, so that the link stays
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"Cannot write {path}: no folder {target.parent}. Make it first.")
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"Cannot write {path}: no folder {folder}. Make it first.")
     try:
-        # a pipe or device cannot be renamed over; /dev/stdout may lead to a file that a shell holds
-        if path.absolute().is_relative_to("/dev") or (target.exists() and not target.is_file()):
-            path.write_bytes(content)
-            return
-        try:
-            aside.write_bytes(content)
-            os.replace(aside, target)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_whole(path, content)
     except OSError as error:
         raise OSError(
             error.errno,

@@ -3,6 +3,7 @@
 from nearwise.estimators.classifier import AttnKNNClassifier
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.few_shot import FewShotAttention
+from nearwise.estimators.learned_rows import LearnedRows
 from nearwise.estimators.retrieval import RetrievalConfidence
 from nearwise.estimators.selective import Selection
 from nearwise.estimators.transition import audited_transition
@@ -11,6 +12,7 @@ __all__ = [
     "AttnKNNClassifier",
     "Explanation",
     "FewShotAttention",
+    "LearnedRows",
     "Neighbor",
     "Parts",
     "RetrievalConfidence",

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -10,8 +12,11 @@ from nearwise.estimators import validation
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Explanation, Parts, explain_rows, make_parts
 from nearwise.estimators.images import from_files, from_source
+from nearwise.estimators.labels import label_values, positions_among
+from nearwise.estimators.learned_rows import LearnedRows, find_learned
 from nearwise.estimators.remembering import RemembersRows
 from nearwise.estimators.settings import check_count
+from nearwise.estimators.shared import SharedState
 from nearwise.estimators.state import Answer, Calibration
 
 
@@ -43,6 +48,88 @@ class AnswersQueries(RemembersRows):
         merged, each = self._state.predict_views(views, n_classes)
         answers = [calibration.corrected(answer) for answer in each]
         return calibration.corrected(merged), answers, calibration
+
+    def learned_rows(self, X: Any, y: Any = None) -> LearnedRows:
+        """Tell rows that the classifier has learned from, by content.
+
+        Scores on such rows say nothing about new ones; `predict_learned` predicts them as if they
+        were new.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        y : array-like of shape (n,), optional
+            Labels. Where several remembered rows equal a row, one with its label is taken.
+
+        Returns
+        -------
+        found : LearnedRows
+            ids in `memory_`, places among the rows that were held out, and `new`.
+
+        Notes
+        -----
+        Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
+        hundred-thousandth of the column's spread, so that a file's format does not matter. Images
+        are equal pixel by pixel. Neither order nor label decides, so a new row that repeats one
+        counts as learned: the memory knows the answer to both. Rows that were learned from and
+        forgotten since (`remove`, `capacity`, `max_per_class`) are not known again.
+        """
+        encoded = self._encode(X, [])
+        if encoded is None:
+            raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
+        labels = None
+        if y is not None:
+            labels, _ = positions_among(self.classes_, label_values(y))
+        return find_learned(self._state, self._rows, encoded[0], labels)
+
+    @property
+    def n_forgotten_(self) -> int:
+        """How many rows were learned from and cannot be known again by `learned_rows`."""
+        check_is_fitted(self)
+        held = self._state.held if isinstance(self._state, SharedState) else None
+        known = 0 if held is None or held.digests is None else len(held.digests)
+        return self.memory_.next_id - len(self.memory_) - known
+
+    def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
+        """Predict rows that were learned from as if they were new, as far as that is possible.
+
+        After a cross-fit that is every remembered row, without itself and by the members that were
+        not fitted on it, as `predict_proba(None)` gives it. Where rows were held out once, it is
+        these, by heads that were not fitted on them: the networks know the labels of the others.
+
+        Parameters
+        ----------
+        found : LearnedRows
+            What `learned_rows` returned.
+
+        Returns
+        -------
+        rows : int64 ndarray of shape (n_predicted,)
+            Which of the rows asked for could be predicted.
+        parts : Parts
+            Of these rows.
+        """
+        check_is_fitted(self)
+        n_classes = len(self.classes_)
+        if isinstance(self._state, SharedState):
+            rows = np.flatnonzero(found.held_out >= 0)
+            n_views = self._state.n_views if self._state.tta else 1
+            calibration = self._state.calibration(n_views)
+            at = torch.from_numpy(found.held_out[rows])
+            answers = [Answer(*(part[at] for part in one)) for one in self._held_out(n_views)]
+        else:
+            rows = np.flatnonzero(found.ids >= 0)
+            calibration = self._state.calibration()
+            at = self.memory_.positions(found.ids[rows])
+            answers = [self._state.predict_left_out(n_classes, at)] * 2
+        merged, *each = map(calibration.corrected, answers)
+        return rows, make_parts(merged, each, calibration)
+
+    def _held_out(self, n_views: int) -> list[Answer]:
+        """Answers to the rows held out once: the merged one, and that to each view."""
+        assert isinstance(self._state, SharedState) and self._state.held is not None
+        merged, each = self._state.predict_held_out(len(self.classes_), n_views)
+        return [merged, *each]
 
     def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
         """Probabilities beside their two halves, base and neighbors, and how far views disagree.

@@ -12,6 +12,7 @@ from nearwise.estimators.class_prior import capped_rows
 from nearwise.estimators.fitting import fit_state
 from nearwise.estimators.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.estimators.images import ImageEncoder
+from nearwise.estimators.learned_rows import held_digests
 from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.estimators.progress import Progress
@@ -102,7 +103,8 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
     fit, settings = choose_heads(state, repeated, settings, data, progress)
-    state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight)
+    digests = held_digests(problem.rows.take(held_out))
+    state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight, digests)
     if settings.spaces == "chosen":
         fit, stay = leave_out_spaces(state, repeated, settings, data, fit, progress)
         looks = [look._replace(spaces=[look.spaces[place] for place in stay]) for look in looks]

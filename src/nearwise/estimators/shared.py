@@ -34,12 +34,15 @@ class HeldOut:
     folds : int64 Tensor of shape (n,)
         The member whose head was not fitted on the row.
     weight : Tensor of shape (n,)
+    digests : int64 Tensor of shape (n,), or None
+        By which the rows are known again (`row_digests`); None in a model of an older version.
     """
 
     seen: list[Seen]
     labels: Tensor
     folds: Tensor
     weight: Tensor
+    digests: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything as named tensors; `from_tensors` rebuilds it."""
@@ -47,7 +50,7 @@ class HeldOut:
         for view, seen in enumerate(self.seen):
             named[f"{view}/base"] = seen.base_log_proba.contiguous()  # the prior is one row, spread
             named |= {f"{view}/keys/{name}": keys for name, keys in seen.keys.items()}
-        return named
+        return named if self.digests is None else named | {"digests": self.digests}
 
     @classmethod
     def from_tensors(cls, named: dict[str, Tensor]) -> "HeldOut":
@@ -58,7 +61,7 @@ class HeldOut:
             start = f"{view}/keys/"
             keys = {name[len(start) :]: t for name, t in named.items() if name.startswith(start)}
             seen.append(Seen(keys, named[f"{view}/base"]))
-        return cls(seen, named["labels"], named["folds"], named["weight"])
+        return cls(seen, named["labels"], named["folds"], named["weight"], named.get("digests"))
 
 
 @dataclass(kw_only=True)

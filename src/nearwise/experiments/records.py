@@ -9,10 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 
+from nearwise.safe_files import open_lock, write_whole
+
 FORMAT_VERSION = 1
 RECORDS_FILE = "records.jsonl"
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"
+REPORTS = ("report.html", "report.pdf", *(f"results.{end}" for end in ("md", "tex", "csv", "json")))
 
 METRICS = (
     "accuracy",
@@ -161,12 +164,7 @@ def plain(value: Any) -> Any:
 def write_aside(path: Path, data: bytes) -> None:
     """Write a file so that a kill leaves the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    write_whole(path, data)
 
 
 def read_records(folder: str | Path) -> list[Record]:
@@ -267,10 +265,11 @@ class RunFolder:
     def _check_settings(self) -> None:
         path = self.path / SETTINGS_FILE
         if not path.exists():
-            if (self.path / RECORDS_FILE).exists():
+            foreign = [name for name in (RECORDS_FILE, *REPORTS) if (self.path / name).exists()]
+            if foreign:
                 raise RecordsError(
-                    f"{self.path} has a {RECORDS_FILE} but no {SETTINGS_FILE}: it was not made "
-                    "by `nearwise compare`. Choose another folder."
+                    f"{self.path} has a {foreign[0]} but no {SETTINGS_FILE}: it was not made "
+                    "by `nearwise compare`, which would replace it. Choose another folder."
                 )
             self._datasets: dict[str, Any] = {}
             self._presets: dict[str, Any] = {}
@@ -383,7 +382,7 @@ class RunFolder:
 def lock_folder(path: Path) -> BinaryIO:
     """Make a folder this process' alone to write to, until what is returned is closed."""
     path.mkdir(parents=True, exist_ok=True)
-    lock = (path / LOCK_FILE).open("wb")
+    lock = os.fdopen(open_lock(path / LOCK_FILE), "rb+")
     try:
         import fcntl
     except ImportError:  # Windows: no lock, one writer is the user's care

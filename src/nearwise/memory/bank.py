@@ -136,6 +136,11 @@ class MemoryBank:
             return self.labels
         return checks.one_hot(self.labels, self.n_classes)
 
+    @property
+    def next_id(self) -> int:
+        """The id that the next row gets, if none is given: more than any that was ever there."""
+        return self._next_id
+
     def positions(self, ids: Ids) -> Tensor:
         """Return the row positions of `ids`, int64 of shape (n_ids,).
 

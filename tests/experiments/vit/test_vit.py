@@ -111,6 +111,14 @@ def test_a_folder_of_another_run_is_refused_and_says_what_differs(trained):
         train_vit(own.model_copy(update={"lr": 0.01}))
 
 
+def test_files_of_somebody_else_are_not_replaced(trained, tmp_path):
+    (tmp_path / "args.txt").write_text("mine")
+    own = trained[1].model_copy(update={"output_dir": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"has a args.txt but no settings.json"):
+        train_vit(own)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_a_trained_model_is_evaluated_as_at_the_end_of_its_training(trained):
     run, own = trained
     found = evaluate_vit(VitSettings(output_dir=own.output_dir, device="cpu"))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.data.images.pixels import as_images
+from nearwise.safe_files import write_whole
 
 Digests = NDArray[np.uint64]
 TRAINED_ON = "trained_on.npy"
@@ -41,10 +42,7 @@ def keep_digests(folder: str | os.PathLike[str], images: Any) -> None:
     """Note in a model's folder which images it was trained on."""
     buffer = io.BytesIO()
     np.save(buffer, np.unique(image_digests(images)))
-    place = Path(folder) / TRAINED_ON
-    aside = place.with_name(f".{TRAINED_ON}.tmp")
-    aside.write_bytes(buffer.getvalue())
-    os.replace(aside, place)
+    write_whole(Path(folder) / TRAINED_ON, buffer.getvalue())
 
 
 def kept_digests(folder: str | os.PathLike[str]) -> Digests | None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,19 @@ from torch import Tensor, nn
 from nearwise.experiments.vit.model import Cost
 from nearwise.experiments.vit.settings import VitSettings
 from nearwise.memory.store import read_folder, write_folder
+from nearwise.safe_files import write_whole
 
 KIND = "nearwise-vit"
 FORMAT_VERSION = 1
 MODEL, CHECKPOINT = "model", "checkpoint"
 ARGS, MODEL_TEXT, RESULTS = "args.txt", "model.txt", "train_eval_results.txt"
 EPOCHS, SUMMARY, SETTINGS = "epochs.jsonl", "summary.json", "settings.json"
+OWN_FILES = (ARGS, MODEL_TEXT, RESULTS, EPOCHS, SUMMARY)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file aside and move it into place, so that a reader never sees half of it."""
-    aside = path.with_name(path.name + ".part")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
+    write_whole(path, text.encode("utf-8"))
 
 
 def write_args(folder: Path, settings: VitSettings, facts: Mapping[str, Any]) -> None:

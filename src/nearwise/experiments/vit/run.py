@@ -16,6 +16,7 @@ from nearwise.experiments.vit.evaluate import measure_test
 from nearwise.experiments.vit.model import Cost, build_vit, cost_of
 from nearwise.experiments.vit.outputs import (
     CHECKPOINT,
+    OWN_FILES,
     SETTINGS,
     SUMMARY,
     read_summary,
@@ -162,6 +163,12 @@ class _Job:
 
     def _write_beginning(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        foreign = [name for name in OWN_FILES if (self.folder / name).exists()]
+        if foreign and not (self.folder / SETTINGS).exists():
+            raise ValueError(
+                f"{self.folder} has a {foreign[0]} but no {SETTINGS}: it was not made by 'nearwise "
+                "vit train', which would replace it. Choose another output_dir."
+            )
         facts = {
             "num_classes": self.data.n_classes,
             "img_size": (self.data.channels, self.data.image_size, self.data.image_size),

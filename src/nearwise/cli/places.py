@@ -1,0 +1,158 @@
+"""Where a command may write: never over what it reads, never into a model's folder."""
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from nearwise.safe_files import standard_output
+
+
+def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path] = ()) -> None:
+    """Refuse an output file that would harm what is there, before any work is done.
+
+    Files are compared by their real path and by device and inode, so that relative names,
+    symbolic links and hard links are the file they lead to.
+
+    Parameters
+    ----------
+    option : str
+        Names `out` in messages.
+    out : str or Path, optional
+        A file; None and "-" are always fine.
+    reads : iterable of str or Path
+        What the command reads: files, folders of images, "-".
+
+    Raises
+    ------
+    ValueError
+        If `out` is a folder, one of the files read, or lies in a model's folder.
+    """
+    if out is None:
+        return
+    if str(out) == "-":
+        with standard_output():  # told now if it is closed
+            return
+    path = Path(out)
+    if path.is_dir():
+        raise ValueError(f"{option} {out} is a folder. Name a file.")
+    refuse_inside_model(option, path)
+    for read in map(str, reads):
+        if _is_read(path, read):
+            name = "standard input" if read == "-" else read
+            raise ValueError(
+                f"{option} {out} would replace what is read from {name}; nothing was touched. "
+                "Choose another name."
+            )
+
+
+def check_folder(
+    option: str, out: Path | None, reads: Iterable[str | Path] = (), *, for_model: bool = False
+) -> None:
+    """Refuse a folder that lies in a model's folder or would be mixed with what is read.
+
+    Parameters
+    ----------
+    option : str
+        Names `out` in messages.
+    out : Path, optional
+        The folder.
+    reads : iterable of str or Path
+        Files and folders that the command reads; others are passed over.
+    for_model : bool, default=False
+        Whether a model goes there, which may replace another; results may not.
+
+    Raises
+    ------
+    ValueError
+        If `out` lies in a model's folder or a folder that is read, or is one, or a file that is
+        read lies in it.
+    """
+    if out is None:
+        return
+    if _is_model(out) and not for_model:
+        raise ValueError(
+            f"{option} {out} is a model's folder, which holds nothing but the model; nothing was "
+            "touched. Choose another folder."
+        )
+    refuse_inside_model(option, out)
+    place = out.resolve()
+    for read in map(Path, reads):
+        real = read.resolve()
+        if read.is_dir() and (real == place or real in place.parents):
+            raise ValueError(
+                f"{option} {out} lies in the folder {read}, which is read: it would be taken for "
+                "data the next time. Choose a folder outside."
+            )
+        if read.is_file() and place in real.parents:
+            raise ValueError(
+                f"{option} {out} holds {read}, which is read, and results could replace it. "
+                "Choose another folder."
+            )
+
+
+def paths_among(*datasets: str) -> list[str]:
+    """Give the files of "FILE:TARGET", and folders; a name alone is a known data set."""
+    files = [one.rpartition(":")[0] or one for one in datasets]
+    known = [":" not in one and os.sep not in one for one in datasets]
+    return [file for file, name in zip(files, known, strict=True) if not name]
+
+
+def refuse_inside_model(option: str, path: Path) -> None:
+    """Refuse a place within a model's folder.
+
+    Parameters
+    ----------
+    option : str
+        Names the place in messages.
+    path : Path
+
+    Raises
+    ------
+    ValueError
+        Names the model.
+    """
+    for folder in path.resolve().parents:
+        if _is_model(folder):
+            raise ValueError(
+                f"{option} {path} lies in the model {folder}, whose folder holds nothing but the "
+                "model; nothing was touched. Choose a place outside."
+            )
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder is one that the library keeps whole: a model, a memory, a checkpoint."""
+    manifest = folder / "manifest.json"
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:
+        return b'"nearwise folder"' in file.read(4096)
+
+
+def _is_read(path: Path, read: str) -> bool:
+    """Whether a file is one of those that are read."""
+    if read == "-":
+        try:
+            return _same_as(path, os.fstat(0))
+        except OSError:  # standard input is closed
+            return False
+    other = Path(read)
+    if not other.is_dir():
+        return path.resolve() == other.resolve() or (
+            other.exists() and _same_as(path, other.stat())
+        )
+    if not path.exists():
+        return False
+    from nearwise.data.images.folder import SUFFIXES
+
+    images = (
+        Path(folder) / name
+        for folder, _, names in os.walk(other)
+        for name in names
+        if Path(name).suffix.lower() in SUFFIXES
+    )
+    return any(image.exists() and _same_as(path, image.stat()) for image in images)
+
+
+def _same_as(path: Path, other: os.stat_result) -> bool:
+    return path.exists() and stat.S_ISREG(other.st_mode) and os.path.samestat(path.stat(), other)

@@ -1,0 +1,216 @@
+"""Rows that ``nearwise evaluate`` scores: new ones, and apart those the model learned from."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from nearwise.estimators import AttnKNNClassifier, Parts
+
+ONLY_LEARNED = (
+    "Abstention and sets are judged by rows that the model learned from, so they need others. Give "
+    "rows it has not learned from."
+)
+_MANY = 0.01  # share of repeated rows from which it is said
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Rows of a file with their predictions, and what is to be said about them.
+
+    Attributes
+    ----------
+    at : int64 ndarray of shape (n,)
+        Which rows of the file count.
+    y : int64 ndarray of shape (n,)
+        Their class positions.
+    parts : Parts
+        Their predictions.
+    new : bool
+        Whether the model has not learned from them; otherwise each is predicted as if it had not.
+    n_learned : int
+        Rows of the file that the model learned from.
+    apart : dict of str to float, or None
+        Beside new rows: metrics of those learned from, each predicted as if new, where any can be.
+    n_apart : int
+        Rows behind these.
+    repeats : float
+        Share of the remembered rows that equal another one.
+    together : dict of str to float, or None
+        Where rows repeat: metrics of new rows and those behind `apart`, all in one.
+    n_untold : int
+        Rows that the model learned from and forgot, which would be taken for new ones.
+    noun : str
+        What rows are called.
+    """
+
+    at: "np.ndarray"
+    y: "np.ndarray"
+    parts: "Parts"
+    new: bool
+    n_learned: int
+    apart: dict[str, float] | None
+    n_apart: int
+    repeats: float
+    together: dict[str, float] | None
+    n_untold: int
+    noun: str
+
+    @property
+    def halves(self) -> "dict[str, np.ndarray]":
+        """Probabilities of the model and of its two halves."""
+        return {
+            "model": self.parts.proba,
+            "base alone": self.parts.base_proba,
+            "neighbors alone": self.parts.neighbor_proba,
+        }
+
+    @property
+    def what(self) -> str:
+        """The rows that count, as a title names them."""
+        n = len(self.y)
+        if not self.new:
+            return f"{n} {self.noun} it learned from, each predicted as if new"
+        return f"{n} {'new ' if self.n_learned else ''}{self.noun}"
+
+    @property
+    def measured_on(self) -> str:
+        """The rows that count, in the middle of a sentence."""
+        if self.new:
+            return f"{len(self.y)} {self.noun} it has not learned from"
+        return (
+            f"{len(self.y)} {self.noun} it learned from, each predicted as if new: without itself, "
+            "by what was not fitted on it"
+        )
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences about rows that were learned from; none where there are none."""
+        said = []
+        if self.n_learned:
+            everywhere = "in every pixel" if self.noun == "images" else "in every column"
+            equal = f"equal {self.noun} the model learned from, {everywhere}"
+            said.append(f"{self.n_learned} of {self._n_rows} {self.noun} {equal}.")
+            left = self.n_learned - (self.n_apart if self.new else len(self.y))
+            if self.apart is not None:
+                said.append(
+                    f"{self.n_apart} of them were predicted as if new and are not in the scores: "
+                    f"accuracy {self.apart['accuracy']:.4f}, NLL {self.apart['nll']:.4f}."
+                )
+            if self.repeats >= _MANY:
+                said.append(
+                    f"{self.repeats:.0%} of the remembered {self.noun} equal another one, so new "
+                    f"ones will, too: some of the {self.n_learned} may be new."
+                )
+            if self.together is not None:
+                said.append(
+                    f"All {len(self.y) + self.n_apart} {self.noun} together: accuracy "
+                    f"{self.together['accuracy']:.4f}, NLL {self.together['nll']:.4f}."
+                )
+            if not self.new:
+                said.append("Scores on rows that are new would say more.")
+            if left:
+                said.append(
+                    f"{left} of them are left out: the networks know their labels, and nothing "
+                    "predicts them as if new."
+                )
+        if self.n_untold and self.new:
+            said.append(
+                f"The model also learned from {self.n_untold} {self.noun} that it no longer "
+                "remembers: whether these are among the new ones cannot be told."
+            )
+        return said
+
+    @property
+    def _n_rows(self) -> int:
+        return self.n_learned + (len(self.y) if self.new else 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers about rows that were learned from."""
+        return {
+            "new": self.new,
+            "n_learned": self.n_learned,
+            "n_learned_scored": self.n_apart if self.new else len(self.y),
+            "learned_metrics": self.apart,
+            "repeats": self.repeats,
+            "metrics_together": self.together,
+            "n_forgotten": self.n_untold,
+            "remarks": self.remarks,
+        }
+
+
+def take_rows(
+    features: "pd.DataFrame | np.ndarray", rows: "np.ndarray"
+) -> "pd.DataFrame | np.ndarray":
+    """Take some rows of a table or some images, by position."""
+    from pandas import DataFrame
+
+    return features.iloc[rows] if isinstance(features, DataFrame) else features[rows]
+
+
+def score_rows(
+    model: "AttnKNNClassifier",
+    features: "pd.DataFrame | np.ndarray",
+    labels: Any,
+    y: "np.ndarray",
+    where: str,
+    noun: str,
+) -> ScoredRows:
+    """Predict the new rows of a file, or where there are none those that can be left out.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+        Fitted.
+    features : DataFrame of shape (n_rows, n_columns), or images
+    labels : array-like of shape (n_rows,)
+        As given.
+    y : int64 ndarray of shape (n_rows,)
+        Their positions among the model's classes.
+    where : str
+        Name of the file, for messages.
+    noun : str
+        What rows are called.
+
+    Raises
+    ------
+    ValueError
+        If the model learned from all rows and cannot predict one of them as if it were new.
+    """
+    import numpy as np
+
+    from nearwise.metrics import evaluate_probabilities
+
+    found = model.learned_rows(features, labels)
+    fresh, n_learned = np.flatnonzero(found.new), int((~found.new).sum())
+    again, parts = model.predict_learned(found) if n_learned else (np.zeros(0, dtype=int), None)
+    common: dict[str, Any] = {
+        "n_learned": n_learned,
+        "repeats": found.repeats,
+        "n_untold": model.n_forgotten_,
+        "noun": noun,
+    }
+    if len(fresh):
+        apart = (
+            None
+            if parts is None or not len(again)
+            else evaluate_probabilities(y[again], parts.proba)
+        )
+        answered = model.predict_parts(take_rows(features, fresh))
+        together = None
+        if apart is not None and parts is not None and found.repeats >= _MANY:
+            together = evaluate_probabilities(
+                y[np.concatenate([fresh, again])], np.concatenate([answered.proba, parts.proba])
+            )
+        common |= {"apart": apart, "n_apart": len(again), "together": together}
+        return ScoredRows(fresh, y[fresh], answered, True, **common)
+    if parts is None or not len(again):
+        raise ValueError(
+            f"{where}: the model learned from all {len(y)} {noun}, and its networks know their "
+            f"labels, so that nothing predicts them as if new. Give {noun} it has not learned "
+            "from."
+        )
+    common |= {"apart": None, "n_apart": 0, "together": None}
+    return ScoredRows(again, y[again], parts, False, **common)

@@ -1,0 +1,130 @@
+"""``nearwise evaluate`` gives no certificate for rows that the model learned from."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from nearwise import AttnKNNClassifier
+from tests.estimators.image_cases import QUICK, named_folder
+
+NEW = "rows it has not learned from"
+
+
+def evaluated(nearwise, model, data, folder):
+    """Scores as JSON, the page, and what was printed, which all speak of the same rows."""
+    scores, page = folder / "scores.json", folder / "page.html"
+    options = ("--json", scores, "--report", page, "--resamples", "20")
+    result = nearwise("evaluate", model, data, *options)
+    assert result.exit_code == 0, result.err
+    numbers, text = json.loads(scores.read_text()), page.read_text()
+    for remark in numbers["rows"]["remarks"]:
+        assert remark in result.out and remark in text
+    return numbers, text, result.out
+
+
+def test_the_training_table_is_scored_row_by_row_without_itself(
+    nearwise, tables, trained, tmp_path
+):
+    numbers, page, printed = evaluated(nearwise, trained, tables / "train.csv", tmp_path)
+    left_out = json.loads(nearwise("inspect", trained, "--scores", "--json").out)["left_out"]
+    assert numbers["metrics"] == left_out and left_out["accuracy"] < 1
+    assert (numbers["n"], numbers["rows"]["new"], numbers["rows"]["n_learned"]) == (160, False, 160)
+    assert "160 of 160 rows equal rows the model learned from, in every column." in printed
+    assert "measured on 160 rows it learned from, each predicted as if new" in page
+    assert NEW not in page.replace("Give rows it has not learned from", "")
+    assert "not_measured" in numbers
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(lambda f: f.sample(frac=1, random_state=0), id="shuffled"),
+        pytest.param(lambda f: f.iloc[:, ::-1], id="columns in another order"),
+        pytest.param(lambda f: f.assign(row=range(len(f)), more="x"), id="other ids"),
+        pytest.param(lambda f: f.drop(columns="row"), id="without the column left out"),
+        pytest.param(lambda f: f.astype({"width": "float32"}), id="float32"),
+    ],
+)
+def test_the_form_of_the_training_table_does_not_matter(
+    nearwise, tables, trained, tmp_path, written
+):
+    frame = written(pd.read_csv(tables / "train.csv"))
+    frame.to_csv(tmp_path / "t.csv", index=False, float_format="%.5e")
+    result = nearwise("evaluate", trained, tmp_path / "t.csv", "--resamples", "20", "--json", "-")
+    assert json.loads(result.out)["rows"]["n_learned"] == 160
+
+
+def test_new_rows_are_the_headline_and_learned_ones_stand_beside(
+    nearwise, tables, trained, tmp_path
+):
+    train, test = (pd.read_csv(tables / name) for name in ("train.csv", "test.csv"))
+    pd.concat([train.head(50), test]).sample(frac=1, random_state=0).to_csv(
+        tmp_path / "mixed.csv", index=False
+    )
+    numbers, page, printed = evaluated(nearwise, trained, tmp_path / "mixed.csv", tmp_path)
+    alone, *_ = evaluated(nearwise, trained, tables / "test.csv", tmp_path)
+    assert numbers["metrics"] == pytest.approx(alone["metrics"], abs=1e-6)
+    assert numbers["selective"] == pytest.approx(alone["selective"], abs=1e-6)
+    rows = numbers["rows"]
+    assert (numbers["n"], rows["n_learned"], rows["n_learned_scored"]) == (60, 50, 50)
+    assert f"measured on 60 {NEW}" in page and "60 new rows" in printed
+    told = f"accuracy {rows['learned_metrics']['accuracy']:.4f}"
+    assert told in page and told in printed
+    assert alone["rows"]["remarks"] == [] and alone["rows"]["learned_metrics"] is None
+
+
+def test_rows_that_repeat_by_nature_are_said_to(nearwise, tmp_path):
+    frame = pd.DataFrame({"a": list("abcd") * 15, "label": list("xxyyxxyx") * 7 + list("xyxy")})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fit = ("fit", tmp_path / "t.csv", "-t", "label", "-o", tmp_path / "m", "--members", "2")
+    assert nearwise(*fit, "--base", "none", "--preset", "fast", "-q").exit_code == 0
+    new = pd.DataFrame({"a": list("efgh"), "label": list("xyxy")})
+    pd.concat([frame, new]).to_csv(tmp_path / "t.csv", index=False)
+    numbers, _, printed = evaluated(nearwise, tmp_path / "m", tmp_path / "t.csv", tmp_path)
+    assert "100% of the remembered rows equal another one" in printed
+    rows, apart = numbers["rows"], numbers["rows"]["learned_metrics"]
+    every = (4 * numbers["metrics"]["nll"] + 60 * apart["nll"]) / 64
+    assert rows["metrics_together"]["nll"] == pytest.approx(every)
+
+
+def test_rows_that_were_forgotten_are_counted(nearwise, tables, trained, tmp_path):
+    out = tmp_path / "bounded"
+    add = ("add", trained, tables / "test.csv", "-o", out, "--capacity", "120", "-q")
+    assert nearwise(*add).exit_code == 0
+    result = nearwise("evaluate", out, tables / "train.csv", "--resamples", "20", "--json", "-")
+    rows = json.loads(result.out)["rows"]
+    assert rows["n_forgotten"] == 100
+    assert "100 rows that it no longer remembers" in " ".join(rows["remarks"])
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Give a folder of images and a model of it; read them only."""
+    root = tmp_path_factory.mktemp("pictures")
+    named_folder(root / "set", 80)
+    AttnKNNClassifier(**QUICK).fit(root / "set").save(root / "model")
+    return root
+
+
+def test_images_that_were_held_out_are_scored_and_the_others_left_out(nearwise, pictures, tmp_path):
+    numbers, page, _ = evaluated(nearwise, pictures / "model", pictures / "set", tmp_path)
+    rows = numbers["rows"]
+    assert (rows["new"], rows["n_learned"], numbers["n"]) == (False, 80, 20)
+    assert "60 of them are left out: the networks know their labels" in " ".join(rows["remarks"])
+    assert "measured on 20 images it learned from, each predicted as if new" in page
+    held = json.loads(nearwise("inspect", pictures / "model", "--json").out)["oof_nll"]
+    assert numbers["metrics"]["nll"] == pytest.approx(held, rel=0.02)
+
+
+def test_images_whose_labels_the_networks_know_get_no_score(nearwise, pictures, tmp_path):
+    model = AttnKNNClassifier.load(pictures / "model")
+    kept = {str(name) for name in model.row_names_}
+    for place in (pictures / "set").rglob("*.png"):
+        if str(place.relative_to(pictures)) in kept:
+            copy = tmp_path / "some" / place.relative_to(pictures / "set")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(place.read_bytes())
+    result = nearwise("evaluate", pictures / "model", tmp_path / "some")
+    assert result.exit_code == 2 and result.out == ""
+    assert "learned from all 60 images" in result.err

@@ -130,6 +130,7 @@ def masks():
         "float with holes": {"attn_mask": bias.masked_fill(~allowed[0], -torch.inf)},
         "padding": {"key_padding_mask": padding},
         "padding for all": {"key_padding_mask": padding[0]},
+        "left padding, causal": {"key_padding_mask": torch.arange(9) < 3, "is_causal": True},
         "all": {"key_padding_mask": padding[1], "attn_mask": bias, "is_causal": True},
         "always": {"key_padding_mask": padding, "attn_mask": bias, "include_self": "always"},
     }
@@ -148,10 +149,20 @@ def test_slots_that_a_mask_leaves_empty_are_marked():
     tokens = [x.to(DEVICE) for x in random_tokens((1, 1, 6, 4))]
     with attention_implementation("triton"):
         found = attend(*tokens, 4, is_causal=True)
-        with pytest.raises(ValueError, match="All keys of 6 of 6 queries are masked"):
-            attend(*tokens, 4, attn_mask=torch.zeros(6, 6, device=DEVICE).bool())
     assert (found.indices[0, 0, 1] >= 0).tolist() == [True, True, False, False]
     torch.testing.assert_close(found.weights.sum(-1).cpu(), torch.ones(1, 1, 6))
+
+
+def test_queries_without_any_key_get_zeros_and_gradients_of_zero():
+    masks = {"key_padding_mask": torch.arange(6) < 2, "is_causal": True}
+    tokens = random_tokens((1, 1, 6, 4))
+    assert_as_expected(*tokens, 4, **masks)
+    for metric in ("matmul", "l2"):
+        assert_same_gradients(tokens, 4, metric=metric, **masks)
+    with attention_implementation("triton"):
+        for empty in (torch.zeros(0, 2, 5, 4), torch.zeros(2, 2, 0, 4)):
+            found = attend(*(empty.to(DEVICE),) * 3, 3)
+            assert found.output.shape == empty.shape
 
 
 @each_score

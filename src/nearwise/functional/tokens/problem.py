@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearwise.functional.tokens.masks import check_mask, checked_padding
+
 TokenMetric = Literal["matmul", "cosine", "l2"]
 IncludeSelf = Literal["candidate", "always", "never"]
 # outside of functions: torch 2.6 cannot compile get_args
@@ -77,9 +79,10 @@ class Tokens:
     keep: Tensor | None
 
     @property
-    def has_mask(self) -> bool:
-        """Whether some query may be left without any key."""
-        return self.bias is not None or self.padding is not None or self.include_self == "never"
+    def has_no_pairs(self) -> bool:
+        """Whether there is no query, or no key but a query's own, which it may not attend to."""
+        is_empty = 0 in self.query.shape or self.key.shape[2] == 0
+        return is_empty or (self.key.shape[2] == 1 and self.include_self == "never")
 
 
 def make_problem(
@@ -150,8 +153,8 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
             "query (..., N, D), key (..., M, D) and value (..., M, Dv) must agree, with 0, 1 or 2 "
             f"leading dimensions (batch, heads); got {shapes}."
         )
-    if 0 in query.shape or 0 in key.shape or 0 in value.shape:
-        raise ValueError(f"There is nothing to attend: {shapes}. Give tokens.")
+    if not (query.shape[-1] and value.shape[-1]):
+        raise ValueError(f"Tokens and values need a width of at least 1: {shapes}.")
     if len({query.dtype, key.dtype, value.dtype}) > 1 or query.dtype not in _DTYPES:
         raise ValueError(
             "query, key and value must be tensors that share one floating dtype; got "
@@ -169,7 +172,9 @@ def _check_neighbors(
         most -= int(include_self == "never")
     else:
         most += int(include_self == "always")
-    most = min(most, n_keys)
+    most = max(0, min(most, n_keys))
+    if most == 0 and n_neighbors >= 0:  # nobody to attend to: all slots stay empty
+        return
     if not 1 <= n_neighbors <= most:
         of = f"{n_keys} keys" if candidates is None else f"{n_choice} candidates"
         raise ValueError(
@@ -207,8 +212,8 @@ def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -
     """
     positions = as_positions(candidates, n_keys, device)
     if not torch.compiler.is_compiling():
-        low, high = (int(x) for x in positions.aminmax())
-        if low < 0 or high >= n_keys:
+        low, high = (int(x) for x in positions.aminmax()) if positions.numel() else (0, 0)
+        if low < 0 or (high >= n_keys and positions.numel()):
             raise ValueError(
                 f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
             )
@@ -231,7 +236,7 @@ def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) ->
             "candidates must be integer positions of keys, of shape (C,) or (batch, C); got "
             f"{positions.dtype} of shape {tuple(positions.shape)}."
         )
-    if positions.numel() == 0:
+    if positions.shape[-1] == 0:
         raise ValueError(f"candidates is empty. Name some of the {n_keys} keys.")
     return positions.to(torch.int64)
 
@@ -241,15 +246,11 @@ def _bias(
 ) -> Tensor | None:
     if mask is None:
         return None
+    check_mask("attn_mask", mask, "may attend")
     if mask.dtype == torch.bool:
         allowed = mask
         mask = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
         mask = mask.masked_fill(~allowed, -math.inf)
-    elif not mask.is_floating_point():
-        raise ValueError(
-            "attn_mask must be boolean (True: may attend) or floating (added to the scores); got "
-            f"{mask.dtype}."
-        )
     shape = (*query.shape[:-2], n_queries, n_keys)
     try:
         whole = mask.to(query.dtype).expand(shape)
@@ -264,12 +265,7 @@ def _bias(
 def _padding(mask: Tensor | None, batch: int, n_keys: int) -> Tensor | None:
     if mask is None:
         return None
-    if mask.dtype != torch.bool or mask.shape not in ((batch, n_keys), (n_keys,)):
-        raise ValueError(
-            f"key_padding_mask must be boolean (True: leave out) of shape ({batch}, {n_keys}); got "
-            f"{mask.dtype} of shape {tuple(mask.shape)}."
-        )
-    return mask.expand(batch, n_keys)
+    return checked_padding(mask, batch, n_keys)
 
 
 def _keep(

@@ -9,7 +9,7 @@ import torch
 
 from nearwise.functional import attention_implementation, knn_attention
 from nearwise.functional.tokens import attend, fused, gpu
-from nearwise.functional.tokens.implementation import MOST_SLOTS, implementation_for
+from nearwise.functional.tokens.implementation import MOST_SLOTS
 from nearwise.nn import KNNAttention
 from tests.functional.tokens.cases import METRICS, TOLERANCE, expected, lattice_tokens
 from tests.functional.tokens.cases import random_tokens as draw_tokens
@@ -211,6 +211,12 @@ def test_near_duplicates_keep_their_distances():
     torch.testing.assert_close(found.weights.cpu(), exact.float(), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_tokens_far_from_the_origin_find_the_same_neighbors(dtype):
+    tokens = [(x + 100).to(dtype) for x in random_tokens((1, 2, 12, 6), n_keys=15)]
+    assert_as_expected(*tokens, 3, metric="l2")
+
+
 @each_metric
 def test_scores_far_apart_stay_finite_in_half_precision(metric):
     tokens = [(x * 100).to(DEVICE) for x in random_tokens((1, 2, 12, 4), dtype=torch.float16)]
@@ -297,15 +303,6 @@ def test_wrong_wishes_are_refused():
             knn_attention(*(x.double() for x in tokens), 3)
         with pytest.raises(ValueError, match=f"n_neighbors=300 exceeds the {MOST_SLOTS}"):
             knn_attention(*tokens, 300)
-
-
-def test_it_is_the_choice_on_a_cuda_device():
-    if DEVICE == "cpu":
-        assert implementation_for(torch.zeros(1), 3) == "cpu"
-        return
-    assert implementation_for(torch.zeros(1, device=DEVICE), 3) == "triton"
-    assert implementation_for(torch.zeros(1, device=DEVICE), MOST_SLOTS + 1) == "plain"
-    assert implementation_for(torch.zeros(1, device=DEVICE).double(), 3) == "plain"
 
 
 def test_slots_are_sorted_by_key_with_empty_ones_last():

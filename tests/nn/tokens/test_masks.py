@@ -112,14 +112,14 @@ def test_tokens_without_any_key_give_finite_numbers_and_gradients(case, implemen
         torch.testing.assert_close(output[2:], alone, **CLOSE)
 
 
+# A null neighbor, which some learn, is there whatever the mask.
+BARE = [c for c in CASES if c.name.startswith(("knn", "kvt", "sparse")) and "learned" not in c.name]
+
+
 @pytest.mark.parametrize("mask", ["bool", "float"])
-@pytest.mark.parametrize(
-    "name", [case.name for case in CASES if case.name.split("-")[0] in ("knn", "kvt", "sparse")]
-)
-def test_a_token_without_any_key_attends_to_zeros(name, mask):
-    layer = next(case for case in CASES if case.name == name).make()
-    if getattr(layer, "null_neighbor", False):
-        pytest.skip("the null neighbor is always there")
+@pytest.mark.parametrize("case", BARE, ids=str)
+def test_a_token_without_any_key_attends_to_zeros(case, mask):
+    layer = case.make()
     allowed = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool)
     allowed[3] = False
     if mask == "float":

@@ -63,6 +63,7 @@ def knn_attention(
         float16, bfloat16, float32 or float64.
     key : Tensor of shape (..., M, D)
     value : Tensor of shape (..., M, Dv)
+        Of the same dtype, or of half precision beside float32; so is the output.
     n_neighbors : int
         Keys a query attends to, from 1 to M.
     metric : {"matmul", "cosine", "l2"}, default="matmul"

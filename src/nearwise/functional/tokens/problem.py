@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.tokens.masks import check_mask, checked_padding
+from nearwise.functional.tokens.pairs import unit
 
 TokenMetric = Literal["matmul", "cosine", "l2"]
 IncludeSelf = Literal["candidate", "always", "never"]
@@ -18,7 +18,8 @@ IncludeSelf = Literal["candidate", "always", "never"]
 _METRICS, _INCLUDE_SELF = get_args(TokenMetric), get_args(IncludeSelf)
 KeyPositions = Tensor | np.ndarray | Sequence[int]
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_HALVES = (torch.float16, torch.bfloat16)
+_DTYPES = (*_HALVES, torch.float32, torch.float64)
 
 
 class Found(NamedTuple):
@@ -46,7 +47,7 @@ class Tokens:
     Attributes
     ----------
     query, key, value : Tensor of shape (B, H, N, D), (B, H, M, D), (B, H, M, Dv)
-        For the cosine metric at unit length.
+        For the cosine metric at unit length, in float32 at least.
     n_neighbors : int
         Slots a query has, at most the keys there are.
     squared : bool
@@ -125,7 +126,7 @@ def make_problem(
     _check_neighbors(n_neighbors, n_keys, chosen, include_self)
     query4, key4, value4 = (x.reshape(batch, heads, *x.shape[-2:]) for x in (query, key, value))
     if metric == "cosine":
-        query4, key4 = F.normalize(query4, dim=-1), F.normalize(key4, dim=-1)
+        query4, key4 = unit(query4), unit(key4)
     return Tokens(
         query4,
         key4,
@@ -138,7 +139,7 @@ def make_problem(
         is_causal=is_causal,
         include_self=include_self,
         candidates=chosen,
-        keep=_keep((batch, heads, n_queries, n_neighbors), query, dropout_p, generator),
+        keep=_keep((batch, heads, n_queries, n_neighbors), value, dropout_p, generator),
     )
 
 
@@ -155,9 +156,12 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
     if not (query.shape[-1] and value.shape[-1]):
         raise ValueError(f"Tokens and values need a width of at least 1: {shapes}.")
-    if len({query.dtype, key.dtype, value.dtype}) > 1 or query.dtype not in _DTYPES:
+    kinds = {query.dtype, key.dtype, value.dtype}
+    mixed = query.dtype == key.dtype == torch.float32 and value.dtype in _HALVES
+    if (len(kinds) > 1 and not mixed) or query.dtype not in _DTYPES:
         raise ValueError(
-            "query, key and value must be tensors that share one floating dtype; got "
+            "query, key and value must be tensors that share one floating dtype (values may be of "
+            "half precision beside float32); got "
             f"{query.dtype}, {key.dtype} and {value.dtype}. Convert them: "
             "torch.as_tensor(x, dtype=torch.float32)."
         )
@@ -269,11 +273,11 @@ def _padding(mask: Tensor | None, batch: int, n_keys: int) -> Tensor | None:
 
 
 def _keep(
-    shape: tuple[int, ...], query: Tensor, dropout_p: float, generator: torch.Generator | None
+    shape: tuple[int, ...], value: Tensor, dropout_p: float, generator: torch.Generator | None
 ) -> Tensor | None:
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p={dropout_p} must lie in [0, 1).")
     if not dropout_p:
         return None
-    drawn = torch.rand(shape, generator=generator, device=query.device)
-    return (drawn >= dropout_p).to(query.dtype) / (1 - dropout_p)
+    drawn = torch.rand(shape, generator=generator, device=value.device)
+    return (drawn >= dropout_p).to(value.dtype) / (1 - dropout_p)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
-from nearwise.functional.tokens.pairs import pair_scores
+from nearwise.functional.tokens.pairs import pair_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
 from nearwise.nn.tokens import legacy
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
@@ -235,7 +235,7 @@ class ConvNNAttention(TokenAttention):
         """Bring queries and keys to what the similarity compares."""
         if self.similarity != "cosine":
             return query, key
-        return F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+        return unit(query), unit(key)
 
     def _own_score(self, query: Tensor, key: Tensor, own: Tensor) -> Tensor:
         """Similarity (or distance) (B, H, N, 1) of every token to itself."""

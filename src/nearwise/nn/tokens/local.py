@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.masks import checked_padding
+from nearwise.functional.tokens.pairs import unit
 from nearwise.functional.tokens.problem import KeyPositions
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.dense import (
@@ -129,8 +130,8 @@ class LocalAttention(TokenAttention):
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super()._split(projected)
         if self.qk_rmsnorm:
-            query = F.normalize(query, dim=-1) * self.q_scale
-            key = F.normalize(key, dim=-1) * self.k_scale
+            query = unit(query).to(query.dtype) * self.q_scale
+            key = unit(key).to(key.dtype) * self.k_scale
         return query, key, value
 
     def _gated(self, output: Tensor, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.masks import checked_padding
-from nearwise.functional.tokens.pairs import at_least_single, paired_scores
+from nearwise.functional.tokens.pairs import at_least_single, paired_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, KeyPositions, TokenMetric
 from nearwise.nn.tokens.base import (
     BlockOptions,
@@ -235,9 +235,9 @@ class MemoryAttention(KNNAttention):
         totals.append(total)
         outputs.append(output)
         if self.null_neighbor:
-            score, null_value = self._null(self._sharpened(query, key)[0])
+            score, null_value = self._null(query)
             totals.append(score)
-            outputs.append(null_value.expand_as(output))
+            outputs.append(null_value.to(output.dtype).expand_as(output))
         parts = torch.stack([total.to(totals[0].dtype) for total in totals], dim=-1)
         _, shares = _softmax(parts)
         shares = shares.to(value.dtype)
@@ -248,7 +248,7 @@ class MemoryAttention(KNNAttention):
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks
     ) -> tuple[Tensor, Tensor]:
         """Log-total (B, H, N) and output (B, H, N, D) of the tokens at hand."""
-        query, key = self._sharpened(query, key)
+        query, key = self._sharpened(query, key, masks.key_padding_mask)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
         squared = self.metric == "l2"
@@ -271,7 +271,7 @@ class MemoryAttention(KNNAttention):
     def _memory_scores(self, query: Tensor, keys: Tensor) -> Tensor:
         """Scores (B, H, N, L) of queries with keys of their own (B, H, N, L, D)."""
         if self.metric == "cosine":
-            query, keys = F.normalize(query, dim=-1), F.normalize(keys, dim=-1)
+            query, keys = unit(query), unit(keys)
         scores = paired_scores(query, keys, squared=self.metric == "l2", scale=self.scale)
         if self.learned_temperature:
             scores = scores * self.log_scale.exp()[:, None, None].to(scores.dtype)

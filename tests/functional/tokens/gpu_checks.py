@@ -70,7 +70,7 @@ def test_they_equal_the_slow_reference(metric, dtype, make):
     assert_as_expected(*make((1, 2, 13, 4), dtype=dtype), 4, metric=metric)
 
 
-@pytest.mark.parametrize("n_neighbors", [1, 17, 35])
+@pytest.mark.parametrize("n_neighbors", [1, 17, pytest.param(35, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [random_tokens, lattice_tokens])
 def test_any_number_of_neighbors_over_several_tiles(n_neighbors, make):
     assert_as_expected(*make((1, 1, 35, 4), dtype=torch.float32), n_neighbors)
@@ -277,6 +277,7 @@ def test_a_layer_trains_on_them():
     torch.testing.assert_close(*grads, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_they_compile_into_one_graph():
     def call(*tokens):
         return knn_attention(*tokens, 3, is_causal=True).square()
@@ -290,6 +291,7 @@ def test_they_compile_into_one_graph():
     torch.testing.assert_close(*grads)
 
 
+@pytest.mark.slow
 def test_the_operators_describe_their_results_rightly():
     tokens = [x.to(DEVICE).requires_grad_() for x in random_tokens((1, 1, 4, 2))]
     more = (None, None, False, "candidate", None, None, "triton")

@@ -101,7 +101,7 @@ def centered(query: Tensor, key: Tensor, padding: Tensor | None) -> tuple[Tensor
 def _origin_among(key: Tensor, padding: Tensor | None) -> Tensor:
     """Where to move the origin, (B, H, 1, D)."""
     mean = _mean_of_counted(key, padding)
-    spread = _mean_of_counted((key - mean).abs_(), padding)
+    spread = _mean_of_counted((key - mean).abs(), padding)
     step = spread.log2().floor().exp2()
     shift = (mean / step).round() * step
     shift = torch.where(shift.isfinite(), shift, 0.0)

@@ -71,12 +71,12 @@ def test_layers_take_turns_and_are_left_as_they_were():
     assert list(times) == [BASELINE, "other"]
 
 
-def test_peak_memory_of_all_pairs_is_seen():
+def test_peak_memory_of_a_tile_of_pairs_is_seen():
     shape = LayerShape(1, 1024, 24, 3)
     plain = next(c for c in layer_choices(1024, 9) if c.plain)
     peaks = peak_memory(plain, shape, ("forward",))
-    # Scores of all pairs, sorted with their positions: 3 * 1024^2 numbers of 16 bytes.
-    assert 12 <= peaks["forward"] <= 200
+    # Scores of all pairs, in one tile, with numbers that order them: 3 * 1024^2 of 12 to 40 bytes.
+    assert 36 <= peaks["forward"] <= 200
 
 
 def test_the_memory_of_a_layer_that_fails_is_an_error(monkeypatch):
@@ -90,7 +90,7 @@ def test_the_memory_of_a_layer_that_fails_is_an_error(monkeypatch):
         peak_memory(choice, shape)
 
 
-def test_a_curve_goes_on_where_points_fail_or_would_not_fit(monkeypatch):
+def test_a_curve_goes_on_where_points_fail(monkeypatch):
     def peak(choice, shape, passes, device):
         if shape.tokens == 64:
             raise RuntimeError("no memory")
@@ -98,12 +98,11 @@ def test_a_curve_goes_on_where_points_fail_or_would_not_fit(monkeypatch):
 
     monkeypatch.setattr(memory_module, "peak_memory", peak)
     choices = pick_layers(layer_choices(32, 5), ("KNNAttention", "KNNAttention plain"))
-    curve = memory_curve(choices, (1024, 32, 64), shape=LayerShape(1, 1, 24, 3), limit_mib=10.0)
+    curve = memory_curve(choices, (1024, 32, 64), shape=LayerShape(1, 1, 24, 3))
     found = {(point.name, point.tokens): point for point in curve}
     assert found["KNNAttention", 32].mib == 64
     assert found["KNNAttention", 64] == MemoryPoint("KNNAttention", 64, None, "no memory")
-    assert "all pairs take about" in found["KNNAttention plain", 1024].note
-    assert found["KNNAttention", 1024].mib == 2048
+    assert found["KNNAttention", 1024].mib == found["KNNAttention plain", 1024].mib == 2048
 
 
 def test_growth_is_the_power_at_the_end():

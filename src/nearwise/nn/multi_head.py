@@ -230,6 +230,11 @@ def _check_shapes(
             raise ValueError(
                 f"{name} must have shape {tuple(neighbors.shape[:2])}, got {tuple(tensor.shape)}."
             )
+    if mask is not None and mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask must be boolean, True for neighbors to keep; got {mask.dtype}. Where 1 marks "
+            "them, pass mask == 1."
+        )
 
 
 def _check_temperature(temperature: float) -> None:

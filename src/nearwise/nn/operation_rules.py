@@ -217,6 +217,7 @@ RULES: dict[str, Rule] = {
             "aten::sum",
             "aten::mean",
             "aten::amax",
+            "aten::amin",
             "aten::any",
             "aten::all",
             "aten::cumsum",

@@ -44,7 +44,8 @@ def expected(query, key, value, n_neighbors, *, metric="matmul", scale=None, **o
     """The slow reference on tensors; takes the arguments of `attend`."""
     lead = query.shape[:-2]
     shape = (1,) * (2 - len(lead)) + tuple(lead) if len(lead) != 1 else (lead[0], 1)
-    if metric == "cosine":  # at the precision of the inputs
+    if metric == "cosine":  # in single precision at least
+        query, key = (x if x.dtype == torch.float64 else x.float() for x in (query, key))
         query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
         metric, scale = "matmul", 1.0 if scale is None else scale
     four = [x.detach().double().reshape(*shape, *x.shape[-2:]).numpy() for x in (query, key, value)]

@@ -14,7 +14,7 @@ from tests.reference.onnx_export import onnx_outputs
 
 BACKENDS = ["aot_eager"]
 if shutil.which("g++"):
-    BACKENDS.append("inductor")
+    BACKENDS.append(pytest.param("inductor", marks=pytest.mark.slow))  # it calls a C++ compiler
 
 
 class Attention(nn.Module):

@@ -33,9 +33,10 @@ def run(*command, **variables):
 
 
 @has_triton
-def test_the_kernels_equal_the_reference():
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_the_kernels_equal_the_reference(which):
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", which]
     done = run(*checks, HERE / "gpu_checks.py", **interpreted)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 

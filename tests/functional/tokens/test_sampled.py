@@ -262,8 +262,11 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="may not see"):
         own = torch.arange(1, M + 1).clamp_max(M - 1).view(1, M, 1)
         tail_corrected_attention(k, k, v, 1, 3, neighbors=own, is_causal=True)
-    with pytest.raises(ValueError, match="are masked"):
-        tail_corrected_attention(q, k, v, 2, 3, key_padding_mask=torch.ones(1, M).bool())
+    hidden = torch.ones(1, M).bool()
+    hidden[0, -1] = False
+    with pytest.raises(ValueError, match=r"chose or drew are masked, and others are not"):
+        first = torch.tensor([0, 1]).expand(1, N, 2)
+        tail_corrected_attention(q, k, v, 2, 0, neighbors=first, key_padding_mask=hidden)
 
 
 def test_neighbors_that_are_all_masked_are_refused():

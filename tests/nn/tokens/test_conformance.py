@@ -243,15 +243,11 @@ def test_bad_inputs_are_refused(case):
             layer(x[0])
     with pytest.raises(ValueError, match=r"must be of shape \(batch, N, 24\)"):
         layer(x[..., :20])
-    with pytest.raises(ValueError, match="key_padding_mask must be boolean"):
+    with pytest.raises(ValueError, match=r"key_padding_mask must be boolean.*of shape"):
         layer(x, key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))
     if case.masked:
         with pytest.raises(ValueError, match=r"attn_mask of shape .* cannot be broadcast"):
             layer(x, torch.ones(5, N_TOKENS, dtype=torch.bool))
-        with pytest.raises(ValueError, match="attn_mask must be boolean"):
-            layer(x, torch.ones(N_TOKENS, N_TOKENS, dtype=torch.int32))
-        with pytest.raises(ValueError, match="Leave each query at least one key"):
-            layer(x, key_padding_mask=torch.ones(2, N_TOKENS, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"num_heads=5 does not divide dim=24\. Take one of 1, 2"):
         case.layer(24, 5, **case.options)
     if not case.name.startswith(("branching-conv-0",)):

@@ -104,12 +104,6 @@ def test_torchs_interface_is_deterministic_in_evaluation_and_copies():
     assert torch.equal(copy.deepcopy(layer)(x, x, x)[0], layer(x, x, x)[0])
 
 
-def test_torchs_interface_refuses_keys_that_are_all_masked():
-    layer, x = multihead(), tokens()
-    with pytest.raises(ValueError, match="Leave each query at least one key"):
-        layer(x, x, x, key_padding_mask=torch.ones(2, N_TOKENS, dtype=torch.bool))
-
-
 @pytest.mark.parametrize("layer", ["KNNAttention", "ConvNNAttention", "LocalAttention"])
 def test_a_whole_transformer_exports(layer):
     model = VisionTransformer(

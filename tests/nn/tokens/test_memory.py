@@ -209,8 +209,6 @@ def test_what_does_not_fit_is_refused():
     alone = layer_of(attend_local=False)
     with pytest.raises(ValueError, match="needs a memory"):
         alone(x)
-    with pytest.raises(ValueError, match="nobody to attend to"):
-        alone(x, memory=TokenMemory(HEADS, n_streams=BATCH))
     for options in ({"n_recalled": 0}, {"tail_samples": -1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             MemoryAttention(DIM, HEADS, **options)

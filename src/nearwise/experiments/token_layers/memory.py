@@ -16,7 +16,6 @@ from nearwise.experiments.token_layers.choices import LayerChoice, LayerShape, l
 
 Pass = Literal["forward", "forward_backward"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
-_BYTES_A_PAIR = 16  # scores, the sorted ones and 64-bit positions: plain selection in torch
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ def memory_curve(
     *,
     shape: LayerShape,
     device: str = "cpu",
-    limit_mib: float | None = None,
     points: Callable[[Sequence[Any]], Iterable[Any]] = iter,
 ) -> list[MemoryPoint]:
     """Measure the peak memory of forward and backward pass against the number of tokens.
@@ -121,9 +119,6 @@ def memory_curve(
     shape : LayerShape
         Its `tokens` do not matter.
     device : str
-    limit_mib : float, optional
-        The plain implementation is left out where the scores of all pairs would take more.
-        Default: half of the memory there is.
     points : callable, optional
         Goes through what is to be measured, for a progress bar.
 
@@ -132,16 +127,10 @@ def memory_curve(
     curve : list of MemoryPoint
         Points that fail say why and do not stop the others.
     """
-    limit = limit_mib or _memory_mib(device) / 2
     wanted = [(choice, n) for n in sorted(tokens) for choice in choices]
     curve = []
     for choice, n in points(wanted):
         here = LayerShape(shape.batch, n, shape.dim, shape.heads, shape.dtype)
-        need = _BYTES_A_PAIR * here.batch * here.heads * n**2 / MIB
-        if choice.plain and need > limit:
-            note = f"left out: the scores of all pairs take about {need / 1024:.0f} GiB"
-            curve.append(MemoryPoint(choice.name, n, None, note))
-            continue
         try:
             peak = peak_memory(choice, here, ("forward_backward",), device=device)
             curve.append(MemoryPoint(choice.name, n, peak["forward_backward"]))
@@ -160,12 +149,6 @@ def growth(curve: Sequence[MemoryPoint], name: str) -> float | None:
         return None
     (n0, m0), (n1, m1) = own[-2:]
     return math.log(m1 / m0) / math.log(n1 / n0)
-
-
-def _memory_mib(device: str) -> float:
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory / MIB
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / MIB
 
 
 def _run(choice: LayerChoice, layer: torch.nn.Module, x: torch.Tensor, backward: bool) -> None:

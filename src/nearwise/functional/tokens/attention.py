@@ -28,7 +28,7 @@ class KNNAttentionOutput(NamedTuple):
         Positions of the attended keys, best first, ties by lowest index; -1 in slots that a mask
         leaves empty.
     weights : Tensor of shape (..., N, K)
-        Their weights before dropout; each row sums to 1.
+        Their weights before dropout; each row sums to 1, or is 0 where no key may be attended.
     """
 
     output: Tensor
@@ -63,6 +63,7 @@ def knn_attention(
         float16, bfloat16, float32 or float64.
     key : Tensor of shape (..., M, D)
     value : Tensor of shape (..., M, Dv)
+        Of the same dtype, or of half precision beside float32; so is the output.
     n_neighbors : int
         Keys a query attends to, from 1 to M.
     metric : {"matmul", "cosine", "l2"}, default="matmul"
@@ -92,11 +93,13 @@ def knn_attention(
         Gradients reach query, key, value and a floating `attn_mask` through the selected pairs.
         For the backward pass O(N K) numbers are kept beside the arguments.
 
+        A query all of whose keys are masked, or that has none, gets zeros, and sends gradients of
+        0, as in `torch.nn.functional.scaled_dot_product_attention`.
+
     Raises
     ------
     ValueError
-        If shapes, dtypes or options do not fit, or every key of a query is masked (under
-        torch.compile its output is 0 instead: values cannot be looked at there).
+        If shapes, dtypes or options do not fit.
 
     References
     ----------
@@ -166,20 +169,18 @@ def attend(
         generator=generator,
     )
     by = implementation_for(query, n_neighbors)
-    found = attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)
-    _refuse_lonely(tokens, found)
+    if tokens.has_no_pairs:
+        found = _attend_nobody(tokens)
+    else:
+        found = attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)
     lead = query.shape[:-1]
     return KNNAttentionOutput(*(part.reshape(*lead, part.shape[-1]) for part in found))
 
 
-def _refuse_lonely(tokens: Tokens, found: Found) -> None:
-    """Refuse queries all of whose keys are masked."""
-    if not tokens.has_mask or torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
-        return
-    lonely = found.indices[..., 0] < 0
-    if lonely.any():
-        b, h, at = torch.nonzero(lonely)[0].tolist()
-        raise ValueError(
-            f"All keys of {int(lonely.sum())} of {lonely.numel()} queries are masked, first of "
-            f"token {at} in batch item {b}, head {h}. Leave each query at least one key."
-        )
+def _attend_nobody(tokens: Tokens) -> Found:
+    """Attend where no query has a key at all: zeros, which gradients of 0 pass."""
+    slots = (*tokens.query.shape[:3], tokens.n_neighbors)
+    key, value = tokens.key[:, :, :0], tokens.value[:, :, :0]
+    output = (tokens.query @ key.mT).to(value.dtype) @ value
+    indices = torch.full(slots, -1, dtype=torch.int32, device=output.device)
+    return Found(output, indices, output.new_zeros(slots))

@@ -39,6 +39,19 @@ class Chosen:
             empty = empty | padding.gather(-1, at)
         return scores.masked_fill(empty, -torch.inf)
 
+    def has_nobody(self, rows: Tensor) -> Tensor:
+        """Tell which queries, by rows among all of batch and heads (R,), may attend to no key."""
+        t = self.tokens
+        n_heads, n_queries, n_all = *t.query.shape[1:3], t.key.shape[2]
+        heads, at = rows // n_queries, rows % n_queries
+        item, head = heads // n_heads, heads % n_heads
+        allowed = torch.arange(n_all, device=rows.device) < self.n_keys[at, None]
+        if t.bias is not None:
+            allowed = allowed & ~torch.isneginf(t.bias[item, head, at])
+        if t.padding is not None:
+            allowed = allowed & ~t.padding[item]
+        return ~allowed.any(-1)
+
 
 def choose(
     query: Tensor,
@@ -91,7 +104,7 @@ def _check_neighbors(neighbors: Tensor, query: Tensor, n_neighbors: int, may_see
     in_order = neighbors.sort(dim=-1).values
     twice = (in_order.diff(dim=-1) == 0) & (in_order[..., 1:] >= 0)
     beyond = (neighbors >= may_see[:, None]) | (neighbors < -1)
-    if bool(twice.any() | beyond.any()):
+    if neighbors.numel() and bool(twice.any() | beyond.any()):
         raise ValueError(
             "neighbors names a key twice, or one that the query may not see. Give each position "
             f"once, from 0 to {int(may_see.max()) - 1} (to the query's own with is_causal)."

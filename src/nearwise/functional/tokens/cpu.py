@@ -13,6 +13,7 @@ from torch import Tensor
 from nearwise.functional.threads import Threads
 from nearwise.functional.tokens.backward_kernels import backward_rows
 from nearwise.functional.tokens.cpu_kernels import attend_rows
+from nearwise.functional.tokens.pairs import centered
 from nearwise.functional.tokens.problem import Found, Tokens
 from nearwise.functional.vectors import LANES
 
@@ -25,11 +26,15 @@ _MODES = {"candidate": 0, "always": 1, "never": 2}
 
 def attend_cpu(tokens: Tokens) -> Found:
     """Attend without keeping the scores of more than a tile of queries."""
-    work = _Forward(_in_working_precision(tokens))
+    dtype = tokens.value.dtype
+    tokens = _in_working_precision(tokens)
+    if tokens.squared:
+        query, key = centered(tokens.query, tokens.key, tokens.padding)
+        tokens = replace(tokens, query=query, key=key)
+    work = _Forward(tokens)
     batch, heads, n_queries, width = tokens.query.shape
     with Threads(batch * heads * n_queries * tokens.key.shape[2] * width) as threads:
         threads.run(work.run, batch * heads)
-    dtype = tokens.value.dtype
     return Found(work.output.to(dtype), work.indices, work.weights.to(dtype))
 
 
@@ -37,7 +42,7 @@ def backward_cpu(
     tokens: Tokens, indices: Tensor, weights: Tensor, grad_output: Tensor, grad_weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
-    dtype = tokens.query.dtype
+    dtypes = [x.dtype for x in (tokens.query, tokens.key, tokens.value, weights)]
     tokens = _in_working_precision(tokens)
     working = tokens.query.dtype
     rows = (tokens.query, tokens.key, tokens.value, grad_output.to(working))
@@ -65,8 +70,10 @@ def backward_cpu(
 
     with Threads(4 * indices.numel() * query.shape[-1]) as threads:
         threads.run(run, indices.shape[0] * indices.shape[1])
-    grad_query, grad_key, grad_value = (x.to(dtype) for x in grads)
-    return grad_query, grad_key, grad_value, grad_scores.to(dtype)
+    grad_query, grad_key, grad_value, of_scores = (
+        x.to(dtype) for x, dtype in zip((*grads, grad_scores), dtypes, strict=True)
+    )
+    return grad_query, grad_key, grad_value, of_scores
 
 
 def interleaved(like: Tensor) -> Tensor:

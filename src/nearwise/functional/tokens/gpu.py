@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nearwise.functional.tokens.cpu import interleaved
 from nearwise.functional.tokens.implementation import INTERPRETED
+from nearwise.functional.tokens.pairs import centered
 from nearwise.functional.tokens.problem import Found, Tokens
 
 _MODES = {"candidate": 0, "always": 1, "never": 2}
@@ -18,12 +19,14 @@ _CHUNK = 128
 def attend_gpu(tokens: Tokens) -> Found:
     """Attend without writing a score to memory."""
     query, key, value = _tokens(tokens)
+    if tokens.squared:
+        query, key = centered(query, key, tokens.padding)
     batch, heads, n_queries, width = query.shape
     bias, padding, candidates = tokens.bias, tokens.padding, tokens.candidates
-    output = interleaved(query.new_empty(1).expand(*query.shape[:3], value.shape[3]))
+    output = interleaved(value.new_empty(1).expand(*query.shape[:3], value.shape[3]))
     slots = (*query.shape[:3], tokens.n_neighbors)
     indices = query.new_empty(slots, dtype=torch.int32)
-    weights = query.new_empty(slots)
+    weights = value.new_empty(slots)
     if bias is not None:
         bias = bias.detach() if bias.stride(3) == 0 else _in_rows(bias)  # one column for all
     if padding is not None:

@@ -32,9 +32,8 @@ def attention_implementation(name: Implementation) -> Iterator[None]:
         "plain": torch operations alone, on any device. "cpu": compiled loops over row tiles, for
         tensors on a CPU. "triton": fused kernels for CUDA devices, for at most 256 neighbors in
         float32, float16 or bfloat16; on a CPU only under Triton's interpreter (environment
-        variable TRITON_INTERPRET=1, set before Python starts). "auto": "cpu" on a CPU; on a CUDA
-        device "triton" where it is installed and the above holds, else "plain"; while a model is
-        exported, "plain".
+        variable TRITON_INTERPRET=1, set before Python starts); not run on a GPU yet. "auto": "cpu"
+        on a CPU, "plain" on all other devices and while a model is exported.
 
     Raises
     ------
@@ -95,10 +94,15 @@ def implementation_for(query: Tensor, n_neighbors: int) -> Implementation:
         return _forced
     if only_plain():
         return "plain"
-    if query.device.type == "cpu":
-        return "cpu"
-    can = HAS_TRITON and not _what_triton_lacks(query, n_neighbors)
-    return "triton" if can else "plain"
+    return automatic_on(query.device.type)
+
+
+def automatic_on(device_type: str) -> Implementation:
+    """Return the implementation that "auto" takes on devices of a type.
+
+    The Triton kernels wait to be asked for until their results and times on a GPU are known.
+    """
+    return "cpu" if device_type == "cpu" else "plain"
 
 
 def _what_triton_lacks(query: Tensor, n_neighbors: int) -> str:

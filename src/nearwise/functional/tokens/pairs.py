@@ -1,6 +1,7 @@
 """Tokens, and scores of pairs of tokens, at given positions."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -65,3 +66,53 @@ def paired_scores(query: Tensor, keys: Tensor, *, squared: bool, scale: float) -
 def at_least_single(x: Tensor) -> Tensor:
     """Bring half precision to single."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def unit(x: Tensor) -> Tensor:
+    """Bring vectors (..., D) to unit length, in single precision at least."""
+    return F.normalize(at_least_single(x), dim=-1)
+
+
+def centered(query: Tensor, key: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Move the origin among the keys: distances stay, and squares of lengths keep their digits.
+
+    Each channel is shifted by the mean of the keys, rounded to a power of two about their spread:
+    nothing moves where the origin is near, and differences on a lattice stay exact, and tie.
+
+    Parameters
+    ----------
+    query : Tensor of shape (B, H, N, D)
+    key : Tensor of shape (B, H, M, D)
+    padding : bool Tensor of shape (B, M), optional
+        True for keys that do not count.
+
+    Returns
+    -------
+    query, key : Tensor
+        Shifted, float32 at least; the shift is a constant to gradients.
+    """
+    query, key = at_least_single(query), at_least_single(key)
+    if key.shape[2] == 0:
+        return query, key
+    shift = _origin_among(key.detach(), padding)
+    return query - shift, key - shift
+
+
+def _origin_among(key: Tensor, padding: Tensor | None) -> Tensor:
+    """Where to move the origin, (B, H, 1, D)."""
+    mean = _mean_of_counted(key, padding)
+    spread = _mean_of_counted((key - mean).abs(), padding)
+    step = spread.log2().floor().exp2()
+    shift = (mean / step).round() * step
+    shift = torch.where(shift.isfinite(), shift, 0.0)
+    low = key.amin(-2, keepdim=True)
+    return torch.where(low == key.amax(-2, keepdim=True), low, shift)
+
+
+def _mean_of_counted(x: Tensor, padding: Tensor | None) -> Tensor:
+    """Mean (B, H, 1, D) of rows (B, H, M, D) that are not padding."""
+    if padding is None:
+        return x.mean(-2, keepdim=True)
+    out = padding[:, None, :, None]
+    n_counted = (~out).sum(-2, keepdim=True)
+    return x.masked_fill(out, 0.0).sum(-2, keepdim=True) / n_counted

@@ -1,20 +1,47 @@
 """k-NN attention over tokens in plain torch operations: the reference, for any device."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, pair_scores
+from nearwise.functional.operators import operator
+from nearwise.functional.tokens.implementation import is_exported
+from nearwise.functional.tokens.pairs import (
+    at_least_single,
+    centered,
+    gather_tokens,
+    pair_scores,
+)
 from nearwise.functional.tokens.problem import Found, Tokens
+
+# Scores that live at once, unless those of one query are more: 16 MiB in single precision, about
+# 150 MiB with all that selects among them.
+_TILE = 2**22
+_Tile = tuple[slice, slice, slice]
 
 
 def attend_plain(tokens: Tokens) -> Found:
     """Attend with torch operations alone.
 
-    Scores of all pairs live while the neighbors are selected; for the backward pass only those of
-    the selected ones are kept, with their keys and values: O(N K D).
+    The neighbors are selected tile by tile, so that no more than `_TILE` scores live at once (while
+    a model is exported, those of all pairs do); for the backward pass only those of the selected
+    ones are kept, with their keys and values: O(N K D).
     """
-    with torch.no_grad():
-        indices = _select(tokens)
+    kind = tokens.query.device.type
+    # Autocast would round the factors of all products, and select others.
+    is_mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, enabled=False) if is_mixed else nullcontext():
+        with torch.no_grad():
+            indices = _select(tokens) if is_exported() else _select_in_tiles(tokens)
+        return _attend_selected(tokens, indices)
+
+
+def _attend_selected(tokens: Tokens, indices: Tensor) -> Found:
+    """Weigh and add up the values at some positions (B, H, N, K), -1 in empty slots."""
     scores = _selected_scores(tokens, indices)
     nobody = (indices < 0).all(dim=-1, keepdim=True)
     weights = (
@@ -28,11 +55,86 @@ def attend_plain(tokens: Tokens) -> Found:
     return Found(output, indices.to(torch.int32), weights)
 
 
-def _select(tokens: Tokens) -> Tensor:
-    """Positions (B, H, N, K) of the best keys, best first, ties by lowest index; -1 for none."""
-    scores = _all_scores(tokens)
-    n_queries, n_keys = scores.shape[-2:]
-    itself = torch.eye(n_queries, n_keys, dtype=torch.bool, device=scores.device)
+def _select_in_tiles(tokens: Tokens) -> Tensor:
+    t = tokens
+    selected: Tensor = _nearest(
+        t.query,
+        t.key,
+        t.n_neighbors,
+        t.squared,
+        t.scale,
+        t.bias,
+        t.padding,
+        t.is_causal,
+        t.include_self,
+        t.candidates,
+    )
+    return selected
+
+
+@operator("nearest_keys")  # torch.compile takes the loop as it is, for any number of tokens
+def _nearest(
+    query: Tensor,
+    key: Tensor,
+    n_neighbors: int,
+    squared: bool,
+    scale: float,
+    bias: Tensor | None,
+    padding: Tensor | None,
+    is_causal: bool,
+    include_self: str,
+    candidates: Tensor | None,
+) -> Tensor:
+    chosen: Any = include_self
+    masks = (bias, padding, is_causal, chosen, candidates)
+    tokens = Tokens(query, key, key, n_neighbors, squared, scale, *masks, keep=None)
+    batch, heads, n_queries, _ = query.shape
+    indices = query.new_empty(batch, heads, n_queries, n_neighbors, dtype=torch.int64)
+    for tile in _tiles(batch, heads, n_queries, key.shape[2]):
+        indices[tile] = _select(_part(tokens, tile), tile[2].start)
+    return indices
+
+
+@torch.library.register_fake("nearwise::nearest_keys")
+def _(query: Tensor, key: Tensor, n_neighbors: int, *_: Any) -> Tensor:
+    return query.new_empty((*query.shape[:3], n_neighbors), dtype=torch.int64)
+
+
+def _tiles(batch: int, heads: int, n_queries: int, n_keys: int) -> Iterator[_Tile]:
+    """Cut batch, heads and queries, in this order, until a tile has at most `_TILE` scores."""
+    items = min(batch, max(1, _TILE // (heads * n_queries * n_keys)))
+    some = min(heads, max(1, _TILE // (n_queries * n_keys)))
+    rows = min(n_queries, max(1, _TILE // n_keys))
+    for b in range(0, batch, items):
+        for h in range(0, heads, some):
+            for n in range(0, n_queries, rows):
+                yield slice(b, b + items), slice(h, h + some), slice(n, n + rows)
+
+
+def _part(tokens: Tokens, tile: _Tile) -> Tokens:
+    """Take the queries of a tile, with all their keys."""
+    items, heads, _ = tile
+    return replace(
+        tokens,
+        query=tokens.query[tile],
+        key=tokens.key[items, heads],
+        bias=None if tokens.bias is None else tokens.bias[tile],
+        padding=None if tokens.padding is None else tokens.padding[items],
+        candidates=None if tokens.candidates is None else tokens.candidates[items],
+    )
+
+
+def _select(tokens: Tokens, first: int = 0) -> Tensor:
+    """Positions (B, H, N, K) of the best keys, best first, ties by lowest index; -1 for none.
+
+    The queries are those of the tokens from `first` on.
+    """
+    n_queries, n_keys = tokens.query.shape[2], tokens.key.shape[2]
+    at = torch.arange(n_keys, device=tokens.query.device)
+    rows = torch.arange(n_queries, device=tokens.query.device)[:, None] + first
+    scores, itself = _all_scores(tokens), at == rows
+    if tokens.is_causal:
+        scores = scores.masked_fill(at > rows, -torch.inf)
     if tokens.candidates is not None:
         allowed = torch.zeros(scores.shape[0], n_keys, dtype=torch.bool, device=scores.device)
         allowed = allowed.scatter(1, tokens.candidates, True)[:, None, None]
@@ -44,24 +146,38 @@ def _select(tokens: Tokens) -> Tensor:
     ranked = scores
     if tokens.include_self == "always":
         ranked = scores.masked_fill(itself & ~torch.isneginf(scores), torch.inf)
-    first = _first(ranked, tokens.n_neighbors)
+    best = _first(ranked, tokens.n_neighbors)
     if tokens.include_self == "always":  # in the order of scores again
-        first = first.sort(dim=-1).values
-        first = first.gather(-1, _first(scores.gather(-1, first), tokens.n_neighbors))
-    return first.masked_fill(torch.isneginf(scores.gather(-1, first)), -1)
+        best = best.sort(dim=-1).values
+        best = best.gather(-1, _first(scores.gather(-1, best), tokens.n_neighbors))
+    return best.masked_fill(torch.isneginf(scores.gather(-1, best)), -1)
 
 
 def _first(scores: Tensor, n: int) -> Tensor:
     """Positions of the `n` largest scores in descending order, ties by lowest index."""
     if torch.onnx.is_in_onnx_export():  # ONNX's TopK promises that order of ties
         return scores.topk(n, dim=-1).indices
+    if scores.dtype == torch.float32 and not is_exported():
+        return _first_by_number(scores, n)
     # torch.topk leaves it open; a stable sort does not.
     return scores.sort(dim=-1, descending=True, stable=True).indices[..., :n]
 
 
+def _first_by_number(scores: Tensor, n: int) -> Tensor:
+    """`_first` by `torch.topk`: of whole numbers, in which the position settles ties."""
+    last = scores.shape[-1] - 1
+    # -0 becomes 0, and every NaN the same, which is above infinity.
+    bits = (scores + 0.0).masked_fill_(scores.isnan(), torch.nan).view(torch.int32)
+    numbers = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
+    numbers |= torch.arange(last, -1, -1, device=scores.device)
+    return last - (numbers.topk(n, dim=-1).values & 0xFFFFFFFF)
+
+
 def _all_scores(tokens: Tokens) -> Tensor:
-    """Scores of all pairs, -inf where a pair is forbidden; float32 or float64."""
+    """Scores of all pairs, -inf where masks forbid one; float32 or float64."""
     query, key = (at_least_single(x) for x in (tokens.query, tokens.key))
+    if tokens.squared:
+        query, key = centered(query, key, tokens.padding)
     products = query @ key.mT
     if tokens.squared:
         squares = query.square().sum(-1)[..., None] + key.square().sum(-1)[..., None, :]
@@ -72,9 +188,6 @@ def _all_scores(tokens: Tokens) -> Tensor:
         scores = scores + tokens.bias
     if tokens.padding is not None:
         scores = scores.masked_fill(tokens.padding[:, None, None], -torch.inf)
-    if tokens.is_causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future, -torch.inf)
     return scores
 
 

@@ -7,8 +7,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from nearwise.functional.tokens.masks import check_mask, checked_padding
+from nearwise.functional.tokens.pairs import unit
 
 TokenMetric = Literal["matmul", "cosine", "l2"]
 IncludeSelf = Literal["candidate", "always", "never"]
@@ -16,7 +18,8 @@ IncludeSelf = Literal["candidate", "always", "never"]
 _METRICS, _INCLUDE_SELF = get_args(TokenMetric), get_args(IncludeSelf)
 KeyPositions = Tensor | np.ndarray | Sequence[int]
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_HALVES = (torch.float16, torch.bfloat16)
+_DTYPES = (*_HALVES, torch.float32, torch.float64)
 
 
 class Found(NamedTuple):
@@ -44,7 +47,7 @@ class Tokens:
     Attributes
     ----------
     query, key, value : Tensor of shape (B, H, N, D), (B, H, M, D), (B, H, M, Dv)
-        For the cosine metric at unit length.
+        For the cosine metric at unit length, in float32 at least.
     n_neighbors : int
         Slots a query has, at most the keys there are.
     squared : bool
@@ -77,9 +80,10 @@ class Tokens:
     keep: Tensor | None
 
     @property
-    def has_mask(self) -> bool:
-        """Whether some query may be left without any key."""
-        return self.bias is not None or self.padding is not None or self.include_self == "never"
+    def has_no_pairs(self) -> bool:
+        """Whether there is no query, or no key but a query's own, which it may not attend to."""
+        is_empty = 0 in self.query.shape or self.key.shape[2] == 0
+        return is_empty or (self.key.shape[2] == 1 and self.include_self == "never")
 
 
 def make_problem(
@@ -122,7 +126,7 @@ def make_problem(
     _check_neighbors(n_neighbors, n_keys, chosen, include_self)
     query4, key4, value4 = (x.reshape(batch, heads, *x.shape[-2:]) for x in (query, key, value))
     if metric == "cosine":
-        query4, key4 = F.normalize(query4, dim=-1), F.normalize(key4, dim=-1)
+        query4, key4 = unit(query4), unit(key4)
     return Tokens(
         query4,
         key4,
@@ -135,7 +139,7 @@ def make_problem(
         is_causal=is_causal,
         include_self=include_self,
         candidates=chosen,
-        keep=_keep((batch, heads, n_queries, n_neighbors), query, dropout_p, generator),
+        keep=_keep((batch, heads, n_queries, n_neighbors), value, dropout_p, generator),
     )
 
 
@@ -150,11 +154,14 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
             "query (..., N, D), key (..., M, D) and value (..., M, Dv) must agree, with 0, 1 or 2 "
             f"leading dimensions (batch, heads); got {shapes}."
         )
-    if 0 in query.shape or 0 in key.shape or 0 in value.shape:
-        raise ValueError(f"There is nothing to attend: {shapes}. Give tokens.")
-    if len({query.dtype, key.dtype, value.dtype}) > 1 or query.dtype not in _DTYPES:
+    if not (query.shape[-1] and value.shape[-1]):
+        raise ValueError(f"Tokens and values need a width of at least 1: {shapes}.")
+    kinds = {query.dtype, key.dtype, value.dtype}
+    mixed = query.dtype == key.dtype == torch.float32 and value.dtype in _HALVES
+    if (len(kinds) > 1 and not mixed) or query.dtype not in _DTYPES:
         raise ValueError(
-            "query, key and value must be tensors that share one floating dtype; got "
+            "query, key and value must be tensors that share one floating dtype (values may be of "
+            "half precision beside float32); got "
             f"{query.dtype}, {key.dtype} and {value.dtype}. Convert them: "
             "torch.as_tensor(x, dtype=torch.float32)."
         )
@@ -169,7 +176,9 @@ def _check_neighbors(
         most -= int(include_self == "never")
     else:
         most += int(include_self == "always")
-    most = min(most, n_keys)
+    most = max(0, min(most, n_keys))
+    if most == 0 and n_neighbors >= 0:  # nobody to attend to: all slots stay empty
+        return
     if not 1 <= n_neighbors <= most:
         of = f"{n_keys} keys" if candidates is None else f"{n_choice} candidates"
         raise ValueError(
@@ -207,8 +216,8 @@ def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -
     """
     positions = as_positions(candidates, n_keys, device)
     if not torch.compiler.is_compiling():
-        low, high = (int(x) for x in positions.aminmax())
-        if low < 0 or high >= n_keys:
+        low, high = (int(x) for x in positions.aminmax()) if positions.numel() else (0, 0)
+        if low < 0 or (high >= n_keys and positions.numel()):
             raise ValueError(
                 f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
             )
@@ -231,7 +240,7 @@ def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) ->
             "candidates must be integer positions of keys, of shape (C,) or (batch, C); got "
             f"{positions.dtype} of shape {tuple(positions.shape)}."
         )
-    if positions.numel() == 0:
+    if positions.shape[-1] == 0:
         raise ValueError(f"candidates is empty. Name some of the {n_keys} keys.")
     return positions.to(torch.int64)
 
@@ -241,15 +250,11 @@ def _bias(
 ) -> Tensor | None:
     if mask is None:
         return None
+    check_mask("attn_mask", mask, "may attend")
     if mask.dtype == torch.bool:
         allowed = mask
         mask = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
         mask = mask.masked_fill(~allowed, -math.inf)
-    elif not mask.is_floating_point():
-        raise ValueError(
-            "attn_mask must be boolean (True: may attend) or floating (added to the scores); got "
-            f"{mask.dtype}."
-        )
     shape = (*query.shape[:-2], n_queries, n_keys)
     try:
         whole = mask.to(query.dtype).expand(shape)
@@ -264,20 +269,15 @@ def _bias(
 def _padding(mask: Tensor | None, batch: int, n_keys: int) -> Tensor | None:
     if mask is None:
         return None
-    if mask.dtype != torch.bool or mask.shape not in ((batch, n_keys), (n_keys,)):
-        raise ValueError(
-            f"key_padding_mask must be boolean (True: leave out) of shape ({batch}, {n_keys}); got "
-            f"{mask.dtype} of shape {tuple(mask.shape)}."
-        )
-    return mask.expand(batch, n_keys)
+    return checked_padding(mask, batch, n_keys)
 
 
 def _keep(
-    shape: tuple[int, ...], query: Tensor, dropout_p: float, generator: torch.Generator | None
+    shape: tuple[int, ...], value: Tensor, dropout_p: float, generator: torch.Generator | None
 ) -> Tensor | None:
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p={dropout_p} must lie in [0, 1).")
     if not dropout_p:
         return None
-    drawn = torch.rand(shape, generator=generator, device=query.device)
-    return (drawn >= dropout_p).to(query.dtype) / (1 - dropout_p)
+    drawn = torch.rand(shape, generator=generator, device=value.device)
+    return (drawn >= dropout_p).to(value.dtype) / (1 - dropout_p)

@@ -21,6 +21,7 @@ class LazyGumbelOutput(NamedTuple):
     Attributes
     ----------
     output : Tensor of shape (..., N, Dv)
+        0 for a query all of whose keys are masked.
     n_probes : int64 Tensor of shape (..., N)
         Keys beyond the nearest that were looked at for each query, all draws together.
     """
@@ -95,8 +96,8 @@ def lazy_gumbel_attention(
     Raises
     ------
     ValueError
-        If shapes, dtypes or options do not fit, all neighbors of a query are masked, or a key
-        outside `neighbors` scores higher than one inside.
+        If shapes, dtypes or options do not fit, all neighbors of a query are masked while other
+        keys are not, or a key outside `neighbors` scores higher than one inside.
 
     References
     ----------
@@ -139,16 +140,18 @@ def _race(
     empty = chosen.indices < 0
     near = chosen.scores(chosen.indices.clamp_min(0), empty)
     lonely = torch.isneginf(near).all(-1)
-    if bool(lonely.any()):
+    without = lonely.flatten().nonzero()[:, 0]
+    if not bool(chosen.has_nobody(without).all()):
         raise ValueError(
-            f"All neighbors of {int(lonely.sum())} of {lonely.numel()} queries are empty or "
-            "masked. Name the nearest that each may attend, or leave neighbors out."
+            f"All neighbors of {len(without)} of {lonely.numel()} queries are empty or masked, and "
+            "other keys are not. Name the nearest that each may attend, or leave neighbors out."
         )
+    near = near.masked_fill(lonely[..., None], 0.0)  # these race with nobody: their rate is 0
     least = near.masked_fill(torch.isneginf(near), torch.inf).amin(-1)
     room = _ROOM + _ROOM_PER_UNIT * least.abs()
     left = Complement.of(chosen.indices, chosen.n_keys)
     # T b / W: rings that are expected until S rings.
-    rate = (least + room - near.logsumexp(-1)).exp() * left.n_left
+    rate = (least + room - near.logsumexp(-1)).exp() * left.n_left.masked_fill(lonely, 0)
     shape, device = (*rate.shape, n_samples), rate.device
     waited = -torch.log1p(-torch.rand(shape, generator=generator, device=device))
     counts = torch.poisson(rate[..., None] * waited, generator=generator).long()
@@ -208,6 +211,8 @@ def _expectation(chosen: Chosen, drawn: Tensor) -> Tensor:
     empty, at = at < 0, at.clamp_min(0)
     scores = chosen.scores(at, empty)
     n_near = chosen.indices.shape[-1]
+    nobody = torch.isneginf(scores).all(-1, keepdim=True)
+    scores = scores.masked_fill(nobody, 0.0)
     near = scores[..., :n_near]
     share = lost.to(scores.dtype).mean(-1, keepdim=True)
     within = torch.softmax(near, dim=-1)
@@ -221,7 +226,7 @@ def _expectation(chosen: Chosen, drawn: Tensor) -> Tensor:
     fixed = values.detach()
     all_of_it, in_nearest = _sum(moving, fixed), _sum(within, fixed[..., :n_near, :])
     slope = (all_of_it - all_of_it.detach()) - share * (in_nearest - in_nearest.detach())
-    return output + slope / (n_samples - 1)
+    return (output + slope / (n_samples - 1)).masked_fill(nobody, 0.0)
 
 
 def _sum(weights: Tensor, values: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ class TailCorrectedOutput(NamedTuple):
     output : Tensor of shape (..., N, Dv)
         The ratio of both estimates.
     log_normalizer : Tensor of shape (..., N)
-        Logarithm of the estimated sum of exp(score) over all keys; float32 at least.
+        Logarithm of the estimated sum of exp(score) over all keys; float32 at least. -inf for a
+        query all of whose keys are masked; its output is 0.
     """
 
     output: Tensor
@@ -90,7 +91,7 @@ def tail_corrected_attention(
     ------
     ValueError
         If shapes, dtypes or options do not fit, `neighbors` names a key twice or one that does not
-        exist, or every key of a query that was chosen or drawn is masked.
+        exist, or every key of a query that was chosen or drawn is masked while others are not.
 
     References
     ----------
@@ -128,14 +129,15 @@ def tail_corrected_attention(
     at = at.clamp_min(0)
     scores = chosen.scores(at, empty) + stands_for.clamp_min(1).log()
     lonely = torch.isneginf(scores).all(dim=-1, keepdim=True)
-    if bool(lonely.any()):
+    unlucky = lonely.flatten().nonzero()[:, 0]
+    if not bool(chosen.has_nobody(unlucky).all()):
         raise ValueError(
-            f"All keys that {int(lonely.sum())} of {lonely.numel()} queries chose or drew are "
-            "masked. Leave each query a key, or let neighbors name one that it may attend."
+            f"All keys that {len(unlucky)} of {lonely.numel()} queries chose or drew are masked, "
+            "and others are not. Let neighbors name a key that the query may attend."
         )
-    weights = torch.softmax(scores, dim=-1).to(value.dtype)
+    scores = scores.masked_fill(lonely, 0.0)
+    weights = torch.softmax(scores, dim=-1).masked_fill(lonely, 0.0).to(value.dtype)
     output = (weights[..., None, :] @ gather_tokens(chosen.tokens.value, at))[..., 0, :]
+    total = scores.logsumexp(-1).masked_fill(lonely[..., 0], -torch.inf)
     lead = query.shape[:-1]
-    return TailCorrectedOutput(
-        output.reshape(*lead, value.shape[-1]), scores.logsumexp(-1).reshape(lead)
-    )
+    return TailCorrectedOutput(output.reshape(*lead, value.shape[-1]), total.reshape(lead))

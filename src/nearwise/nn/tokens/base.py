@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
+from nearwise.functional.tokens.masks import check_mask
 from nearwise.functional.tokens.problem import KeyPositions, as_positions
 
 
@@ -139,11 +140,13 @@ class TokenAttention(nn.Module, ABC):
         Returns
         -------
         output : Tensor of shape (batch, N, dim)
+            A token all of whose keys are masked attends to zeros, as in PyTorch's own attention:
+            what it gets is the bias of the output projection.
 
         Raises
         ------
         ValueError
-            If shapes do not fit, or every key of a token is masked.
+            If shapes do not fit, or a mask is of integers.
         """
         check_tokens(x, self.dim)
         if candidates is not None and not self.takes_candidates:
@@ -151,6 +154,7 @@ class TokenAttention(nn.Module, ABC):
                 f"{type(self).__name__} decides by itself whom a token attends to. Leave "
                 "candidates out, or take a layer of k nearest neighbors."
             )
+        check_masks(attn_mask, key_padding_mask)
         masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
         query, key, value = self._split(self.qkv(x))
         # Under autocast norms return single precision.
@@ -202,6 +206,12 @@ def check_tokens(x: Tensor, dim: int) -> None:
     """Refuse an input that is no batch of tokens."""
     if x.ndim != 3 or x.shape[-1] != dim:
         raise ValueError(f"Tokens must be of shape (batch, N, {dim}); got {tuple(x.shape)}.")
+
+
+def check_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> None:
+    """Refuse masks of other kinds than a layer documents, also where it would not look at them."""
+    check_mask("attn_mask", attn_mask, "may attend")
+    check_mask("key_padding_mask", key_padding_mask, "leave out", takes_floats=False)
 
 
 def positions_in(x: Tensor, candidates: KeyPositions | None) -> Tensor | None:

@@ -4,13 +4,15 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nearwise.functional.tokens.masks import checked_padding
 from nearwise.functional.tokens.problem import KeyPositions
 from nearwise.nn.tokens import legacy
-from nearwise.nn.tokens.base import BlockOptions, check_heads, check_tokens
+from nearwise.nn.tokens.base import BlockOptions, check_heads, check_masks, check_tokens
 from nearwise.nn.tokens.convnn import ConvNNAttention
-from nearwise.nn.tokens.dense import MultiHeadAttention, checked_padding
+from nearwise.nn.tokens.dense import MultiHeadAttention
 
 
 class TokenConvolution(nn.Module):
@@ -64,11 +66,18 @@ class TokenConvolution(nn.Module):
             padding = checked_padding(key_padding_mask, batch, n_tokens)
             x = x.masked_fill(padding[..., None], 0.0)
         heads = x.view(batch, n_tokens, self.num_heads, self.head_dim).permute(0, 2, 3, 1)
-        heads = self.conv(heads.flatten(0, 1)).view(batch, self.num_heads, self.head_dim, n_tokens)
-        heads = heads.transpose(2, 3)
-        if self.legacy_layout:
+        heads = self._convolved(heads.flatten(0, 1)).view(heads.shape).transpose(2, 3)
+        if self.legacy_layout and n_tokens:
             heads = legacy.scrambled(heads)
         return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+
+    def _convolved(self, heads: Tensor) -> Tensor:
+        """Convolve (B * H, head_dim, N); torch refuses to where N is 0."""
+        n_tokens = heads.shape[2]
+        if n_tokens == 0:
+            heads = F.pad(heads, (0, 1))
+        output: Tensor = self.conv(heads)
+        return output[..., :n_tokens]
 
 
 class _Branching(nn.Module, ABC):
@@ -109,6 +118,7 @@ class _Branching(nn.Module, ABC):
         `candidates` concern the ConvNN branch only.
         """
         check_tokens(x, self.dim)
+        check_masks(attn_mask, key_padding_mask)
         masks: dict[str, Any] = {"key_padding_mask": key_padding_mask, "is_causal": is_causal}
         parts = []
         if self.convnn is not None:

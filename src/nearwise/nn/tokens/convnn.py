@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
-from nearwise.functional.tokens.pairs import pair_scores
+from nearwise.functional.tokens.pairs import pair_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
 from nearwise.nn.tokens import legacy
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
@@ -139,7 +139,7 @@ class ConvNNAttention(TokenAttention):
         )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        if self.legacy_layout:
+        if self.legacy_layout and query.shape[2]:
             output = F.dropout(legacy.convnn(self, query, key, value, masks), self._dropout)
             return legacy.scrambled(output) if self.num_heads > 1 else output
         query, key, value = (self._with_coordinates(x) for x in (query, key, value))
@@ -159,6 +159,8 @@ class ConvNNAttention(TokenAttention):
         """Positions (N, 1) or (N, 2) of the tokens, each in [-1, 1]."""
         if self.coordinates == "1d":
             return _spread(n_tokens, like)[:, None]
+        if n_tokens == 0:
+            return like.new_zeros(0, 2)
         n_prefix = self.sampling.num_prefix_tokens
         grid = grid_of(n_tokens - n_prefix, self.sampling.grid_size, n_prefix)
         rows, columns = (_spread(side, like) for side in grid)
@@ -184,7 +186,7 @@ class ConvNNAttention(TokenAttention):
     def _rank_sampled(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
         """Rank the candidates behind the token itself."""
         n_others = key.shape[2] - 1 if masks.candidates is None else masks.candidates.shape[-1]
-        if self.n_neighbors > n_others + 1:
+        if self.n_neighbors > n_others + 1 and key.shape[2]:
             raise ValueError(
                 f"n_neighbors={self.n_neighbors} exceeds the token itself and its {n_others} "
                 "candidates. Lower n_neighbors, or take more candidates."
@@ -233,7 +235,7 @@ class ConvNNAttention(TokenAttention):
         """Bring queries and keys to what the similarity compares."""
         if self.similarity != "cosine":
             return query, key
-        return F.normalize(query, dim=-1), F.normalize(key, dim=-1)
+        return unit(query), unit(key)
 
     def _own_score(self, query: Tensor, key: Tensor, own: Tensor) -> Tensor:
         """Similarity (or distance) (B, H, N, 1) of every token to itself."""

@@ -1,11 +1,12 @@
 """Attention to all tokens, or to those of a fixed pattern."""
 
-from typing import Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearwise.functional.tokens.masks import check_mask, checked_padding
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
 
 SparseMode = Literal["all", "local", "strided"]
@@ -126,12 +127,17 @@ def dense_attention(
     Returns
     -------
     output : Tensor of shape (B, H, N, D)
+        0 where a token may attend to nobody.
     """
     mask = combined_mask(query, key, masks, pattern)
-    is_causal = mask is None and masks.is_causal
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
-    )
+    options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}
+    if mask is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=masks.is_causal, **options
+        )
+    mask, nobody = with_somebody(mask)
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
+    return attended.masked_fill(nobody, 0.0)
 
 
 def combined_mask(
@@ -154,10 +160,8 @@ def combined_mask(
         allowed = past if allowed is None else allowed & past
     if bias is not None:
         bias = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
-        refuse_lonely(~torch.isneginf(bias))
         return bias
     if allowed is not None:
-        refuse_lonely(allowed)
         # A mask of fewer than two dimensions is refused by the fused kernels.
         return allowed.expand(*allowed.shape[:-2], *shape[-2:])
     return None
@@ -165,11 +169,7 @@ def combined_mask(
 
 def expanded_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Expand an attention mask to (B, H, N, M), or say why it cannot be."""
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise ValueError(
-            "attn_mask must be boolean (True: may attend) or floating (added to the scores); got "
-            f"{mask.dtype}."
-        )
+    check_mask("attn_mask", mask, "may attend")
     try:
         return mask.expand(shape)
     except RuntimeError as error:
@@ -179,24 +179,22 @@ def expanded_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
         ) from error
 
 
-def checked_padding(mask: Tensor, batch: int, n_keys: int) -> Tensor:
-    """Expand a key padding mask to (B, M), or say why it cannot be."""
-    if mask.dtype != torch.bool or tuple(mask.shape) not in ((batch, n_keys), (n_keys,)):
-        raise ValueError(
-            f"key_padding_mask must be boolean (True: leave out) of shape ({batch}, {n_keys}); got "
-            f"{mask.dtype} of shape {tuple(mask.shape)}."
-        )
-    return mask.expand(batch, n_keys)
+def with_somebody(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Let rows that forbid every key take all, for a softmax over nothing is NaN on some devices.
 
+    Parameters
+    ----------
+    mask : bool or floating Tensor of shape (..., N, M)
+        True may attend; -inf forbids.
 
-def refuse_lonely(allowed: Tensor) -> None:
-    """Refuse queries all of whose keys are masked; `allowed` is (..., N, M)."""
-    if torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
-        return
-    lonely = ~allowed.any(dim=-1)
-    if lonely.any():
-        at = int(torch.nonzero(lonely)[0, -1])
-        raise ValueError(
-            f"All keys of {int(lonely.sum())} of {lonely.numel()} queries are masked, first of "
-            f"token {at}. Leave each query at least one key."
-        )
+    Returns
+    -------
+    mask : Tensor of shape (..., N, M)
+    nobody : bool Tensor of shape (..., N, 1)
+        True in those rows: what they attend to must become 0.
+    """
+    if mask.dtype == torch.bool:
+        nobody = ~mask.any(dim=-1, keepdim=True)
+        return mask | nobody, nobody
+    nobody = torch.isneginf(mask).all(dim=-1, keepdim=True)
+    return mask.masked_fill(nobody, 0.0), nobody

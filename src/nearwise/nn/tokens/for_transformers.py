@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import knn_attention
@@ -67,9 +66,6 @@ def transformers_attention(n_neighbors: int = 9, *, metric: TokenMetric = "matmu
             key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         if attention_mask is not None:
             attention_mask = attention_mask[..., : key.shape[2]]
-            if attention_mask.dtype == torch.bool:
-                # Padding tokens may have nobody; what comes out of them is not looked at.
-                attention_mask = attention_mask | ~attention_mask.any(dim=-1, keepdim=True)
         causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         causal = causal and attention_mask is None and query.shape[2] == key.shape[2]
         output = knn_attention(

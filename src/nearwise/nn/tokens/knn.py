@@ -4,11 +4,11 @@ import math
 from typing import Any, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
-from nearwise.functional.tokens.pairs import pair_scores
+from nearwise.functional.tokens.masks import checked_padding
+from nearwise.functional.tokens.pairs import centered, pair_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
 from nearwise.nn.tokens.dense import expanded_mask
@@ -102,18 +102,19 @@ class KNNAttention(TokenAttention):
         """
         query, key, value = self._split(self.qkv(x))
         query, key = self.q_norm(query), self.k_norm(key)
-        return self._find(*self._sharpened(query, key), value, Masks(attn_mask), 0.0)
+        return self._find(*self._sharpened(query, key, None), value, Masks(attn_mask), 0.0)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        query, key = self._sharpened(query, key)
+        projected = query
+        query, key = self._sharpened(query, key, masks.key_padding_mask)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
         if not self.null_neighbor:
             return found.output
-        null, null_value = self._null(query)
+        null, null_value = self._null(projected)
         total = log_total(query, key, found, masks, self.metric == "l2", self.scale)
-        taken = torch.sigmoid(null - total.to(null.dtype))[..., None]
-        return torch.lerp(found.output, null_value.expand_as(found.output), taken)
+        taken = torch.sigmoid(null - total.to(null.dtype))[..., None].to(value.dtype)
+        return torch.lerp(found.output, null_value.to(value.dtype).expand_as(found.output), taken)
 
     def _with_candidates(self, masks: Masks, key: Tensor) -> Masks:
         """Draw who may be attended, unless that is given."""
@@ -123,7 +124,9 @@ class KNNAttention(TokenAttention):
         return masks.among(drawn)
 
     def _null(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Score (B, H, N) of the null neighbor and its value (H, 1, D)."""
+        """Score (B, H, N) of the null neighbor for projected queries, and its value (H, 1, D)."""
+        query = unit(query) if self.metric == "cosine" else query
+        query = self._stretched(query) if self.learned_temperature else query
         key, value = (x[:, None].to(query.dtype) for x in (self.null_key, self.null_value))
         score = (query * key).sum(-1) * self.scale + self.null_score[:, None].to(query.dtype)
         return score, value
@@ -133,15 +136,23 @@ class KNNAttention(TokenAttention):
         # Vectors that are brought to unit length here may be stretched by a temperature.
         return "matmul" if self.metric == "cosine" else self.metric
 
-    def _sharpened(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def _sharpened(
+        self, query: Tensor, key: Tensor, padding: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Bring the temperature of each head into its queries (and keys, for distances)."""
         if self.metric == "cosine":
-            query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
-        if self.learned_temperature:
-            factor = self.log_scale.exp()[:, None, None].to(query.dtype)
-            query = query * factor
-            key = key * factor if self.metric == "l2" else key
-        return query, key
+            query, key = unit(query), unit(key)
+        if not self.learned_temperature:
+            return query, key
+        if self.metric != "l2":
+            return self._stretched(query), key
+        # Centered first: products with numbers far from 0 would round differences away.
+        query, key = centered(query, key, _expanded(padding, key))
+        return self._stretched(query), self._stretched(key)
+
+    def _stretched(self, x: Tensor) -> Tensor:
+        """Multiply heads (B, H, N, D) by what they learned."""
+        return x * self.log_scale.exp()[:, None, None].to(x.dtype)
 
     def _reach(self, n_tokens: int) -> int:
         """How many of so many tokens a token attends to."""
@@ -196,6 +207,11 @@ class KvtAttention(KNNAttention):
     ) -> None:
         super().__init__(dim, num_heads, n_neighbors=n_neighbors, **block)
         self.scale = qk_scale or self.scale
+
+
+def _expanded(padding: Tensor | None, key: Tensor) -> Tensor | None:
+    """Expand a key padding mask to (B, M) for keys (B, H, M, D)."""
+    return None if padding is None else checked_padding(padding, key.shape[0], key.shape[2])
 
 
 def log_total(

@@ -6,13 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nearwise.functional.tokens.masks import checked_padding
+from nearwise.functional.tokens.pairs import unit
 from nearwise.functional.tokens.problem import KeyPositions
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.dense import (
-    checked_padding,
     dense_attention,
     expanded_mask,
-    refuse_lonely,
+    with_somebody,
 )
 from nearwise.nn.tokens.rotary import RotaryPositions
 
@@ -129,8 +130,8 @@ class LocalAttention(TokenAttention):
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super()._split(projected)
         if self.qk_rmsnorm:
-            query = F.normalize(query, dim=-1) * self.q_scale
-            key = F.normalize(key, dim=-1) * self.k_scale
+            query = unit(query).to(query.dtype) * self.q_scale
+            key = unit(key).to(key.dtype) * self.k_scale
         return query, key, value
 
     def _gated(self, output: Tensor, x: Tensor) -> Tensor:
@@ -139,9 +140,9 @@ class LocalAttention(TokenAttention):
         return output * self.gate(x).sigmoid().transpose(1, 2)[..., None]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        if query.shape[2] <= self.window_size and not self.legacy_layout:
-            return self._attend_whole(query, key, value, masks)
         n_tokens, window = query.shape[2], self.window_size
+        if n_tokens == 0 or (n_tokens <= window and not self.legacy_layout):
+            return self._attend_whole(query, key, value, masks)
         lacking = -n_tokens % window
         query, key, value = (F.pad(x, (0, 0, 0, lacking)) for x in (query, key, value))
         n_behind = 0 if self.causal else 1
@@ -155,7 +156,8 @@ class LocalAttention(TokenAttention):
             own = self.positions.turn(own, here, n_keys // 2, is_key=False)
             key = self.positions.turn(key, at, n_keys // 2, is_key=True)
         mask = self._mask(query, n_tokens, masks)
-        mask = mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
+        # Filled up rows are cut off, but NaN in them would get into gradients.
+        mask, nobody = with_somebody(mask.expand(*(1,) * (5 - mask.ndim), *mask.shape))
         mask = mask.expand(-1, self.num_heads, -1, -1, -1)
         # Windows beside heads: the fused kernels take four dimensions.
         own, key, value = (x.flatten(1, 2) for x in (own, key, value))
@@ -167,7 +169,8 @@ class LocalAttention(TokenAttention):
             dropout_p=self._dropout,
             scale=self.scale,
         )
-        return output.view_as(query)[:, :, :n_tokens]
+        output = output.unflatten(1, (self.num_heads, -1)).masked_fill(nobody, 0.0)
+        return output.flatten(2, 3)[:, :, :n_tokens]
 
     def _attend_whole(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         """Attend within one window, without the empty ones around it."""
@@ -208,12 +211,7 @@ class LocalAttention(TokenAttention):
             else:
                 bias = part
                 allowed = allowed & ~torch.isneginf(part)
-        # Tokens that only fill up are cut off; without any key they would put NaN into gradients.
-        filling = (at >= n_tokens)[:, :, None]
-        refuse_lonely((allowed | filling).flatten(-3, -2))
-        if bias is None:
-            return allowed | filling
-        return bias.masked_fill(~allowed, -torch.inf).masked_fill(filling, 0.0)
+        return allowed if bias is None else bias.masked_fill(~allowed, -torch.inf)
 
 
 def _with_neighbors(x: Tensor, window: int, n_behind: int) -> Tensor:

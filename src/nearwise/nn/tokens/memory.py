@@ -7,9 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.functional.tokens.pairs import at_least_single, paired_scores
+from nearwise.functional.tokens.masks import checked_padding
+from nearwise.functional.tokens.pairs import at_least_single, paired_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, KeyPositions, TokenMetric
-from nearwise.nn.tokens.base import BlockOptions, Masks, check_tokens, positions_in
+from nearwise.nn.tokens.base import (
+    BlockOptions,
+    Masks,
+    check_masks,
+    check_tokens,
+    positions_in,
+)
 from nearwise.nn.tokens.knn import KNNAttention, log_total
 from nearwise.nn.tokens.sampling import Sampling
 
@@ -160,13 +167,15 @@ class MemoryAttention(KNNAttention):
         Returns
         -------
         output : Tensor of shape (batch, N, dim)
+            A token that has nobody to attend to, as while nothing is remembered, attends to zeros.
 
         Raises
         ------
         ValueError
-            If shapes or metrics do not fit, or a token has nobody to attend to.
+            If shapes or metrics do not fit, or a mask is of integers.
         """
         check_tokens(x, self.dim)
+        check_masks(attn_mask, key_padding_mask)
         masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
         query, key, value = self._split(self.qkv(x))
         query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
@@ -205,7 +214,7 @@ class MemoryAttention(KNNAttention):
         return ids, weights
 
     def _reach(self, n_tokens: int) -> int:
-        return min(self.n_neighbors, n_tokens - (self.include_self == "never"))
+        return max(1, min(self.n_neighbors, n_tokens - (self.include_self == "never")))
 
     def _attend_both(
         self,
@@ -226,16 +235,12 @@ class MemoryAttention(KNNAttention):
         totals.append(total)
         outputs.append(output)
         if self.null_neighbor:
-            score, null_value = self._null(self._sharpened(query, key)[0])
+            score, null_value = self._null(query)
             totals.append(score)
-            outputs.append(null_value.expand_as(output))
+            outputs.append(null_value.to(output.dtype).expand_as(output))
         parts = torch.stack([total.to(totals[0].dtype) for total in totals], dim=-1)
-        if bool(torch.isneginf(parts).all(-1).any()):
-            raise ValueError(
-                "A token has nobody to attend to: nothing is remembered. Add tokens to the "
-                "memory, attend to those at hand (attend_local=True), or take null_neighbor=True."
-            )
-        shares = torch.softmax(parts, dim=-1).to(value.dtype)
+        _, shares = _softmax(parts)
+        shares = shares.to(value.dtype)
         joined: Tensor = (torch.stack(outputs, dim=-1) * shares[..., None, :]).sum(-1)
         return joined
 
@@ -243,7 +248,7 @@ class MemoryAttention(KNNAttention):
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks
     ) -> tuple[Tensor, Tensor]:
         """Log-total (B, H, N) and output (B, H, N, D) of the tokens at hand."""
-        query, key = self._sharpened(query, key)
+        query, key = self._sharpened(query, key, masks.key_padding_mask)
         masks = self._with_candidates(masks, key)
         found = self._find(query, key, value, masks, self._dropout)
         squared = self.metric == "l2"
@@ -266,7 +271,7 @@ class MemoryAttention(KNNAttention):
     def _memory_scores(self, query: Tensor, keys: Tensor) -> Tensor:
         """Scores (B, H, N, L) of queries with keys of their own (B, H, N, L, D)."""
         if self.metric == "cosine":
-            query, keys = F.normalize(query, dim=-1), F.normalize(keys, dim=-1)
+            query, keys = unit(query), unit(keys)
         scores = paired_scores(query, keys, squared=self.metric == "l2", scale=self.scale)
         if self.learned_temperature:
             scores = scores * self.log_scale.exp()[:, None, None].to(scores.dtype)
@@ -298,7 +303,7 @@ class MemoryAttention(KNNAttention):
                     f"{remember.dtype} of shape {tuple(remember.shape)}."
                 )
             keep = remember
-        return keep if padding is None else keep & ~padding
+        return keep if padding is None else keep & ~checked_padding(padding, *shape)
 
 
 def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:

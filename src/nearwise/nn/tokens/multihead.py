@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import attend
+from nearwise.functional.tokens.masks import check_mask
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
 from nearwise.nn.tokens.base import check_heads, check_n_neighbors
 from nearwise.nn.tokens.dense import expanded_mask
@@ -117,7 +118,8 @@ class KNNMultiheadAttention(nn.Module):
         query : Tensor of shape (N, B, E), (B, N, E) with `batch_first`, or (N, E)
         key, value : Tensor of shape (M, B, E), (B, M, E) or (M, E)
         key_padding_mask : bool or float Tensor of shape (B, M) or (M,), optional
-            True leaves a key out; floats are added to the scores.
+            True leaves a key out; floats are added to the scores. Of a tokenizer, whose integers
+            are 1 for tokens to keep: ``attention_mask == 0``.
         need_weights : bool, default=True
             Whether the weights are returned, as a dense tensor.
         attn_mask : bool or float Tensor of shape (N, M) or (B * num_heads, N, M), optional
@@ -131,9 +133,17 @@ class KNNMultiheadAttention(nn.Module):
         Returns
         -------
         output : Tensor like `query`
+            A query all of whose keys are masked attends to zeros, and so it is without keys.
         weights : Tensor of shape (B, N, M), (B, num_heads, N, M) or None
-            0 for keys that are not among the nearest.
+            0 for keys that are not among the nearest, and for queries without any key.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or a mask is of integers.
         """
+        check_mask("attn_mask", attn_mask, "leave out")
+        check_mask("key_padding_mask", key_padding_mask, "leave out")
         is_batched = query.ndim == 3
         if not is_batched:
             query, key, value = (x[None] for x in (query, key, value))
@@ -148,7 +158,7 @@ class KNNMultiheadAttention(nn.Module):
             heads[0],
             heads[1],
             heads[2],
-            min(self.n_neighbors, n_keys - (self.include_self == "never")),
+            max(0, min(self.n_neighbors, n_keys - (self.include_self == "never"))),
             metric=self.metric,
             attn_mask=mask,
             is_causal=is_causal and attn_mask is None,

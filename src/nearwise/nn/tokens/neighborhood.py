@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearwise.functional.tokens.masks import checked_padding
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
-from nearwise.nn.tokens.dense import checked_padding, dense_attention, expanded_mask, refuse_lonely
+from nearwise.nn.tokens.dense import dense_attention, expanded_mask
 from nearwise.nn.tokens.natten import (
     NeighborhoodBackend,
     attend_natten,
@@ -76,6 +77,8 @@ class _NeighborhoodAttention(TokenAttention):
         n_prefix = self.num_prefix_tokens
         if masks.is_causal and n_prefix:
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
+        if query.shape[2] == 0:  # no grid to look at
+            return dense_attention(query, key, value, masks=masks, scale=self.scale, dropout_p=0.0)
         if picks_natten(self.backend, self._natten, query, masks, self._dropout):
             return self._with_prefix(query, key, value, masks, self._by_natten(query, key, value))
         near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
@@ -187,7 +190,7 @@ class _NeighborhoodAttention(TokenAttention):
                 allowed = allowed & part
             else:
                 bias, allowed = part, allowed & ~torch.isneginf(part)
-        refuse_lonely(allowed)
+        nobody = ~allowed.any(dim=-1, keepdim=True)
         keys, values = (
             x.index_select(2, near.flatten()).view(batch, heads, *near.shape, width)
             for x in (key, value)
@@ -195,7 +198,8 @@ class _NeighborhoodAttention(TokenAttention):
         scores = (keys @ query[..., None])[..., 0] * self.scale
         if bias is not None:
             scores = scores + bias
-        weights = torch.softmax(scores.masked_fill(~allowed, -torch.inf), dim=-1)
+        scores = scores.masked_fill(~allowed, -torch.inf).masked_fill(nobody, 0.0)
+        weights = torch.softmax(scores, dim=-1).masked_fill(nobody, 0.0)
         weights = F.dropout(weights, self._dropout)
         return (weights[..., None, :] @ values)[..., 0, :]
 

@@ -67,7 +67,7 @@ class Sampling:
         ValueError
             If there are fewer tokens than samples, or the padding leaves none.
         """
-        if self.kind == "all" or self.num_samples == -1:
+        if self.kind == "all" or self.num_samples == -1 or n_tokens == 0:
             return None
         n_free = n_tokens - self.num_prefix_tokens
         if self.kind == "random":

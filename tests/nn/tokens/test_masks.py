@@ -1,0 +1,242 @@
+"""Masks of every layer: which kinds are taken, and what a token gets that has no key at all."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nearwise.functional import (
+    attention_implementation,
+    knn_attention,
+    lazy_gumbel_attention,
+    tail_corrected_attention,
+)
+from nearwise.memory import TokenMemory
+from nearwise.nn import (
+    KNNAttention,
+    KNNMultiheadAttention,
+    MemoryAttention,
+    MultiHeadAttention,
+    MultiHeadNeighborAttention,
+    VisionTransformer,
+)
+from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens
+
+CLOSE = {"atol": 2e-5, "rtol": 2e-5}
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_implementation = pytest.mark.parametrize("implementation", ["plain", "cpu"])
+FUNCTIONS = {
+    "knn_attention": lambda x, **masks: knn_attention(x, x, x, 3, **masks),
+    "tail_corrected_attention": lambda x, **masks: tail_corrected_attention(x, x, x, 3, 2, **masks),
+    "lazy_gumbel_attention": lambda x, **masks: lazy_gumbel_attention(x, x, x, 3, 2, **masks),
+}
+
+
+def remembering(**options):
+    layer = MemoryAttention(DIM, HEADS, n_neighbors=5, n_recalled=4, **options)
+    return lambda x, **masks: layer(x, memory=TokenMemory(HEADS), **masks)
+
+
+def multihead(n_neighbors=5):
+    torch.manual_seed(1)
+    return KNNMultiheadAttention(DIM, HEADS, n_neighbors, batch_first=True)
+
+
+CALLS = {case.name: case.make() for case in {case.layer: case for case in CASES}.values()}
+CALLS |= FUNCTIONS
+CALLS["memory"] = remembering()
+CALLS["memory alone"] = remembering(attend_local=False)
+CALLS["multihead"] = lambda x, **masks: multihead()(x, x, x, **masks)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_masks_of_integers_are_refused(name, dtype):
+    kept = torch.ones(2, N_TOKENS, dtype=dtype)
+    with pytest.raises(ValueError, match=rf"True: leave out.*{dtype}.*key_padding_mask == 0"):
+        CALLS[name](tokens(), key_padding_mask=kept)
+    hint = "== 0; where" if name == "multihead" else "== 1; where"
+    with pytest.raises(ValueError, match=rf"attn_mask must be .*{dtype}.*attn_mask {hint}"):
+        CALLS[name](tokens(), attn_mask=torch.ones(N_TOKENS, N_TOKENS, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_masks_of_truth_and_of_scores_are_taken(name, dtype):
+    mask = torch.zeros(N_TOKENS, N_TOKENS, dtype=dtype)
+    mask = mask if dtype.is_floating_point or name == "multihead" else ~mask
+    assert torch.as_tensor(CALLS[name](tokens(), attn_mask=mask)[0]).isfinite().all()
+
+
+def test_other_things_than_tensors_are_refused_as_masks():
+    with pytest.raises(ValueError, match="got a list"):
+        knn_attention(*(tokens(),) * 3, 3, attn_mask=[[True] * N_TOKENS] * N_TOKENS)
+    keep = torch.ones(2, 3, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"mask must be boolean.*torch.int64.*mask == 1"):
+        MultiHeadNeighborAttention(8)(torch.randn(2, 8), torch.randn(2, 3, 8), mask=keep)
+
+
+def test_padding_by_a_tokenizers_mask_gets_no_weight():
+    attention_mask = torch.ones(2, N_TOKENS, dtype=torch.int64)
+    attention_mask[0, 9:] = 0
+    layer, theirs = multihead(N_TOKENS), nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+    theirs.load_state_dict(layer.state_dict())
+    x, padding = tokens(), attention_mask == 0
+    expected = theirs(x, x, x, key_padding_mask=padding)
+    for mask in (padding, torch.zeros(padding.shape).masked_fill(padding, -torch.inf)):
+        output, weights = layer(x, x, x, key_padding_mask=mask)
+        assert (weights[0, :, 9:] == 0).all()
+        torch.testing.assert_close(output, expected[0], **CLOSE)
+        torch.testing.assert_close(weights, expected[1], **CLOSE)
+
+
+def holes(is_causal):
+    """Left padding in the first item, nothing but padding in the second, none in the third."""
+    padding = torch.zeros(3, N_TOKENS, dtype=torch.bool)
+    padding[0, :4] = padding[1] = True
+    return {"key_padding_mask": padding, "is_causal": is_causal}
+
+
+@each_implementation
+@each_case
+def test_tokens_without_any_key_give_finite_numbers_and_gradients(case, implementation):
+    layer, x = case.make(), tokens(3).requires_grad_()
+    with attention_implementation(implementation):
+        output = layer(x, **holes(case.causal))
+        output.square().sum().backward()
+        alone = layer(x[2:], is_causal=case.causal)
+    assert output.isfinite().all()
+    assert x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+    if "random" not in case.name:  # these draw other tokens
+        torch.testing.assert_close(output[2:], alone, **CLOSE)
+
+
+# A null neighbor, which some learn, is there whatever the mask.
+BARE = [c for c in CASES if c.name.startswith(("knn", "kvt", "sparse")) and "learned" not in c.name]
+
+
+@pytest.mark.parametrize("mask", ["bool", "float"])
+@pytest.mark.parametrize("case", BARE, ids=str)
+def test_a_token_without_any_key_attends_to_zeros(case, mask):
+    layer = case.make()
+    allowed = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool)
+    allowed[3] = False
+    if mask == "float":
+        allowed = torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
+    output = layer(tokens(), allowed)[:, 3]
+    torch.testing.assert_close(output, layer.proj.bias.expand_as(output))
+
+
+@each_implementation
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_without_any_key_it_is_what_torchs_own_attention_gives(implementation, is_causal):
+    x = torch.randn(3, HEADS, N_TOKENS, 8, requires_grad=True)
+    padding = holes(False)["key_padding_mask"]
+    allowed = ~padding[:, None, None]
+    past = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool).tril()
+    results = []
+    for call in (
+        lambda: F.scaled_dot_product_attention(
+            x, x, x, attn_mask=allowed & past if is_causal else allowed
+        ),
+        lambda: knn_attention(x, x, x, N_TOKENS, key_padding_mask=padding, is_causal=is_causal),
+    ):
+        with attention_implementation(implementation):
+            output = call()
+            (gradient,) = torch.autograd.grad(output.square().sum(), x)
+        results.append((output, gradient))
+    for theirs, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_sampled_attention_gives_zeros_too(name):
+    x = torch.randn(3, HEADS, N_TOKENS, 8, requires_grad=True)
+    output = FUNCTIONS[name](x, **holes(True))
+    output = output if name == "knn_attention" else output[0]
+    assert (output[1] == 0).all()
+    assert (output[0, :, :4] == 0).all()
+    assert (output[0, :, 4:] != 0).any(-1).all()
+    (gradient,) = torch.autograd.grad(output.square().sum(), x)
+    assert gradient.isfinite().all()
+
+
+def test_a_wholly_padded_sequence_trains_in_torchs_encoder():
+    theirs = nn.TransformerEncoderLayer(DIM, HEADS, 32, dropout=0.0, batch_first=True)
+    ours = nn.TransformerEncoderLayer(DIM, HEADS, 32, dropout=0.0, batch_first=True)
+    ours.self_attn = multihead(N_TOKENS)
+    ours.load_state_dict(theirs.state_dict())
+    x, padding = tokens(3), holes(False)["key_padding_mask"]
+    future = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool).triu(1)
+    for layer in (ours, theirs):
+        layer(x, src_mask=future, src_key_padding_mask=padding).square().mean().backward()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, **CLOSE)
+
+
+def test_the_weights_of_a_query_without_any_key_are_zero():
+    x = tokens(3)
+    output, weights = multihead()(x, x, x, key_padding_mask=holes(False)["key_padding_mask"])
+    assert (weights[1] == 0).all()
+    torch.testing.assert_close(output[1], multihead().out_proj.bias.expand(N_TOKENS, DIM))
+
+
+@pytest.mark.parametrize("layer", [KNNAttention, MultiHeadAttention])
+def test_compiled_layers_give_the_same_without_any_key(layer):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    made, x, masks = layer(DIM, HEADS), tokens(3), holes(True)
+    compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, **masks), made(x, **masks), **CLOSE)
+
+
+@each_implementation
+@each_case
+def test_empty_batches_and_sequences_pass(case, implementation):
+    for shape in ((0, N_TOKENS, DIM), (2, 0, DIM)):
+        layer, x = case.make(), torch.randn(shape, requires_grad=True)
+        with attention_implementation(implementation):
+            output = layer(x, key_padding_mask=torch.zeros(shape[:2], dtype=torch.bool))
+        assert output.shape == shape
+        output.sum().backward()
+        assert all(parameter.grad is not None for parameter in layer.parameters())
+        assert not any(parameter.grad.any() for parameter in layer.parameters())
+
+
+def test_empty_batches_pass_through_a_whole_transformer():
+    model = VisionTransformer(
+        image_size=16, patch_size=4, n_classes=3, dim=DIM, depth=2, random_state=0
+    )
+    logits = model(torch.randn(0, 3, 16, 16))
+    assert logits.shape == (0, 3)
+    logits.sum().backward()
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys", "batch"), [(0, 5, 2), (5, 0, 2), (0, 0, 2), (5, 5, 0)]
+)
+def test_nothing_to_attend_gives_what_torch_gives(n_queries, n_keys, batch, need_weights):
+    ours, theirs = multihead(), nn.MultiheadAttention(DIM, HEADS, batch_first=True)
+    theirs.load_state_dict(ours.state_dict())
+    query, key = torch.randn(batch, n_queries, DIM), torch.randn(batch, n_keys, DIM)
+    found = ours(query, key, key, need_weights=need_weights)
+    expected = theirs(query, key, key, need_weights=need_weights)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("attend_local", [True, False])
+def test_a_memory_that_holds_nothing_gives_finite_numbers(attend_local):
+    call = remembering(attend_local=attend_local)
+    masks = {"key_padding_mask": torch.ones(2, N_TOKENS, dtype=torch.bool)}
+    assert call(tokens(), **masks).isfinite().all()
+    for shape in ((0, N_TOKENS, DIM), (2, 0, DIM)):
+        assert call(torch.randn(shape)).shape == shape
+
+
+@each_implementation
+def test_a_single_token_that_may_not_attend_to_itself_attends_to_zeros(implementation):
+    x = torch.randn(2, 1, 8)
+    with attention_implementation(implementation):
+        assert (knn_attention(x, x, x, 1, include_self="never") == 0).all()

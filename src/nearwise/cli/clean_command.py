@@ -104,8 +104,9 @@ def clean(
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         show(_suspects(issues.head(top), rows, title))
     if rate == "auto" and not quiet:
-        low, high = model.choice_["label_noise"]["interval"]
-        say(f"Wrong labels: {model.noise_rate_:.1%} (95 % interval {low:.1%} to {high:.1%}).")
+        from nearwise.cli.wrong_labels import wrong_labels_line
+
+        say(wrong_labels_line(model))
     if len(issues) < len(rows) and not quiet:
         say(
             f"note: {len(rows) - len(issues)} of {len(rows)} {rows.noun} were held out to fit the "

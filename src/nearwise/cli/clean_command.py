@@ -96,8 +96,8 @@ def clean(
     ).fit(rows.source)
     if rate == "auto" and rows.names is not None and not model.doubts_labels:
         raise ValueError(
-            f"{data}: by the estimate no label is wrong, so no image was judged. To rank the "
-            "images all the same, say how many labels may be wrong: --noise 0.05."
+            f"{data}: {model.choice_['label_noise']['decision']}; so no image was judged. To rank "
+            "the images all the same, say how many labels may be wrong: --noise 0.05."
         )
     issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":

@@ -3,13 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from nearwise.estimators.gates import pooled
 from nearwise.estimators.transition import Transition
 
 SIGNAL = 3.0  # standard errors from which predictions say more of labels than the class shares
-_SURE = 0.95  # probability of wrong labels, against doubt alone, from which a rate is taken whole
 
 
 class Support(NamedTuple):
@@ -71,9 +69,8 @@ def weigh(transition: Transition, signal: float, evidence: float) -> Support:
     """Decide how much of an estimated transition to take.
 
     Nothing where predictions say no more than the class shares, or where the rate leaves its own
-    interval. Else the mean over both explanations, wrong labels and doubt alone, held for equally
-    likely beforehand: the rate times the posterior probability of the first, from .95 on the
-    whole.
+    interval. Where doubt alone explains the labels better, the share is the likelihood ratio of
+    the two; else the whole is taken.
 
     Parameters
     ----------
@@ -82,13 +79,11 @@ def weigh(transition: Transition, signal: float, evidence: float) -> Support:
         As in `Support`.
     """
     low, high = transition.interval
-    share, reason = float(expit(evidence)), ""
+    share, reason = float(np.exp(min(evidence, 0.0))), ""
     if signal < SIGNAL:
         share, reason = 0.0, "out-of-fold predictions say no more of the labels than class shares"
     elif not low <= transition.rate <= high:
         share, reason = 0.0, f"the rate {transition.rate:.2f} leaves [{low:.2f}, {high:.2f}]"
-    elif share >= _SURE:
-        share = 1.0
-    else:
-        reason = "honest doubt explains the labels nearly as well as wrong ones do"
+    elif share < 1:
+        reason = "honest doubt explains the labels better than wrong ones do"
     return Support(signal, evidence, share, reason)

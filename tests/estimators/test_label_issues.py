@@ -88,7 +88,7 @@ def test_what_cannot_be_asked_is_said(planted):
     with pytest.raises(ValueError, match="label_noise"):
         shared.label_issues()
     shared.set_params(label_noise="auto").fit(*blobs(240, 3, spread=0.4))
-    with pytest.raises(ValueError, match="found the labels clean"):
+    with pytest.raises(ValueError, match="took the labels as they are"):
         shared.label_evidence()
     model = AttnKNNClassifier(**CHEAP).fit(X, given)
     with pytest.raises(ValueError, match="judge"):

@@ -10,6 +10,7 @@ import torch
 from sklearn.metrics import log_loss
 
 from nearwise.estimators import AttnKNNClassifier
+from nearwise.estimators.views import MemoryViews
 from tests.estimators.cases import CHEAP, blobs, fitted, logistic, quietly, same, sums_to_one, table
 
 SETTINGS = [
@@ -60,6 +61,59 @@ def test_relabel_back_restores_every_prediction_exactly():
     assert model.memory_.labels[3:6].tolist() == [0, 0, 0]
     model.relabel([3, 4, 5], y[3:6])
     assert same(model.predict_proba(X), before)
+
+
+def relabel_slowly(model, ids, labels):
+    """Relabel, drop everything derived, search for all rows again, and take the changed ones."""
+    views = model._state.views
+    views.bank.relabel(ids, labels)
+    views.forget()
+    positions = views.bank.positions(ids)
+    for spec in views.specs:
+        for member in range(model._state.n_members):
+            side = views.side(spec, member)
+            fresh, column = views.reliability(spec, member), views.bank.keys[side].clone()
+            allowed = positions[torch.isin(positions, views.rows(spec, member))]
+            column[allowed] = fresh[allowed]
+            views.bank.keys[side] = column
+
+
+@pytest.fixture(scope="module", params=[*SETTINGS, {"label_noise": 0.2}, {"max_per_class": 9}])
+def with_added_rows(request):
+    with quietly():
+        model = fitted(**request.param)
+        model.add(island(), [0, 1] * 4)
+    return model
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["nothing searched before", "neighbors known"])
+def test_relabel_gives_what_searching_for_all_rows_gives(with_added_rows, warm):
+    X, _ = blobs()
+    fast, slow = copy.deepcopy(with_added_rows), copy.deepcopy(with_added_rows)
+    if warm:
+        fast.predict_proba(None)
+    ids = np.array([3, 91, 40, 95, 4])
+    labels = (fast.memory_.labels[ids] + 1) % 3
+    fast.relabel(ids, labels.numpy())
+    relabel_slowly(slow, ids, labels)
+    assert fast.memory_ == slow.memory_
+    assert fast.memory_ != with_added_rows.memory_
+    assert same(fast.predict_proba(X), slow.predict_proba(X))
+    assert same(fast.predict_proba(None), slow.predict_proba(None))
+
+
+def test_relabel_searches_for_no_other_row(with_added_rows, monkeypatch):
+    model = copy.deepcopy(with_added_rows)
+    asked = []
+    search = MemoryViews.search
+
+    def counted(views, spec, member, query, *rest):
+        asked.append(len(query))
+        return search(views, spec, member, query, *rest)
+
+    monkeypatch.setattr(MemoryViews, "search", counted)
+    model.relabel([3, 91], [0, 0])
+    assert asked and max(asked) <= 2
 
 
 def test_add_leaves_what_was_remembered_as_it_was():

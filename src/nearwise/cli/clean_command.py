@@ -99,16 +99,17 @@ def clean(
     ).fit(rows.source)
     if rate == "auto" and rows.names is not None and not model.doubts_labels:
         raise ValueError(
-            f"{data}: by the estimate no label is wrong, so no image was judged. To rank the "
-            "images all the same, say how many labels may be wrong: --noise 0.05."
+            f"{data}: {model.choice_['label_noise']['decision']}; so no image was judged. To rank "
+            "the images all the same, say how many labels may be wrong: --noise 0.05."
         )
     issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
     if out != "-":
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         show(_suspects(issues.head(top), rows, title))
     if rate == "auto" and not quiet:
-        low, high = model.choice_["label_noise"]["interval"]
-        say(f"Wrong labels: {model.noise_rate_:.1%} (95 % interval {low:.1%} to {high:.1%}).")
+        from nearwise.cli.wrong_labels import wrong_labels_line
+
+        say(wrong_labels_line(model))
     if len(issues) < len(rows) and not quiet:
         say(
             f"note: {len(rows) - len(issues)} of {len(rows)} {rows.noun} were held out to fit the "

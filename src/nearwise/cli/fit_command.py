@@ -269,8 +269,8 @@ def _summarize(model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path
         f"{judged} {model.oof_nll_:.4f}."
     )
     if model.label_noise is not None:
-        low, high = model.choice_["label_noise"]["interval"]
-        found = f" (95 % interval {low:.1%} to {high:.1%})" if low < high else ""
-        say(f"Wrong labels: {model.noise_rate_:.1%}{found}.")
+        from nearwise.cli.wrong_labels import wrong_labels_line
+
+        say(wrong_labels_line(model))
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
     say(f"Saved to {out}. Next: nearwise predict {out} {new} --out predictions.csv --proba")

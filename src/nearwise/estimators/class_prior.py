@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 ClassPrior = Literal["train", "uniform"] | Sequence[float] | np.ndarray
+CLASS_SHARES = "class shares"
 _SUM_TOLERANCE = 1e-6
+_LEFT = 0.01  # of a prediction that gives way to class shares, so that rows keep their order
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,9 @@ class ClassCorrection:
     scale : tuple of float, (C,)
         Positive.
     bias : tuple of float, (C,)
-    source : {"prior", "temperature", "bias", "vector"}
-        What was fitted beside the shift, "prior" being nothing.
+    source : {"prior", "temperature", "bias", "vector", "class shares"}
+        What was fitted beside the shift, "prior" being nothing. "class shares": labels were found
+        to say nothing more, and these are the answers.
     wanted : tuple of float, (C,), or None
         The wanted class shares; None: whatever those of the memory are.
     """
@@ -53,6 +56,16 @@ class ClassCorrection:
         shifts = tuple(map(float, shift))
         n = len(shifts)
         return cls(shifts, (1.0,) * n, (0.0,) * n, "prior", wanted)
+
+    @classmethod
+    def to_shares(
+        cls, shift: Iterable[Any], prior: Tensor, wanted: tuple[float, ...] | None
+    ) -> Self:
+        """Answer the class shares `prior` (C,), but for a hundredth of what is predicted."""
+        shifts = tuple(map(float, shift))
+        logs = torch.log(prior.double()).tolist()
+        bias = tuple((1 - _LEFT) * (one + by) for one, by in zip(logs, shifts, strict=True))
+        return cls(shifts, (_LEFT,) * len(shifts), bias, CLASS_SHARES, wanted)
 
     def __call__(self, log_proba: Tensor, temperature: float) -> Tensor:
         """Correct log-probabilities (B, C) so that `temperature` can still be applied to them.

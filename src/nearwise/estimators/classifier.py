@@ -150,7 +150,8 @@ class AttnKNNClassifier(
         File of every remembered image, where `fit` and `add` were given files.
     noise_rate_, transition_, transition_interval_ : float, two ndarrays
         With `label_noise`: share of wrong labels, probability of each given label (columns) for
-        each true one (rows), and its 95 % interval of shape (2, n_classes, n_classes).
+        each true one (rows), and its 95 % interval of shape (2, n_classes, n_classes). Of an
+        estimate that is not believed, what is taken; `choice_["label_noise"]` says why.
 
     Examples
     --------

@@ -1,5 +1,6 @@
 """Round one under label noise: what speaks for each row's true label, and the transition."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from nearwise.estimators.gates import (
     pooled,
     with_true_opinions,
 )
+from nearwise.estimators.noise_evidence import SIGNAL, doubt_losses, signal_of, weigh
 from nearwise.estimators.problem import FitSettings, Problem, make_folds
 from nearwise.estimators.progress import Progress
 from nearwise.estimators.state import as_float
@@ -24,6 +26,8 @@ from nearwise.estimators.transition import (
     Transition,
     estimate_transition,
     known_transition,
+    taken_in_part,
+    towards_none,
     with_interval,
 )
 from nearwise.functional import (
@@ -53,11 +57,14 @@ class Noise:
     evidence : float32 Tensor of shape (n_members, n, C) or None
         Log-probabilities of the rows' true labels, made for a member without any given label of
         its fold and without the row's own.
+    signal : float
+        Standard errors by which predictions tell given labels from labels drawn at random.
     """
 
     transition: Transition
     transitions: Tensor | None
     evidence: Tensor | None
+    signal: float
 
     def posterior(self, member: int, labels: np.ndarray) -> np.ndarray:
         """Probabilities of the true labels once the given ones are known too; (n, C)."""
@@ -109,6 +116,11 @@ class Denoiser:
     progress : Progress
     known : array of shape (C, C), optional
         The transition, where the user gave it.
+
+    Attributes
+    ----------
+    share : float in (0, 1]
+        Of every estimated transition that is taken.
     """
 
     def __init__(
@@ -122,6 +134,7 @@ class Denoiser:
         self.problem, self.settings, self.keys = problem, settings, keys
         self.progress, self.known = progress, known
         self.given = np.eye(problem.n_classes)[problem.labels]
+        self.share = 1.0
 
     def judge(self, rows: np.ndarray, *, cleaned: bool) -> Verdict:
         """Pool cross-fitted opinions on all rows, by the given labels of `rows` alone.
@@ -179,6 +192,7 @@ class Denoiser:
             pool = pooled(judged, labels, weight, through)._replace(parts=every)
             if self.known is None:
                 matrix = estimate_transition(np.exp(pool.log_proba[rows]), labels, weight=weight)
+                matrix = towards_none(matrix, self.share)
         assert matrix is not None  # known or estimated
         log_proba = pool.log_proba
         losses = given_losses(log_proba[rows], torch.from_numpy(matrix), labels)
@@ -281,15 +295,29 @@ def find_noise(
     shared = settings.validation_fraction is not None
     rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
     plain = denoiser.judge(rows, cleaned=False)
-    transition = _transition(plain, problem, rows, settings, known)
+    transition = _transition(plain, problem, rows, settings, denoiser)
+    signal = _signal(plain, problem, rows)
     note = choice["label_noise"] = {
         "rate": transition.rate,
         "interval": list(transition.interval),
         "source": transition.source,
+        "signal": signal,
     }
-    if known is None and transition.interval[0] <= NOISE_FLOOR:
+    if known is None and signal >= SIGNAL and transition.interval[0] <= NOISE_FLOOR:
         note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
-        return Noise(transition, None, None)
+        return Noise(transition, None, None, signal)
+    if known is None:
+        support = weigh(transition, signal, _evidence(plain, problem, rows))
+        note |= {"evidence": support.evidence, "taken": support.share}
+        if support.share * transition.rate <= NOISE_FLOOR:
+            transition = taken_in_part(transition, 0.0)
+            note |= {"rate": 0.0, "interval": list(transition.interval), "taken": 0.0}
+            _decide(note, f"labels are taken as they are: {support.reason}")
+            return Noise(transition, None, None, signal)
+        if support.share < 1:
+            _decide(note, f"{support.share:.0%} of the estimated rate is taken: {support.reason}")
+            denoiser.share = support.share
+            plain = denoiser.judge(rows, cleaned=False)
     cleaned = denoiser.judge(rows, cleaned=True)
     note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
     better = cleaned if clearly_lower(cleaned.losses, plain.losses) else plain
@@ -297,13 +325,38 @@ def find_noise(
     chosen = better is cleaned
     folds = [] if shared else problem.folds
     members = [denoiser.judge(train, cleaned=chosen) for train, _ in folds] or [better]
-    transition = _transition(better, problem, rows, settings, known)
+    transition = _transition(better, problem, rows, settings, denoiser)
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
     return Noise(
         transition,
         as_float(np.stack([one.matrix for one in members])),
         as_float(np.stack([one.log_proba for one in members])),
+        signal,
     )
+
+
+def _decide(note: dict[str, Any], decision: str) -> None:
+    """Say that an estimate is not taken, or not whole."""
+    note["decision"] = decision
+    warnings.warn(
+        f'label_noise="auto": {decision}. If you know the share of wrong labels, give it; '
+        "audited_transition counts it on checked rows.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _signal(verdict: Verdict, problem: Problem, rows: np.ndarray) -> float:
+    weight = None if problem.weight is None else problem.weight[rows]
+    return signal_of(np.exp(verdict.log_proba[rows]), problem.labels[rows], weight)
+
+
+def _evidence(verdict: Verdict, problem: Problem, rows: np.ndarray) -> float:
+    """Log-likelihood of the given labels with wrong ones, less that without; in nats."""
+    weight = None if problem.weight is None else problem.weight[rows]
+    doubted = doubt_losses(verdict.log_proba[rows], problem.labels[rows], weight)
+    gains = doubted - verdict.losses
+    return float((gains if weight is None else gains * weight).sum())
 
 
 def _transition(
@@ -311,13 +364,14 @@ def _transition(
     problem: Problem,
     rows: np.ndarray,
     settings: FitSettings,
-    known: np.ndarray | None,
+    denoiser: Denoiser,
 ) -> Transition:
-    if known is not None:
-        return known_transition(known, problem.labels)
+    if denoiser.known is not None:
+        return known_transition(denoiser.known, problem.labels)
     weight = None if problem.weight is None else problem.weight[rows]
     proba = np.exp(verdict.log_proba[rows])
-    return with_interval(proba, problem.labels[rows], settings.seed, weight=weight)
+    found = with_interval(proba, problem.labels[rows], settings.seed, weight=weight)
+    return taken_in_part(found, denoiser.share)
 
 
 def of_one_class(labels: np.ndarray) -> bool:

@@ -1,5 +1,6 @@
 """The last stage of a fit: cross-fitted heads, the pooling, acceptance and temperature."""
 
+import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -7,8 +8,9 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.class_calibration import fit_class_correction
-from nearwise.estimators.class_prior import ClassCorrection, log_ratio
+from nearwise.estimators.class_prior import CLASS_SHARES, ClassCorrection, log_ratio
 from nearwise.estimators.head_extras import choose_extras
+from nearwise.estimators.noise_evidence import HEAD_SIGNAL, SIGNAL, signal_of
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
@@ -157,11 +159,14 @@ def correct_classes(
     Where labels are doubted, Bayes' rule takes the shares of the true classes, and nothing is
     fitted beside it: how often a row counts under the wanted shares is for its true class to say.
     """
-    if settings.class_prior is None and not settings.per_class:
-        return None
     data = _flat_on_host(data)
     shift = log_ratio(settings.class_prior, problem.prior)
     wanted = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
+    if _says_nothing(scores, data, problem):
+        _say_nothing(state)
+        return ClassCorrection.to_shares(shift, problem.prior, wanted)
+    if settings.class_prior is None and not settings.per_class:
+        return None
     if problem.transition is not None:
         correction, nlls = ClassCorrection.of_shift(shift, wanted), dict[str, float]()
     else:
@@ -174,6 +179,26 @@ def correct_classes(
     tried = {"nll": nlls} if nlls else {}
     state.choice["classes"] = {"source": correction.source} | tried
     return correction
+
+
+def _says_nothing(scores: Tensor, data: HeadRows, problem: Problem) -> bool:
+    """Whether neither round one nor the heads tell given labels from labels drawn at random."""
+    if problem.noise is None or problem.noise.signal >= SIGNAL:
+        return False
+    proba = torch.softmax(scores.double(), dim=1).numpy()
+    return signal_of(proba, data.labels.numpy(), data.weight.double().numpy()) < HEAD_SIGNAL
+
+
+def _say_nothing(state: LearnedState) -> None:
+    if "answers" in state.choice["label_noise"]:
+        return  # said of one view, and true of several
+    state.choice["label_noise"]["answers"] = CLASS_SHARES
+    warnings.warn(
+        "label_noise: out-of-fold predictions tell the labels no better than the class shares do, "
+        "so these are the answers. Check that X and y belong together, or bring more rows.",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:

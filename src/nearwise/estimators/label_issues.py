@@ -135,8 +135,8 @@ class FindsLabelIssues(AnswersQueries):
         views = self._state.views
         if views.transitions is None and self._state.transition is not None:
             raise ValueError(
-                "This classifier held rows out once (validation_fraction), and label_noise found "
-                "the labels clean, so it kept no evidence against any of them. Give the share of "
+                "This classifier held rows out once (validation_fraction), and label_noise took "
+                "the labels as they are, so it kept no evidence against any. Give the share of "
                 "wrong labels, such as label_noise=0.05, or cross-fit (validation_fraction=None)."
             )
         if views.transitions is None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nearwise.estimators.class_prior import ClassCorrection, log_ratio
+from nearwise.estimators.class_prior import CLASS_SHARES, ClassCorrection, log_ratio
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll
 from nearwise.estimators.problem import FitSettings
 from nearwise.estimators.space import SpaceSpec
@@ -33,7 +33,8 @@ def _by_class(state: LearnedState) -> bool:
     """Whether a calibration a class was tried, which goes by the rows of the fit."""
     correction = state.classes
     return correction is not None and (
-        correction.wanted is None or correction.source in ("bias", "vector")
+        correction.source != CLASS_SHARES
+        and (correction.wanted is None or correction.source in ("bias", "vector"))
     )
 
 

@@ -1,6 +1,6 @@
 """How given labels come about from true ones: a transition, given by the user or estimated."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +28,8 @@ class Transition:
     rate : float
         Share of the labels that are wrong.
     interval : (float, float)
-        95 % bootstrap interval of `rate`; of no width where the user gave the transition.
+        95 % bootstrap interval of `rate`; of no width where the user gave the transition. Where
+        only a part of an estimate is taken, it reaches from there to what was estimated.
     low, high : float64 array of shape (C, C)
         95 % bootstrap interval of `matrix`, entry by entry.
     source : str
@@ -306,6 +307,27 @@ def with_interval(
     interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
     return Transition(
         matrix, _rate(matrix, shares), interval, low, high, f"{len(rows)} confident unseen rows"
+    )
+
+
+def towards_none(matrix: np.ndarray, share: float) -> np.ndarray:
+    """Draw a transition towards no wrong labels: this share of its mistakes stays."""
+    return matrix if share == 1 else share * matrix + (1 - share) * np.eye(len(matrix))
+
+
+def taken_in_part(transition: Transition, share: float) -> Transition:
+    """Take a share of an estimate; intervals reach from what is taken to what was estimated."""
+    if share == 1:
+        return transition
+    matrix, rate = towards_none(transition.matrix, share), share * transition.rate
+    low, high = transition.interval
+    return replace(
+        transition,
+        matrix=matrix,
+        rate=rate,
+        interval=(min(rate, share * low), max(rate, high)),
+        low=np.minimum(matrix, transition.low),
+        high=np.maximum(matrix, transition.high),
     )
 
 

@@ -113,16 +113,17 @@ def _refuse_lonely_members(state: LearnedState, keep: Tensor) -> None:
 
 
 def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:
-    """Relabel rows by id, and take their reliability anew."""
-    bank = state.views.bank
-    bank.relabel(ids, labels)
-    state.views.forget()
-    positions = bank.positions(ids)
-    for spec in state.views.specs:
-        for member in range(state.n_members):
-            side = state.views.side(spec, member)
-            column = bank.keys[side].clone()
-            fresh = state.views.reliability(spec, member)
-            allowed = torch.isin(positions, state.views.rows(spec, member))
-            column[positions[allowed]] = fresh[positions[allowed]]
-            bank.keys[side] = column
+    """Relabel rows by id, and take their reliability anew; no other row is searched for."""
+    views = state.views
+    views.bank.relabel(ids, labels)
+    views.forget_labels()
+    positions = views.bank.positions(ids)
+    for spec in views.specs:
+        if spec.judged_in != spec.name:
+            continue  # the column is that of another space
+        for member in range(state.n_members) if spec.scope == "fold" else views.judges:
+            side = views.side(spec, member)
+            allowed = positions[torch.isin(positions, views.rows(spec, member))]
+            column = views.bank.keys[side].clone()
+            column[allowed] = views.reliability(spec, member, allowed)
+            views.bank.keys[side] = column

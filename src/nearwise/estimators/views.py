@@ -139,6 +139,14 @@ class MemoryViews:
         self._copies.clear()
         self._posterior.clear()
 
+    def forget_labels(self) -> None:
+        """Drop what was derived from labels; call after they alone changed.
+
+        Indexes and the rows' own neighbors go by keys, and stay.
+        """
+        self.derived.clear()
+        self._posterior.clear()
+
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
         allowed = torch.ones(len(self.bank), dtype=torch.bool)
@@ -183,25 +191,42 @@ class MemoryViews:
 
     def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
         """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""
-        spec = next(other for other in self.specs if other.name == spec.judged_in)
-        place = (spec.name, 0 if spec.scope == "all" else member)
+        spec, place = self._judged(spec, member)
         if place not in self._own:
             positions = self.rows(spec, member)
-            keys = self.bank.keys[spec.key(member)][positions]
-            # One more than are counted, so that a query that is left out can be replaced.
-            wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 2), len(positions) - 1)
-            found = self.search(spec, member, keys, wanted, self.bank.ids[positions])
-            own = torch.full((len(self.bank), found.indices.shape[1]), -1)
-            own[positions] = found.indices
+            found = self._nearest_others(spec, member, positions)
+            own = torch.full((len(self.bank), found.shape[1]), -1)
+            own[positions] = found
             self._own[place] = own
         return self._own[place]
 
-    def reliability(self, spec: SpaceSpec, member: int) -> Tensor:
-        """Share of each row's own neighbors that carry its label, (n, 1); 0.5 where unknown."""
-        own = self.own_neighbors(spec, member)
-        m = max(own.shape[1] - 1, 1)
+    def _judged(self, spec: SpaceSpec, member: int) -> tuple[SpaceSpec, tuple[str, int]]:
+        """Space whose neighbors tell reliability, and where they are kept."""
+        spec = next(other for other in self.specs if other.name == spec.judged_in)
+        return spec, (spec.name, 0 if spec.scope == "all" else member)
+
+    def _nearest_others(self, spec: SpaceSpec, member: int, positions: Tensor) -> Tensor:
+        """Positions of the rows nearest to some findable ones, themselves left out."""
+        keys = self.bank.keys[spec.key(member)][positions]
+        # One more than are counted, so that a query that is left out can be replaced.
+        wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 2), len(self.rows(spec, member)) - 1)
+        return self.search(spec, member, keys, wanted, self.bank.ids[positions]).indices
+
+    def reliability(self, spec: SpaceSpec, member: int, positions: Tensor | None = None) -> Tensor:
+        """Share of each row's own neighbors that carry its label, (n, 1); 0.5 where unknown.
+
+        Of all rows, or of some findable ones, which alone are then searched for.
+        """
         labels = self.labels(member)
-        same = (labels[own[:, :m].clamp_min(0)] == labels[:, None]).float().mean(1)
+        spec, place = self._judged(spec, member)
+        if positions is None:
+            own, mine = self.own_neighbors(spec, member), labels
+        elif place in self._own:
+            own, mine = self._own[place][positions], labels[positions]
+        else:
+            own, mine = self._nearest_others(spec, member, positions), labels[positions]
+        m = max(own.shape[1] - 1, 1)
+        same = (labels[own[:, :m].clamp_min(0)] == mine[:, None]).float().mean(1)
         same[own[:, 0] < 0] = 0.5
         return same[:, None]
 

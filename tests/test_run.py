@@ -23,6 +23,10 @@ case "$*" in
     cp "$0" "$4/bin/python"
     printf '#!/bin/sh\\necho nearwise "$@"\\n' > "$4/bin/nearwise"
     chmod +x "$4/bin/nearwise" ;;
+  "-m pip install "*"--upgrade --upgrade-strategy eager "*"-e .[dev]")
+    echo "newest $*" | sed 's/.*\\(newest\\).*eager \\(.*\\) -e.*/\\1 \\2/' >> "$STUB_LOG"
+    exit ${STUB_PIP_FAILS:-0} ;;
+  "-m pytest "*) echo "pytest $*" ;;
   "-m pip install "*"--no-deps --require-hashes -r requirements.lock")
     [ -n "$STUB_WRONG_HASH" ] || exit 0
     echo "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"
@@ -104,6 +108,24 @@ def test_a_failed_installation_shows_its_output_and_goes_on_later(project):
     assert "Collecting torch" in failed.stderr
     assert run(project, "demo").stdout == "nearwise demo\n"
     assert steps(project) == ["venv", "install", "install"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"TORCH": "torch"}], ids=["pinned torch", "newest torch"])
+def test_the_newest_versions_are_tried_in_an_environment_of_their_own(project, asked):
+    done = run(project, "newest", "-k", "round", **asked)
+    assert done.returncode == 0, done.stderr
+    assert "tests/estimators/test_persistence.py" in done.stdout
+    assert done.stdout.endswith("-k round\n")
+    venv, newest, torch = steps(project)
+    assert (venv, newest) == ("venv", "newest")
+    assert torch == "torch" if asked else torch.startswith("torch==")
+    assert not (project / ".venv").exists()
+
+
+def test_newest_versions_that_do_not_install_are_said(project):
+    failed = run(project, "newest", STUB_PIP_FAILS="1")
+    assert failed.returncode == 2
+    assert "the newest versions do not install together" in failed.stderr
 
 
 def test_a_package_with_another_hash_ends_the_installation(project):

@@ -4,6 +4,7 @@ A stand-in interpreter records what it is asked; nothing is installed.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,7 +23,15 @@ case "$*" in
     cp "$0" "$4/bin/python"
     printf '#!/bin/sh\\necho nearwise "$@"\\n' > "$4/bin/nearwise"
     chmod +x "$4/bin/nearwise" ;;
-  "-m pip install "*)
+  "-m pip install "*"--upgrade --upgrade-strategy eager "*"-e .[dev]")
+    echo "newest $*" | sed 's/.*\\(newest\\).*eager \\(.*\\) -e.*/\\1 \\2/' >> "$STUB_LOG"
+    exit ${STUB_PIP_FAILS:-0} ;;
+  "-m pytest "*) echo "pytest $*" ;;
+  "-m pip install "*"--no-deps --require-hashes -r requirements.lock")
+    [ -n "$STUB_WRONG_HASH" ] || exit 0
+    echo "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"
+    exit 1 ;;
+  "-m pip install "*"--no-build-isolation -c constraints.txt -e .[dev]")
     echo install >> "$STUB_LOG"
     echo "Collecting torch>=2.6 (from nearwise)"
     [ -z "$STUB_KILLED" ] || kill -9 $$
@@ -35,7 +44,7 @@ esac
 def project(tmp_path):
     folder = tmp_path / "a project"
     folder.mkdir()
-    for name in ("run", "pyproject.toml", "constraints.txt"):
+    for name in ("run", "pyproject.toml", "constraints.txt", "requirements.lock"):
         shutil.copy(ROOT / name, folder / name)
     stub = tmp_path / "python"
     stub.write_text(PYTHON)
@@ -75,9 +84,10 @@ def test_the_first_call_sets_up_and_the_next_starts_at_once(project):
     assert steps(project) == ["venv", "install"]
 
 
-def test_a_changed_pin_is_installed_into_the_same_environment(project):
+@pytest.mark.parametrize("file", ["constraints.txt", "requirements.lock"])
+def test_a_changed_pin_is_installed_into_the_same_environment(project, file):
     run(project, "demo")
-    with (project / "constraints.txt").open("a") as pins:
+    with (project / file).open("a") as pins:
         pins.write("extra==1\n")
     assert run(project, "demo").stdout == "nearwise demo\n"
     assert steps(project) == ["venv", "install", "install"]
@@ -98,6 +108,45 @@ def test_a_failed_installation_shows_its_output_and_goes_on_later(project):
     assert "Collecting torch" in failed.stderr
     assert run(project, "demo").stdout == "nearwise demo\n"
     assert steps(project) == ["venv", "install", "install"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"TORCH": "torch"}], ids=["pinned torch", "newest torch"])
+def test_the_newest_versions_are_tried_in_an_environment_of_their_own(project, asked):
+    done = run(project, "newest", "-k", "round", **asked)
+    assert done.returncode == 0, done.stderr
+    assert "tests/estimators/test_persistence.py" in done.stdout
+    assert done.stdout.endswith("-k round\n")
+    venv, newest, torch = steps(project)
+    assert (venv, newest) == ("venv", "newest")
+    assert torch == "torch" if asked else torch.startswith("torch==")
+    assert not (project / ".venv").exists()
+
+
+def test_newest_versions_that_do_not_install_are_said(project):
+    failed = run(project, "newest", STUB_PIP_FAILS="1")
+    assert failed.returncode == 2
+    assert "the newest versions do not install together" in failed.stderr
+
+
+def test_a_package_with_another_hash_ends_the_installation(project):
+    failed = run(project, "demo", STUB_WRONG_HASH="1")
+    assert failed.returncode == 2
+    assert "DO NOT MATCH THE HASHES" in failed.stderr
+    assert steps(project) == ["venv"]
+
+
+def test_the_lock_holds_the_pinned_versions_and_no_address():
+    lock = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)[^\n]*\n    --hash=sha256:", lock, re.MULTILINE))
+    assert len(locked) == len(re.findall(r"^\w", lock, re.MULTILINE))
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pinned = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins}
+    pinned.pop("torch")  # its builds differ between machines
+    said = "remake requirements.lock as CONTRIBUTING.md says"
+    assert {name: locked.get(name) for name in pinned} == pinned, said
+    elsewhere = {name for name in locked if name not in pinned}  # other systems
+    assert elsewhere <= {"colorama", "httpx2-jsfetch"}, said
+    assert "://" not in lock and "--index" not in lock and "--find" not in lock
 
 
 @pytest.mark.parametrize(

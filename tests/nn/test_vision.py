@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from nearwise.nn import ImageEmbedder, NeighborNetwork, build_network, network_config
 from nearwise.nn import backbones as backbones_module
@@ -215,7 +216,7 @@ def test_imagenet_weights_that_cannot_be_had_are_said_and_trained_from_scratch(m
     def offline(*args, **kwargs):
         raise OSError("We couldn't connect to the hub.\nCheck your connection.")
 
-    monkeypatch.setattr(transformers.ResNetModel, "from_pretrained", offline)
+    monkeypatch.setattr(backbones_module, "at_commit", offline)
     with pytest.warns(UserWarning, match=r"couldn't connect to the hub\. The backbone starts"):
         embedder = ImageEmbedder("resnet18", dim=4, pretrained=True, image_size=8)
     assert embedder(images()).shape == (6, 4)
@@ -271,6 +272,58 @@ def test_damaged_or_foreign_model_folders_are_named(folders, tmp_path):
     text.save_pretrained(tmp_path / "bert")
     with pytest.raises(ValueError, match="takes 'input_ids', not images"):
         ImageEmbedder(str(tmp_path / "bert"))
+
+
+@pytest.fixture
+def hub(folders, tmp_path, monkeypatch):
+    """Stand in for what was downloaded from a hub: two commits of a model, "main" the new one."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "models--some--vit"
+    (repository / "refs").mkdir(parents=True)
+    for seed, commit in enumerate((OLD, NEW)):
+        snapshot = repository / "snapshots" / commit
+        shutil.copytree(folders / "vit", snapshot)
+        torch.manual_seed(seed)
+        transformers.ViTModel(transformers.ViTConfig(**COMMON)).save_pretrained(snapshot)
+    (repository / "refs" / "main").write_text(NEW)
+    return repository
+
+
+OLD, NEW = "a" * 40, "b" * 40
+
+
+def test_a_hub_model_is_taken_at_a_revision_and_its_commit_is_kept(hub):
+    newest, old = ImageEmbedder("hf:some/vit", dim=4), ImageEmbedder(f"hf:some/vit@{OLD}", dim=4)
+    for embedder, commit in ((newest, NEW), (old, OLD)):
+        assert embedder.config["backbone_spec"]["source"] == f"some/vit@{commit}"
+        stored = load_file(hub / "snapshots" / commit / "model.safetensors")
+        weights = embedder.backbone.model.state_dict()
+        assert torch.equal(weights["embeddings.cls_token"], stored["embeddings.cls_token"])
+        assert torch.equal(weights["layernorm.weight"], stored["layernorm.weight"])
+    assert small().config["backbone_spec"]["source"] is None
+    again = build_network(network_config(NeighborNetwork(old, 3)), seed=5).embedder
+    assert again.config == old.config
+
+
+def test_pickled_weights_are_never_read(folders, tmp_path):
+    folder = shutil.copytree(folders / "vit", tmp_path / "vit")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    said = r"no file named model\.safetensors .*Pickled weights \(\.bin\) can run code and are not"
+    with pytest.raises(ValueError, match=said):
+        ImageEmbedder(str(folder))
+
+
+def test_code_of_a_model_is_never_run(folders, tmp_path):
+    folder = shutil.copytree(folders / "vit", tmp_path / "vit")
+    fields = json.loads((folder / "config.json").read_text())
+    fields |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModel": "own.Own"}}
+    (folder / "config.json").write_text(json.dumps(fields))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    with pytest.raises(ValueError, match="No vision model could be loaded"):
+        ImageEmbedder(str(folder))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_missing_extra_is_named(monkeypatch):

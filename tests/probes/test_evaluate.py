@@ -1,8 +1,8 @@
 """evaluate: records, resuming, and paired differences."""
 
+import multiprocessing
 import signal
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ from sklearn.datasets import load_digits
 
 from nearwise.data import load_dataset
 from nearwise.data.images.seen import image_digests
-from nearwise.experiments.side_by_side import run_side_by_side
 from nearwise.metrics import accuracy, evaluate_probabilities
 from nearwise.probes import (
     KNNProbe,
@@ -107,14 +106,20 @@ def test_a_fit_that_ctrl_c_cut_short_is_no_record(data, tmp_path):
     assert [r["probe"] for r in read_records(tmp_path)] == ["whole"]
 
 
-def append_records(folder, name, told):
+def append_records(folder, name):
     file = RecordFile(folder)
     for i in range(200):
         file.add({"key": f"{name}{i}", "long": "x" * 30_000})
 
 
 def test_processes_side_by_side_add_whole_lines(tmp_path):
-    run_side_by_side(partial(append_records, tmp_path), [["a", "b"]], 2, print)
+    forked = multiprocessing.get_context("fork")  # nothing is imported anew to append lines
+    processes = [forked.Process(target=append_records, args=(tmp_path, name)) for name in "ab"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=60)
+        assert process.exitcode == 0
     keys = {r["key"] for r in read_records(tmp_path)}
     assert keys == {f"{name}{i}" for name in "ab" for i in range(200)}
 

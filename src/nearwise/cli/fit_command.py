@@ -59,8 +59,8 @@ def fit(
         typer.Option(
             metavar="NAME",
             help="Where the trained key space comes from. Tables: auto, identity (none), table, "
-            "deep, mlp. Images: auto, resnet-small, resnet18, resnet50, hf:NAME, or the folder of "
-            "a model.",
+            "deep, mlp. Images: auto, resnet-small, resnet18, resnet50, "
+            "hf:NAME[@REVISION], or the folder of a model.",
         ),
     ] = None,
     epochs: Annotated[

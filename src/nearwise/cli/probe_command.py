@@ -24,8 +24,9 @@ def probe(
         str,
         typer.Argument(
             metavar="ENCODER",
-            help="pixels, patches:4, points, random:PRESET, hf:NAME, a model's folder, a file of "
-            "features (npy, npz), or MODULE:FUNCTION; several, separated by commas.",
+            help="pixels, patches:4, points, random:PRESET, hf:NAME[@REVISION], a model's "
+            "folder, a file of features (npy, npz), or MODULE:FUNCTION; several, separated by "
+            "commas.",
         ),
     ],
     dataset: Annotated[

@@ -57,7 +57,7 @@ class AttnKNNClassifier(
         head. "mlp": the original study's. "auto": by size and columns, and none in a small table;
         "deep" where rows are held out once.
         Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
-        "hf:NAME" or the path of its folder. "auto": a ResNet by the images' size.
+        "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
     embedder_params : dict, optional
         Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
     base : "auto", None or classifier, default="auto"

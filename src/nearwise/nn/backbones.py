@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from nearwise.nn.transformers_files import (
     IMAGENET,
+    at_commit,
     cached_first,
     first_line,
     load_weights,
+    origin,
     pair,
     preprocessor,
     quiet,
@@ -62,6 +64,8 @@ class BackboneSpec:
         Of each channel, for pixels in [0, 1]; None where they are fitted on training images.
     resample : {"bilinear", "bicubic"}
         How images of another size are resized.
+    source : str or None
+        Where the weights came from on the hub, as NAME@COMMIT; None for any other backbone.
     """
 
     model: dict[str, Any]
@@ -71,6 +75,7 @@ class BackboneSpec:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     resample: str = "bilinear"
+    source: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, JSON-ready; `from_dict` reads them again."""
@@ -180,9 +185,10 @@ def named_backbone(
     """
     resolved = _resolve_stem(stem, name, max(image_size))
     if pretrained:
-        model = _imagenet_model(name)
+        model, source = _imagenet_model(name)
         if model is not None:
-            spec = BackboneSpec(_config_dict(model.config), image_size, 3, resolved, *IMAGENET)
+            fields = _config_dict(model.config)
+            spec = BackboneSpec(fields, image_size, 3, resolved, *IMAGENET, source=source)
             _replace_stem(model, spec)
             return Backbone(model, image_size), spec
     config = transformers_module().ResNetConfig(num_channels=channels, **_NAMED[name])
@@ -198,7 +204,8 @@ def pretrained_backbone(
     Parameters
     ----------
     source : str
-        A name on the hub, or the path of a folder.
+        A name on the hub, NAME or NAME@REVISION (a commit, tag or branch), or the path of a folder.
+        Weights are safetensors; neither pickles nor code of the repository are read.
     image_size : (int, int) or None
         None takes the model's own.
 
@@ -210,14 +217,21 @@ def pretrained_backbone(
     transformers = transformers_module()
     try:
         with quiet():
-            config = cached_first(transformers.AutoConfig.from_pretrained, source)
+            name, options = at_commit(source)
+            config = cached_first(
+                transformers.AutoConfig.from_pretrained, name, trust_remote_code=False, **options
+            )
             config = getattr(config, "vision_config", config)  # CLIP: the tower that sees
-            model = load_weights(transformers.AutoModel, source, config=config)
-            pixels = preprocessor(source)
+            model = load_weights(
+                transformers.AutoModel, name, config=config, trust_remote_code=False, **options
+            )
+            pixels = preprocessor(name, **options)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ValueError(
             f"No vision model could be loaded from {source!r}: {first_line(error)} Give a local "
-            "folder with config.json and weights, or the name of a model on the hub."
+            "folder with config.json and model.safetensors, or the name of a model on the hub, "
+            "NAME or NAME@REVISION. Pickled weights (.bin) can run code and are not read: save "
+            "such a model anew with transformers."
         ) from error
     if model.main_input_name != "pixel_values":
         raise ValueError(
@@ -228,7 +242,8 @@ def pretrained_backbone(
     own = pixels.pop("image_size") or _own_size(config) or (224, 224)
     size = image_size or own
     channels = int(getattr(config, "num_channels", 3))
-    spec = BackboneSpec(_config_dict(model.config), size, channels, **pixels)
+    fields = _config_dict(model.config)
+    spec = BackboneSpec(fields, size, channels, **pixels, source=origin(name, options))
     return Backbone(model, size), spec
 
 
@@ -253,7 +268,8 @@ def known_backbones() -> list[str]:
     return list(_NAMED)
 
 
-def _imagenet_model(name: str) -> nn.Module | None:
+def _imagenet_model(name: str) -> tuple[Any, str | None]:
+    """Return a network with ImageNet weights, or None, and where on the hub it came from."""
     if name not in _HUB:
         raise ValueError(
             f"There are no ImageNet weights for {name!r}. Pass pretrained=False, or take "
@@ -261,7 +277,9 @@ def _imagenet_model(name: str) -> nn.Module | None:
         )
     try:
         with quiet():
-            return load_weights(transformers_module().ResNetModel, _HUB[name])
+            hub_name, options = at_commit(_HUB[name])
+            model = load_weights(transformers_module().ResNetModel, hub_name, **options)
+            return model, origin(hub_name, options)
     except ImportError:
         raise
     except Exception as error:  # the hub client has many ways to say that there is no network
@@ -272,7 +290,7 @@ def _imagenet_model(name: str) -> nn.Module | None:
             UserWarning,
             stacklevel=5,
         )
-        return None
+        return None, None
 
 
 def _replace_stem(model: Any, spec: BackboneSpec) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,13 +16,17 @@ _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
 def load_weights(loader: Any, source: str, **options: Any) -> nn.Module:
-    """Load a model of transformers from a folder or the hub; refuse one that lacks weights."""
+    """Load a model of transformers from a folder or the hub; refuse one that lacks weights.
+
+    Weights are read from safetensors alone: a pickle (.bin) can run code.
+    """
     # float32 whatever the file holds: half precision is a matter of autocast.
     model: nn.Module
     model, found = cached_first(
         loader.from_pretrained,
         source,
         dtype=torch.float32,
+        use_safetensors=True,
         output_loading_info=True,
         **options,
     )
@@ -29,6 +34,37 @@ def load_weights(loader: Any, source: str, **options: Any) -> nn.Module:
     if missing:
         raise ValueError(f"its file lacks the weights {', '.join(missing[:3])}.")
     return model
+
+
+def at_commit(source: str) -> tuple[str, dict[str, str]]:
+    """Find the commit of a model on the hub, so that all of its files are read from the same one.
+
+    Parameters
+    ----------
+    source : str
+        A folder; or a name on the hub, NAME (whatever "main" is) or NAME@REVISION.
+
+    Returns
+    -------
+    name : str
+        Of the model, without its revision.
+    options : dict
+        The commit as "revision", for a loader; empty for a folder.
+    """
+    from transformers.utils import cached_file
+
+    if Path(source).is_dir():
+        return source, {}
+    name, _, revision = source.partition("@")
+    found = cached_first(
+        partial(cached_file, filename="config.json"), name, revision=revision or None
+    )
+    return name, {"revision": Path(found).parent.name}
+
+
+def origin(name: str, options: Mapping[str, str]) -> str | None:
+    """Return NAME@COMMIT for what `at_commit` found, None for a folder."""
+    return f"{name}@{options['revision']}" if options else None
 
 
 def cached_first(load: Callable[..., Any], source: str, **options: Any) -> Any:
@@ -47,7 +83,7 @@ def pair(size: Any) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def preprocessor(source: str) -> dict[str, Any]:
+def preprocessor(source: str, **options: str) -> dict[str, Any]:
     """Pixel statistics from preprocessor_config.json, read as it is: no image library is needed."""
     from transformers.utils import cached_file
 
@@ -56,8 +92,8 @@ def preprocessor(source: str) -> dict[str, Any]:
         "_raise_exceptions_for_missing_entries": False,
         "_raise_exceptions_for_connection_errors": False,
     }
-    found = cached_file(source, name, local_files_only=True, **quietly)
-    found = found or cached_file(source, name, **quietly)
+    found = cached_file(source, name, local_files_only=True, **quietly, **options)
+    found = found or cached_file(source, name, **quietly, **options)
     fields = {} if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
     normalizes = fields.get("do_normalize", True)
     mean = fields.get("image_mean", IMAGENET[0]) if normalizes else (0.0, 0.0, 0.0)

@@ -39,8 +39,9 @@ class ImageEmbedder(Embedder):
     ----------
     backbone : str, default="resnet18"
         "resnet18", "resnet50", "resnet-small" (0.3 M parameters, for 8 to 32 pixels and a CPU);
-        or a transformers vision model (ResNet, ViT, DINOv2, DINOv3, CLIP) as "hf:NAME" for the
-        hub or the path of a local folder, which comes with its weights.
+        or a transformers vision model (ResNet, ViT, DINOv2, DINOv3, CLIP) as "hf:NAME" or
+        "hf:NAME@REVISION" for the hub, or the path of a local folder, which comes with its
+        weights (safetensors).
     dim : int, default=256
         Width of the key.
     image_size : int or (int, int), optional

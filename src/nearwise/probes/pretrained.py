@@ -27,8 +27,8 @@ from nearwise.probes.stored import StoredFeatures
 from nearwise.training.classify import PixelScale
 
 KNOWN = (
-    "pixels, patches:SIZE, points, random:PRESET, hf:NAME, the folder of a model that transformers "
-    "or nearwise saved, an npy or npz file of features, or MODULE:FUNCTION"
+    "pixels, patches:SIZE, points, random:PRESET, hf:NAME[@REVISION], the folder of a model that "
+    "transformers or nearwise saved, an npy or npz file of features, or MODULE:FUNCTION"
 )
 
 
@@ -40,7 +40,7 @@ class TransformersEncoder(nn.Module):
     Parameters
     ----------
     source : str
-        A name on the hub, or the path of a folder.
+        A name on the hub, NAME or NAME@REVISION, or the path of a folder.
     image_size : (int, int), optional
         Height and width that the model sees; default its own.
 
@@ -183,9 +183,9 @@ def load_encoder(
     ----------
     text : str
         "pixels"; "patches:4"; "points"; "random:digits" (or another preset of the neural field,
-        with untrained weights); "hf:NAME"; the folder of a transformers model or of a trained
-        `PerceiverAutoencoder`; an npy or npz file with a row of features for each row of the data
-        set; or "package.module:name", an encoder, or a function of images (see
+        with untrained weights); "hf:NAME" or "hf:NAME@REVISION"; the folder of a transformers
+        model or of a trained `PerceiverAutoencoder`; an npy or npz file with a row of features for
+        each row of the data set; or "package.module:name", an encoder, or a function of images (see
         `FunctionEncoder`), or a function without arguments that makes one of them.
     image_size : (int, int)
         Height and width of the images to come.

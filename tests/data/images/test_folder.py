@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nearwise.data import describe_dataset, load_dataset, load_images, read_images, split_dataset
+from nearwise.data.images.folder import image_files
 from tests.data.cases import encode, pixels
 
 
@@ -148,6 +149,52 @@ def test_images_without_labels_are_read_from_folders_within_folders(folder):
     (folder / "eel").mkdir()
     with pytest.raises(ValueError, match=r"eel holds no image\. Add some"):
         read_images(folder / "eel")
+
+
+def test_links_that_lead_in_circles_list_each_image_once(folder):
+    (folder / "dog" / "up").symlink_to("..")
+    (folder / "dog" / "top").symlink_to(folder)
+    (folder / "again").symlink_to("cat")
+    (folder / "dog" / "0.png").symlink_to("b.PNG")
+    (folder / "README.txt").unlink()
+    said = r"each image is read once; left out what .* again: again, dog/0\.png, dog/top, dog/up\.$"
+    with pytest.warns(UserWarning, match=said):
+        files = image_files(folder)
+    assert [str(path.relative_to(folder)) for path in files] == [
+        "cat/z.webp",
+        "dog/a.bmp",
+        "dog/b.PNG",
+    ]
+
+
+def test_links_to_images_elsewhere_are_followed(folder, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "dogs").symlink_to(folder / "dog")
+    (tmp_path / "here" / "one.webp").symlink_to(folder / "cat" / "z.webp")
+    X = read_images(tmp_path / "here")
+    np.testing.assert_array_equal(X, [pixels(1, (4, 5, 3), seed)[0] for seed in (1, 0, 2)])
+    (tmp_path / "classes").mkdir()
+    (tmp_path / "classes" / "dog").symlink_to(folder / "dog")
+    (tmp_path / "classes" / "cat").mkdir()
+    (tmp_path / "classes" / "cat" / "1.webp").symlink_to(folder / "cat" / "z.webp")
+    assert load_dataset(tmp_path / "classes").y.tolist() == ["cat", "dog", "dog"]
+
+
+def test_a_link_to_an_image_of_the_same_class_is_left_out_and_of_another_refused(folder):
+    (folder / "dog" / "0.png").symlink_to("b.PNG")
+    with pytest.warns(UserWarning, match=r"left out what symbolic links lead to again: dog/0\.png"):
+        dataset = load_dataset(folder)
+    assert [path.name for path in dataset.files] == ["z.webp", "a.bmp", "b.PNG"]
+    (folder / "cat" / "dog.png").symlink_to("../dog/b.PNG")
+    with pytest.raises(ValueError, match=r"dog\.png and .*b\.PNG are one image, reached by a symb"):
+        load_dataset(folder)
+
+
+def test_an_image_of_both_parts_is_refused(tmp_path):
+    put(tmp_path / "train" / "a" / "1.png", 0)
+    (tmp_path / "test").symlink_to("train")
+    with pytest.raises(ValueError, match=r"train/a/1\.png and .*test/a/1\.png are one image"):
+        load_dataset(tmp_path)
 
 
 def test_a_folder_without_class_folders_is_explained(tmp_path):

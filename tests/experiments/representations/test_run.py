@@ -138,9 +138,9 @@ def test_processes_side_by_side_give_the_same(ran, digits, tmp_path):
 def test_seeds_side_by_side_share_features(digits, tmp_path, capfd):
     config = SLICE | {"contexts": ["full"], "pooling": False}
     found = run_comparison(
-        digits, tmp_path, config=config, arms=["pixels"], seeds=[0, 1, 1, 2], n_jobs=3
+        digits, tmp_path, config=config, arms=["pixels"], seeds=[0, 1, 1], n_jobs=2
     )
-    assert found.seeds == [0, 1, 2]
+    assert found.seeds == [0, 1]
     told = capfd.readouterr().err  # of all processes
     assert "cannot be used" not in told and "not kept" not in told
 

@@ -110,7 +110,14 @@ def test_dropout_reaches_attention_and_evaluation_is_deterministic():
     assert torch.equal(model(images()), model(images()))
 
 
-@pytest.mark.parametrize("layer", ["KNNAttention", "ConvNNAttention", "NeighborhoodAttention2D"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "KNNAttention",  # the others compile alone in tests/nn/tokens
+        pytest.param("ConvNNAttention", marks=pytest.mark.slow),
+        pytest.param("NeighborhoodAttention2D", marks=pytest.mark.slow),
+    ],
+)
 def test_it_compiles_into_one_graph(layer):
     torch.compiler.reset()
     options = {"kernel_size": 3} if "Neighborhood" in layer else {"n_neighbors": 4}

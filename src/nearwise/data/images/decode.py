@@ -2,10 +2,11 @@
 
 import io
 import os
+import stat
 import struct
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,13 +14,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nearwise.data.images.memory import Room, TooLargeError, plan
+
 Color = Literal["rgb", "grey"]
 Size = int | tuple[int, int]
 Images = NDArray[np.uint8]
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+_NONE_OF = f"none of {', '.join(FORMATS)}"
 _CHANNELS: dict[Color, int] = {"grey": 1, "rgb": 3}
+_MODES: dict[Color, str] = {"grey": "L", "rgb": "RGB"}
 _CHUNK = 512
+_WAITING = 64_000_000  # bytes of decoded images that wait to be copied
+_TILE = 512  # side of the pieces that are converted one by one, so that no whole copy is made
 _NAMED = 5  # damaged images that a message names
 _SHOW_FROM = 2000  # fewer images than this are there before a bar is of use
 # what Pillow raises for damaged files, besides its own UnidentifiedImageError (an OSError)
@@ -34,10 +41,11 @@ class Encoded(NamedTuple):
 
 
 class DamagedImage(NamedTuple):
-    """An image that cannot be read: its name, and what the reader said."""
+    """An image that cannot be read: its name, what the reader said, and what to do."""
 
     where: str
     reason: str
+    advice: str = f"It is damaged, cut short or {_NONE_OF}: replace or remove it."
 
 
 class Sound(NamedTuple):
@@ -99,6 +107,11 @@ def decode_images(
     Transparent pixels are laid on white, palettes become colors. A bar is shown on standard
     error where that is a terminal and there are many images.
 
+    What is decoded at one time takes at most 200 MB besides the files and the array, or the
+    megabytes in the environment variable NEARWISE_IMAGE_MEMORY. A JPEG that is larger and is to
+    be resized is decoded at a half, a quarter or an eighth of its sides; other images that are
+    larger cannot be read.
+
     Parameters
     ----------
     images : iterable of Encoded
@@ -121,6 +134,8 @@ def decode_images(
     ValueError
         If an image is damaged or of a kind that 8 bits cannot hold, sizes differ or grey and
         color are mixed; names the file and what to do.
+    MemoryError
+        If the array of all images is larger than the memory.
     ImportError
         If Pillow is missing.
     """
@@ -145,18 +160,20 @@ def decode_sound(
     damaged: list[DamagedImage] = []
     first: tuple[str, _Decoded] | None = None
     images = iter(images)
+    room = Room.from_environment()
     threads = min(8, os.cpu_count() or 1)
-    done = 0
+    done, step = 0, threads
     with ThreadPoolExecutor(threads) as pool, _bar(n) as advance:
-        while chunk := list(islice(images, _CHUNK)):
-            decoded = pool.map(lambda image: _decode(image, size, color), chunk)
+        while chunk := list(islice(images, step)):
+            decoded = pool.map(lambda image: _decode(image, size, color, room), chunk)
             for place, (image, one) in enumerate(zip(chunk, decoded, strict=True), start=done):
                 if isinstance(one, DamagedImage):
                     damaged.append(one)
                     continue
                 if first is None:
                     first = (image.where, one)
-                    X = np.empty((n, *one.pixels.shape), dtype=np.uint8)
+                    X = _array_for(n, one.pixels)
+                    step = min(_CHUNK, max(threads, _WAITING // one.pixels.nbytes))
                 _check_alike(first, (image.where, one))
                 X[len(kept)] = one.pixels
                 kept.append(place)
@@ -168,18 +185,14 @@ def decode_sound(
 
 def damage_in_words(damaged: list[DamagedImage], n: int) -> str:
     """Say which images cannot be read, why, and what to do; `n` is the number of all."""
-    none = f"none of {', '.join(FORMATS)}"
     if len(damaged) == 1:
-        ((where, reason),) = damaged
-        return (
-            f"{where} cannot be read as an image ({reason}). It is damaged, cut short or {none}: "
-            "replace or remove it."
-        )
-    named = ", ".join(f"{where} ({reason})" for where, reason in damaged[:_NAMED])
+        ((where, reason, advice),) = damaged
+        return f"{where} cannot be read as an image ({reason}). {advice}"
+    named = ", ".join(f"{where} ({reason})" for where, reason, _ in damaged[:_NAMED])
     more = f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
     return (
-        f"{len(damaged)} of {n} images cannot be read: {named}{more}. They are damaged, cut short "
-        f"or {none}: replace or remove them."
+        f"{len(damaged)} of {n} images cannot be read: {named}{more}. They are damaged, cut "
+        f"short, too large or {_NONE_OF}: replace or remove them."
     )
 
 
@@ -192,31 +205,101 @@ def _import_pillow() -> None:
         ) from error
 
 
+def _array_for(n: int, pixels: Images) -> Images:
+    try:
+        return np.empty((n, *pixels.shape), dtype=np.uint8)
+    except MemoryError as error:
+        height, width, channels = pixels.shape
+        raise MemoryError(
+            f"{n:,} images of {height} x {width} x {channels} take {n * pixels.nbytes / 1e9:,.0f} "
+            "GB, more than there is. Pass a smaller image_size (--image-size), or fewer images"
+        ) from error
+
+
 def _decode(
-    image: Encoded, size: tuple[int, int] | None, color: Color | None
+    image: Encoded, size: tuple[int, int] | None, color: Color | None, room: Room
 ) -> _Decoded | DamagedImage:
     from PIL import Image, ImageOps
 
-    try:
-        content = image.content if isinstance(image.content, bytes) else image.content.read_bytes()
-        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+    with ExitStack() as stack:
+        try:
+            content = _content(image, room)
+            opened = stack.enter_context(Image.open(io.BytesIO(content), formats=FORMATS))
+            own: Color = "grey" if opened.mode in ("1", "L", "LA", "La") else "rgb"
+            mode = _MODES[color or own]
+            stack.enter_context(room.take(plan(opened, size, mode, room)))
+            stack.callback(opened.close)  # frees the pixels before others may take the room
             if opened.format == "PNG":  # Pillow compares the check sums of pixels only when asked
                 with Image.open(io.BytesIO(content), formats=FORMATS) as again:
                     again.verify()
             opened.load()
-            upright = ImageOps.exif_transpose(opened)
-    except (*_DAMAGE, Image.DecompressionBombError) as error:
-        return DamagedImage(image.where, _reason(error))
-    own: Color = "grey" if upright.mode in ("1", "L", "LA", "La") else "rgb"
-    plain = _convert(upright, color or own, image.where)
-    seen = (plain.height, plain.width)
-    if size is not None and seen != size:
-        plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    pixels = np.asarray(plain)
-    return _Decoded(pixels.reshape(*pixels.shape[:2], _CHANNELS[color or own]), color or own, seen)
+            ImageOps.exif_transpose(opened, in_place=True)
+        except (TooLargeError, Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
+            return DamagedImage(image.where, str(e).rstrip("."), "Make it smaller, or remove it.")
+        except _DAMAGE as error:
+            return DamagedImage(image.where, _reason(error))
+        seen = (opened.height, opened.width)
+        if size is None or seen == size:
+            pixels = _pixels(opened, mode, image.where)
+        else:
+            plain = _plain(opened, mode, image.where)
+            plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+            pixels = np.asarray(plain).reshape(*size, _CHANNELS[color or own])
+    return _Decoded(pixels, color or own, seen)
 
 
-def _convert(image: Any, color: Color, where: str) -> Any:
+def _content(image: Encoded, room: Room) -> bytes:
+    """Return the bytes of an image file.
+
+    Raises
+    ------
+    OSError
+        If it is not there, or a pipe or a device, which may never end.
+    TooLargeError
+        If the file alone is larger than what decoding may take.
+    """
+    if isinstance(image.content, bytes):
+        return image.content
+    status = image.content.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is no regular file")
+    room.check(status.st_size, "the file takes")
+    return image.content.read_bytes()
+
+
+def _pixels(image: Any, mode: str, where: str) -> Images:
+    """Convert an image to an array of shape (height, width, channels)."""
+    pixels = np.empty((image.height, image.width, len(mode)), dtype=np.uint8)
+    for left, top, piece in _pieces(image):
+        place = pixels[top : top + piece.height, left : left + piece.width]
+        place[:] = np.asarray(_convert(piece, mode, where)).reshape(place.shape)
+    return pixels
+
+
+def _plain(image: Any, mode: str, where: str) -> Any:
+    """Convert an image; it comes back itself where there is nothing to convert."""
+    from PIL import Image
+
+    if image.mode == mode and not image.has_transparency_data:
+        return image
+    plain = Image.new(mode, image.size)
+    for left, top, piece in _pieces(image):
+        plain.paste(_convert(piece, mode, where), (left, top))
+    return plain
+
+
+def _pieces(image: Any) -> Iterator[tuple[int, int, Any]]:
+    """Cut an image into tiles, each with its left and its upper edge."""
+    if image.width <= _TILE and image.height <= _TILE:
+        yield 0, 0, image
+        return
+    for top in range(0, image.height, _TILE):
+        for left in range(0, image.width, _TILE):
+            right, bottom = min(left + _TILE, image.width), min(top + _TILE, image.height)
+            yield left, top, image.crop((left, top, right, bottom))
+
+
+def _convert(image: Any, mode: str, where: str) -> Any:
     if image.mode.startswith("I") or image.mode == "F":
         raise ValueError(
             f"{where} has more than 8 bits a channel (Pillow's mode {image.mode}), which uint8 "
@@ -228,7 +311,7 @@ def _convert(image: Any, color: Color, where: str) -> Any:
         rgba = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
         image = image.convert("RGB")
-    return image.convert("L" if color == "grey" else "RGB")
+    return image.convert(mode)
 
 
 def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> None:
@@ -247,6 +330,8 @@ def _check_alike(first: tuple[str, _Decoded], other: tuple[str, _Decoded]) -> No
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     # Pillow's "cannot identify image file <_io.BytesIO object at 0x...>" says no more than this
     return str(error).partition(" <_io")[0].partition(" '")[0] or type(error).__name__
 

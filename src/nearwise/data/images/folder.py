@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -41,13 +41,14 @@ def load_folder(
     The class folders may lie in a folder "train" and one of "test", "val", "valid" or
     "validation"; the latter is then the test part. Classes and files come in the order of their
     names, the training part first. Hidden files and folders (a dot first) are skipped; so are
-    files that are no images, with a warning. Options are those of `load_images`.
+    files that are no images, and links to images of the same class folder, with a warning. Options
+    are those of `load_images`.
 
     Raises
     ------
     ValueError
-        If there is no class folder, one is empty, an image is damaged and `skip_damaged` is not
-        set, or images are not alike; names the file or folder.
+        If there is no class folder, one is empty, symbolic links put one image into two, an image
+        is damaged and `skip_damaged` is not set, or images are not alike; names the file or folder.
     """
     listed, names = list_folder(folder)
     if split != "all":
@@ -97,7 +98,7 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     Warns
     -----
     UserWarning
-        If files that are no images are left out.
+        If files that are no images, or links to images of the same folder, are left out.
     """
     parts = _parts(folder)
     classes = {part: _classes(place) for part, place in parts.items()}
@@ -105,14 +106,20 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     names = sorted(classes["train"] if "train" in classes else classes["all"])
     listed: dict[str, Listed] = {}
     others: list[Path] = []
+    again: list[Path] = []
+    seen: dict[str, Path] = {}
     for part, named in classes.items():
         files, codes = listed.setdefault(part, ([], []))
         for name, place in named.items():
             images, strange = _images(place)
+            repeated = set(_repeated(images, seen))
+            images = [path for path in images if path not in repeated]
             files += images
             codes += [names.index(name)] * len(images)
             others += strange
+            again += sorted(repeated)
     _tell_others(folder, others)
+    _tell_again(folder, again)
     return listed, names
 
 
@@ -164,6 +171,9 @@ def decode_files(
 def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """List the images in a folder and the folders within it, or check a list of image files.
 
+    Symbolic links are followed, and each image of a folder is listed once, however many links
+    lead to it.
+
     Raises
     ------
     FileNotFoundError
@@ -174,13 +184,15 @@ def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
     Warns
     -----
     UserWarning
-        If files that are no images are left out of a folder.
+        If files that are no images, or links to what is listed already, are left out of a folder.
     """
     if isinstance(source, Path) and source.is_dir():
-        images, others = _apart(sorted(_everything(source)))
+        found, again = _everything(source)
+        images, others = _apart(sorted(found))
         if not images:
             raise ValueError(f"The folder {source} holds no image{_but(others)}. Add some.")
         _tell_others(source, others)
+        _tell_again(source, again)
         return images
     files = [source] if isinstance(source, Path) else [Path(file) for file in source]
     if not files:
@@ -297,15 +309,59 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
     return images, others
 
 
-def _everything(folder: Path) -> Iterable[Path]:
-    """Give the files below a folder, but for hidden ones."""
-    for path in folder.iterdir():
-        if path.name.startswith("."):
+def _repeated(images: Sequence[Path], seen: dict[str, Path]) -> list[Path]:
+    """Return links to images of the same class folder, and note the images of this one in `seen`.
+
+    Parameters
+    ----------
+    images : sequence of Path
+        In a class folder.
+    seen : dict of str to Path
+        Images of the class folders before, by their real paths.
+
+    Raises
+    ------
+    ValueError
+        If an image lies in another class folder as well.
+    """
+    repeated = []
+    for path in sorted(images, key=Path.is_symlink):  # of a file and its link, keep the file
+        first = seen.setdefault(os.path.realpath(path), path)
+        if first is path:
             continue
-        if path.is_dir():
-            yield from _everything(path)
-        else:
-            yield path
+        if first.parent != path.parent:
+            raise ValueError(
+                f"{first} and {path} are one image, reached by a symbolic link. Its class, or its "
+                "part, is not clear: remove one of them."
+            )
+        repeated.append(path)
+    return repeated
+
+
+def _everything(folder: Path) -> tuple[list[Path], list[Path]]:
+    """List the files below a folder, each once, and the links that lead to one of them again.
+
+    Links are followed last, so that what lies in the folder itself goes by its own name. Hidden
+    files and folders are left out.
+    """
+    files: list[Path] = []
+    again: list[Path] = []
+    seen: set[str] = set()
+    places, links = [folder], list[Path]()
+    while places or links:
+        place = places.pop() if places else links.pop(0)
+        real = os.path.realpath(place)
+        if real in seen:
+            again.append(place)
+            continue
+        seen.add(real)
+        if not place.is_dir():
+            files.append(place)
+            continue
+        for path in sorted(place.iterdir()):
+            if not path.name.startswith("."):
+                (links if path.is_symlink() else places).append(path)
+    return files, again
 
 
 def _apart(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -327,10 +383,24 @@ def _tell_others(folder: Path, others: Sequence[Path]) -> None:
     """Say which files of a folder are no images and were left out."""
     if not others:
         return
-    named = ", ".join(str(path.relative_to(folder)) for path in others[:_NAMED])
-    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
     one = len(others) == 1
     what = "1 file whose ending is" if one else f"{len(others)} files whose endings are"
     warnings.warn(
-        f"{folder}: left out {what} none of {', '.join(SUFFIXES)}: {named}{more}.", stacklevel=4
+        f"{folder}: left out {what} none of {', '.join(SUFFIXES)}: {_named(folder, others)}.",
+        stacklevel=4,
     )
+
+
+def _tell_again(folder: Path, again: Sequence[Path]) -> None:
+    """Say which links lead to what is listed already and were left out."""
+    if again:
+        warnings.warn(
+            f"{folder}: each image is read once; left out what symbolic links lead to again: "
+            f"{_named(folder, again)}.",
+            stacklevel=4,
+        )
+
+
+def _named(folder: Path, paths: Sequence[Path]) -> str:
+    named = ", ".join(str(path.relative_to(folder)) for path in paths[:_NAMED])
+    return f"{named} and {len(paths) - _NAMED} more" if len(paths) > _NAMED else named

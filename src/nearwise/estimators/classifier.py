@@ -64,7 +64,8 @@ class AttnKNNClassifier(
         "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
     preset : {"default", "fast"}, default="default"
         "fast": 3 members, fewer candidates, no trained space in large tables.
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, of the feature space
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
         How neighbors and base meet; "auto" tries both up to 5,000 rows, else takes log-linear.
     null : {"auto", "prior", "parametric"} or None, default="auto"

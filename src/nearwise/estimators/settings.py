@@ -60,6 +60,11 @@ def check_settings(
         if not any(isinstance(value, type(option)) and value == option for option in allowed):
             options = ", ".join(repr(option) for option in allowed)
             raise ValueError(f"{name}={value!r} is not known. Use one of {options}.")
+    if estimator.metric == "manhattan" and estimator.index not in ("auto", "exact"):
+        raise ValueError(
+            f'index={estimator.index!r} does not know metric="manhattan": FAISS orders rows by '
+            'Euclidean distances and inner products. Use index="exact" (or "auto").'
+        )
     base = estimator.base
     if isinstance(base, str) and base != "auto":
         raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')

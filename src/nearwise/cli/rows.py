@@ -178,7 +178,8 @@ def read_for_model(
     size = _check_kind(model, name, [data], wishes)
     if size is None:
         features, labels = split_target(read_frame(data), target or model.target_name_, data)
-        return Rows(match_columns(features, model.feature_names_in_, data, quiet=quiet), labels)
+        known, spare = model.feature_names_in_, _left_out(model)
+        return Rows(match_columns(features, known, data, optional=spare, quiet=quiet), labels)
     check_target(target, model.target_name_)
     rows = _labelled(read_class_folder(data, part, wishes, size, quiet=quiet))
     # a model fitted in Python may know its classes as numbers; a folder's name is text
@@ -236,8 +237,18 @@ def read_to_predict(
     kept = frame[list(dict.fromkeys(keep))]
     expected = [*kept.columns, model.target_name_]
     return kept, match_columns(
-        frame, model.feature_names_in_, table, expected=expected, quiet=quiet
+        frame,
+        model.feature_names_in_,
+        table,
+        optional=_left_out(model),
+        expected=expected,
+        quiet=quiet,
     )
+
+
+def _left_out(model: "AttnKNNClassifier") -> list[str]:
+    """Columns that a model remembers and does not use; tables for it may lack them."""
+    return [name for name, use in model.column_types_.items() if use == "left out"]
 
 
 def _labelled(dataset: Any) -> Rows:

@@ -1,6 +1,7 @@
 """The scikit-learn contract: AttnKNNClassifier and what it composes."""
 
 from nearwise.estimators.classifier import AttnKNNClassifier
+from nearwise.estimators.columns import ColumnReport, ColumnWarning, report_columns
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.few_shot import FewShotAttention
 from nearwise.estimators.retrieval import RetrievalConfidence
@@ -9,6 +10,8 @@ from nearwise.estimators.transition import audited_transition
 
 __all__ = [
     "AttnKNNClassifier",
+    "ColumnReport",
+    "ColumnWarning",
     "Explanation",
     "FewShotAttention",
     "Neighbor",
@@ -16,4 +19,5 @@ __all__ = [
     "RetrievalConfidence",
     "Selection",
     "audited_transition",
+    "report_columns",
 ]

@@ -64,7 +64,7 @@ class FaissIndex(BaseIndex):
         if self.metric not in self.metrics:
             raise ValueError(
                 f"{type(self).__name__} does not know metric={metric!r}. "
-                f"Use {' or '.join(self.metrics)}, or index=\"exact\"."
+                f'Use {" or ".join(self.metrics)}, or index="exact".'
             )
         _import_faiss()
         self._index: Any = None

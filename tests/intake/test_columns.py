@@ -75,7 +75,7 @@ JUDGED = {
     "American days": ("c", DAYS.dt.strftime("%m/%d/%Y"), "date", "a date in every row"),
     "named months": ("c", DAYS.dt.strftime("%d %b %Y"), "date", "a date in every row"),
     "days or months": ("c", [f"{1 + i % 9}/{1 + i % 7}/2020" for i in range(N)], "category", ""),
-    "codes like days": ("c", [f"{2000 + i % 50}-{i % 90:02d}-77" for i in range(60)], "category", ""),
+    "codes like days": ("c", [f"{2000 + i % 20}-{i % 4}7-77" for i in range(60)], "category", ""),
     "versions": ("c", [f"{i % 3}.{i % 5}.0" for i in range(N)], "category", ""),
     "eight digits": ("c", DAYS.dt.strftime("%Y%m%d").astype(int), "number", ""),
     "durations": ("c", pd.to_timedelta(SHUFFLED, unit="h"), "number", ""),
@@ -149,7 +149,7 @@ def table(n=N, seed=0):
     x = rng.normal(size=n)
     frame = pd.DataFrame({"id": np.arange(n) + 10_000 * seed, "x": x, "day": days})
     frame["name"] = [f"Ann {seed} {i}" for i in rng.permutation(n)]
-    y = (x + (days.dt.dayofweek >= 5) + rng.normal(scale=0.2, size=n) > 0.4).astype(int)
+    y = (x + (days.dt.day_of_week >= 5) + rng.normal(scale=0.2, size=n) > 0.4).astype(int)
     order = np.argsort(y, kind="stable")
     frame["id"] = frame["id"].to_numpy()[np.argsort(order)]  # ids tell the label
     return frame.iloc[order].reset_index(drop=True), y.iloc[order].to_numpy()
@@ -271,7 +271,7 @@ def test_a_time_zone_is_that_of_training():
     numbers = encoder.fit(pd.DataFrame({"d": here})).numbers
     there = pd.DataFrame({"d": here.dt.tz_convert("Asia/Tokyo")})
     assert same(encoder.transform(there).numbers, numbers)
-    with pytest.raises(ValueError, match=r"'d' had a time zone in training, and the column has no"):
+    with pytest.raises(ValueError, match=r"'d' had a time zone in training and have none now"):
         encoder.transform(pd.DataFrame({"d": DAYS}))
 
 
@@ -280,7 +280,7 @@ BAD_DATES = {
     "no such day": (["2024-02-30", "2024-02-01"], r"now holds '2024-02-30' in row 0 \("),
     "a number": ([20240101, 20240102], r"now holds 20240101 in row 0 \("),
     "other layout": (["31.12.2024", "1.1.2025"], r"'31.12.2024' in row 0 .* dates as 2024-12-31"),
-    "a zone": (["2024-01-01T00:00Z"] * 2, "had none a time zone|had no time zone"),
+    "a zone": (["2024-01-01T00:00Z"] * 2, r"had no time zone in training and have one \(UTC\) now"),
 }
 
 
@@ -349,13 +349,13 @@ def test_types_that_arrow_and_databases_bring_are_understood():
     assert sums_to_one(model.predict_proba(rich))
 
 
-def test_the_report_of_ten_thousand_columns_is_short():
-    frame = pd.DataFrame(np.arange(30_000.0).reshape(3, -1) % 7).add_prefix("c")
+def test_the_report_of_thousands_of_columns_is_short():
+    frame = pd.DataFrame(np.arange(6_000.0).reshape(3, -1) % 7).add_prefix("c")
     frame = pd.concat([frame] * 10, ignore_index=True)
     frame.insert(0, "Unnamed: 0", np.arange(30))
     lines = column_lines(report_columns(frame), flags=True)
     assert len(lines) < 10
-    assert lines[0] == "10001 columns: 1 left out, 10000 numbers."
+    assert lines[0] == "2001 columns: 1 left out, 2000 numbers."
     assert '--keep "Unnamed: 0"' in "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None
     Raises
     ------
     ValueError
-        If `X` is sparse, lazy, or a single column.
+        If `X` is sparse, lazy, empty, or a single column.
     """
     _refuse_sparse(X)
     if isinstance(X, torch.Tensor):
@@ -39,7 +39,9 @@ def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None
     if isinstance(X, Mapping):
         one = all(np.ndim(value) == 0 for value in X.values())
         return pd.DataFrame([dict(X)]) if one else pd.DataFrame(dict(X))
-    if isinstance(X, list | tuple) and X and all(isinstance(row, Mapping) for row in X):
+    if isinstance(X, list | tuple) and not X:
+        raise ValueError("Found array with 0 sample(s): X is empty. Give some rows.")
+    if isinstance(X, list | tuple) and all(isinstance(row, Mapping) for row in X):
         return pd.DataFrame([dict(row) for row in X])
     if hasattr(X, "collect") and not hasattr(X, "__arrow_c_stream__"):
         raise ValueError(f"X is a {type(X).__name__}, which holds no rows yet. Give X.collect().")

@@ -61,11 +61,10 @@ class DateColumn:
         moments = _moments(column, self.layout, name)
         zone = _zone(moments)
         if bool(zone) != bool(self.zone):
-            had, has = ("had", "has none") if self.zone else ("had none", f"has {zone}")
+            then, now = ("a", "none") if self.zone else ("no", f"one ({zone})")
             raise ValueError(
-                f"The dates of column {name!r} {had} a time zone in training, and the column "
-                f"{has} now. Give dates like those of training (pandas: dt.tz_localize, "
-                "dt.tz_convert)."
+                f"The dates of column {name!r} had {then} time zone in training and have {now} "
+                "now. Give dates like those of training (pandas: dt.tz_localize, dt.tz_convert)."
             )
         return _parts(_local(moments, self.zone), self.parts, self.origin)
 

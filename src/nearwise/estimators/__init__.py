@@ -1,7 +1,8 @@
 """The scikit-learn contract: AttnKNNClassifier and what it composes."""
 
 from nearwise.estimators.classifier import AttnKNNClassifier
-from nearwise.estimators.columns import ColumnReport, ColumnWarning, report_columns
+from nearwise.estimators.column_report import ColumnReport, ColumnWarning
+from nearwise.estimators.columns import report_columns
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.few_shot import FewShotAttention
 from nearwise.estimators.retrieval import RetrievalConfidence

@@ -14,13 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from nearwise.estimators import labels, validation
 from nearwise.estimators.bounds import check_bound_of_fit
 from nearwise.estimators.class_prior import ClassPrior
-from nearwise.estimators.columns import (
-    ColumnPlan,
-    ColumnReport,
-    Wish,
-    plan_columns,
-    warn_of_columns,
-)
+from nearwise.estimators.column_report import ColumnPlan, ColumnReport, Wish
+from nearwise.estimators.columns import plan_columns, warn_of_columns
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,

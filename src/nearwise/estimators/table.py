@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearwise.estimators.columns import (
-    NUMBER,
-    ColumnPlan,
-    Use,
-    plan_columns,
-)
+from nearwise.estimators.column_report import ColumnPlan, Use
+from nearwise.estimators.column_rules import NUMBER
+from nearwise.estimators.columns import plan_columns
 from nearwise.estimators.dates import DateColumn
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from sklearn.utils.validation import validate_data
 
-from nearwise.estimators.columns import ColumnWarning
+from nearwise.estimators.column_report import ColumnWarning
 from nearwise.estimators.containers import as_rows
 from nearwise.estimators.images import ImageEncoder, check_images, is_images
 from nearwise.estimators.table import TableEncoder, refuse_repeated

@@ -253,7 +253,8 @@ def _names(folder: Path) -> set[str]:
 
 def _summarize(model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path) -> None:
     if rows.names is None:
-        what, judged = f"rows and {model.n_features_in_} columns", "NLL out of fold"
+        n_used = sum(use != "left out" for use in model.column_types_.values())
+        what, judged = f"rows and {n_used} columns", "NLL out of fold"
     else:
         size = model.column_types_["image"].removesuffix(" uint8")
         n_held = len(rows) - len(model.memory_)

@@ -229,6 +229,23 @@ def test_arrays_keep_every_column():
         AttnKNNClassifier(**CHEAP, columns={"x0": "category"}).fit(X, y)
 
 
+def test_encoders_of_older_folders_still_open():
+    frame = pd.DataFrame({"x": NOISE, "town": ["Rome", "Oslo"] * (N // 2)})
+    encoder = TableEncoder()
+    numbers = encoder.fit(frame).numbers
+    state = encoder.to_json()
+    for name in ("dates", "gap_words", "report"):
+        del state[name]
+    assert same(TableEncoder.from_json(state).transform(frame).numbers, numbers)
+
+
+def test_the_report_of_what_is_no_table_is_refused():
+    with pytest.raises(ValueError, match="X is a ndarray, which has no columns by name"):
+        report_columns(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match=r"Columns \['a'\] occur more than once"):
+        report_columns(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
 def test_dates_become_numbers():
     days = pd.Series(pd.to_datetime(["2024-02-29 18:30", "2025-03-01 00:00", None]))
     encoder = TableEncoder()

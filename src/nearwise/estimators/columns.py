@@ -1,7 +1,9 @@
 """What each column of a table is taken for, what is left out, and why."""
 
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -13,6 +15,7 @@ from nearwise.estimators.column_report import (
     Wish,
 )
 from nearwise.estimators.column_rules import plan_column
+from nearwise.estimators.containers import as_rows
 from nearwise.names import did_you_mean
 
 
@@ -60,14 +63,12 @@ def plan_columns(
     return plans
 
 
-def report_columns(
-    X: pd.DataFrame, columns: Mapping[str, Wish] | None = None
-) -> list[ColumnReport]:
+def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[ColumnReport]:
     """Tell, without fitting, what the columns of a table would be used as.
 
     Parameters
     ----------
-    X : DataFrame of shape (n_rows, n_columns)
+    X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
     columns : mapping of str to {"keep", "number", "category", "date", "left out"}, optional
         As in `AttnKNNClassifier`.
 
@@ -78,11 +79,22 @@ def report_columns(
     Raises
     ------
     ValueError
-        As in `AttnKNNClassifier.fit`.
+        If `X` is no table, and as in `AttnKNNClassifier.fit`.
     """
-    frame = X.copy(deep=False)
-    frame.columns = pd.Index([str(name) for name in X.columns])
+    frame = as_rows(X)
+    if not isinstance(frame, pd.DataFrame):
+        raise ValueError(f"X is a {type(X).__name__}, which has no columns by name. Give a table.")
+    names = [str(name) for name in frame.columns]
+    refuse_repeated(names)
+    frame = frame.set_axis(names, axis=1)
     return [plan.report for plan in plan_columns(frame, columns)]
+
+
+def refuse_repeated(columns: Sequence[str]) -> None:
+    """Refuse columns that share a name: nothing could tell them apart."""
+    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
 
 
 def warn_of_columns(plans: list[ColumnPlan]) -> None:

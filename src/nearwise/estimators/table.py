@@ -1,7 +1,7 @@
 """TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ import pandas as pd
 
 from nearwise.estimators.column_report import ColumnPlan, Use
 from nearwise.estimators.column_rules import NUMBER
-from nearwise.estimators.columns import plan_columns
+from nearwise.estimators.columns import plan_columns, refuse_repeated
 from nearwise.estimators.dates import DateColumn
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
@@ -281,13 +281,6 @@ class TableEncoder:
     def from_json(cls, state: dict[str, Any]) -> "TableEncoder":
         """Rebuild an encoder from what `to_json` returned."""
         return cls(**state)
-
-
-def refuse_repeated(columns: Sequence[str]) -> None:
-    """Refuse columns that share a name: nothing could tell them apart."""
-    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
-    if twice:
-        raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
 
 
 def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:

@@ -10,9 +10,10 @@ import torch
 from sklearn.utils.validation import validate_data
 
 from nearwise.estimators.column_report import ColumnWarning
+from nearwise.estimators.columns import refuse_repeated
 from nearwise.estimators.containers import as_rows
 from nearwise.estimators.images import ImageEncoder, check_images, is_images
-from nearwise.estimators.table import TableEncoder, refuse_repeated
+from nearwise.estimators.table import TableEncoder
 from nearwise.names import did_you_mean
 
 _SHOWN = 12  # names in a message

@@ -93,7 +93,6 @@ def spoiled(value):
 
 
 QUERIES = {
-    "NaN": (spoiled(np.nan), "contains NaN in 2 of 90 rows, first in row 4.*pandas DataFrame"),
     "infinity": (spoiled(np.inf), "contains infinity in 2 of 90 rows, first in row 4"),
     "minus infinity": (spoiled(-np.inf), "contains infinity in 2 of 90 rows"),
     "too large": (spoiled(-1e300), r"\['x1'\] hold numbers too large .* up to 1e\+300 .*Rescale"),
@@ -122,9 +121,7 @@ def test_bad_queries_are_named(model, case, method):
         getattr(model, method)(queries)
 
 
-@pytest.mark.parametrize(
-    "case", ["NaN", "infinity", "too large", "no rows", "one dimension", "text"]
-)
+@pytest.mark.parametrize("case", ["infinity", "too large", "no rows", "one dimension", "text"])
 def test_bad_training_rows_are_named(case):
     X, message = QUERIES[case]
     with pytest.raises(ValueError, match=message):
@@ -190,7 +187,6 @@ TABLES = {
         r"\['age', 'income'\] hold numbers too large to compute with in 32 bits, up to .*e\+300",
     ),
     "nothing but gaps": (lambda f: f.assign(age=np.nan), r"\['age'\] hold nothing but missing"),
-    "dates": (lambda f: f.assign(age=pd.Timestamp("2024-01-01")), "'age' holds dates or times"),
     "lists": (lambda f: f.assign(age=[[1]] * len(f)), "'age' holds list values"),
     "complex": (lambda f: f.assign(age=1j), "'age' holds complex numbers"),
     "twice": (
@@ -240,13 +236,6 @@ def test_new_gaps_are_filled_and_counted():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict_proba(frame)
-
-
-def test_columns_in_another_order_are_refused():
-    frame, y = table()
-    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame[frame.columns[::-1]])
 
 
 def test_a_failed_fit_does_not_spoil_the_fitted_model():

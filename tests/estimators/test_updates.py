@@ -194,7 +194,7 @@ def test_text_classes_grow_by_longer_names():
 
 
 BAD = {
-    "NaN": (lambda X: np.where(X[0, 0] == X, np.nan, X), [0, 0], "contains NaN"),
+    "infinity": (lambda X: np.where(X[0, 0] == X, np.inf, X), [0, 0], "contains infinity"),
     "width": (lambda X: X[:, :3], [0, 0], "3 features"),
     "labels": (lambda X: X, [0], "2 rows but y has 1 labels"),
     "missing label": (lambda X: X, [0, np.nan], "NaN or missing labels in 1 of 2"),

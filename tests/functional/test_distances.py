@@ -24,7 +24,7 @@ def test_both_forms_agree_with_scikit_learn(metric, offset):
     torch.testing.assert_close(paired_distances(query, neighbors, metric), expected)
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean", "cosine"])
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean", "cosine", "manhattan"])
 def test_identical_rows_are_at_zero(metric):
     rows = torch.randn(6, 9) + 5
     assert (paired_distances(rows, rows[:, None], metric) == 0).all()
@@ -38,6 +38,7 @@ def test_units():
     torch.testing.assert_close(values["sqeuclidean"], torch.tensor([25.0, 100.0, 25.0]))
     torch.testing.assert_close(values["inner_product"], torch.tensor([0.0, 25.0, -50.0]))
     torch.testing.assert_close(values["cosine"], torch.tensor([1.0, 2.0, 0.0]))
+    torch.testing.assert_close(values["manhattan"], torch.tensor([7.0, 14.0, 7.0]))
     for metric in METRICS:
         paired = paired_distances(query, keys[None], metric)[0]
         torch.testing.assert_close(paired, values[metric])

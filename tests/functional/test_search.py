@@ -197,7 +197,7 @@ def test_nan_and_infinity_are_refused_with_their_row(path, bad, where):
         ({"n_neighbors": 10}, "n_neighbors=10 exceeds the 9 keys"),
         ({"n_neighbors": 0}, "not a positive integer"),
         ({"n_neighbors": 2.5}, "not a positive integer"),
-        ({"metric": "manhattan"}, "Use one of euclidean"),
+        ({"metric": "chebyshev"}, "Use one of euclidean"),
         ({"keys": torch.empty(0, 3)}, "no keys"),
         ({"keys": torch.ones(9, 4)}, "query has 3 features and keys have 4"),
         ({"query": torch.ones(3)}, "shape"),

@@ -111,6 +111,7 @@ def test_units_by_hand(name, metric):
         "sqeuclidean": [0, 25, 100],
         "cosine": [0, 0, 2],
         "inner_product": [-50, -25, 25],
+        "manhattan": [0, 7, 14],
     }
     torch.testing.assert_close(got.distances[0], torch.tensor(want[metric]).float())
     assert got.indices[0].tolist() == ([1, 0, 2] if metric == "inner_product" else [0, 1, 2])

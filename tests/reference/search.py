@@ -13,6 +13,8 @@ def slow_distance(q, k, metric):
         if min(lengths) == 0:
             return np.float32(1.0)
         return np.float32(0.5 * ((q / lengths[0] - k / lengths[1]) ** 2).sum())
+    if metric == "manhattan":
+        return np.float32(np.abs(q - k).sum())
     squared = ((q - k) ** 2).sum()
     return np.float32(np.sqrt(squared) if metric == "euclidean" else squared)
 

@@ -3,6 +3,7 @@
 import re
 import shutil
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nearwise.cli.column_lines import column_lines
 from nearwise.cli.console import say
 from nearwise.cli.errors import INTERRUPTED, reported
-from nearwise.cli.image_rows import ColorOption, ImageSizeOption, ImageWishes, SkipDamagedOption
+from nearwise.cli.frames import require_columns
+from nearwise.cli.image_rows import (
+    ColorOption,
+    ImageSizeOption,
+    ImageWishes,
+    SkipDamagedOption,
+    names_images,
+)
 from nearwise.cli.models import check_place, new_model
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.parsing import parse_count, parse_noise
@@ -39,6 +48,24 @@ def fit(
     drop: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Leave a column out (an id, say); may be repeated."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="Use a column that would be left out as an id; repeatable."
+        ),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Take its numbers for names (zip codes); repeatable."),
+    ] = None,
+    number: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Take its text cells for gaps; repeatable."),
+    ] = None,
+    date: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Take its text for dates, or say why not; repeatable."),
     ] = None,
     weight: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
@@ -101,9 +128,11 @@ def fit(
 ) -> None:
     """Learn a classifier from a table, or from a folder of images, and save it as a folder.
 
-    Columns of text are categories, empty cells are missing values; both are handled and
-    remembered. Of images DATA is a folder with a folder for each class, perhaps within "train"
-    beside "test" or "val", which is then left for 'nearwise evaluate'.
+    Columns of text are categories, dates become year, month, day of week and days; empty cells
+    are missing values. Row numbers, row ids and text that differs in every row are left out. A
+    report says what each column is used as and which flag changes it. Of images DATA is a folder
+    with a folder for each class, perhaps within "train" beside "test" or "val", which is then left
+    for 'nearwise evaluate'.
 
     Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved, so a fit that
     was killed goes on with --resume. Ctrl-C keeps the best so far.
@@ -111,6 +140,7 @@ def fit(
     [bold]Examples[/bold]
       nearwise fit train.csv --target species --out iris.model
       nearwise fit train.parquet -t churned -o churn.model --drop customer_id
+      nearwise fit train.csv -t churned -o churn.model --category zip --keep visit_id
       nearwise fit train.csv -t churned -o churn.model --resume
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
       nearwise fit flowers/ --out flowers.model --image-size 64
@@ -118,6 +148,7 @@ def fit(
     check_place(out, overwrite=overwrite)
     check_folder("--out", out, [data], for_model=True)
     check_checkpoints(out)
+    columns = _column_uses(data, keep, category, number, date)
     wishes = ImageWishes(image_size, color, skip_damaged)
     rows = read_to_learn(
         data, target, wishes, drop=drop or [], weight=weight, header=header, quiet=quiet
@@ -132,19 +163,24 @@ def fit(
         "class_prior": class_prior,
         "train_params": None if epochs is None else {"epochs": epochs},
     }
+    if rows.names is None:
+        chosen["columns"] = columns or None
+        _report_columns(rows, data, columns, quiet=quiet)
     # what the user left open stays the estimator's own default
     settings = {name: value for name, value in chosen.items() if value is not None}
     if base == "none":
         settings["base"] = None
 
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators import AttnKNNClassifier, ColumnWarning
 
     start = time.perf_counter()
     with (
         new_model(out, overwrite=overwrite),
         checkpoints(out, resume=resume) as folder,
         watch_interrupt() as interrupt,
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
         model = AttnKNNClassifier(
             **settings,
             random_state=seed,
@@ -193,6 +229,39 @@ def check_checkpoints(out: Path) -> None:
         f"{folder} is {what}, and training checkpoints would go there; nothing was touched. Move "
         "it away, or choose another --out."
     )
+
+
+def _column_uses(
+    data: str,
+    keep: list[str] | None,
+    category: list[str] | None,
+    number: list[str] | None,
+    date: list[str] | None,
+) -> dict[str, Any]:
+    """Collect what the flags say of columns; one column, one use."""
+    uses: dict[str, Any] = {}
+    flags = {"keep": keep, "category": category, "number": number, "date": date}
+    for use, names in flags.items():
+        for name in names or []:
+            if names_images(data):
+                raise ValueError(f"--{use} names a column; images have none. Leave it out.")
+            if uses.setdefault(name, use) != use:
+                raise ValueError(f"--{uses[name]} and --{use} both name {name!r}. Give one.")
+    return uses
+
+
+def _report_columns(rows: Rows, data: str, columns: dict[str, Any], *, quiet: bool) -> None:
+    """Say what the columns will be used as; refuse here what cannot be used."""
+    import pandas as pd
+
+    from nearwise.estimators import report_columns
+
+    assert isinstance(rows.X, pd.DataFrame)  # rows without names come from a table
+    require_columns(rows.X, columns, data)
+    reports = report_columns(rows.X, columns)
+    if not quiet:
+        for line in column_lines(reports, flags=True):
+            say(line)
 
 
 @contextmanager
@@ -259,7 +328,8 @@ def _remove_checkpoints(folder: Path) -> None:
 
 def _summarize(model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path) -> None:
     if rows.names is None:
-        what, judged = f"rows and {model.n_features_in_} columns", "NLL out of fold"
+        n_used = sum(use != "left out" for use in model.column_types_.values())
+        what, judged = f"rows and {n_used} columns", "NLL out of fold"
     else:
         size = model.column_types_["image"].removesuffix(" uint8")
         n_held = len(rows) - len(model.memory_)

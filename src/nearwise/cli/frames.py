@@ -125,6 +125,7 @@ def match_columns(
     names: Sequence[str],
     where: str,
     *,
+    optional: Iterable[str] = (),
     expected: Iterable[str] = (),
     quiet: bool = False,
 ) -> "pd.DataFrame":
@@ -138,6 +139,8 @@ def match_columns(
         The model's columns.
     where : str
         Name of the file, for messages.
+    optional : iterable of str
+        Those of `names` that may be missing, because nothing is learned from them.
     expected : iterable of str
         Further columns that may be there (the target); others are ignored with a note.
     quiet : bool, default=False
@@ -146,19 +149,20 @@ def match_columns(
     Returns
     -------
     X : DataFrame
-        Columns `names`.
+        Columns `names`, less those of `optional` that are missing.
 
     Raises
     ------
     ValueError
         If a column is missing.
     """
-    require_columns(frame, names, where)
+    spare = set(optional)
+    require_columns(frame, [name for name in names if name not in spare], where)
     known = {*names, *expected}
     extra = [str(column) for column in frame.columns if column not in known]
     if extra and not quiet:
         say(f"note: {named(where)}: the model does not know {_listed(extra)}; ignored.")
-    return frame[list(names)]
+    return frame[[name for name in names if name in frame.columns]]
 
 
 def match_places(

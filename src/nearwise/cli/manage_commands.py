@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from nearwise.cli.column_lines import column_lines
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.explanations import plain_columns
@@ -203,7 +204,8 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     Returns
     -------
     facts : dict
-        rows, target, classes (rows of each), columns (kind of each), for images from files files
+        rows, target, classes (rows of each), columns (use of each), column_report (of each its
+        type, gaps, distinct values, use and why), for images from files files
         (how many from each folder), settings (those that differ
         from the defaults), choice, calibration_source, temperature, oof_nll, and with `scores`
         left_out (metrics of the remembered rows, each without itself).
@@ -219,6 +221,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
         "target": model.target_name_,
         "classes": {str(label): int(n) for label, n in zip(model.classes_, counts, strict=True)},
         "columns": model.column_types_,
+        "column_report": [one.to_json() for one in model.column_report_],
         "files": _count_files(model),
         "settings": {
             name: value
@@ -248,11 +251,18 @@ def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
 def _fact_table(facts: dict[str, Any], title: str) -> "rich.table.Table":
     from rich.table import Table
 
+    from nearwise.estimators import ColumnReport
+
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
+    reports = [ColumnReport.from_json(one) for one in facts.get("column_report", ())]
     for name, value in facts.items():
-        if isinstance(value, dict):
+        if name == "column_report":
+            continue
+        if name == "columns" and reports:
+            table.add_row("columns", "\n".join(column_lines(reports, flags=False)))
+        elif isinstance(value, dict):
             lines = [f"{key}: {_short(one)}" for key, one in list(value.items())[:_SHOWN]]
             if len(value) > _SHOWN:
                 lines.append(f"and {len(value) - _SHOWN} more (--json shows all)")

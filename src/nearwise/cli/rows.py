@@ -184,9 +184,10 @@ def read_for_model(
     size = _check_kind(model, name, [data], wishes)
     if size is None:
         names = list(model.feature_names_in_)
-        frame = read_frame(data, header, known=names, quiet=quiet)
+        spare = _left_out(model)
+        frame = read_frame(data, header, known=set(names) - set(spare), quiet=quiet)
         features, labels = split_target(frame, target or model.target_name_, data)
-        return Rows(match_columns(features, names, data, quiet=quiet), labels)
+        return Rows(match_columns(features, names, data, optional=spare, quiet=quiet), labels)
     _refuse_header(header)
     check_target(target, model.target_name_)
     rows = _labelled(read_class_folder(data, part, wishes, size, quiet=quiet))
@@ -243,13 +244,19 @@ def read_to_predict(
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
     (table,) = data
     names, target = list(model.feature_names_in_), model.target_name_
-    frame = read_frame(table, header, known=names, quiet=quiet)
+    spare = _left_out(model)
+    frame = read_frame(table, header, known=set(names) - set(spare), quiet=quiet)
     require_columns(frame, keep, table)
     kept = frame[list(dict.fromkeys(keep))]
     if header is False:
         frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
     expected = [*kept.columns, target]
-    return kept, match_columns(frame, names, table, expected=expected, quiet=quiet)
+    return kept, match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
+
+
+def _left_out(model: "AttnKNNClassifier") -> list[str]:
+    """Columns that a model remembers and does not use; tables for it may lack them."""
+    return [name for name, use in model.column_types_.items() if use == "left out"]
 
 
 def _labelled(dataset: Any) -> Rows:

@@ -1,6 +1,8 @@
 """The scikit-learn contract: AttnKNNClassifier and what it composes."""
 
 from nearwise.estimators.classifier import AttnKNNClassifier
+from nearwise.estimators.column_report import ColumnReport, ColumnWarning
+from nearwise.estimators.columns import report_columns
 from nearwise.estimators.explain import Explanation, Neighbor, Parts
 from nearwise.estimators.few_shot import FewShotAttention
 from nearwise.estimators.learned_rows import LearnedRows
@@ -10,6 +12,8 @@ from nearwise.estimators.transition import audited_transition
 
 __all__ = [
     "AttnKNNClassifier",
+    "ColumnReport",
+    "ColumnWarning",
     "Explanation",
     "FewShotAttention",
     "LearnedRows",
@@ -18,4 +22,5 @@ __all__ = [
     "RetrievalConfidence",
     "Selection",
     "audited_transition",
+    "report_columns",
 ]

@@ -1,10 +1,11 @@
 """A fitted classifier is asked: for halves of a prediction, for neighbors, for reasons."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -29,8 +30,7 @@ class AnswersQueries(RemembersRows):
         if X is None:
             return None
         source = from_source(from_files(X, self._state.encoder), None, training=False)
-        validation.check_kind(self._state.encoder, source.X)
-        rows = self._state.encoder.transform(validation.check_rows(self, source.X, reset=False))
+        rows = self._state.encoder.transform(validation.check_new_rows(self, source.X))
         return self._all_views(rows, views)
 
     def _answers(self, views: list[AnyRows] | None) -> tuple[Answer, list[Answer], Calibration]:
@@ -197,6 +197,40 @@ class AnswersQueries(RemembersRows):
             found = views.search(spec, 0, self._state.feature_keys(encoded[0]), k)
         ids = views.bank.ids[found.indices].numpy()
         return ((found.distances * spec.unit).numpy(), ids) if return_distance else ids
+
+    def kneighbors_graph(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        mode: Literal["connectivity", "distance"] = "connectivity",
+    ) -> csr_matrix:
+        """Nearest remembered rows in the feature space as a sparse matrix.
+
+        Parameters
+        ----------
+        X, n_neighbors
+            As in `kneighbors`.
+        mode : {"connectivity", "distance"}, default="connectivity"
+            What stands at a neighbor: 1, or the distance.
+
+        Returns
+        -------
+        graph : csr_matrix of shape (n, n_remembered)
+            Columns in the order of `memory_.ids`; training rows lie in theirs until some are
+            removed. Neighbors of a row are stored nearest first.
+
+        Raises
+        ------
+        ValueError
+            If `mode` is unknown, or `n_neighbors` exceeds the rows that may be asked.
+        """
+        if mode not in ("connectivity", "distance"):
+            raise ValueError(f'mode={mode!r} is not known. Use "connectivity" or "distance".')
+        distances, ids = self.kneighbors(X, n_neighbors)
+        columns = self.memory_.positions(ids.ravel()).numpy()
+        values = np.ones(ids.size) if mode == "connectivity" else distances.ravel().astype(float)
+        starts = np.arange(0, ids.size + 1, ids.shape[1])
+        return csr_matrix((values, columns, starts), shape=(len(ids), len(self.memory_)))
 
     def explain(
         self,

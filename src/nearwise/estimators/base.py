@@ -111,7 +111,7 @@ def auto_candidates(
     Wide tables without categories (ready embeddings) get linear models; trees would be slow and
     weak there. Large tables get smaller forests.
     """
-    width = len(encoder.columns)
+    width = encoder.width
     large = n_rows > LARGE
     logistic = Candidate("logistic", LogisticRegression(C=0.3, max_iter=300), "dense", [])
     if large and ready_embeddings(encoder):

@@ -1,7 +1,7 @@
 """AttnKNNClassifier: learned attention over nearest neighbors as a scikit-learn classifier."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -14,6 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from nearwise.estimators import labels, validation
 from nearwise.estimators.bounds import check_bound_of_fit
 from nearwise.estimators.class_prior import ClassPrior
+from nearwise.estimators.column_report import ColumnPlan, ColumnReport, Wish
+from nearwise.estimators.columns import plan_columns, warn_of_columns
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,
@@ -28,10 +30,15 @@ from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.problem import Problem
 from nearwise.estimators.progress import Progress
-from nearwise.estimators.settings import check_checkpoint, check_settings
+from nearwise.estimators.settings import (
+    check_checkpoint,
+    check_settings,
+    hinting,
+    unknown_hint,
+)
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.streaming import LearnsStreams
-from nearwise.estimators.table import TableEncoder
+from nearwise.estimators.table import TableEncoder, as_frame
 from nearwise.estimators.transition import check_label_noise
 from nearwise.estimators.trusting import KnowsItsLimits
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
@@ -51,6 +58,11 @@ class AttnKNNClassifier(
     ----------
     n_neighbors : int or "auto", default="auto"
         Neighbors asked in each key space; "auto" is 32, fewer in a small table.
+    columns : mapping of str to str, optional
+        What columns of a DataFrame are used as, where that is not left to `fit`: "number",
+        "category" (a zip code, say), "date", "left out", or "keep" for one that would be left out.
+        By default types decide; text that writes a date in every row is one; and row numbers, row
+        ids and text that differs in (nearly) every row are left out. `column_report_` tells.
     embedder : str, default="auto"
         Where the trained key space comes from. Tables: "identity": none, for ready embeddings.
         "table": numeric and categorical embeddings with a linear key. "deep": an MLP with a linear
@@ -64,7 +76,8 @@ class AttnKNNClassifier(
         "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
     preset : {"default", "fast"}, default="default"
         "fast": 3 members, fewer candidates, no trained space in large tables.
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, of the feature space
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
         How neighbors and base meet; "auto" tries both up to 5,000 rows, else takes log-linear.
     null : {"auto", "prior", "parametric"} or None, default="auto"
@@ -145,7 +158,9 @@ class AttnKNNClassifier(
         Out-of-fold NLL of the training rows (of those held out once), in nats.
     target_name_ : str
         Name of `y`, "target" where it had none.
-    column_types_ : dict of str to str
+    column_types_ : dict of str to {"number", "category", "date", "left out"}
+    column_report_ : list of ColumnReport
+        Of each training column: type, gaps, distinct values, its use and why.
     row_names_ : ndarray of str of shape (n_remembered,), or None
         File of every remembered image, where `fit` and `add` were given files.
     noise_rate_, transition_, transition_interval_ : float, two ndarrays
@@ -161,10 +176,12 @@ class AttnKNNClassifier(
     [0, 0]
     """
 
+    @hinting
     def __init__(
         self,
         n_neighbors: int | Literal["auto"] = "auto",
         *,
+        columns: Mapping[str, Wish] | None = None,
         embedder: str = "auto",
         embedder_params: dict[str, Any] | None = None,
         base: Any = "auto",
@@ -198,6 +215,7 @@ class AttnKNNClassifier(
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
+        self.columns = columns
         self.embedder = embedder
         self.embedder_params = embedder_params
         self.base = base
@@ -243,7 +261,8 @@ class AttnKNNClassifier(
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
-            A DataFrame may hold text, categories and missing values; arrays must be finite.
+            A DataFrame may hold text, categories, dates and missing values, and so may what gives
+            one: tables of polars and pyarrow, dicts. Arrays hold numbers; NaN is missing.
             Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels. The path
             of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
             their labels (a test part they may have is left out), and folders their files' names.
@@ -270,6 +289,7 @@ class AttnKNNClassifier(
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         encoder: Any = ImageEncoder() if is_images(rows) else TableEncoder()
+        plans = () if is_images(rows) else (self._plan_columns(rows),)
         settings = check_settings(
             self,
             len(rows),
@@ -280,7 +300,7 @@ class AttnKNNClassifier(
         )
         settings = replace(settings, label_noise=check_label_noise(self.label_noise, classes))
         place = check_checkpoint(self, settings, [rows, *others], codes, weight)
-        encoded = encoder.fit(rows)
+        encoded = encoder.fit(rows, *plans)
         check_bound_of_fit(self, settings, encoder, codes)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.views = encode_views(encoder, encoded, others, self.tta)
@@ -299,6 +319,20 @@ class AttnKNNClassifier(
         self._begin_stream(seed)
         return self
 
+    def _plan_columns(self, rows: pd.DataFrame | np.ndarray) -> list[ColumnPlan]:
+        """Decide what the columns are used as; those of an array are numbers, all of them."""
+        if isinstance(rows, pd.DataFrame):
+            frame = rows.set_axis([str(name) for name in rows.columns], axis=1)
+            plans = plan_columns(frame, self.columns)
+            warn_of_columns(plans)
+            return plans
+        if self.columns is not None:
+            raise ValueError(
+                "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
+                "give pd.DataFrame(X, columns=[...])."
+            )
+        return plan_columns(as_frame(rows), judge=False)
+
     def _adopt(self, state: LearnedState) -> None:
         self._state = state
         self.choice_, self.history_ = state.choice, state.history
@@ -306,11 +340,35 @@ class AttnKNNClassifier(
         self.calibration_source_ = state.acceptance.source
         self.oof_nll_ = state.acceptance.nll
         self.column_types_ = dict(state.encoder.kinds)
+        self.column_report_ = [ColumnReport.from_json(one) for one in state.encoder.report]
         for name in ("noise_rate_", "transition_", "transition_interval_"):
             self.__dict__.pop(name, None)  # of an earlier fit
         if state.transition is not None:
             self.noise_rate_, self.transition_ = state.transition.rate, state.transition.matrix
             self.transition_interval_ = np.stack([state.transition.low, state.transition.high])
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters by name; see scikit-learn.
+
+        Raises
+        ------
+        ValueError
+            If there is no such parameter.
+        """
+        known = self._get_param_names()
+        strange = [name for name in params if name.partition("__")[0] not in known]
+        if strange:
+            raise ValueError(
+                f"Invalid parameter {strange[0]!r} for estimator {type(self).__name__}."
+                f"{unknown_hint(strange[0], known)} Valid parameters are: {known!r}."
+            )
+        return super().set_params(**params)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that gaps are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")

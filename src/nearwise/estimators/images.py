@@ -63,6 +63,11 @@ class ImageEncoder:
         """Name of the one column."""
         return ["image"]
 
+    @property
+    def report(self) -> list[dict[str, Any]]:
+        """Nothing to say of columns."""
+        return []
+
     def fit(self, images: Any) -> EncodedImages:
         """Remember the size of training images (n, h, w, c) and return them encoded."""
         _, self.height, self.width, self.channels = images.shape

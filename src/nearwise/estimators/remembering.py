@@ -14,6 +14,7 @@ from nearwise.estimators import validation
 from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.images import ImageEncoder, encode_views, from_source
 from nearwise.estimators.labels import check_labels, label_values, positions_among
+from nearwise.estimators.row_storage import append_frame
 from nearwise.estimators.state import LearnedState
 from nearwise.estimators.table import as_frame, plain
 from nearwise.estimators.updates import (
@@ -30,13 +31,15 @@ class RemembersRows:
 
     classes_: np.ndarray
     row_names_: np.ndarray | None
+    column_types_: dict[str, str]
     _state: LearnedState
     _rows: Any
     _weight_unit: float
 
     def _all_views(self, rows: AnyRows, views: Sequence[Any] | None) -> list[AnyRows]:
         """Give encoded rows and their further views: those given, or such as `fit` made."""
-        given = validation.check_views(self, views, len(rows))
+        optional = [name for name, use in self.column_types_.items() if use == "left out"]
+        given = validation.check_views(self, views, len(rows), optional)
         tta = self._state.tta if views is None else None
         return [rows, *encode_views(self._state.encoder, rows, given, tta)]
 
@@ -67,8 +70,7 @@ class RemembersRows:
         """
         check_is_fitted(self)
         X, y, names = from_source(X, y, training=True)
-        validation.check_kind(self._state.encoder, X)
-        rows = validation.check_rows(self, X, reset=False)
+        rows = validation.check_new_rows(self, X)
         everyone = self._all_views(self._state.encoder.transform(rows), views)
         if len(everyone) != self._state.n_views:
             raise ValueError(
@@ -84,9 +86,7 @@ class RemembersRows:
         ids = append_rows(self._state, everyone, labels, weight, n_classes)
         self._name_classes(fresh)
         if isinstance(self._rows, pd.DataFrame):
-            frame = as_frame(rows)
-            frame.columns = self._rows.columns
-            self._rows = pd.concat([self._rows, frame], ignore_index=True)
+            self._rows = append_frame(self._rows, as_frame(rows))
         else:
             self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
         self._name_rows(names, len(rows))
@@ -183,7 +183,9 @@ class RemembersRows:
             return {"file": name} | image if name else image
         if isinstance(self._rows, pd.DataFrame):
             row = self._rows.iloc[position]
-            return {str(name): plain(value) for name, value in row.items()}
+            return {
+                str(name): None if value is pd.NA else plain(value) for name, value in row.items()
+            }
         return dict(zip(self._state.encoder.columns, self._rows[position].tolist(), strict=True))
 
 

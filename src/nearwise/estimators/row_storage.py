@@ -21,6 +21,19 @@ def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[
     return {}, {"rows": buffer.getvalue()}
 
 
+def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """Put new rows, of the same columns, behind others; a column may be empty in them."""
+    new = new.set_axis(rows.columns, axis=1)
+    empty = [name for name in rows.columns if new[name].isna().all()]
+    types = {
+        name: "Int64" if pd.api.types.is_integer_dtype(rows[name]) else rows[name].dtype
+        for name in empty
+        if not pd.api.types.is_bool_dtype(rows[name])
+    }
+    rows = rows.astype({name: dtype for name, dtype in types.items() if dtype == "Int64"})
+    return pd.concat([rows, new.astype(types)], ignore_index=True)
+
+
 def _storable(rows: pd.DataFrame) -> pd.DataFrame:
     """Turn columns that Parquet cannot hold (mixed types, intervals) into text."""
     columns = {}

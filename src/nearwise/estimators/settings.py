@@ -1,12 +1,14 @@
 """Checks on the estimator's parameters, and what "auto" means for the rows at hand."""
 
+import functools
 import hashlib
+import inspect
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,8 @@ from nearwise.memory import INDEX_NAMES
 from nearwise.names import did_you_mean
 from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import plain_message
+
+P = ParamSpec("P")
 
 VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once, more of few rows
 _MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
@@ -44,6 +48,44 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 
+# What other classifiers call what this one has under another name.
+_OTHER_NAMES = {
+    "class_weight": (
+        'class_prior="uniform" counts every class alike (what class_weight="balanced" does '
+        "elsewhere), and fit(..., sample_weight=...) weighs rows"
+    ),
+    "weights": "the attention learns the weights of neighbors",
+    "algorithm": 'index="exact" (or another) says how neighbors are found',
+    "p": 'metric="manhattan" and "euclidean" are p=1 and p=2',
+    "categorical_features": 'columns={"zip": "category"} makes a column one of categories',
+    "seed": "the seed is random_state",
+    "epochs": 'networks are trained for train_params={"epochs": ...}',
+}
+
+
+def hinting(init: Callable[P, None]) -> Callable[P, None]:
+    """Make a constructor tell what was meant by an argument that it does not have."""
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        known = list(inspect.signature(init).parameters)[1:]
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    f"{type(args[0]).__name__} got an unexpected argument {name!r}."
+                    f"{unknown_hint(name, known)}"
+                )
+        init(*args, **kwargs)
+
+    return checked
+
+
+def unknown_hint(name: str, known: Sequence[str]) -> str:
+    """Say what an unknown parameter is called here; empty where nothing is like it."""
+    other = _OTHER_NAMES.get(name)
+    return did_you_mean(name, known) if other is None else f" Here {other}."
+
+
 def check_settings(
     estimator: Any,
     n_rows: int,
@@ -60,6 +102,11 @@ def check_settings(
         if not any(isinstance(value, type(option)) and value == option for option in allowed):
             options = ", ".join(repr(option) for option in allowed)
             raise ValueError(f"{name}={value!r} is not known. Use one of {options}.")
+    if estimator.metric == "manhattan" and estimator.index not in ("auto", "exact"):
+        raise ValueError(
+            f'index={estimator.index!r} does not know metric="manhattan": FAISS orders rows by '
+            'Euclidean distances and inner products. Use index="exact" (or "auto").'
+        )
     base = estimator.base
     if isinstance(base, str) and base != "auto":
         raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
@@ -308,6 +355,8 @@ def check_checkpoint(
     digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
     own = {name: getattr(settings, name) for name in _OF_NETWORKS}
     digest.update(repr((own, estimator.n_members)).encode())
+    if estimator.columns is not None:
+        digest.update(repr(sorted(estimator.columns.items())).encode())
     if settings.label_noise is not None:
         noise = np.asarray(settings.label_noise).tolist()
         base = settings.base

@@ -1,14 +1,18 @@
-"""TableEncoder: from columns of numbers, text and gaps to numbers and category codes."""
+"""TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
-import re
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from nearwise.estimators.column_report import ColumnPlan, Use
+from nearwise.estimators.column_rules import NUMBER
+from nearwise.estimators.columns import plan_columns, refuse_repeated
+from nearwise.estimators.dates import DateColumn
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
@@ -17,7 +21,6 @@ _WIDE = 64
 _LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
 _FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
 _EXACT_BELOW = 2**53  # whole floats from there on may stand for several integers
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Encoded:
     Attributes
     ----------
     numbers : float64 array of shape (n, F)
-        Numeric columns; NaN where missing.
+        Numeric columns and the parts of dates; NaN where missing.
     codes : int64 array of shape (n, G)
         Category codes from 1; 0 is unknown or missing.
     """
@@ -51,27 +54,44 @@ class TableEncoder:
     ----------
     columns : list of str
         Names, in the order of the training table.
-    kinds : dict of str to {"number", "category"}
+    kinds : dict of str to {"number", "category", "date", "left out"}
     categories : dict of str to list
         Values of each category column, most frequent first; position + 1 is the code.
     median, mean, scale : list of float
-        Of each numeric column, from the training rows; a constant column has scale 1.
+        Of each name in `numeric`, from the training rows; a constant column has scale 1.
     has_gaps : list of bool
-        Whether a numeric column had missing values in training.
+        Whether a numeric column had missing values in training; of a date's parts only the first
+        says so.
+    dates : dict of str to dict
+        What `DateColumn` remembers of each date column.
+    gap_words : dict of str to list of str
+        Texts that count as missing in a column of numbers.
+    report : list of dict
+        What `ColumnReport` says of each column; empty in folders of older versions.
     """
 
     columns: list[str] = field(default_factory=list)
-    kinds: dict[str, Literal["number", "category"]] = field(default_factory=dict)
+    kinds: dict[str, Use] = field(default_factory=dict)
     categories: dict[str, list[Any]] = field(default_factory=dict)
     median: list[float] = field(default_factory=list)
     mean: list[float] = field(default_factory=list)
     scale: list[float] = field(default_factory=list)
     has_gaps: list[bool] = field(default_factory=list)
+    dates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gap_words: dict[str, list[str]] = field(default_factory=dict)
+    report: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def numeric(self) -> list[str]:
-        """Names of the numeric columns."""
-        return [name for name in self.columns if self.kinds[name] == "number"]
+        """Names of the numeric columns, and of what dates become: "joined: year"."""
+        return [part for name in self.columns for part in self._parts(name)]
+
+    def _parts(self, name: str) -> list[str]:
+        """Names of the numbers that a column becomes; none of a category."""
+        kind = self.kinds[name]
+        if kind == "date":
+            return [f"{name}: {part}" for part in self.dates[name]["parts"]]
+        return [name] if kind == "number" else []
 
     @property
     def categorical(self) -> list[str]:
@@ -79,33 +99,56 @@ class TableEncoder:
         return [name for name in self.columns if self.kinds[name] == "category"]
 
     @property
+    def left_out(self) -> list[str]:
+        """Names of the columns that nothing is learned from."""
+        return [name for name in self.columns if self.kinds[name] == "left out"]
+
+    @property
+    def width(self) -> int:
+        """How many numbers and categories a row is."""
+        return len(self.numeric) + len(self.categorical)
+
+    @property
     def cardinalities(self) -> list[int]:
         """Codes of each category column, code 0 included."""
         return [len(self.categories[name]) + 1 for name in self.categorical]
 
-    def fit(self, X: pd.DataFrame | np.ndarray) -> Encoded:
+    def fit(
+        self, X: pd.DataFrame | np.ndarray, plans: Sequence[ColumnPlan] | None = None
+    ) -> Encoded:
         """Learn the columns from training rows and return them encoded.
+
+        Parameters
+        ----------
+        X : DataFrame or ndarray of shape (n, n_columns)
+        plans : sequence of ColumnPlan, optional
+            What `plan_columns` decided; by default types alone decide.
 
         Raises
         ------
         ValueError
-            If a column holds dates, nested values, infinity, numbers that float32 cannot hold, or
+            If a column holds nested values, infinity, numbers that float32 cannot hold, or
             nothing but gaps.
         """
         frame = as_frame(X)
         self.columns = [str(name) for name in frame.columns]
         frame.columns = pd.Index(self.columns)
         refuse_repeated(self.columns)
-        self.kinds = {name: _kind(frame[name]) for name in self.columns}
+        if plans is None and isinstance(X, np.ndarray):
+            self.kinds = dict.fromkeys(self.columns, "number")
+        else:
+            self._adopt(plan_columns(frame, judge=False) if plans is None else plans)
         for name in self.categorical:
             counts = frame[name].map(plain, na_action="ignore").value_counts(sort=True)
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
         gaps = np.isnan(numbers)
-        empty = [n for n, hole in zip(self.numeric, gaps.all(axis=0), strict=True) if hole]
+        empty = [n for n, hole in zip(self._sources, gaps.all(axis=0), strict=True) if hole]
         if empty:
-            raise ValueError(f"Columns {empty} hold nothing but missing values. Drop them.")
-        self.has_gaps = gaps.any(axis=0).tolist()
+            raise ValueError(
+                f"Columns {list(dict.fromkeys(empty))} hold nothing but missing values. Drop them."
+            )
+        self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
         self.median = np.nanmedian(numbers, axis=0).tolist() if numbers.shape[1] else []
         filled = np.where(gaps, self.median, numbers) if numbers.shape[1] else numbers
         self.mean = filled.mean(axis=0).tolist()
@@ -113,6 +156,14 @@ class TableEncoder:
         flat = spread <= 1e-12 * np.maximum(1.0, np.abs(filled).max(axis=0, initial=0.0))
         self.scale = np.where(flat, 1.0, spread).tolist()
         return Encoded(numbers, self._codes(frame, count=False))
+
+    def _adopt(self, plans: Sequence[ColumnPlan]) -> None:
+        named = dict(zip(self.columns, plans, strict=True))
+        self.kinds = {name: plan.report.use for name, plan in named.items()}
+        self.dates = {name: p.date.to_json() for name, p in named.items() if p.date is not None}
+        words = {name: list(plan.report.gap_words) for name, plan in named.items()}
+        self.gap_words = {name: found for name, found in words.items() if found}
+        self.report = [plan.report.to_json() for plan in plans]
 
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
@@ -136,9 +187,10 @@ class TableEncoder:
         numbers = self._numbers(frame)
         _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
         if numbers.shape[1]:
-            new_gaps = np.isnan(numbers).sum(axis=0) * ~np.asarray(self.has_gaps, dtype=bool)
+            known = np.asarray(self.has_gaps, dtype=bool)
+            new_gaps = np.isnan(numbers).sum(axis=0) * (self._leads & ~known)
             if new_gaps.any():
-                named = _counted(zip(self.numeric, new_gaps, strict=True))
+                named = _counted(zip(self._sources, new_gaps, strict=True))
                 warnings.warn(
                     f"Missing values in columns that had none in training: {named}. They are "
                     "filled with the training median.",
@@ -147,8 +199,25 @@ class TableEncoder:
                 )
         return Encoded(numbers, self._codes(frame, count=True))
 
+    @property
+    def _sources(self) -> list[str]:
+        """Column that each name in `numeric` comes from."""
+        return [name for name in self.columns for _ in self._parts(name)]
+
+    @property
+    def _leads(self) -> np.ndarray:
+        """Whether each name in `numeric` is the first that its column becomes, bool (F,)."""
+        places = [place for name in self.columns for place, _ in enumerate(self._parts(name))]
+        return np.array(places, dtype=int) == 0
+
     def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
-        parts = [_as_floats(frame[name], name) for name in self.numeric]
+        parts = [
+            DateColumn(**self.dates[name]).numbers(frame[name], name)
+            if kind == "date"
+            else _as_floats(frame[name], name, self.gap_words.get(name, ()))
+            for name, kind in self.kinds.items()
+            if kind in ("number", "date")
+        ]
         numbers = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
         _refuse_huge(numbers, self.numeric, _LARGEST)
         return numbers
@@ -214,13 +283,6 @@ class TableEncoder:
         return cls(**state)
 
 
-def refuse_repeated(columns: Sequence[str]) -> None:
-    """Refuse columns that share a name: nothing could tell them apart."""
-    twice = sorted(name for name, count in Counter(columns).items() if count > 1)
-    if twice:
-        raise ValueError(f"Columns {twice} occur more than once. Rename or drop them.")
-
-
 def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
     """Return a copy of a table, or an array's columns named x0, x1, ..."""
     if isinstance(X, pd.DataFrame):
@@ -228,42 +290,28 @@ def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
 
 
-def _kind(column: pd.Series) -> Literal["number", "category"]:
-    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        if pd.api.types.is_complex_dtype(column):
-            raise ValueError(f"Column {column.name!r} holds complex numbers. Split it in two.")
-        return "number"
-    if pd.api.types.is_datetime64_any_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
-        raise ValueError(
-            f"Column {column.name!r} holds dates or times. Turn it into numbers first (days since "
-            "a date, hour of the day), or drop it."
-        )
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return "category"
-    values = column.dropna()
-    if len(values) and all(isinstance(v, int | float | np.number | bool) for v in values):
-        return "number"
-    nested = next((v for v in values if not isinstance(v, str | int | float | np.generic)), None)
-    if nested is not None:
-        raise ValueError(
-            f"Column {column.name!r} holds {type(nested).__name__} values. Use numbers or text."
-        )
-    return "category"
-
-
-def _as_floats(column: pd.Series, name: str) -> np.ndarray:
+def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> np.ndarray:
+    if pd.api.types.is_timedelta64_dtype(column):
+        return (column.dt.total_seconds() / 86400).to_numpy(dtype=float, na_value=np.nan)
+    if gap_words:
+        column = column.mask(column.isin(gap_words))
     try:
         values = pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan)
     except (TypeError, ValueError):
-        text = next((v for v in column if isinstance(v, str)), column.iloc[0])
+        bad = np.flatnonzero(pd.to_numeric(column, errors="coerce").isna() & column.notna())
+        if not len(bad):
+            raise
         raise ValueError(
-            f"Column {name!r} held numbers in training and now holds {text!r}. Give numbers, or "
-            "leave the cell empty where the value is missing."
+            f"Column {name!r} held numbers in training and now holds {column.iloc[bad[0]]!r} in "
+            f"row {bad[0]} (counted from 0; {len(bad)} such rows of {len(column)}). Give numbers, "
+            "or leave the cell empty where the value is missing."
         ) from None
-    if np.isinf(values).any():
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
         raise ValueError(
-            f"Column {name!r} holds infinity in {int(np.isinf(values).sum())} rows. Give finite "
-            "numbers, or leave the cell empty where the value is missing."
+            f"Column {name!r} holds infinity in {len(infinite)} rows, first in row {infinite[0]} "
+            "(counted from 0). Give finite numbers, or leave the cell empty where the value is "
+            "missing."
         )
     return values
 
@@ -332,7 +380,7 @@ def _as_read(value: Any) -> str:
     word = value.strip()
     if word in ("true", "TRUE", "false", "FALSE"):
         return word.title()
-    if not _NUMBER.fullmatch(word):
+    if not NUMBER.fullmatch(word):
         return word
     return str(int(word)) if word.lstrip("+-").isdigit() else _in_text(float(word))
 

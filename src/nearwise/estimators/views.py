@@ -332,6 +332,6 @@ def note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> Non
 
 def _for_metric(index: IndexName, metric: Metric) -> IndexName:
     """Flat FAISS has one index for Euclidean metrics and one for inner products."""
-    if not index.startswith("faiss-flat"):
+    if not index.startswith("faiss-flat") or metric == "manhattan":
         return index
     return "faiss-flat-l2" if metric in ("euclidean", "sqeuclidean") else "faiss-flat-ip"

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Metric = Literal["euclidean", "sqeuclidean", "cosine", "inner_product"]
+Metric = Literal["euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 
@@ -30,9 +30,10 @@ def pairwise_distances(query: Tensor, keys: Tensor, metric: Metric = "euclidean"
         Floating point. float16 and bfloat16 are computed in float32.
     keys : Tensor of shape (n_keys, n_features)
         Same device and width as `query`.
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
-        "euclidean": L2, in [0, inf). "sqeuclidean": its square. "cosine": ``1 - cos``, in [0, 2]; a
-        row of zeros is at 1 from every row. "inner_product": ``-q.k``, unbounded.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        "euclidean" (default): L2, in [0, inf). "sqeuclidean": its square. "cosine": ``1 - cos``, in
+        [0, 2]; a row of zeros is at 1 from every row. "inner_product": ``-q.k``, unbounded.
+        "manhattan": L1, in [0, inf), computed directly.
 
     Returns
     -------
@@ -50,6 +51,8 @@ def pairwise_distances(query: Tensor, keys: Tensor, metric: Metric = "euclidean"
     query, keys = _promote(query, keys)
     if metric == "inner_product":
         return -(query @ keys.T)
+    if metric == "manhattan":
+        return torch.cdist(query, keys, p=1.0)
     if metric == "cosine":
         return (1.0 - _unit(query) @ _unit(keys).T).clamp(0.0, 2.0)
     center = keys.detach().mean(0) if len(keys) else 0.0
@@ -68,13 +71,13 @@ def paired_distances(query: Tensor, neighbors: Tensor, metric: Metric = "euclide
         Floating point. float16 and bfloat16 are computed in float32.
     neighbors : Tensor of shape (n_queries, n_neighbors, n_features)
         The keys of each query's neighbors.
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
-        Units as in `pairwise_distances`.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        Units as in `pairwise_distances`; "euclidean" by default.
 
     Returns
     -------
     distances : Tensor of shape (n_queries, n_neighbors)
-        Smaller is nearer; exactly 0 for identical rows under the Euclidean metrics and "cosine".
+        Smaller is nearer; exactly 0 for identical rows, but for "inner_product".
 
     Raises
     ------
@@ -88,6 +91,8 @@ def paired_distances(query: Tensor, neighbors: Tensor, metric: Metric = "euclide
     query = query[:, None, :]
     if metric == "inner_product":
         return -(query * neighbors).sum(-1)
+    if metric == "manhattan":
+        return (query - neighbors).abs().sum(-1)
     if metric == "cosine":
         # Half the squared chord of unit vectors is 1 - cos, without its cancellation near 0.
         chord = 0.5 * (_unit(query) - _unit(neighbors)).square().sum(-1)

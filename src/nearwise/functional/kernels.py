@@ -66,6 +66,10 @@ def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
         total *= 0.5
         # Below the rounding of float64 unit vectors: the same direction.
         return np.float32(0.0 if total < 1e-30 else min(total, 2.0))
+    if metric == 4:
+        for c in range(q.shape[0]):
+            total += abs(np.float64(q[c]) - np.float64(k[c]))
+        return np.float32(total)
     for c in range(q.shape[0]):
         total += np.float64(q[c]) * np.float64(k[c])
     return np.float32(-total)

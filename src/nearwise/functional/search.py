@@ -56,8 +56,9 @@ def topk_neighbors(
         The same, on the same device.
     n_neighbors : int
         How many to return, at least 1.
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
-        Units as in `pairwise_distances`: L2, squared L2, ``1 - cos`` in [0, 2], ``-q.k``.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        Units as in `pairwise_distances`: L2 (default), squared L2, ``1 - cos`` in [0, 2], ``-q.k``,
+        L1. No matrix product orders keys by "manhattan", so every pair is measured.
     query_ids : int64 Tensor of shape (n_queries,), optional
         A key with the id of the query is left out of that query's neighbors.
     key_ids : int64 Tensor of shape (n_keys,), optional

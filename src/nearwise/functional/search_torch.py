@@ -152,6 +152,8 @@ class _Search:
 
     def rows(self, query: Tensor, ids: Ids) -> tuple[Tensor, Tensor, Tensor]:
         """Search for one tile of queries."""
+        if self.metric == "manhattan":
+            return self._all_measured(query, ids)
         distances, indices, left, unsure = self._by_scores(query, ids, torch.float32)
         if self.wide == torch.float64 and len(unsure):
             # A bfloat16 or float32 product was too coarse, as where the keys have collapsed.
@@ -244,6 +246,17 @@ class _Search:
         places = range(0, max(1, len(query)), step)
         parts = [self._measure(query[i : i + step], self.keys[kept[i : i + step]]) for i in places]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _all_measured(self, query: Tensor, ids: Ids) -> tuple[Tensor, Tensor, Tensor]:
+        """Search without scores, by the distances of every pair."""
+        distances = torch.empty(len(query), self.n_neighbors, device=query.device)
+        indices = torch.empty_like(distances, dtype=torch.int64)
+        left = torch.full((len(query),), len(self.keys), device=query.device)
+        if ids:
+            left = left - torch.stack([(ids[1] == own).sum() for own in ids[0]])
+        everyone = torch.arange(len(query), device=query.device)
+        self._measure_all(query, ids, everyone, distances, indices)
+        return distances, indices, left
 
     def _measure_all(
         self, query: Tensor, ids: Ids, rows: Tensor, distances: Tensor, indices: Tensor

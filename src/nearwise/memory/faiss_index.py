@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.functional import DEFAULT_MEMORY_BUDGET, METRICS, Metric, Neighbors
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.search import check_left
 from nearwise.functional.search_cpu import measure_candidates
 from nearwise.functional.search_torch import center_of
@@ -55,7 +55,7 @@ class FaissIndex(BaseIndex):
         If the index does not know the metric.
     """
 
-    metrics: ClassVar[tuple[Metric, ...]] = METRICS
+    metrics: ClassVar[tuple[Metric, ...]] = ("euclidean", "sqeuclidean", "cosine", "inner_product")
 
     def __init__(
         self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
@@ -64,7 +64,7 @@ class FaissIndex(BaseIndex):
         if self.metric not in self.metrics:
             raise ValueError(
                 f"{type(self).__name__} does not know metric={metric!r}. "
-                f"Use {' or '.join(self.metrics)}, or another index."
+                f'Use {" or ".join(self.metrics)}, or index="exact".'
             )
         _import_faiss()
         self._index: Any = None

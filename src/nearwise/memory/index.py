@@ -91,10 +91,11 @@ def make_index(
     Parameters
     ----------
     name : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
-        "auto" is "exact" below 100,000 rows, then "ivf-flat". All but "exact" need the extra
-        "faiss" and hold a second, float32 copy of the rows on the CPU.
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
-        "faiss-flat-l2" knows the first two, "faiss-flat-ip" the last two, the others all.
+        "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat". All but "exact"
+        need the extra "faiss" and hold a second, float32 copy of the rows on the CPU.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        "euclidean" by default. "exact" knows all, "hnsw" and "ivf-flat" all but "manhattan",
+        "faiss-flat-l2" the first two, "faiss-flat-ip" the next two.
     n_rows : int, optional
         Rows to come; "auto" needs it.
     memory_budget : int, default=256 MiB
@@ -120,7 +121,8 @@ def make_index(
     if name == "auto":
         if n_rows is None:
             raise ValueError('index="auto" needs n_rows to choose by. Pass the number of rows.')
-        name = "exact" if n_rows < AUTO_EXACT_BELOW or device is not None else "ivf-flat"
+        few = n_rows < AUTO_EXACT_BELOW
+        name = "exact" if few or device is not None or metric == "manhattan" else "ivf-flat"
     if name == "exact":
         return ExactIndex(metric, memory_budget=memory_budget, device=device)
     from nearwise.memory import faiss_index
@@ -133,8 +135,8 @@ class BaseIndex(ABC):
 
     Parameters
     ----------
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
-        Unit and order of the distances.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        Unit and order of the distances; "euclidean" by default.
     memory_budget : int, default=256 MiB
         Bytes of working memory of a search.
     """

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from nearwise.estimators.column_report import Use
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.nn.cluster_attention import Clusters
@@ -36,16 +37,42 @@ class StoredBank(Part):
     next_id: Count
 
 
+class StoredDate(Part):
+    """Of `DateColumn`."""
+
+    layout: str
+    zone: str
+    origin: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    parts: Annotated[list[str], Field(min_length=1)]
+
+
+class StoredColumn(Part):
+    """Of `ColumnReport`."""
+
+    name: str
+    type: str
+    missing: Count
+    distinct: Count | None
+    use: Use
+    parts: list[str]
+    gap_words: list[str]
+    reason: str
+    change: str
+
+
 class StoredTable(Part):
     """Of `TableEncoder`."""
 
     columns: list[str]
-    kinds: dict[str, Literal["number", "category"]]
+    kinds: dict[str, Use]
     categories: dict[str, list[Category]]
     median: list[Finite]
     mean: list[Finite]
     scale: list[Positive]
     has_gaps: list[bool]
+    dates: dict[str, StoredDate]
+    gap_words: dict[str, list[str]]
+    report: list[StoredColumn]
 
 
 class StoredImages(Part):
@@ -303,9 +330,12 @@ def _check_table(where: str, table: StoredTable) -> None:
     kinds = [table.kinds.get(name) for name in table.columns]
     if None in kinds or len(set(table.columns)) != len(kinds) or len(table.kinds) != len(kinds):
         raise ValueError(f"{where}.kinds: not one kind per column")
-    numbers = kinds.count("number")
+    dated = {name for name in table.columns if table.kinds[name] == "date"}
+    if {*table.dates} != dated:
+        raise ValueError(f"{where}.dates: not one entry per column of dates")
+    numbers = kinds.count("number") + sum(len(date.parts) for date in table.dates.values())
     for name in ("median", "mean", "scale", "has_gaps"):
         if len(getattr(table, name)) != numbers:
-            raise ValueError(f"{where}.{name}: not one entry per column of numbers")
+            raise ValueError(f"{where}.{name}: not one entry per number of a row")
     if {*table.categories} != {n for n in table.columns if table.kinds[n] == "category"}:
         raise ValueError(f"{where}.categories: not one list per column of categories")

@@ -67,7 +67,7 @@ class TableEncoder:
     gap_words : dict of str to list of str
         Texts that count as missing in a column of numbers.
     report : list of dict
-        What `ColumnReport` says of each column; empty in folders of older versions.
+        What `ColumnReport` says of each column; empty where an array was given.
     """
 
     columns: list[str] = field(default_factory=list)

@@ -1,9 +1,19 @@
 """``nearwise clean``: the rows of a table, or images of a folder, whose label looks wrong."""
 
+import warnings
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nearwise.cli.column_options import (
+    CategoryOption,
+    DateOption,
+    DropOption,
+    KeepOption,
+    NumberOption,
+    column_uses,
+    report,
+)
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.image_rows import (
@@ -40,10 +50,11 @@ def clean(
             "standard output.",
         ),
     ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Leave a column out (an id, say); may be repeated."),
-    ] = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    category: CategoryOption = None,
+    number: NumberOption = None,
+    date: DateOption = None,
     top: Annotated[int, typer.Option(min=1, help="Suspects to print.")] = 10,
     noise: Annotated[
         str,
@@ -90,13 +101,23 @@ def clean(
             "speak against one. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
     wishes = ImageWishes(image_size, color, skip_damaged)
+    uses = column_uses(data, keep=keep, category=category, number=number, date=date)
     rows = read_to_learn(data, target, wishes, drop=drop or [], header=header, quiet=quiet)
+    if rows.names is None:
+        report(rows.X, data, uses, quiet=quiet)
 
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.estimators import AttnKNNClassifier, ColumnWarning
 
     model = AttnKNNClassifier(
-        preset=preset, label_noise=rate, random_state=seed, verbose=0 if quiet else 1
-    ).fit(rows.source)
+        preset=preset,
+        label_noise=rate,
+        columns=uses or None,
+        random_state=seed,
+        verbose=0 if quiet else 1,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
+        model.fit(rows.source)
     if rate == "auto" and rows.names is not None and not model.doubts_labels:
         raise ValueError(
             f"{data}: {model.choice_['label_noise']['decision']}; so no image was judged. To rank "

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nearwise.cli.column_lines import column_lines
+from nearwise.cli.column_options import (
+    CategoryOption,
+    DateOption,
+    DropOption,
+    KeepOption,
+    NumberOption,
+    column_uses,
+    report,
+)
 from nearwise.cli.console import say
 from nearwise.cli.errors import INTERRUPTED, reported
-from nearwise.cli.frames import require_columns
 from nearwise.cli.image_rows import (
     ColorOption,
     ImageSizeOption,
     ImageWishes,
     SkipDamagedOption,
-    names_images,
 )
 from nearwise.cli.models import check_place, new_model
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
@@ -45,28 +51,11 @@ def fit(
         Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
     ],
     target: TargetOption = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Leave a column out (an id, say); may be repeated."),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN", help="Use a column that would be left out as an id; repeatable."
-        ),
-    ] = None,
-    category: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Take its numbers for names (zip codes); repeatable."),
-    ] = None,
-    number: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Take its text cells for gaps; repeatable."),
-    ] = None,
-    date: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Take its text for dates, or say why not; repeatable."),
-    ] = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    category: CategoryOption = None,
+    number: NumberOption = None,
+    date: DateOption = None,
     weight: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
@@ -148,7 +137,7 @@ def fit(
     check_place(out, overwrite=overwrite)
     check_folder("--out", out, [data], for_model=True)
     check_checkpoints(out)
-    columns = _column_uses(data, keep, category, number, date)
+    columns = column_uses(data, keep=keep, category=category, number=number, date=date)
     wishes = ImageWishes(image_size, color, skip_damaged)
     rows = read_to_learn(
         data, target, wishes, drop=drop or [], weight=weight, header=header, quiet=quiet
@@ -165,7 +154,7 @@ def fit(
     }
     if rows.names is None:
         chosen["columns"] = columns or None
-        _report_columns(rows, data, columns, quiet=quiet)
+        report(rows.X, data, columns, quiet=quiet)
     # what the user left open stays the estimator's own default
     settings = {name: value for name, value in chosen.items() if value is not None}
     if base == "none":
@@ -229,39 +218,6 @@ def check_checkpoints(out: Path) -> None:
         f"{folder} is {what}, and training checkpoints would go there; nothing was touched. Move "
         "it away, or choose another --out."
     )
-
-
-def _column_uses(
-    data: str,
-    keep: list[str] | None,
-    category: list[str] | None,
-    number: list[str] | None,
-    date: list[str] | None,
-) -> dict[str, Any]:
-    """Collect what the flags say of columns; one column, one use."""
-    uses: dict[str, Any] = {}
-    flags = {"keep": keep, "category": category, "number": number, "date": date}
-    for use, names in flags.items():
-        for name in names or []:
-            if names_images(data):
-                raise ValueError(f"--{use} names a column; images have none. Leave it out.")
-            if uses.setdefault(name, use) != use:
-                raise ValueError(f"--{uses[name]} and --{use} both name {name!r}. Give one.")
-    return uses
-
-
-def _report_columns(rows: Rows, data: str, columns: dict[str, Any], *, quiet: bool) -> None:
-    """Say what the columns will be used as; refuse here what cannot be used."""
-    import pandas as pd
-
-    from nearwise.estimators import report_columns
-
-    assert isinstance(rows.X, pd.DataFrame)  # rows without names come from a table
-    require_columns(rows.X, columns, data)
-    reports = report_columns(rows.X, columns)
-    if not quiet:
-        for line in column_lines(reports, flags=True):
-            say(line)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 from nearwise.estimators.gates import pooled
 from nearwise.estimators.transition import Transition
 
-SIGNAL = 3.0  # standard errors from which predictions say more of labels than the class shares
+SIGNAL = 4.0  # standard errors from which predictions say more of labels than the class shares
 HEAD_SIGNAL = 5.0  # the same for heads, whose epoch was chosen on the rows that judge them
 
 

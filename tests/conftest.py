@@ -23,6 +23,7 @@ def _is_local(host: object) -> bool:
     return name in (None, "") or (isinstance(name, str) and name.startswith(LOOPBACK))
 
 
+@pytest.hookimpl(optionalhook=True)  # also where xdist is switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
     """Give a process whole files, so that what they fit is fitted once, but pages one by one.
 

@@ -9,6 +9,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if p.exists()]
+# The first pages of a newcomer run with every change, and all pages in './run slow'.
+SLOW = {
+    "abstention", "calibration", "few-shot", "images", "label-noise", "long-tail", "neural-fields",
+    "prediction-sets", "probes", "representations", "retrieval", "strangers", "streams",
+    "vit-training",
+}  # fmt: skip
 FENCE = re.compile(
     r"(?P<note><!--\s*(?P<word>[\w-]+)(?::\s*(?P<reason>[^>]*?))?\s*-->\s*\n)?"
     r"^(?P<indent>[ ]*)```(?P<lang>[\w+-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```[ ]*$",
@@ -33,7 +39,14 @@ def python_blocks(text: str) -> list[tuple[int, str, str | None]]:
     return blocks
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def marked(page: Path):
+    """Leave pages whose fits take ten seconds and more to './run slow'."""
+    return pytest.param(page, marks=pytest.mark.slow if page.stem in SLOW else ())
+
+
+@pytest.mark.parametrize(
+    "page", [marked(page) for page in PAGES], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_code_blocks_run(page: Path, tmp_path: Path):
     """A page's blocks run in order in one process, as a reader would run them."""
     script = []
@@ -71,3 +84,4 @@ def test_blocks_are_found_with_their_lines_and_reasons():
 
 def test_there_is_a_readme_to_test():
     assert (ROOT / "README.md").exists()
+    assert {page.stem for page in PAGES} > SLOW

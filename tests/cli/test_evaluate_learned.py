@@ -75,11 +75,13 @@ def test_new_rows_are_the_headline_and_learned_ones_stand_beside(
 
 
 def test_rows_that_repeat_by_nature_are_said_to(nearwise, tmp_path):
-    frame = pd.DataFrame({"a": list("abcd") * 15, "label": list("xxyyxxyx") * 7 + list("xyxy")})
+    frame = pd.DataFrame(
+        {"letter": list("abcd") * 15, "label": list("xxyyxxyx") * 7 + list("xyxy")}
+    )
     frame.to_csv(tmp_path / "t.csv", index=False)
     fit = ("fit", tmp_path / "t.csv", "-t", "label", "-o", tmp_path / "m", "--members", "2")
     assert nearwise(*fit, "--base", "none", "--preset", "fast", "-q").exit_code == 0
-    new = pd.DataFrame({"a": list("efgh"), "label": list("xyxy")})
+    new = pd.DataFrame({"letter": list("efgh"), "label": list("xyxy")})
     pd.concat([frame, new]).to_csv(tmp_path / "t.csv", index=False)
     numbers, _, printed = evaluated(nearwise, tmp_path / "m", tmp_path / "t.csv", tmp_path)
     assert "100% of the remembered rows equal another one" in printed

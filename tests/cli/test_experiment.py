@@ -15,6 +15,7 @@ QUICK = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_replay_is_run_told_with_its_defects_and_reported(nearwise, tmp_path):
     out = tmp_path / "runs"
     result = nearwise("experiment", "main", "-p", "v0.5", "--small", *QUICK, "-o", out)

@@ -9,6 +9,7 @@ SLICE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_slice_is_compared_and_reported(nearwise, tmp_path):
     done = nearwise(*SLICE, "--context", "full", "--out", tmp_path)
     assert done.exit_code == 0, done.err

@@ -426,7 +426,8 @@ def test_flags_that_cannot_be_followed_are_refused_before_the_fit(csv, nearwise,
 
 
 def test_flags_for_columns_are_refused_for_images(tmp_path, nearwise):
-    done = nearwise("fit", tmp_path, "-o", tmp_path / "m", "--keep", "id")
+    (tmp_path / "images").mkdir()
+    done = nearwise("fit", tmp_path / "images", "-o", tmp_path / "m", "--keep", "id")
     assert done.exit_code == 2 and "images have none" in done.err
 
 

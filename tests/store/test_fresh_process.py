@@ -56,7 +56,7 @@ def write_tables(folder, n=80):
     frame[60:].to_csv(folder / "new.csv", index=False)
 
 
-@pytest.mark.parametrize("options", ["--preset default --members 2", "--preset fast --members 2"])
+@pytest.mark.parametrize("options", ["--members 2"])
 def test_a_model_of_a_table_with_text_opens_in_every_command(options, tmp_path):
     write_tables(tmp_path)
     for part in ("fit", "rest"):

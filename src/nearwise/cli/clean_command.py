@@ -86,7 +86,7 @@ def clean(
 
     [bold]Examples[/bold]
       nearwise clean train.csv --target species
-      nearwise clean train.csv -t churned --drop customer_id --top 20 --out suspects.csv
+      nearwise clean train.csv -t churned --category zip --top 20 --out suspects.csv
       nearwise clean flowers/ --image-size 64 --noise 0.05
     """
     from nearwise.data.tables import table_format

@@ -118,6 +118,7 @@ def test_a_second_run_measures_nothing_again(ran, digits, monkeypatch):
         assert list(again.records) == list(found.records)
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_give_the_same(ran, digits, tmp_path):
     _, alone = ran
     arms = ("pixels", "full", "full+nce")
@@ -135,6 +136,7 @@ def test_processes_side_by_side_give_the_same(ran, digits, tmp_path):
     assert {f["encoder"]: f["history"] for f in both.fields} == {a: curves[a] for a in arms[1:]}
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_share_features(digits, tmp_path, capfd):
     config = SLICE | {"contexts": ["full"], "pooling": False}
     found = run_comparison(

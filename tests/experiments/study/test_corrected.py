@@ -71,6 +71,7 @@ def run(digits, quick, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(
     run, quick, monkeypatch, tmp_path
 ):

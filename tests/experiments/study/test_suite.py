@@ -157,6 +157,7 @@ def test_columns_are_replayed_with_the_tabular_embedder(tmp_path):
     assert all(r.status == "ok" for r in rows), rows
 
 
+@pytest.mark.slow
 def test_the_corrected_method_on_a_table(tmp_path):
     def run_v1(name):
         return run_experiment(

@@ -245,6 +245,7 @@ def test_text_is_broken_where_it_does_not_fit():
     assert all(text_width(line, 9) <= 0.8 for line in lines)
 
 
+@pytest.mark.slow
 def test_a_comparison_can_be_a_pdf_too(compared, tmp_path):
     shutil.copytree(compared, tmp_path / "c")
     before = sorted(p.name for p in (tmp_path / "c").iterdir())

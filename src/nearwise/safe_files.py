@@ -43,6 +43,8 @@ def _replace(target: Path, content: bytes) -> None:
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
+            if target.exists():  # who may read it stays as it was
+                os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -179,7 +179,7 @@ def fit(
         model.fit(rows.source, sample_weight=rows.weight)
         model.save(out)
         if not quiet:
-            _summarize(model, rows, time.perf_counter() - start, out)
+            _summarize(model, rows, time.perf_counter() - start, out, unnamed=header is False)
         if interrupt.seen:
             say(
                 f"Stopped early: {out} holds the best so far. The same command with --resume "
@@ -282,7 +282,9 @@ def _remove_checkpoints(folder: Path) -> None:
     folder.rmdir()
 
 
-def _summarize(model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path) -> None:
+def _summarize(
+    model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path, *, unnamed: bool
+) -> None:
     if rows.names is None:
         n_used = sum(use != "left out" for use in model.column_types_.values())
         what, judged = f"rows and {n_used} columns", "NLL out of fold"
@@ -299,4 +301,5 @@ def _summarize(model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path
 
         say(wrong_labels_line(model))
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
-    say(f"Saved to {out}. Next: nearwise predict {out} {new} --out predictions.csv --proba")
+    header = " --no-header" if unnamed else ""
+    say(f"Saved to {out}. Next: nearwise predict {out} {new}{header} --out predictions.csv --proba")

@@ -84,6 +84,10 @@ def add(
       nearwise add flowers.model more_flowers/ --resize
     """
     require_model(model)
+    if out is not None and out.resolve() == model.resolve():
+        raise ValueError(
+            f"--out {out} is the model itself. Leave --out away to change it in place."
+        )
     with ExitStack() as held:
         held.enter_context(sole_writer(model))
         if out is not None:

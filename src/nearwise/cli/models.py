@@ -70,12 +70,14 @@ def check_place(folder: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
     refuse_inside_model("--out", folder)
     if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / "manifest.json").is_file():
-            raise ValueError(
-                f"{folder} holds files that are no nearwise model; nothing was touched. "
-                "Choose another --out."
-            )
-        if not overwrite:
+        from nearwise.estimators.persistence import KIND, VERSION
+        from nearwise.memory import StoreError, check_writable
+
+        try:
+            is_model = check_writable(folder, kind=KIND, format_version=VERSION)
+        except StoreError as error:
+            raise ValueError(f"{error} Nothing was touched. Choose another --out.") from error
+        if is_model and not overwrite:
             raise ValueError(
                 f"{folder} already holds a model. Choose another --out, or replace it with "
                 "--overwrite (the old model stays until the new one is complete)."

@@ -182,7 +182,13 @@ def _dates(values: pd.Series) -> pd.Series:
 
 def _zone(moments: pd.Series) -> str:
     zone = getattr(moments.dtype, "tz", None)
-    return "" if zone is None else str(zone)
+    if zone is None:
+        return ""
+    try:
+        pd.Timestamp(0, tz=str(zone))
+    except (KeyError, ValueError, TypeError):
+        return "UTC"  # a zone without a name that says the same on another machine
+    return str(zone)
 
 
 def _local(moments: pd.Series, zone: str) -> pd.Series:

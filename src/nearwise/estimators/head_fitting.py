@@ -10,7 +10,7 @@ from torch import Tensor
 from nearwise.estimators.class_calibration import fit_class_correction
 from nearwise.estimators.class_prior import CLASS_SHARES, ClassCorrection, log_ratio
 from nearwise.estimators.head_extras import choose_extras
-from nearwise.estimators.noise_evidence import HEAD_SIGNAL, SIGNAL, signal_of
+from nearwise.estimators.noise_evidence import SIGNAL, signal_of
 from nearwise.estimators.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
@@ -186,7 +186,7 @@ def _says_nothing(scores: Tensor, data: HeadRows, problem: Problem) -> bool:
     if problem.noise is None or problem.noise.signal >= SIGNAL:
         return False
     proba = torch.softmax(scores.double(), dim=1).numpy()
-    return signal_of(proba, data.labels.numpy(), data.weight.double().numpy()) < HEAD_SIGNAL
+    return signal_of(proba, data.labels.numpy(), data.weight.double().numpy()) < SIGNAL
 
 
 def _say_nothing(state: LearnedState) -> None:

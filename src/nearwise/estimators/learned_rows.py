@@ -143,7 +143,9 @@ def _nearly_equal(encoder: TableEncoder, known: Encoded, asked: Encoded) -> np.n
     if not asked.numbers.size:
         return found
     middle = np.array(encoder.median)
-    spread = np.subtract(*np.nanpercentile(known.numbers, [75, 25], axis=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column may be all gaps by now
+        spread = np.nan_to_num(np.subtract(*np.nanpercentile(known.numbers, [75, 25], axis=0)))
     unit = np.where(spread > 0, spread, 1.0)
     draw = np.random.default_rng(0).uniform(0.5, 1.0, known.numbers.shape[1] + known.codes.shape[1])
     of_numbers, of_codes = np.split(draw, [known.numbers.shape[1]])

@@ -19,8 +19,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Category = str | bool | int | float
-# A numpy type of labels: truth values, numbers, objects or text of at most 99,999 characters.
-LabelType = Annotated[str, Field(pattern=r"^([|<>=](b1|[iuf][1248]|O)|[<>=]U\d{1,5})$")]
+# A numpy type of labels: truth values, numbers, objects, text, moments and spans of time.
+LabelType = Annotated[
+    str, Field(pattern=r"^([|<>=](b1|[iuf][1248]|O)|[<>=](U\d{1,9}|[Mm]8\[\w{1,4}\]))$")
+]
 
 
 class Part(BaseModel):
@@ -268,12 +270,15 @@ def check_params(kind: Any, params: dict[str, Any]) -> None:
         Naming the first parameter that is wrong.
     """
     hints = get_type_hints(kind.__init__)
-    for name in inspect.signature(kind).parameters:
+    known = inspect.signature(kind).parameters
+    for name in known:
         if name not in params and name != "base":  # a base of one's own is stored apart
             raise ValueError(f"params.{name}: missing")
     for name, value in params.items():
-        if name not in hints:
+        if name not in known:
             raise ValueError(f"params.{name}: {kind.__name__} has no such parameter")
+        if name not in hints:  # of a class of the user's own
+            continue
         try:
             adapter = TypeAdapter(hints[name], config=ConfigDict(arbitrary_types_allowed=True))
             adapter.validate_python(value)
@@ -296,6 +301,21 @@ def _check_lengths(model: StoredModel) -> None:
         raise ValueError(f"bank.n_classes: {model.bank.n_classes} for {n_classes} classes")
     if len({*map(repr, model.classes)}) != n_classes:
         raise ValueError("classes: one occurs twice")
+    _, is_text, width = model.classes_dtype.partition("U")
+    if is_text and int(width) > 64 + 4 * max(len(str(label)) for label in model.classes):
+        raise ValueError(f"classes_dtype: {width} characters for much shorter labels")
+    if model.transition is not None:
+        for name in ("matrix", "low", "high"):
+            _check_square(f"transition.{name}", getattr(model.transition, name))
+        if not isinstance(model.choice.get("label_noise"), dict):
+            raise ValueError("choice.label_noise: missing beside a transition")
+    if model.base is not None and model.base.transition is not None:
+        _check_square("base.transition", model.base.transition)
+    if isinstance(model.encoder, StoredTable) and len(model.feature_names_in) not in (
+        0,
+        model.n_features_in,
+    ):
+        raise ValueError("feature_names_in: not one name per column")
     if isinstance(model.encoder, StoredTable):
         _check_table("encoder", model.encoder)
     if model.head.n_spaces != len(model.specs):
@@ -324,6 +344,11 @@ def _check_lengths(model: StoredModel) -> None:
                 _check_table(f"stages.{member}.{name}.encoder", stage.encoder)
     if model.base is not None and model.shared is not None:
         raise ValueError("base: not where rows are held out once")
+
+
+def _check_square(where: str, matrix: list[list[float]]) -> None:
+    if any(len(row) != len(matrix) for row in matrix):
+        raise ValueError(f"{where}: not a square matrix")
 
 
 def _check_table(where: str, table: StoredTable) -> None:

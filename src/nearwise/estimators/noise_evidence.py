@@ -10,7 +10,6 @@ from nearwise.estimators.transition import Transition
 # Standard errors from which predictions say more of labels than the class shares do. Rows are each
 # other's neighbors, so that these errors are up to the square root of 2 too small: 5 stand for 3.5.
 SIGNAL = 5.0
-HEAD_SIGNAL = 5.0  # the same for heads, whose epoch was chosen on the rows that judge them
 
 
 class Support(NamedTuple):

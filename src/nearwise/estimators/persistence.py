@@ -3,7 +3,7 @@
 import os
 import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -312,7 +312,7 @@ def _tupled(config: dict[str, Any]) -> dict[str, Any]:
 
 def plain_params(params: dict[str, Any]) -> dict[str, Any]:
     """Parameters as JSON holds them: numpy's numbers and sequences become Python's."""
-    return {name: _plain_value(value) for name, value in params.items()}
+    return {str(name): _plain_value(value) for name, value in params.items()}
 
 
 def _plain_value(value: Any) -> Any:
@@ -320,8 +320,10 @@ def _plain_value(value: Any) -> Any:
         return _plain_value(value.model_dump())
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    if isinstance(value, dict):
-        return plain_params(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain_value(one) for name, one in value.items()}
+    if isinstance(value, torch.device):
+        return str(value)
     if isinstance(value, list | tuple | range):
         return [_plain_value(item) for item in value]
     return value
@@ -334,8 +336,10 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
     params = plain_params(model.get_params(deep=False))
     if not (params["base"] is None or isinstance(params["base"], str)):
         blobs["param.base"] = dump_model(params.pop("base"))
-    params["checkpoint_dir"] = params["cache_dir"] = None  # folders of this machine
-    if not isinstance(params["random_state"], int | None):
+    for name in ("checkpoint_dir", "cache_dir"):  # folders of this machine
+        if name in params:
+            params[name] = None
+    if not isinstance(params.get("random_state"), int | None):
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
     meta |= {
         "params": params,
@@ -359,9 +363,9 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         kind=KIND,
         format_version=VERSION,
         tensors=tensors | row_tensors,
-        meta=meta,
+        meta=plain_params(meta),
         blobs=blobs | row_blobs,
-        check=lambda written: _compare(model, _rebuilt(type(model), written, trusted, path), path),
+        check=lambda written: _compare(model, written, trusted, path),
         replaces=None if overwrite else known.get(key),
     )
     known[key] = generation
@@ -379,12 +383,20 @@ def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
     return [blob for name, blob in blobs.items() if name.startswith(("base/", "param.base"))]
 
 
-def _compare(model: Any, stored: Any, path: Path) -> None:
+def _compare(model: Any, written: Folder, trusted: Sequence[str], path: Path) -> None:
     """Refuse to let a folder take the old one's place that does not predict as the model does."""
-    rows = model._rows[:_FEW]
+    try:
+        stored = _rebuilt(type(model), written, trusted, path)
+    except StoreError as error:
+        raise StoreError(
+            "invalid",
+            f"{path} was not written: what was read back would not open ({error.__cause__}). What "
+            "was there before is unchanged. This is a fault of nearwise; please report it.",
+        ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        gap = np.abs(model.predict_proba(rows) - stored.predict_proba(rows)).max()
+        mine = model.predict_proba(model._rows[:_FEW])
+        gap = np.abs(mine - stored.predict_proba(stored._rows[:_FEW])).max()
     if not gap <= _CLOSE or not np.array_equal(model.classes_, stored.classes_):
         raise StoreError(
             "invalid",
@@ -426,7 +438,8 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
             params = dict(meta["params"])
             if "param.base" in content.blobs:
                 params["base"] = load_model(content.blobs["param.base"], trusted)
-        model = kind(**params)
+        with part_of_folder("params"):
+            model = kind(**params)
         with part_of_folder("classes"):
             model.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
         model.n_features_in_ = meta["n_features_in"]
@@ -444,8 +457,12 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
         for network in [] if embedding is None else embedding.networks:
             network.to(device)
         state.place(device)
-        model._adopt(state)
-        model._resume_stream(meta["stream"])
+        with part_of_folder("row_names"):
+            if names is not None and len(names) != len(model._rows):
+                raise ValueError(f"{len(names)} names for {len(model._rows)} rows")
+        with part_of_folder("model"):
+            model._adopt(state)
+            model._resume_stream(meta["stream"])
         with part_of_folder("predictions"):
             _try(model)
     except InvalidPartError as error:

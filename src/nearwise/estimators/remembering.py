@@ -83,12 +83,14 @@ class RemembersRows:
         weight = validation.check_weight(sample_weight, len(rows))
         weight = None if weight is None else weight / self._weight_unit
         n_classes = len(self.classes_) + len(fresh)
+        # First, so that rows that cannot be kept leave the memory as it is.
+        if isinstance(self._rows, pd.DataFrame):
+            kept: Any = append_frame(self._rows, as_frame(rows))
+        else:
+            kept = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
         ids = append_rows(self._state, everyone, labels, weight, n_classes)
         self._name_classes(fresh)
-        if isinstance(self._rows, pd.DataFrame):
-            self._rows = append_frame(self._rows, as_frame(rows))
-        else:
-            self._rows = np.concatenate([self._rows, np.asarray(rows, dtype=self._rows.dtype)])
+        self._rows = kept
         self._name_rows(names, len(rows))
         return ids
 

@@ -1,6 +1,8 @@
 """Training rows on disk: arrays as tensors, tables as Parquet."""
 
+import datetime
 import io
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,14 +26,21 @@ def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[
 def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     """Put new rows, of the same columns, behind others; a column may be empty in them."""
     new = new.set_axis(rows.columns, axis=1)
-    empty = [name for name in rows.columns if new[name].isna().all()]
-    types = {
-        name: "Int64" if pd.api.types.is_integer_dtype(rows[name]) else rows[name].dtype
-        for name in empty
-        if not pd.api.types.is_bool_dtype(rows[name])
-    }
-    rows = rows.astype({name: dtype for name, dtype in types.items() if dtype == "Int64"})
-    return pd.concat([rows, new.astype(types)], ignore_index=True)
+    rows, new = rows.copy(deep=False), new.copy(deep=False)
+    for name in rows.columns:
+        if not new[name].isna().all() or pd.api.types.is_bool_dtype(rows[name]):
+            continue
+        dtype: Any = rows[name].dtype
+        if isinstance(dtype, np.dtype) and dtype.kind in "iu":  # without a value for gaps
+            dtype = pd.UInt64Dtype() if dtype.kind == "u" else pd.Int64Dtype()
+            rows[name] = rows[name].astype(dtype)
+        try:
+            nothing: Any = [None] * len(new)
+            gaps = pd.Series(pd.array(nothing, dtype=dtype), index=new.index)
+        except (TypeError, ValueError, NotImplementedError):
+            gaps = pd.Series([None] * len(new), index=new.index, dtype=object)
+        new[name] = gaps
+    return pd.concat([rows, new], ignore_index=True)
 
 
 def _storable(rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,13 +49,23 @@ def _storable(rows: pd.DataFrame) -> pd.DataFrame:
     for place, name in enumerate(rows.columns):
         column = rows.iloc[:, place]
         try:
-            pa.Array.from_pandas(column)
+            array = pa.Array.from_pandas(column)
+            if pa.types.is_nested(array.type) or _mixes_dates(column):
+                raise TypeError("nested values, or days beside moments, become text")
             if isinstance(column.dtype, pd.CategoricalDtype):
                 _refuse_odd_categories(column.dtype)
         except (pa.ArrowException, TypeError):
             column = column.astype(object).map(str, na_action="ignore")
         columns[name] = column
     return pd.DataFrame(columns)
+
+
+def _mixes_dates(column: pd.Series) -> bool:
+    """Whether days and moments stand in one column: Arrow would keep the days alone."""
+    if not pd.api.types.is_object_dtype(column.dtype):
+        return False
+    kinds = {type(value) for value in column.dropna()}
+    return len(kinds) > 1 and all(issubclass(kind, datetime.date) for kind in kinds)
 
 
 def _refuse_odd_categories(dtype: pd.CategoricalDtype) -> None:
@@ -69,8 +88,9 @@ def unpack_rows(folder: Folder, n_rows: int, n_columns: int) -> pd.DataFrame | n
         return array
     stored = io.BytesIO(folder.blobs["rows"])
     # What the file says of itself comes before what it holds: a small one may unpack to much.
-    found = pq.ParquetFile(stored).metadata
-    _refuse_other_shape((found.num_rows, found.num_columns), (n_rows, n_columns))
+    found = pq.ParquetFile(stored)
+    shape = (found.metadata.num_rows, len(found.schema_arrow.names))
+    _refuse_other_shape(shape, (n_rows, n_columns))
     return pd.read_parquet(stored)
 
 

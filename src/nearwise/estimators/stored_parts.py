@@ -70,6 +70,10 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     prior = tensors["prior"]
     if prior.ndim != 1 or not 2 <= len(prior) <= n_classes or not _are_shares(prior):
         raise ValueError(f"prior is not the shares of at most {n_classes} classes")
+    for name, entries in _per_class(meta):
+        # Classes that came later have none.
+        if entries is not None and not 2 <= len(entries) <= len(prior):
+            raise ValueError(f"{name} has {len(entries)} entries for {len(prior)} classes")
     n_heads = len({name.split("/")[1] for name in tensors if name.startswith("head/")})
     if n_heads != n_members:
         raise ValueError(f"n_members is {n_members} and there are {n_heads} heads")
@@ -85,6 +89,16 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
             raise ValueError("transitions are not stochastic matrices of the classes")
         if len(transitions) not in (1, n_members):
             raise ValueError(f"there are {len(transitions)} transitions for {n_members} members")
+
+
+def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
+    """Give the lists of the JSON part that hold an entry per class of some fit."""
+    shared = meta.get("shared") or {"classes": None}
+    for where, found in (("", meta["class_correction"]), ("shared ", shared["classes"])):
+        for part in ("shift", "scale", "bias", "wanted") if found is not None else ():
+            yield f"{where}class_correction.{part}", found[part]
+    if meta["transition"] is not None:
+        yield "transition.matrix", meta["transition"]["matrix"]
 
 
 def _are_shares(values: Tensor) -> bool:

@@ -1,5 +1,6 @@
 """TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
+import datetime
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -291,6 +292,10 @@ def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
 
 
 def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> np.ndarray:
+    if pd.api.types.is_object_dtype(column) and isinstance(
+        next(iter(column.dropna()), None), datetime.timedelta
+    ):
+        column = pd.to_timedelta(column, errors="coerce")
     if pd.api.types.is_timedelta64_dtype(column):
         return (column.dt.total_seconds() / 86400).to_numpy(dtype=float, na_value=np.nan)
     if gap_words:

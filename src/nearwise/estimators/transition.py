@@ -143,7 +143,7 @@ def known_transition(matrix: np.ndarray, labels: np.ndarray) -> Transition:
     """Take a transition from the user; the rate is that of the true classes behind `labels`."""
     counts = np.bincount(labels, minlength=len(matrix)) / len(labels)
     true = np.clip(np.linalg.lstsq(matrix.T, counts, rcond=None)[0], 0, None)
-    rate = float(1 - (true / true.sum()) @ np.diag(matrix))
+    rate = _rate(matrix, true / true.sum())
     return Transition(matrix, rate, (rate, rate), matrix, matrix, "given")
 
 
@@ -332,4 +332,5 @@ def taken_in_part(transition: Transition, share: float) -> Transition:
 
 
 def _rate(matrix: np.ndarray, shares: np.ndarray) -> float:
-    return float(1 - shares @ np.diag(matrix))
+    # Rounding may lead a little below 0.
+    return float(np.clip(1 - shares @ np.diag(matrix), 0, 1))

@@ -15,7 +15,14 @@ from nearwise.memory.index import (
     NeighborIndex,
     make_index,
 )
-from nearwise.memory.store import Folder, StoreError, read_folder, verify_folder, write_folder
+from nearwise.memory.store import (
+    Folder,
+    StoreError,
+    check_writable,
+    read_folder,
+    verify_folder,
+    write_folder,
+)
 from nearwise.memory.tokens import Recalled, TokenMemory
 
 __all__ = [
@@ -33,6 +40,7 @@ __all__ = [
     "Recalled",
     "StoreError",
     "TokenMemory",
+    "check_writable",
     "choose_evicted",
     "make_index",
     "neighbor_usefulness",

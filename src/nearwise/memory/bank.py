@@ -346,7 +346,7 @@ class MemoryBank:
         folder = read_folder(path, kind=KIND, newest_version=_VERSION)
         try:
             return cls.from_state(folder.tensors, folder.meta)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise StoreError(
                 "invalid",

@@ -253,6 +253,23 @@ def verify_folder(path: str | os.PathLike[str]) -> FolderFacts:
     return FolderFacts(manifest.kind, manifest.version, sizes)
 
 
+def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: int) -> bool:
+    """Raise what `write_folder` would raise for what a folder holds; whether it holds something.
+
+    What a killed first write left behind counts as nothing.
+
+    Raises
+    ------
+    StoreError
+        If it holds another kind of thing, files that are not ours, or a newer version.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return False
+    _refuse_foreign(folder, kind, format_version, None)
+    return (folder / MANIFEST).exists()
+
+
 def _encode(
     tensors: Mapping[str, Tensor | np.ndarray], meta: Mapping[str, Any], blobs: Mapping[str, bytes]
 ) -> list[tuple[str, str, bytes]]:
@@ -342,12 +359,21 @@ def _write_generation(
             check(_read_generation(folder, manifest))
         os.replace(aside, folder / MANIFEST)
     except BaseException:
-        for file in written:
-            with contextlib.suppress(OSError):
-                file.unlink()
+        # An interrupt may come when the manifest has just been replaced: then these files count.
+        if not _is_current(folder, generation):
+            for file in written:
+                with contextlib.suppress(OSError):
+                    file.unlink()
         raise
     _sync_folder(folder)
     _sync_folder(folder.parent)
+
+
+def _is_current(folder: Path, generation: str) -> bool:
+    try:
+        return _parse_manifest(folder).generation == generation
+    except StoreError:
+        return False
 
 
 def _write_file(path: Path, content: bytes) -> None:

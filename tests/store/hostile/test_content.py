@@ -81,6 +81,24 @@ JSON = {
     "a unit of weights of zero": ("weight_unit", 0.0, "weight_unit"),
     "more columns than there are": ("n_features_in", 9, "rows"),
     "views without number": ("n_views", -1, "n_views"),
+    "names of fewer rows": ("row_names", ["a.png"], "row_names"),
+    "a correction of one class": (
+        "class_correction",
+        {"shift": [0.0], "scale": [1.0], "bias": [0.0], "source": "prior", "wanted": None},
+        "class_correction|predictions",
+    ),
+    "a ragged transition": (
+        "transition",
+        {
+            "matrix": [[1.0], [0.5, 0.5]],
+            "rate": 0.1,
+            "interval": [0.0, 0.2],
+            "low": [[0.1]],
+            "high": [[0.1]],
+            "source": "given",
+        },
+        "transition.matrix",
+    ),
     "a transition that is a number": ("transition", 3, "transition"),
 }
 

@@ -12,6 +12,8 @@ import pytest
 
 from nearwise.experiments.side_by_side import number_of_jobs, run_side_by_side
 
+pytestmark = pytest.mark.slow  # processes start one after the other, a minute in all
+
 
 def leave_pid(folder, item, told):
     told(f"doing {item}")

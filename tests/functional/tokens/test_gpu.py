@@ -33,7 +33,8 @@ def run(*command, **variables):
 
 
 @has_triton
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.slow  # minutes in the interpreter; the kernels run only where they are asked for
+@pytest.mark.parametrize("which", ["not slow", "slow"])
 def test_the_kernels_equal_the_reference(which):
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
     checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", which]

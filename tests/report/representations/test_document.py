@@ -10,6 +10,8 @@ from nearwise.experiments.representations import Comparison
 from nearwise.report.representations import FORMATS, write_report
 from tests.report.representations.cases import comparison, everything, flat
 
+pytestmark = pytest.mark.slow  # runs of the study, half a minute and more
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):

@@ -21,6 +21,8 @@ from nearwise.report.study.tables import experiment_table, published_table, unif
 from nearwise.report.summary import mean_with_interval
 from nearwise.report.tables import to_latex
 
+pytestmark = pytest.mark.slow  # runs of the study, half a minute and more
+
 FILES = ("report.html", "report.pdf", "results.md", "results.tex", "results.csv", "results.json")
 
 

@@ -89,7 +89,8 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
         "checked": ["manifest", "sizes", "checksums"],
     }
     if found.kind == KIND:
-        facts |= _classifier(folder, trusted)
+        facts |= _classifier(folder, trusted)  # which checks the JSON part too
+        facts["written with"] = found.meta["versions"]
         facts["checked"] += ["JSON", "tensors", "base", "rows", "predictions"]
     elif found.kind == BANK:
         facts |= _bank(folder)
@@ -99,12 +100,10 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
 
 def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
     from nearwise.estimators import AttnKNNClassifier
-    from nearwise.estimators.persistence import stored_versions
 
     model = AttnKNNClassifier.load(folder, trusted=trusted)
     base = getattr(model._state, "base", None)
     return {
-        "written with": stored_versions(folder),
         "rows": len(model.memory_),
         "classes": [str(label) for label in model.classes_],
         "columns": len(model.column_types_),

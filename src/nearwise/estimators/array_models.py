@@ -206,11 +206,13 @@ class _Trees:
             raise ValueError(f"X has shape {rows.shape}; expected (n, {self.n_features_in_})")
         return rows
 
-    def _walk(self, kernel: Any, rows: NDArray[Any], out: NDArray[Any], *more: str) -> None:
-        """Let a kernel add to `out` what the trees say of the rows."""
-        nodes = [self._arrays[name] for name in (*self._NAMES, *more)]
+    def _walk(
+        self, kernel: Any, rows: NDArray[Any], out: NDArray[Any], *more: NDArray[Any]
+    ) -> None:
+        """Let a kernel add to `out` what the trees say of the rows; `more` follows the nodes."""
+        nodes = [self._arrays[name] for name in self._NAMES]
         with Threads(_STEPS * len(rows) * len(self._arrays["roots"])) as threads:
-            threads.run(lambda part: kernel(rows[part], *nodes, out[part]), len(rows))
+            threads.run(lambda part: kernel(rows[part], *nodes, *more, out[part]), len(rows))
 
 
 class Forest(_Trees):
@@ -262,7 +264,8 @@ class Forest(_Trees):
         """Class probabilities of rows."""
         rows = self._checked(X, np.float32)
         out = np.zeros((len(rows), len(self.classes_)))
-        self._walk(add_leaf_shares, rows, out, "leaf_start", "leaf_class", "leaf_share")
+        leaves = [self._arrays[name] for name in ("leaf_start", "leaf_class", "leaf_share")]
+        self._walk(add_leaf_shares, rows, out, *leaves)
         out /= len(self._arrays["roots"])
         return out
 
@@ -331,15 +334,9 @@ class Boosting(_Trees):
         """Class probabilities of rows; NaN is a missing value."""
         rows = self._checked(X, np.float64)
         out = np.zeros((len(rows), len(self._baseline))) + self._baseline
-        arrays = self._arrays
-        nodes = [arrays[name] for name in (*self._NAMES, "missing_left", "code_split")]
-        with Threads(_STEPS * len(rows) * len(arrays["roots"])) as threads:
-            threads.run(
-                lambda part: add_leaf_values(
-                    rows[part], *nodes, self._codes, arrays["leaf_value"], out[part]
-                ),
-                len(rows),
-            )
+        missing_left, splits = self._arrays["missing_left"], self._arrays["code_split"]
+        values = self._arrays["leaf_value"]
+        self._walk(add_leaf_values, rows, out, missing_left, splits, self._codes, values)
         if out.shape[1] == 1:
             positive = expit(out[:, 0])
             return np.column_stack([1 - positive, positive])

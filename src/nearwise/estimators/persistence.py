@@ -415,12 +415,6 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     return model
 
 
-def stored_versions(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """Versions of nearwise and its dependencies that a model folder was written with."""
-    content = read_folder(folder, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
-    return dict(content.meta["versions"])
-
-
 def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
     """Rebuild a classifier from a folder's content, checking every part.
 

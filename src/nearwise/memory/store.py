@@ -223,11 +223,14 @@ class FolderFacts:
         Format version it was written with.
     sizes : dict of str to int
         Bytes of every part.
+    meta : dict
+        The JSON part, as it stands there.
     """
 
     kind: str
     version: int
     sizes: dict[str, int]
+    meta: dict[str, Any]
 
 
 def verify_folder(path: str | os.PathLike[str]) -> FolderFacts:
@@ -248,9 +251,9 @@ def verify_folder(path: str | os.PathLike[str]) -> FolderFacts:
         If there is nothing at `path`, or it is foreign or torn.
     """
     manifest = _parse_manifest(Path(path))
-    _read_generation(Path(path), manifest)
+    content = _read_generation(Path(path), manifest)
     sizes = {part: entry.size for part, entry in manifest.files.items()}
-    return FolderFacts(manifest.kind, manifest.version, sizes)
+    return FolderFacts(manifest.kind, manifest.version, sizes, content.meta)
 
 
 def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: int) -> bool:

@@ -25,12 +25,13 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.experiments.measure import hardware, versions
-from nearwise.experiments.records import plain, write_aside
+from nearwise.json_values import plain
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
-from nearwise.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 REFERENCE = "reference"

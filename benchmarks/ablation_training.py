@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
+from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
 from nearwise.estimators.embedding import default_config, make_network, network_inputs
 from nearwise.estimators.table import TableEncoder, as_frame
-from nearwise.experiments.measure import hardware, versions
-from nearwise.experiments.records import write_aside
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import accuracy, nll
-from nearwise.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 from nearwise.training import TrainConfig, TrainingRows, predict_neighbors, train_embedder
 
 HERE = Path(__file__).parent

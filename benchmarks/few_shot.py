@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from nearwise.conditions import hardware, versions
 from nearwise.data import Episode, draw_episodes, load_dataset
 from nearwise.estimators import FewShotAttention
-from nearwise.experiments.measure import hardware, versions
-from nearwise.experiments.records import write_aside
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import ece, nll
-from nearwise.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 N_WAY, N_QUERY = 5, 15

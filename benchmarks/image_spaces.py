@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from nearwise import AttnKNNClassifier
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_images, split_dataset
-from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.metrics import evaluate_probabilities
 
 

@@ -29,15 +29,16 @@ import numpy as np
 import torch
 from sklearn.metrics import average_precision_score
 
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import hold_out, label_noise, load_dataset, load_human_labels, split_dataset
 from nearwise.estimators import AttnKNNClassifier, audited_transition
 from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.transition import estimate_transition
-from nearwise.experiments import get_method
-from nearwise.experiments.measure import command_line, hardware, versions
-from nearwise.experiments.records import plain, write_aside
+from nearwise.json_values import plain
+from nearwise.lab.experiments import get_method
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
-from nearwise.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 CIFAR10_ORDER = [

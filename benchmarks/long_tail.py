@@ -27,13 +27,14 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, long_tail, split_dataset
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.experiments import get_method
-from nearwise.experiments.measure import hardware, versions
-from nearwise.experiments.records import plain, write_aside
+from nearwise.json_values import plain
+from nearwise.lab.experiments import get_method
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import evaluate_probabilities, shot_breakdown
-from nearwise.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 RATIO = 0.01

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_dataset, load_images
-from nearwise.experiments.measure import command_line, hardware, versions
 from nearwise.metrics import accuracy, brier, nll
 from nearwise.nn.field import make_perceiver
 from nearwise.probes import KNNProbe, Patches, RandomInit, extract_features

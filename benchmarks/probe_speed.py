@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from nearwise.experiments.measure import PeakMemory, command_line, hardware, versions
+from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.probes import KNNProbe
 
 BAR_SECONDS = 5.0

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.experiments.measure import command_line, hardware, versions
-from nearwise.experiments.records import plain, write_aside
+from nearwise.json_values import plain
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 N_TRAIN, N_FRESH, WIDTH = 300, 2000, 6

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from nearwise.cli.parsing import change_settings, parse_count, parse_seeds
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_images
-from nearwise.experiments.measure import command_line, hardware, versions
-from nearwise.experiments.representations import Cell, Comparison, run_comparison
-from nearwise.report.representations import judge_all, write_report
+from nearwise.lab.experiments.representations import Cell, Comparison, run_comparison
+from nearwise.lab.report.representations import judge_all, write_report
 
 HERE = Path(__file__).parent
 NAMES = {"digits": "digits-images"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nearwise.experiments.records import write_aside
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 # Of a file, not results: they stand above the tables, or are single runs.

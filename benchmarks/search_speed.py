@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from nearwise.experiments.measure import hardware, versions
+from nearwise.conditions import hardware, versions
 from nearwise.functional import aggregate_labels, distance_weights, topk_neighbors
 
 N_NEIGHBORS, N_CLASSES, SEED = 16, 10, 0

@@ -29,10 +29,10 @@ from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
-from nearwise.experiments.measure import hardware, versions
-from nearwise.experiments.records import write_aside
+from nearwise.conditions import hardware, versions
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import ece, nll
-from nearwise.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 CAPACITY = 400

@@ -23,10 +23,10 @@ from typing import Any
 
 from results_page import write_page
 
-from nearwise.experiments import Record
-from nearwise.experiments.records import write_aside
-from nearwise.experiments.study import run_experiment
-from nearwise.report.summary import mean_with_interval
+from nearwise.lab.experiments import Record
+from nearwise.lab.experiments.study import run_experiment
+from nearwise.lab.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 SLICE: dict[str, Any] = {

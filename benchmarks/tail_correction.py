@@ -30,14 +30,14 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from nearwise.experiments.measure import command_line, hardware, versions
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import (
     knn_attention,
     lazy_gumbel_attention,
     tail_corrected_attention,
 )
 from nearwise.functional.tokens import attend
-from nearwise.report.summary import mean_with_interval
+from nearwise.lab.report.summary import mean_with_interval
 
 HERE = Path(__file__).parent
 SCALES = {"digits": (8.0, 24.0, 64.0), "normal": (0.06, 0.125, 0.3)}

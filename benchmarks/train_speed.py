@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from nearwise.experiments.measure import hardware, versions
+from nearwise.conditions import hardware, versions
 from nearwise.nn import build_network
 from nearwise.training import TrainConfig, TrainingRows, train_embedder
 

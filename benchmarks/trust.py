@@ -26,11 +26,12 @@ from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.cli.parsing import parse_seeds, split_list
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_dataset
-from nearwise.experiments.measure import command_line, hardware, versions
-from nearwise.experiments.records import plain, write_aside
+from nearwise.json_values import plain
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import augrc, aurc, evaluate_sets, paired_difference
-from nearwise.report.summary import mean_with_interval
+from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
 CONFIDENCE, COVERAGE, RISK = 0.9, 0.9, 0.05

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from nearwise.cli.parsing import parse_seeds
-from nearwise.experiments.measure import command_line, hardware, versions
-from nearwise.experiments.vit import VitSettings, evaluate_vit, train_vit
+from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, train_vit
 from nearwise.metrics import paired_difference
 
 HERE = Path(__file__).parent

@@ -17,8 +17,8 @@ from reliability import DARK
 
 from nearwise.data import Context, load_images
 from nearwise.data.images.pixels import as_images
+from nearwise.lab.report.fields import draw_pictures, reconstruction_rows
 from nearwise.probes.probe_data import probe_data
-from nearwise.report.fields import draw_pictures, reconstruction_rows
 from nearwise.training.field import FieldConfig, reconstruction_errors, train_field
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "neural-field.png"

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nearwise.data import load_images
-from nearwise.experiments.representations import (
+from nearwise.lab.experiments.representations import (
     Cell,
     Comparison,
     arm_of,

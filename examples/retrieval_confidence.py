@@ -18,10 +18,10 @@ from sklearn.datasets import load_digits
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+from nearwise.conditions import command_line, hardware, versions
 from nearwise.estimators import RetrievalConfidence
-from nearwise.experiments.measure import command_line, hardware, versions
+from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import aurc, ece, nll, reliability_bins
-from nearwise.report.summary import mean_with_interval
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "retrieval.png"

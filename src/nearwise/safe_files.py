@@ -38,6 +38,12 @@ def write_whole(path: Path, content: bytes) -> None:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a file as `write_whole` does, in a folder that is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+
+
 def _replace(target: Path, content: bytes) -> None:
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

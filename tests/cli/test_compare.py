@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 
-from nearwise.experiments import read_records
+from nearwise.lab.experiments import read_records
 
 METHODS = "knn-uniform,knn-distance"
 

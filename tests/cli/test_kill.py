@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nearwise.data import load_dataset
-from nearwise.experiments import read_records
+from nearwise.lab.experiments import read_records
 
 KILLS = 20
 pytestmark = pytest.mark.slow

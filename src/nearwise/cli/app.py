@@ -3,27 +3,22 @@
 import sys
 import warnings
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Annotated, TextIO
 
 import typer
 
 from nearwise import __version__
 from nearwise.cli.clean_command import clean
-from nearwise.cli.compare_commands import compare, demo
 from nearwise.cli.console import flowing, open_streams, say
 from nearwise.cli.dataset_command import datasets
 from nearwise.cli.errors import show_tracebacks
 from nearwise.cli.evaluate_command import evaluate
-from nearwise.cli.experiment_command import experiment
-from nearwise.cli.field_commands import field
 from nearwise.cli.fit_command import fit
 from nearwise.cli.manage_commands import add, inspect
 from nearwise.cli.predict_command import predict
 from nearwise.cli.probe_command import probe
-from nearwise.cli.report_command import report
 from nearwise.cli.verify_command import verify
-from nearwise.cli.vit_bench_command import bench
-from nearwise.cli.vit_commands import vit
 
 app = typer.Typer(
     name="nearwise",
@@ -37,15 +32,13 @@ app = typer.Typer(
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "With a table of your own": (fit, predict, evaluate, add, inspect, verify, clean),
-    "Methods side by side": (demo, compare, experiment, probe, report, datasets),
+    "Methods side by side": (probe, datasets),
 }
 for _panel, _group in _COMMANDS.items():
     for _command in _group:
         app.command(rich_help_panel=_panel, help=flowing(_command.__doc__))(_command)
-for _command in (bench,):
-    vit.command(help=flowing(_command.__doc__))(_command)
-app.add_typer(field, rich_help_panel="Layers and representations")
-app.add_typer(vit, rich_help_panel="Layers and representations")
+for _plugin in entry_points(group="nearwise.commands"):
+    _plugin.load()(app)
 
 
 def _print_version(value: bool) -> None:

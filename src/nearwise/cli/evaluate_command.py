@@ -256,8 +256,9 @@ def _shot_table(shots: dict[str, dict[str, Any]]) -> "rich.table.Table":
 
 def _write_json(path: str, numbers: dict[str, Any]) -> None:
     """Write numbers with the conditions they were made under."""
-    from nearwise.experiments.measure import command_line, hardware, versions
-    from nearwise.experiments.records import plain, write_aside
+    from nearwise.conditions import command_line, hardware, versions
+    from nearwise.json_values import plain
+    from nearwise.safe_files import write_aside
 
     conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
     text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)

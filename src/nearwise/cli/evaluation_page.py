@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nearwise.data.dataset import Kind
     from nearwise.estimators import AttnKNNClassifier
-    from nearwise.experiments import Record
+    from nearwise.lab.experiments import Record
 
 # how the page names the model and its halves
 _METHODS = {
@@ -61,16 +61,16 @@ def write_page(
     import pandas as pd
 
     from nearwise.data import Dataset
-    from nearwise.experiments.artifacts import (
+    from nearwise.lab.experiments.artifacts import (
         Predictions,
         artifact_path,
         make_gallery,
         save_json,
         save_predictions,
     )
-    from nearwise.experiments.records import write_aside
-    from nearwise.report.page import make_page, render_page
-    from nearwise.report.summary import Results
+    from nearwise.lab.report.page import make_page, render_page
+    from nearwise.lab.report.summary import Results
+    from nearwise.safe_files import write_aside
 
     name = "standard input" if data == "-" else Path(data).stem
     labels = scored.y
@@ -116,8 +116,8 @@ def _records(
     null_mass: float,
 ) -> "list[Record]":
     """Lay the model and its halves out as methods that were compared on the same rows."""
-    from nearwise.experiments import Record
-    from nearwise.experiments.measure import command_line, hardware, versions
+    from nearwise.conditions import command_line, hardware, versions
+    from nearwise.lab.experiments import Record
 
     facts: dict[str, Any] = {
         "dataset": name,

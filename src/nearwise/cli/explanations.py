@@ -106,7 +106,8 @@ def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
     out : str
         File, or "-" for standard output.
     """
-    from nearwise.experiments.records import plain, write_aside
+    from nearwise.json_values import plain
+    from nearwise.safe_files import write_aside
 
     text = "".join(json.dumps(plain(record), ensure_ascii=False) + "\n" for record in records)
     if out == "-":

@@ -142,7 +142,7 @@ def inspect(
       nearwise inspect iris.model --scores --json
       nearwise inspect iris.model --rows 3,17
     """
-    from nearwise.experiments.records import plain
+    from nearwise.json_values import plain
 
     if rows is not None and scores:
         raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")

@@ -159,7 +159,7 @@ def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
 def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
     import numpy as np
 
-    from nearwise.experiments.encoders import open_encoder
+    from nearwise.lab.experiments.encoders import open_encoder
     from nearwise.probes import StoredFeatures
 
     if loaded.kind == "embeddings":
@@ -271,9 +271,9 @@ def _write(out: Path, baseline: str, quiet: bool) -> None:
 
     Both are of all records of the folder, also those of earlier runs.
     """
-    from nearwise.experiments.measure import command_line, hardware, versions
+    from nearwise.conditions import command_line, hardware, versions
+    from nearwise.lab.report.probes import probe_figure
     from nearwise.probes import read_records
-    from nearwise.report.probes import probe_figure
 
     records = read_records(out)
     differences = _differences(records, baseline)

@@ -1,0 +1,71 @@
+"""What a number was made under: versions, hardware, command."""
+
+import os
+import platform
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from nearwise import __version__
+
+PACKAGES = ("numpy", "torch", "scikit-learn", "pandas", "lightgbm", "catboost", "faiss-cpu")
+
+
+def versions() -> dict[str, str]:
+    """Versions of nearwise, Python and the packages that made a result; absent ones left out."""
+    found = {"nearwise": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores in use, memory in GiB, system, and the GPU where there is one."""
+    import torch
+
+    facts: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": available_threads(),
+        "memory_gib": _memory_gib(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name()
+    return facts
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+        return None
+    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+
+
+def command_line() -> str:
+    """Return the command that runs this process, without the folder of its program."""
+    program = sys.argv[0] if sys.argv and sys.argv[0] else "python"
+    return shlex.join([Path(program).name, *sys.argv[1:]])
+
+
+def available_threads() -> int:
+    """Cores this process may use, cut to OMP_NUM_THREADS where that is set."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:  # macOS and Windows do not offer it
+        cores = os.cpu_count() or 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores, int(wanted))) if wanted.isdigit() and int(wanted) > 0 else cores

@@ -1,0 +1,266 @@
+"""The methods that are compared: one name, one factory, one documented default each."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sklearn.base import BaseEstimator
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+
+from nearwise.conditions import available_threads
+from nearwise.data.dataset import Kind
+from nearwise.extras import require_extra
+from nearwise.lab.experiments.boosting import StoppedBoosting
+from nearwise.lab.experiments.linear import TunedLogistic
+from nearwise.lab.experiments.neighbors import PlainKNN, TunedKNN
+from nearwise.lab.experiments.network import BaggedMLP
+from nearwise.lab.experiments.preprocess import FeatureEncoder
+from nearwise.names import did_you_mean
+
+Family = Literal["neighbors", "linear", "trees", "boosting", "network", "attention"]
+
+
+@dataclass(frozen=True)
+class MethodContext:
+    """What a factory may know before it sees the data.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of everything random in the method.
+    n_train, n_classes : int
+        Size of the training part and number of classes.
+    kind : {"table", "embeddings", "images"}
+        Embeddings share one unit: they are scaled by one number, not column by column.
+    n_threads : int
+        Threads the method may use.
+    """
+
+    seed: int
+    n_train: int
+    n_classes: int
+    kind: Kind = "table"
+    n_threads: int = 1
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named way to build a classifier.
+
+    Attributes
+    ----------
+    name : str
+        Name in records, tables and on the command line.
+    build : callable
+        Takes a `MethodContext`, returns an unfitted classifier for raw rows.
+    family : str
+        Groups methods in tables and figures.
+    summary : str
+        One line for the report: settings and what is tuned, and on what.
+    module, extra : str, optional
+        Optional package it needs, and the extra that installs it.
+    takes_views : bool
+        Whether `fit` and `predict_proba` take further views of the rows (`views=`).
+    """
+
+    name: str
+    build: Callable[[MethodContext], Any]
+    family: Family
+    summary: str
+    module: str | None = None
+    extra: str | None = None
+    takes_views: bool = False
+
+    def __call__(
+        self, seed: int, n_train: int, n_classes: int = 2, kind: Kind = "table"
+    ) -> BaseEstimator:
+        """Build the classifier; names the missing extra where a package is absent."""
+        if self.module is not None and self.extra is not None:
+            require_extra(f'the method "{self.name}"', self.extra, self.module)
+        context = MethodContext(seed, n_train, n_classes, kind, available_threads())
+        return self.build(context)
+
+
+def _units(context: MethodContext) -> Literal["columns", "overall"]:
+    return "columns" if context.kind == "table" else "overall"
+
+
+def _plain_knn(weights: Literal["uniform", "distance"]) -> Callable[[MethodContext], Pipeline]:
+    def build(context: MethodContext) -> Pipeline:
+        return make_pipeline(FeatureEncoder(_units(context)), PlainKNN(16, weights))
+
+    return build
+
+
+def _tuned_knn(context: MethodContext) -> Pipeline:
+    powers = (1.0,) if context.kind == "table" else (0.0, 0.5, 1.0)
+    return make_pipeline(FeatureEncoder(_units(context)), TunedKNN(powers, context.seed))
+
+
+def _logistic(context: MethodContext) -> Pipeline:
+    large = context.n_train > 20_000
+    tuned = TunedLogistic(
+        n_penalties=6 if large else 11,
+        n_folds=3 if large else 5,
+        max_iter=500 if large else 2000,
+        random_state=context.seed,
+    )
+    return make_pipeline(FeatureEncoder(_units(context)), tuned)
+
+
+def _random_forest(context: MethodContext) -> Pipeline:
+    forest = RandomForestClassifier(
+        n_estimators=300, n_jobs=context.n_threads, random_state=context.seed
+    )
+    return make_pipeline(FeatureEncoder("none"), forest)
+
+
+def _boosting(
+    library: Literal["sklearn", "lightgbm", "catboost"],
+) -> Callable[[MethodContext], Any]:
+    def build(context: MethodContext) -> StoppedBoosting:
+        return StoppedBoosting(
+            library,
+            learning_rate=0.05 if context.n_classes == 2 else 0.1,
+            n_threads=context.n_threads,
+            random_state=context.seed,
+        )
+
+    return build
+
+
+def _mlp(context: MethodContext) -> Pipeline:
+    n_folds = 3 if context.n_train > 20_000 else 5
+    hidden = (256, 128) if context.kind == "table" else (512, 256)
+    bag = BaggedMLP(hidden, n_folds=n_folds, random_state=context.seed)
+    return make_pipeline(FeatureEncoder(_units(context)), bag)
+
+
+def _modern_nca(context: MethodContext) -> Any:
+    from nearwise.lab.experiments.modern_nca import ModernNCAClassifier
+
+    rates = (0.01, 0.003) if context.n_train < 5_000 else (0.01,)
+    return ModernNCAClassifier(
+        learning_rates=rates, scale=_units(context), random_state=context.seed
+    )
+
+
+def _attention(**settings: Any) -> Callable[[MethodContext], Any]:
+    def build(context: MethodContext) -> Any:
+        from nearwise.estimators import AttnKNNClassifier
+
+        return AttnKNNClassifier(random_state=context.seed, **settings)
+
+    return build
+
+
+_STOPPED = (
+    "rate 0.05 (0.1 for three or more classes), native categories, rounds stopped on held-out "
+    "training rows, refitted on all of them"
+)
+_ALL = (
+    Method(
+        "knn-uniform",
+        _plain_knn("uniform"),
+        "neighbors",
+        "k = 16, 1/k each, Euclidean on standardised columns (embeddings: one scale for all)",
+    ),
+    Method(
+        "knn-distance",
+        _plain_knn("distance"),
+        "neighbors",
+        "k = 16, softmax of -distance / 1, Euclidean on standardised columns (embeddings: one "
+        "scale for all)",
+    ),
+    Method(
+        "knn-tuned",
+        _tuned_knn,
+        "neighbors",
+        "k in 5..64, weights, smoothing (embeddings: also scaling) by leave-one-out NLL on "
+        "the training part",
+    ),
+    Method(
+        "logistic",
+        _logistic,
+        "linear",
+        "multinomial logistic regression, standardised and one-hot, C by cross-validated NLL",
+    ),
+    Method("random-forest", _random_forest, "trees", "300 trees, scikit-learn's defaults"),
+    Method(
+        "hgb",
+        _boosting("sklearn"),
+        "boosting",
+        f"scikit-learn's HistGradientBoosting, {_STOPPED}",
+    ),
+    Method(
+        "lightgbm",
+        _boosting("lightgbm"),
+        "boosting",
+        f"LightGBM, {_STOPPED}",
+        "lightgbm",
+        "peers",
+    ),
+    Method(
+        "catboost",
+        _boosting("catboost"),
+        "boosting",
+        f"CatBoost, {_STOPPED}",
+        "catboost",
+        "peers",
+    ),
+    Method(
+        "mlp",
+        _mlp,
+        "network",
+        "256-128 hidden units (embeddings: 512-256), standardised and one-hot, cross-fitted bag "
+        "stopped on held-out NLL, out-of-fold temperature",
+    ),
+    Method(
+        "modern-nca",
+        _modern_nca,
+        "neighbors",
+        "ModernNCA: PLR-lite, linear encoder, un-squared distance, half of the candidates a "
+        "step, all at inference; stopped on held-out NLL, which also chooses the learning rate "
+        "of small tables",
+    ),
+    Method("attention", _attention(), "attention", "AttnKNNClassifier, defaults"),
+    Method(
+        "attention-fast",
+        _attention(preset="fast"),
+        "attention",
+        'AttnKNNClassifier(preset="fast")',
+    ),
+    Method(
+        "attention-no-base",
+        _attention(base=None),
+        "attention",
+        "AttnKNNClassifier(base=None): the null neighbor carries the class prior",
+    ),
+    Method(
+        "attention-views",
+        _attention(),
+        "attention",
+        "AttnKNNClassifier with all views of the rows that the data set has, a tenth of the rows "
+        "held out once",
+        takes_views=True,
+    ),
+)
+
+METHODS: dict[str, Method] = {method.name: method for method in _ALL}
+PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.family != "attention")
+
+
+def get_method(method: str | Method) -> Method:
+    """Look a method up by name; a wrong name lists the right ones and the nearest guess."""
+    if isinstance(method, Method):
+        return method
+    if method in METHODS:
+        return METHODS[method]
+    hint = did_you_mean(method, METHODS)
+    raise ValueError(f"unknown method {method!r}.{hint} Known methods: {', '.join(METHODS)}.")
+
+
+def get_methods(methods: Iterable[str | Method]) -> list[Method]:
+    """Look several methods up, duplicates dropped, order kept."""
+    return list({m.name: m for m in map(get_method, methods)}.values())

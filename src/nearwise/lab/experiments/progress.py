@@ -1,0 +1,69 @@
+"""The progress bar of runs that go through many rows."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from nearwise.lab.experiments.records import Record
+
+
+@dataclass
+class Bar:
+    """The progress bar, or nothing."""
+
+    progress: Progress | None
+    task: Any = None
+
+    def show(self, text: str) -> None:
+        """Say what is being done."""
+        if self.progress is not None:
+            self.progress.update(self.task, description=text)
+
+    def expect(self, n_more: int) -> None:
+        """Add steps to come."""
+        if self.progress is not None:
+            total = self.progress.tasks[self.task].total or 0
+            self.progress.update(self.task, total=total + n_more)
+
+    def skip(self) -> None:
+        """Count something that was finished before."""
+        if self.progress is not None:
+            self.progress.advance(self.task)
+
+    def done(self, record: Record) -> None:
+        """Count what was just done; a failure is told above the bar."""
+        if self.progress is None:
+            return
+        if record.status == "failed":
+            self.progress.console.print(
+                f"failed: {record.dataset}, {record.method}, seed {record.seed}: {record.reason}",
+                markup=False,
+                highlight=False,
+            )
+        self.progress.advance(self.task)
+
+
+@contextmanager
+def shown_bar(total: int, shown: bool, out: str | PathLike[str]) -> Iterator[Bar]:
+    """Show a bar of `total` steps on standard error, or nothing; Ctrl-C says what is kept."""
+    if not shown:
+        yield Bar(None)
+        return
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        try:
+            yield Bar(progress, progress.add_task("comparing", total=total))
+        except KeyboardInterrupt:
+            console.print(f"stopped; finished rows are kept in {out}, run again to go on")
+            raise

@@ -1,0 +1,132 @@
+"""The study's efficiency experiment: build and search times of indexes, and what they find."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearwise.functional import topk_neighbors
+from nearwise.lab.experiments.records import Record
+from nearwise.lab.experiments.study.jobs import Job
+from nearwise.memory import IndexName, make_index
+
+INDEXES: dict[str, tuple[IndexName, str]] = {
+    "exact": ("exact", "euclidean"),
+    "L2": ("faiss-flat-l2", "euclidean"),
+    "IP": ("faiss-flat-ip", "inner_product"),
+    "HNSW": ("hnsw", "euclidean"),
+    "IVF": ("ivf-flat", "euclidean"),
+}
+
+
+@dataclass(frozen=True)
+class EfficiencySize:
+    """Rows, width, neighbors and queries; the study's by default."""
+
+    n_rows: int = 50_000
+    dim: int = 256
+    n_neighbors: int = 10
+    n_queries: int = 1000
+
+    @property
+    def name(self) -> str:
+        """What records call the data."""
+        return f"random-{self.n_rows}x{self.dim}"
+
+
+SMALL = EfficiencySize(4000, 64, 10, 200)
+
+
+def random_keys(size: EfficiencySize, seed: int) -> tuple[Tensor, Tensor]:
+    """Keys (n_rows, dim) and queries (n_queries, dim) of unit length, normally distributed."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(size.n_rows + size.n_queries, size.dim, generator=generator)
+    rows = torch.nn.functional.normalize(rows, dim=1)
+    return rows[: size.n_rows], rows[size.n_rows :]
+
+
+def measure_index(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) -> dict[str, Any]:
+    """Build an index, search it, and compare with an exact search.
+
+    Parameters
+    ----------
+    name : str
+        One of `INDEXES`.
+    keys, queries : Tensor of shape (n, dim)
+    n_neighbors : int
+
+    Returns
+    -------
+    finding : dict
+        index, n_rows, dim, n_queries, k, build_seconds, search_seconds, search_ms_per_query, and
+        recall (share of the true nearest k that are found).
+    """
+    if name not in INDEXES:
+        raise ValueError(f"unknown index {name!r}; known: {', '.join(INDEXES)}.")
+    kind, metric = INDEXES[name]
+    index = make_index(kind, metric, len(keys))  # type: ignore[arg-type]
+    start = time.perf_counter()
+    index.fit(keys)
+    build = time.perf_counter() - start
+    index.search(queries[:2], n_neighbors)  # compiled loops and thread pools are warm after this
+    start = time.perf_counter()
+    found = index.search(queries, n_neighbors).indices
+    search = time.perf_counter() - start
+    true = topk_neighbors(queries, keys, n_neighbors).indices
+    return {
+        "index": kind,
+        "n_rows": len(keys),
+        "dim": keys.shape[1],
+        "n_queries": len(queries),
+        "k": n_neighbors,
+        "build_seconds": build,
+        "search_seconds": search,
+        "search_ms_per_query": 1e3 * search / len(queries),
+        "recall": recall(found, true),
+    }
+
+
+def recall(found: Tensor, true: Tensor) -> float:
+    """Share of the true neighbors (n, k) that are among those found (n, k)."""
+    hits = (found.unsqueeze(2) == true.unsqueeze(1)).any(dim=1)
+    return float(hits.float().mean())
+
+
+def index_names(wanted: Sequence[str] | None = None) -> list[str]:
+    """Indexes to measure: those named, or all that are installed ("exact" alone without faiss)."""
+    from importlib.util import find_spec
+
+    if wanted is not None:
+        return list(wanted)
+    return list(INDEXES) if find_spec("faiss") is not None else ["exact"]
+
+
+def efficiency_jobs(
+    size: EfficiencySize, seed: int, facts: dict[str, Any], names: Sequence[str] | None = None
+) -> list[Job]:
+    """Build each index over the same random keys, search it and compare with an exact search."""
+    jobs = []
+    for name in index_names(names):
+        blank = Record(
+            size.name, name, seed, experiment="efficiency", condition=f"k={size.n_neighbors}",
+            **facts,
+        )  # fmt: skip
+
+        def make(missing: Sequence[Record], name: str = name) -> Iterator[Record]:
+            keys, queries = random_keys(size, seed)
+            found = measure_index(name, keys, queries, size.n_neighbors)
+            yield replace(
+                missing[0],
+                k=size.n_neighbors,
+                n_train=size.n_rows,
+                n_test=size.n_queries,
+                fit_seconds=found["build_seconds"],
+                predict_us_per_row=1e3 * found["search_ms_per_query"],
+                details=found,
+            )
+
+        jobs.append(Job(f"{size.name} · seed {seed} · efficiency · {name}", (blank,), make))
+    return jobs

@@ -1,0 +1,247 @@
+"""Run the study's experiments: a name, a data set and a preset in, records out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nearwise.conditions import command_line, hardware, versions
+from nearwise.data import Dataset, load_dataset, load_images
+from nearwise.functional.devices import choose_device
+from nearwise.lab.experiments.compare import fingerprint
+from nearwise.lab.experiments.progress import Bar, shown_bar
+from nearwise.lab.experiments.records import Record, RunFolder
+from nearwise.lab.experiments.study import replayed
+from nearwise.lab.experiments.study.corrected import CorrectedSession, run_v1, split_settings
+from nearwise.lab.experiments.study.efficiency import SMALL as SMALL_EFFICIENCY
+from nearwise.lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
+from nearwise.lab.experiments.study.human_noise import require_human_labels
+from nearwise.lab.experiments.study.jobs import Job, run_jobs
+from nearwise.lab.experiments.study.presets import (
+    CORRECTED,
+    StudyPreset,
+    change_preset,
+    check_preset_name,
+    resolve_preset,
+)
+from nearwise.lab.experiments.study.session import Session
+from nearwise.lab.experiments.study.settings import read_config
+from nearwise.names import did_you_mean
+
+REPLAYED: dict[str, Callable[[Session], list[Job]]] = {
+    "main": replayed.main_jobs,
+    "k-sweep": replayed.k_sweep_jobs,
+    "label-noise": replayed.label_noise_jobs,
+    "long-tail": replayed.long_tail_jobs,
+    "theory": replayed.theory_jobs,
+    "ablation": replayed.ablation_jobs,
+}
+EFFICIENCY, LABEL_NOISE = "efficiency", "label-noise"
+LARGE_IMAGE_SETS = ("cifar10", "cifar100", "mnist")
+SMALL_SLICE = (3000, 1000)
+SMALL_TABLE_ROWS = 400
+ALL = "all"
+EXPERIMENTS: tuple[str, ...] = (
+    "main", "k-sweep", "label-noise", "long-tail", EFFICIENCY, "theory", "ablation",
+)  # fmt: skip
+
+
+def run_experiment(
+    name: str,
+    dataset: str | PathLike[str] | Dataset,
+    preset: str,
+    seeds: Sequence[int],
+    out: str | PathLike[str],
+    *,
+    small: bool = False,
+    device: str = "auto",
+    config: str | PathLike[str] | Mapping[str, Any] | None = None,
+    data_root: str | PathLike[str] | None = None,
+    progress: bool = True,
+    command: str | None = None,
+) -> list[Record]:
+    """Run an experiment of the study, as it was ("v0.1" to "v0.6") or corrected ("v1").
+
+    Every finished row is appended to `out`/records.jsonl and skipped by a second run; training
+    goes on from its last epoch. A folder takes further experiments, presets, data sets and seeds
+    at any time, but each preset on a data set with one size and one set of settings.
+
+    Parameters
+    ----------
+    name : str
+        "main", "k-sweep", "label-noise", "long-tail", "efficiency", "theory", "ablation", "all".
+    dataset : str, path or Dataset
+        For `load_dataset`, or a data set. "efficiency" needs none and makes its own rows.
+    preset : str
+        "v0.1" to "v0.6", or "v1".
+    seeds : sequence of int
+        Non-negative.
+    out : path
+        Results folder.
+    small : bool, default=False
+        A size that ends in about a minute on two cores.
+    device : {"auto", "cpu", "cuda", "mps"}, default="auto"
+        Where networks are trained; "auto" takes a GPU where there is one.
+    config : path of a YAML file or mapping, optional
+        Settings to change: fields of `StudyPreset`, for "v1" arguments of `AttnKNNClassifier`.
+    data_root : path, optional
+        Where `load_dataset` looks first.
+    progress : bool, default=True
+        Show a bar on standard error.
+    command : str, optional
+        Written into the records; default: the command line of this process.
+
+    Returns
+    -------
+    records : list of Record
+        All rows in the folder that belong to what was asked for; failed ones have a reason.
+
+    Raises
+    ------
+    ValueError
+        If a name, setting or seed is unknown or does not fit.
+    RecordsError
+        If the folder belongs to other settings, other data or another running process.
+    KeyboardInterrupt
+        After Ctrl-C; finished rows and epochs are on disk.
+    """
+    names = experiment_names(name)
+    check_preset_name(preset)
+    checked = _check_seeds(seeds)
+    changes = config if isinstance(config, Mapping) else read_config(config) if config else {}
+    place = choose_device(device)
+    out = Path(out)
+    loaded = None
+    if names != [EFFICIENCY]:
+        loaded = dataset if isinstance(dataset, Dataset) else _load(dataset, data_root, small)
+    make = None if loaded is None else _maker(loaded, preset, small, changes)
+    if make is not None and preset == CORRECTED and LABEL_NOISE in names:
+        asked = "human_labels" in changes
+        require_human_labels(make.study, make.dataset, data_root, asked=asked)
+    facts = {
+        "versions": versions(),
+        "hardware": hardware(),
+        "command": command_line() if command is None else command,
+    }
+    with RunFolder(out, {"suite": "study"}) as folder:
+        if loaded is not None and make is not None:
+            folder.claim_dataset(loaded.name, fingerprint(loaded))
+            folder.claim_preset(f"{preset} on {loaded.name}", make.settings)
+        size = SMALL_EFFICIENCY if small else EfficiencySize()
+        with shown_bar(0, progress, out) as bar:
+            for seed in checked:
+                session = None if make is None else make(seed, out, place, facts, bar, data_root)
+                for experiment in names:
+                    _run_one(experiment, session, seed, size, facts, folder, bar)
+        sets = {size.name} | ({loaded.name} if loaded is not None else set())
+        return [
+            record
+            for record in folder.records
+            if record.experiment in names
+            and record.seed in checked
+            and record.dataset in sets
+            and record.preset in (preset, "")
+        ]
+
+
+def experiment_names(name: str) -> list[str]:
+    """Experiments that a name stands for; a wrong one lists the right ones and the nearest."""
+    if name == ALL:
+        return list(EXPERIMENTS)
+    if name not in EXPERIMENTS:
+        hint = did_you_mean(name, [*EXPERIMENTS, ALL])
+        raise ValueError(
+            f"unknown experiment {name!r}.{hint} Known: {', '.join([*EXPERIMENTS, ALL])}."
+        )
+    return [name]
+
+
+def _run_one(
+    experiment: str,
+    session: Session | None,
+    seed: int,
+    size: EfficiencySize,
+    facts: dict[str, Any],
+    folder: RunFolder,
+    bar: Bar,
+) -> None:
+    if experiment == EFFICIENCY:
+        jobs = efficiency_jobs(size, seed, facts)
+    elif isinstance(session, CorrectedSession):
+        jobs = run_v1(experiment, session)
+    else:
+        assert session is not None  # every other experiment has a data set
+        jobs = REPLAYED[experiment](session)
+    run_jobs(jobs, folder, bar)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Settings, checked once, and what makes the session of a seed from them."""
+
+    dataset: Dataset
+    study: StudyPreset
+    parameters: dict[str, Any] | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the results."""
+        return {**self.study.model_dump(), **(self.parameters or {})}
+
+    def __call__(
+        self, seed: int, out: Path, device: torch.device, facts: dict[str, Any], bar: Bar, root: Any
+    ) -> Session:
+        if self.parameters is None:
+            return Session(self.dataset, self.study, seed, out, device, facts, bar.show, root)
+        return CorrectedSession(
+            self.dataset, self.study, seed, out, device, facts, bar.show, root,
+            parameters=self.parameters,
+        )  # fmt: skip
+
+
+def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any]) -> _Maker:
+    if preset != CORRECTED:
+        settings = resolve_preset(
+            preset, dataset.name, dataset.kind, len(dataset), small=small, overrides=changes
+        )
+        return _Maker(dataset, settings, None)
+    frame, parameters = split_settings(changes)
+    if small:
+        parameters = _small_parameters(dataset.kind) | parameters
+    return _Maker(dataset, _corrected_frame(dataset, small, frame), parameters)
+
+
+def _corrected_frame(dataset: Dataset, small: bool, changes: Mapping[str, Any]) -> StudyPreset:
+    """Rows, grids and upper bound of "v1": those of "v0.5", split by the run's seed."""
+    frame = resolve_preset("v0.5", dataset.name, dataset.kind, len(dataset), small=small)
+    # grey images stay grey: as colour images they would be mirrored in training
+    fixed: dict[str, Any] = {"name": CORRECTED, "split_seed": None, "channels": None}
+    if small and dataset.kind != "images":
+        fixed["max_rows"] = SMALL_TABLE_ROWS
+    return change_preset(frame, {**fixed, **changes})
+
+
+def _small_parameters(kind: str) -> dict[str, Any]:
+    """Two members on a logistic regression: the same method, seconds instead of minutes."""
+    if kind == "images":  # a small network, few rows and few epochs are enough
+        return {}
+    from sklearn.linear_model import LogisticRegression
+
+    return {"preset": "fast", "n_members": 2, "base": LogisticRegression(max_iter=1000)}
+
+
+def _load(name: str | PathLike[str], data_root: Any, small: bool) -> Dataset:
+    """Load a data set; of a large image set only as many rows as a small run may draw from."""
+    if small and str(name) in LARGE_IMAGE_SETS:
+        return load_images(name, limit=SMALL_SLICE, data_root=data_root)
+    return load_dataset(name, data_root=data_root, views=True)
+
+
+def _check_seeds(seeds: Sequence[int]) -> list[int]:
+    checked = list(dict.fromkeys(int(s) for s in seeds))
+    if not checked or min(checked) < 0:
+        raise ValueError(f"seeds={list(seeds)} must hold at least one non-negative integer.")
+    return checked

@@ -1,0 +1,166 @@
+"""The model that settings describe, and what it costs."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearwise.lab.experiments.vit.settings import VitSettings
+from nearwise.nn import Sampling, VisionTransformer, count_operations
+from nearwise.training.classify import PixelScale
+
+
+def build_vit(
+    settings: VitSettings, image_size: int, channels: int, n_classes: int
+) -> VisionTransformer:
+    """Build the model of `settings`, its weights drawn from the seed, and try it on one image.
+
+    Parameters
+    ----------
+    settings : VitSettings
+    image_size : int
+        Side of an image in pixels.
+    channels, n_classes : int
+
+    Raises
+    ------
+    ValueError
+        If patches do not fill the image, heads do not divide the width, or the layer asks for
+        more neighbors or samples than there are tokens.
+    """
+    try:
+        return _tried_model(settings, image_size, channels, n_classes)
+    except ValueError as error:
+        kernel = "kernel_size" if "Neighborhood" in settings.layer_name else "n_neighbors"
+        hints = [
+            f" The setting for {own} is {name}."
+            for own, name in ((kernel, "K"), ("dim", "d_hidden"))
+            if f"{own}=" in str(error)
+        ]
+        raise ValueError(f"{error}{''.join(hints)}") from error
+
+
+def _tried_model(
+    settings: VitSettings, image_size: int, channels: int, n_classes: int
+) -> VisionTransformer:
+    model = VisionTransformer(
+        image_size=image_size,
+        patch_size=settings.patch_size,
+        in_channels=channels,
+        n_classes=n_classes,
+        dim=settings.d_hidden,
+        depth=settings.num_layers,
+        num_heads=settings.num_heads,
+        mlp_dim=settings.d_mlp,
+        layer=settings.layer,
+        layer_options=layer_options(settings, image_size),
+        pooling=settings.pooling,
+        num_registers=settings.num_registers,
+        positions=settings.positions,
+        dropout=settings.dropout,
+        attn_drop=settings.attention_dropout,
+        drop_path=settings.drop_path,
+        random_state=settings.seed,
+    )
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # In train mode samples are drawn: too few tokens show here, not in the middle of training.
+        model(torch.zeros(1, channels, image_size, image_size))
+    return model
+
+
+def rebuilt(
+    settings: VitSettings, state: Mapping[str, Tensor], meta: Mapping[str, Any]
+) -> tuple[VisionTransformer, PixelScale]:
+    """Build a trained model again, in eval mode, and what its images are scaled by.
+
+    Parameters
+    ----------
+    settings : VitSettings
+    state, meta : mapping
+        As `load_model` gives them.
+    """
+    model = build_vit(settings, meta["image_size"], meta["channels"], len(meta["classes"]))
+    model.load_state_dict(dict(state))
+    scale = PixelScale(tuple(meta["mean"]), tuple(meta["std"]), meta["image_size"])
+    return model.eval(), scale
+
+
+def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
+    """Options of the attention layer, by its own names, from the published ones."""
+    name, s = settings.layer_name, settings
+    kind = {"spatial": "spatial-2d", "spatial-1d": "spatial"}.get(s.sampling_type, s.sampling_type)
+    sampling = {
+        "sampling": kind,
+        "num_samples": s.num_samples,
+        "sample_padding": s.sample_padding,
+        "sample_in_eval": s.sample_in_eval,
+    }
+    convnn = {
+        "n_neighbors": s.K,
+        "similarity": s.magnitude_type,
+        "convolution": s.convolution_type,
+        "weighting": "softmax" if s.softmax_topk_val else "raw",
+        "coordinates": "1d" if s.coordinate_encoding else "none",
+        **sampling,
+    }
+    if name == "KNNAttention":
+        rule: Any = {
+            "kind": kind,
+            "num_samples": s.num_samples,
+            "padding": s.sample_padding,
+            "sample_in_eval": s.sample_in_eval,
+            "num_prefix_tokens": s.num_registers + (s.pooling == "token"),
+            "grid_size": (image_size // s.patch_size,) * 2,
+        }
+        return {
+            "n_neighbors": s.K,
+            "metric": "l2" if s.magnitude_type == "euclidean" else s.magnitude_type,
+            "include_self": s.include_self,
+            "learned_temperature": s.learned_temperature,
+            "null_neighbor": s.null_neighbor,
+            "sampling": None if kind == "all" else Sampling(**rule),
+        }
+    by_name: dict[str, dict[str, Any]] = {
+        "ConvNNAttention": convnn,
+        "BranchingAttention": {**convnn, "branch_ratio": s.branch_ratio},
+        "BranchingConv": {
+            **convnn,
+            "branch_ratio": s.branch_ratio,
+            "kernel_size": s.kernel_size,
+        },
+        "KvtAttention": {"n_neighbors": s.K},
+        "LocalAttention": {"window_size": s.window_size},
+        "NeighborhoodAttention1D": {"kernel_size": s.K},
+        "NeighborhoodAttention2D": {"kernel_size": s.K},
+        "SparseAttention": {"mode": s.sparse_mode, "context": s.sparse_context_window},
+        "TokenConvolution": {"kernel_size": s.kernel_size, "proj_drop": s.attention_dropout},
+    }
+    return by_name.get(name, {})
+
+
+class Cost(NamedTuple):
+    """Size of a model, and operations of a forward pass of one image in 1e9.
+
+    `gflops` is all that is counted, `product_gflops` only products, as published numbers are.
+    """
+
+    parameters: int
+    trainable: int
+    tokens: int
+    gflops: float
+    product_gflops: float
+
+
+def cost_of(model: VisionTransformer) -> Cost:
+    """Count parameters, tokens and operations of a model on the CPU."""
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    tokens = model.num_prefix_tokens + model.grid_size[0] * model.grid_size[1]
+    counted = count_operations(model, torch.zeros(1, model.in_channels, *model.image_size))
+    return Cost(
+        sum(n for n, _ in sizes),
+        sum(n for n, learns in sizes if learns),
+        tokens,
+        counted.total / 1e9,
+        counted.products / 1e9,
+    )

@@ -1,0 +1,48 @@
+"""What settings mean for the training loop and for the images."""
+
+from typing import Any
+
+from nearwise.lab.experiments.vit.data import VitData, augmentation
+from nearwise.lab.experiments.vit.settings import VitSettings
+from nearwise.training.classify import Recipe
+from nearwise.training.engine_settings import EngineConfig, Precision
+
+
+def engine_config(settings: VitSettings) -> EngineConfig:
+    """Give the settings of the training loop."""
+    s = settings
+    precision: Precision = s.amp_type if s.use_amp else "float32"
+    values: dict[str, Any] = {
+        "epochs": s.num_epochs,
+        "batch_size": s.batch_size,
+        "optimizer": s.optimizer,
+        "lr": s.lr,
+        "weight_decay": s.weight_decay,
+        "momentum": s.momentum,
+        "scheduler": s.scheduler,
+        "warmup_epochs": s.warmup_epochs,
+        "lr_step": s.lr_step,
+        "lr_gamma": s.lr_gamma,
+        "plateau_patience": s.plateau_patience,
+        "gradient_clip": s.clip_grad_norm or None,
+        "precision": precision,
+        "compile": s.use_compiled,
+        "compile_mode": s.compile_mode,
+        "ema_decay": s.ema or None,
+        "evaluate_every": s.evaluate_every,
+        "checkpoint_every": s.checkpoint_every,
+    }
+    return EngineConfig(**values)
+
+
+def make_recipe(settings: VitSettings, data: VitData) -> Recipe:
+    """Give the changes of images and labels, and the loss."""
+    values: dict[str, Any] = {
+        "criterion": settings.criterion,
+        "label_smoothing": settings.label_smoothing,
+        "mixup_alpha": settings.mixup,
+        "augment": augmentation(settings, data),
+        "noise": settings.noise,
+        "noise_on": settings.noise_on,
+    }
+    return Recipe(**values)

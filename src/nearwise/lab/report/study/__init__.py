@@ -1,0 +1,16 @@
+"""The report of the experiment suite: the study as replayed, corrected, and what became of it."""
+
+from nearwise.lab.report.study.claims import CLAIMS, Claim, judge_claims
+from nearwise.lab.report.study.document import study_document
+from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.verdicts import Finding
+
+__all__ = [
+    "CLAIMS",
+    "Claim",
+    "Finding",
+    "Place",
+    "Study",
+    "judge_claims",
+    "study_document",
+]

@@ -1,0 +1,292 @@
+"""The claims about learned attention over neighbors, each judged from the records."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.verdicts import (
+    Finding,
+    joined,
+    judge_improvement,
+    judge_margin,
+    judge_range,
+    not_measured,
+)
+from nearwise.lab.report.summary import MEASURES, Measure, Results, paired_across
+from nearwise.metrics import accuracy, bootstrap_interval, ece
+from nearwise.metrics.checks import FloatArray
+
+ATTENTION, TTA = "attention", "attention+tta"
+MARGIN = 0.01  # one point of accuracy: what "does not matter" and "robust" may cost
+GAP, LOSS = 0.03, 0.05  # of the collapse
+COST = 2.0
+_MEASURES = {m.key: m for m in MEASURES}
+_RESAMPLES = 300
+
+Judge = Callable[[Study, str, str], Finding]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and how the records decide it.
+
+    Attributes
+    ----------
+    key : str
+        Short name for JSON and CSV.
+    text : str
+        The claim in words.
+    judge : callable
+        Takes the study, a data set and a preset.
+    """
+
+    key: str
+    text: str
+    judge: Judge
+
+
+def improves(method: str, references: tuple[str, ...], key: str, experiment: str = "main") -> Judge:
+    """Compare a method with the first of the references that was run, on the same rows."""
+
+    def judge(study: Study, dataset: str, preset: str) -> Finding:
+        results = study.part(dataset, Place(experiment, preset))
+        for reference in references:
+            difference = results.paired(dataset, method, reference, key)
+            if difference is not None:
+                found = judge_improvement(difference, _MEASURES[key])
+                return replace(found, note=found.note or _against(reference, references))
+        return not_measured()
+
+    return judge
+
+
+def tta_repairs(study: Study, dataset: str, preset: str) -> Finding:
+    """TTA lowers the calibration error, and attention without it does not."""
+    results, measure = study.main(dataset, preset), _MEASURES["ece"]
+    repaired = judge_improvement(results.paired(dataset, TTA, ATTENTION, "ece"), measure)
+    before = results.mean(dataset, ATTENTION, "ece")
+    if repaired.estimate is None or before is None:
+        return not_measured()
+    note = f"{100 * repaired.estimate / max(before.mean, 1e-12):+.0f} % of attention's ECE"
+    alone = judge_improvement(results.paired(dataset, ATTENTION, "uniform", "ece"), measure)
+    if repaired.verdict == "validated" and alone.verdict == "validated":
+        note += f"; but attention alone changes uniform's ECE by {alone.amount}"
+        return replace(repaired, verdict="not validated", note=note)
+    return replace(repaired, note=joined(note, repaired.note))
+
+
+def k_is_free(study: Study, dataset: str, preset: str) -> Finding:
+    """Attention's worst k against its best."""
+    places = study.places(dataset, "k-sweep", preset)
+    means = {p: study.part(dataset, p).mean(dataset, ATTENTION, "accuracy") for p in places}
+    known = {p: mean.mean for p, mean in means.items() if mean is not None}
+    if len(known) < 2:
+        return not_measured()
+    best, worst = max(known, key=lambda p: known[p]), min(known, key=lambda p: known[p])
+    difference = paired_across(
+        dataset,
+        (study.part(dataset, worst), ATTENTION),
+        (study.part(dataset, best), ATTENTION),
+        "accuracy",
+    )
+    note = f"worst {worst.label}, best {best.label}"
+    return judge_margin(difference, _MEASURES["accuracy"], MARGIN, note)
+
+
+def survives_noise(where: str, kind: str) -> Judge:
+    """Attention at the highest rate of noise against none."""
+
+    def judge(study: Study, dataset: str, preset: str) -> Finding:
+        ends = _noise_ends(study, dataset, preset, where, kind)
+        return _drop(study, dataset, ends, "accuracy")
+
+    return judge
+
+
+def noise_helps_attention(where: str, kind: str, key: str) -> Judge:
+    """Attention against uniform at the highest rate of noise."""
+
+    def judge(study: Study, dataset: str, preset: str) -> Finding:
+        ends = _noise_ends(study, dataset, preset, where, kind)
+        if ends is None:
+            return not_measured()
+        noisy = study.part(dataset, ends[1])
+        found = judge_improvement(noisy.paired(dataset, ATTENTION, "uniform", key), _MEASURES[key])
+        return replace(found, note=joined(ends[1].label, found.note))
+
+    return judge
+
+
+def survives_imbalance(study: Study, dataset: str, preset: str) -> Finding:
+    """Attention at the smallest ratio against the even one."""
+    places = [p for p in study.places(dataset, "long-tail", preset) if p.number is not None]
+    if len(places) < 2:
+        return not_measured()
+    ends = max(places, key=lambda p: p.number or 0), min(places, key=lambda p: p.number or 0)
+    return _drop(study, dataset, ends, "accuracy")
+
+
+def costs_little(study: Study, dataset: str, preset: str) -> Finding:
+    """Prediction time of attention over that of uniform, seed by seed."""
+    results = study.main(dataset, preset)
+    mine = results.values(dataset, ATTENTION, "predict_us_per_row")
+    theirs = results.values(dataset, "uniform", "predict_us_per_row")
+    ratios = [mine[s] / theirs[s] for s in mine if theirs.get(s)]
+    if not ratios:
+        return not_measured()
+    return judge_range(ratios, 0.0, COST, digits=2, unit="times uniform's")
+
+
+def collapses(study: Study, dataset: str, preset: str) -> Finding:
+    """Calibration error close to the error, and a training loss close to 0."""
+    results, place = study.main(dataset, preset), Place("main", preset)
+    losses = list(study.details(dataset, place, ATTENTION, "knn_loss_with_self").values())
+    if not losses:
+        return not_measured("only the replays train on the neighbors of the training rows")
+    errors = results.values(dataset, ATTENTION, "ece")
+    right = results.values(dataset, ATTENTION, "accuracy")
+    gaps = [errors[s] - (1 - right[s]) for s in errors if s in right]
+    loss = float(np.mean(losses))
+    note = f"ECE minus the error; knn loss {loss:.3f}"
+    interval = _gap_over_rows(results, dataset, list(errors)) if len(gaps) == 1 else None
+    found = judge_range(gaps, -GAP, GAP, note=note, interval=interval)
+    if found.verdict == "validated" and max(losses) >= LOSS:
+        return replace(found, verdict="not validated")
+    return found
+
+
+def _gap_over_rows(results: Results, dataset: str, seeds: list[int]) -> tuple[float, float] | None:
+    kept = results.predictions(dataset, ATTENTION, seeds[0])
+    if kept is None:
+        return None
+
+    def gap(y: FloatArray, proba: FloatArray) -> float:
+        return ece(y, proba) - (1 - accuracy(y, np.argmax(proba, axis=1)))
+
+    found = bootstrap_interval(gap, kept.y, kept.proba, n_resamples=_RESAMPLES)  # type: ignore[arg-type]
+    return found.low, found.high
+
+
+def _noise_ends(
+    study: Study, dataset: str, preset: str, where: str, kind: str
+) -> tuple[Place, Place] | None:
+    places = [
+        p
+        for p in study.places(dataset, "label-noise", preset)
+        if p.condition == f"where={where}" and (not p.noise or p.noise_kind == kind)
+    ]
+    if len(places) < 2:
+        return None
+    ends = min(places, key=lambda p: p.noise), max(places, key=lambda p: p.noise)
+    return ends if not ends[0].noise and ends[1].noise else None
+
+
+def _drop(study: Study, dataset: str, ends: tuple[Place, Place] | None, key: str) -> Finding:
+    if ends is None:
+        return not_measured()
+    easy, hard = (study.part(dataset, place) for place in ends)
+    difference = paired_across(dataset, (hard, ATTENTION), (easy, ATTENTION), key)
+    return judge_margin(difference, _MEASURES[key], MARGIN, ends[1].label)
+
+
+def _against(reference: str, references: tuple[str, ...]) -> str:
+    if len(references) == 1:
+        return ""
+    return f"against {reference.replace(f'{ATTENTION}:', '').replace('-alone', ' alone')}"
+
+
+def _better_claims(name: str, words: str, references: tuple[str, ...]) -> list[Claim]:
+    keys = ("accuracy", "nll", "ece", "aurc")
+    return [
+        Claim(
+            f"attention-{name}-{key}",
+            f"Learned attention improves {_title(_MEASURES[key])} {words}",
+            improves(ATTENTION, references, key),
+        )
+        for key in keys
+    ]
+
+
+def _title(measure: Measure) -> str:
+    return measure.title.removesuffix(" x1000")
+
+
+def _noise_claims() -> list[Claim]:
+    claims = []
+    for where, words in (("memory", "the memory alone"), ("everywhere", "all training rows")):
+        for kind in ("symmetric", "asymmetric"):
+            text = (
+                f"Attention is robust to {kind} label noise in {words}: accuracy falls by at most"
+            )
+            claims.append(
+                Claim(f"noise-{where}-{kind}", f"{text} 1 point", survives_noise(where, kind))
+            )
+    text = "With the most symmetric noise in all training rows, attention improves"
+    for key in ("accuracy", "nll"):
+        claims.append(
+            Claim(
+                f"noise-over-uniform-{key}",
+                f"{text} {_title(_MEASURES[key])} over uniform k-NN",
+                noise_helps_attention("everywhere", "symmetric", key),
+            )
+        )
+    return claims
+
+
+_HEAD = (f"{ATTENTION}:base-alone", "cnn+temperature", "mlp+temperature")
+_BOUND = ("cnn+temperature", "mlp+temperature")
+CLAIMS: tuple[Claim, ...] = (
+    *_better_claims("uniform", "over uniform k-NN", ("uniform",)),
+    *_better_claims("distance", "over distance weighting", ("distance",)),
+    *_better_claims("tuned", "over tuned distance weighting", ("distance-tuned",)),
+    *_better_claims("head", "over the parametric head: the neighbors add to it", _HEAD),
+    Claim(
+        "attention-bound-accuracy",
+        "Learned attention improves accuracy over the parametric upper bound",
+        improves(ATTENTION, _BOUND, "accuracy"),
+    ),
+    Claim(
+        "tta-accuracy",
+        "TTA improves the accuracy of attention",
+        improves(TTA, (ATTENTION,), "accuracy"),
+    ),
+    Claim("tta-repairs", "TTA alone repairs calibration (ECE)", tta_repairs),
+    Claim(
+        "k-ensemble-nll",
+        "The k-ensemble improves the NLL of attention",
+        improves("attention+k-ensemble", (ATTENTION,), "nll"),
+    ),
+    Claim(
+        "adaptive-k-accuracy",
+        "Adaptive k improves the accuracy of attention",
+        improves("attention+adaptive-k", (ATTENTION,), "accuracy"),
+    ),
+    Claim(
+        "k-does-not-matter",
+        "k does not matter: the worst k is at most 1 point of accuracy behind the best",
+        k_is_free,
+    ),
+    *_noise_claims(),
+    Claim(
+        "imbalance",
+        "Attention is robust to imbalance: accuracy falls by at most 1 point at the smallest ratio",
+        survives_imbalance,
+    ),
+    Claim(
+        "little-compute",
+        "Attention costs little: prediction takes at most twice the time of uniform k-NN",
+        costs_little,
+    ),
+    Claim(
+        "collapse",
+        "The replay shows the collapse: ECE within .03 of 1 - accuracy and knn loss under .05",
+        collapses,
+    ),
+)
+
+
+def judge_claims(study: Study, dataset: str, preset: str) -> dict[str, Finding]:
+    """Judge every claim for one data set and preset, by the claims' keys."""
+    return {claim.key: claim.judge(study, dataset, preset) for claim in CLAIMS}

@@ -1,0 +1,141 @@
+"""All numbers of the suite's report in one tidy table and in JSON."""
+
+import csv
+import io
+from typing import Any
+
+from nearwise.lab.report.study.claims import CLAIMS
+from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.published import REPORTED, SOURCE
+from nearwise.lab.report.study.tables import NULL_MASS, SWEEP_COMPARED
+from nearwise.lab.report.study.verdicts import Finding
+from nearwise.lab.report.summary import COMPARED, LEVEL, MEASURES, Measure, Results
+from nearwise.metrics import PairedDifference
+
+COLUMNS = (
+    "kind", "dataset", "experiment", "preset", "condition", "noise", "noise_kind", "method",
+    "reference", "measure", "mean", "low", "high", "n", "verdict",
+)  # fmt: skip
+Findings = dict[str, dict[str, dict[str, Finding]]]
+
+
+def study_rows(study: Study, findings: Findings) -> list[dict[str, Any]]:
+    """List every mean, difference, verdict and reported number, each as a row.
+
+    Returns
+    -------
+    rows : list of dict
+        With the keys `COLUMNS`; kind is "mean", "difference", "claim" or "reported".
+    """
+    rows: list[dict[str, Any]] = []
+    for dataset, place in study.all_places():
+        results = study.part(dataset, place)
+        rows += _means(results, dataset, place)
+        measures = COMPARED if place.experiment == "main" else SWEEP_COMPARED
+        rows += _differences(results, dataset, place, measures)
+    for dataset, presets in findings.items():
+        for preset, found in presets.items():
+            rows += [
+                _row(
+                    "claim", dataset, Place("", preset), claim.key,
+                    mean=f.estimate, low=f.low, high=f.high, n=f.n, verdict=f.verdict,
+                )
+                for claim, f in ((c, found[c.key]) for c in CLAIMS)
+            ]  # fmt: skip
+    for reported in REPORTED:
+        for preset in reported.presets:
+            for key in ("accuracy", "nll", "ece"):
+                place = Place("main", preset)
+                value = getattr(reported, key)
+                rows.append(
+                    _row("reported", "cifar10", place, reported.method, measure=key, mean=value)
+                )
+    return rows
+
+
+def study_csv(rows: list[dict[str, Any]]) -> str:
+    """Write the rows of `study_rows`, one a line; an unknown end of an interval is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def study_json(study: Study, findings: Findings, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give everything the report says as JSON: rows, verdicts with their notes, failures."""
+    texts = {claim.key: claim.text for claim in CLAIMS}
+    return {
+        "level": LEVEL,
+        "datasets": study.datasets,
+        "presets": study.presets,
+        "seeds": study.seeds,
+        "reported_source": SOURCE,
+        "claims": [
+            {"dataset": d, "preset": p, "claim": key, "text": texts[key], **found.as_dict()}
+            for d, presets in findings.items()
+            for p, all_found in presets.items()
+            for key, found in all_found.items()
+        ],
+        "rows": rows,
+        "failed": [
+            {
+                "dataset": r.dataset, "experiment": r.experiment, "preset": r.preset,
+                "condition": r.condition, "method": r.method, "seed": r.seed, "reason": r.reason,
+            }
+            for r in study.records
+            if r.status == "failed"
+        ],
+    }  # fmt: skip
+
+
+def _means(results: Results, dataset: str, place: Place) -> list[dict[str, Any]]:
+    rows = []
+    for method in results.every_method:
+        for measure in (*MEASURES, NULL_MASS):
+            mean = results.mean(dataset, method, measure.key)
+            if mean is not None:
+                rows.append(
+                    _row(
+                        "mean", dataset, place, method, measure=measure.key,
+                        mean=mean.mean, low=mean.low, high=mean.high, n=mean.n,
+                    )
+                )  # fmt: skip
+    return rows
+
+
+def _differences(
+    results: Results, dataset: str, place: Place, measures: tuple[Measure, ...]
+) -> list[dict[str, Any]]:
+    """Differences that the tables show: from uniform k-NN, and attention from its halves."""
+    main = place.experiment == "main"
+    asked = results.methods if main else ["attention"]
+    pairs = [(m, "uniform") for m in asked if m != "uniform"]
+    if main:
+        pairs += [(m, half) for m in results.methods for half in results.halves(m)]
+    rows = []
+    for method, reference in pairs:
+        for measure in measures:
+            found = results.paired(dataset, method, reference, measure.key)
+            if found is not None:
+                rows.append(
+                    _row(
+                        "difference", dataset, place, method, reference=reference,
+                        measure=measure.key, **_interval(found),
+                    )
+                )  # fmt: skip
+    return rows
+
+
+def _interval(found: PairedDifference) -> dict[str, Any]:
+    known = found.as_dict()
+    return {name: known[name] for name in ("mean", "low", "high", "n", "verdict")}
+
+
+def _row(kind: str, dataset: str, place: Place, method: str, **values: Any) -> dict[str, Any]:
+    where = {
+        "kind": kind, "dataset": dataset, "experiment": place.experiment, "preset": place.preset,
+        "condition": place.condition, "noise": place.noise, "noise_kind": place.noise_kind,
+        "method": method,
+    }  # fmt: skip
+    return {name: (where | values).get(name) for name in COLUMNS}

@@ -1,0 +1,330 @@
+"""Tables of results, written as Markdown, LaTeX, CSV and HTML cells."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nearwise.lab.report.summary import (
+    COMPARED,
+    LEVEL,
+    MEASURES,
+    SHOT_MEASURES,
+    Mean,
+    Measure,
+    Results,
+    better,
+)
+from nearwise.metrics import PairedDifference
+
+EMPTY = "-"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a cell and what it means.
+
+    Attributes
+    ----------
+    text : str
+        The number.
+    mark : str
+        "best", "better", "worse", "none" or nothing.
+    detail : str
+        What may stand smaller below or after the number, such as an interval.
+    """
+
+    text: str
+    mark: str = ""
+    detail: str = ""
+
+    @property
+    def line(self) -> str:
+        """Everything in one line."""
+        return f"{self.text} {self.detail}".rstrip()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; the first column names the row.
+
+    Attributes
+    ----------
+    title, caption : str
+        What it shows, and how to read it.
+    columns : list of str
+        Headings, the first for the row names.
+    rows : list of (name, cells)
+        Cells in the order of the columns after the first.
+    wrap : bool
+        Whether names and details are sentences, which may be broken over lines.
+    """
+
+    title: str
+    caption: str
+    columns: list[str]
+    rows: list[tuple[str, list[Cell]]] = field(default_factory=list)
+    wrap: bool = False
+
+
+def results_table(results: Results, dataset: str, measures: Sequence[Measure] = MEASURES) -> Table:
+    """Mean and half-interval of every method on a data set, lowest NLL first."""
+    size = results.sizes(dataset)
+    table = Table(
+        f"{dataset}: results",
+        f"{size.n_train:,} training rows, {size.n_test:,} test rows, {size.n_classes} classes. "
+        f"{over_seeds(results)}; the best value of a column is bold, whether or not the "
+        "difference is more than chance.",
+        ["method", *(m.title for m in measures)],
+    )
+    order = results.ranked_methods(dataset)
+    means = {m: [results.mean(dataset, m, x.key) for x in measures] for m in order}
+    for method in order:
+        cells = [
+            Cell(
+                show_mean(mean, x),
+                "best" if is_best(mean, [means[o][i] for o in order], x) else "",
+            )
+            for i, (x, mean) in enumerate(zip(measures, means[method], strict=True))
+        ]
+        table.rows.append((method, cells))
+    return table
+
+
+def paired_table(results: Results, dataset: str, reference: str) -> Table:
+    """How every other method differs from the reference on the same seeds."""
+    table = Table(
+        f"{dataset}: difference from {reference}",
+        f"Method minus {reference}, {pairing(results)}. "
+        '"None" means that the interval holds 0: no difference is shown.',
+        ["method", *(m.title for m in COMPARED)],
+    )
+    for method in results.ranked_methods(dataset):
+        if method != reference:
+            cells = [
+                difference_cell(results.paired(dataset, method, reference, x.key), x)
+                for x in COMPARED
+            ]
+            table.rows.append((method, cells))
+    return table
+
+
+def halves_table(results: Results, dataset: str, method: str) -> Table | None:
+    """Show what the neighbors add: the whole beside its base alone and its neighbors alone."""
+    halves = results.halves(method)
+    if not halves or results.mean(dataset, method, "nll") is None:
+        return None
+    null = results.mean(dataset, method, "null_mass")
+    mass = ""
+    if null is not None:
+        mass = f" The null neighbor took {100 * null.mean:.0f} % of the weight on average."
+    table = Table(
+        f"{dataset}: what the two halves of {method} add",
+        "Base alone is the null neighbor's prediction with its temperature, neighbors off; "
+        "neighbors alone have the class prior in the null. Differences are the whole minus the "
+        f"half, {pairing(results)}.{mass}",
+        ["method", *(m.title for m in COMPARED)],
+    )
+    for name in [method, *halves]:
+        cells = [Cell(show_mean(results.mean(dataset, name, x.key), x)) for x in COMPARED]
+        table.rows.append((name.replace(f"{method}:", "").replace("-", " "), cells))
+    for half in halves:
+        cells = [difference_cell(results.paired(dataset, method, half, x.key), x) for x in COMPARED]
+        label = half.replace(f"{method}:", "").replace("-", " ")
+        table.rows.append((f"whole minus {label}", cells))
+    return table
+
+
+def shots_table(results: Results, dataset: str) -> Table | None:
+    """Accuracy by the size of the classes; None where classes are of like size."""
+    rows = [r for r in results.records if r.dataset == dataset and r.details.get("shots")]
+    if not rows:
+        return None
+    shots = rows[0].details["shots"]
+    sizes = ", ".join(f"{n} {name}-shot" for name, n in shots["classes"].items() if n)
+    methods = [m for m in results.every_method if results.values(dataset, m, "shots.balanced")]
+    table = Table(
+        f"{dataset}: accuracy by the size of the class",
+        f"Classes in groups by {shots['rule']}: {sizes}. Balanced accuracy is the mean over "
+        f"classes. {over_seeds(results)}.",
+        ["method", *(m.title for m in SHOT_MEASURES)],
+    )
+    means = {m: [results.mean(dataset, m, x.key) for x in SHOT_MEASURES] for m in methods}
+    for method in methods:
+        cells = [
+            Cell(
+                show_mean(mean, x),
+                "best" if is_best(mean, [means[o][i] for o in methods], x) else "",
+            )
+            for i, (x, mean) in enumerate(zip(SHOT_MEASURES, means[method], strict=True))
+        ]
+        table.rows.append((method, cells))
+    return table
+
+
+def ranks_table(results: Results) -> Table | None:
+    """Mean ranks over data sets; None for a single data set."""
+    if len(results.datasets) < 2:
+        return None
+    ranks = {x.key: results.mean_ranks(x.key) for x in COMPARED}
+    if not ranks["nll"]:
+        return None
+    left_out = [m for m in results.methods if m not in ranks["nll"]]
+    missing = f" Not on every data set, so left out: {', '.join(left_out)}." if left_out else ""
+    table = Table(
+        f"Mean rank over {len(results.datasets)} data sets",
+        f"Rank of the mean over seeds, averaged over {', '.join(results.datasets)}; 1 is best."
+        f"{missing}",
+        ["method", *(m.title for m in COMPARED)],
+    )
+    for method in ranks["nll"]:
+        cells = [
+            Cell(
+                f"{ranks[x.key][method]:.2f}",
+                "best" if ranks[x.key][method] == min(ranks[x.key].values()) else "",
+            )
+            for x in COMPARED
+        ]
+        table.rows.append((method, cells))
+    return table
+
+
+def all_tables(results: Results) -> list[Table]:
+    """Every table, ranks first."""
+    reference = results.reference()
+    tables = [ranks_table(results)]
+    for dataset in results.datasets:
+        if results.ranked_methods(dataset):
+            tables.append(results_table(results, dataset))
+            tables.append(paired_table(results, dataset, reference))
+            tables += [halves_table(results, dataset, m) for m in results.methods]
+            tables.append(shots_table(results, dataset))
+    return [t for t in tables if t is not None and t.rows]
+
+
+def show_mean(mean: Mean | None, measure: Measure) -> str:
+    """Show a mean ± half-interval in the digits of its measure; one seed has no interval."""
+    if mean is None:
+        return EMPTY
+    text = f"{mean.mean * measure.scale:.{measure.digits}f}"
+    if mean.half is None or not measure.interval:
+        return text
+    return f"{text} ± {mean.half * measure.scale:.{measure.digits}f}"
+
+
+def difference_cell(difference: PairedDifference | None, measure: Measure) -> Cell:
+    """Show a difference with its interval and the word for it."""
+    if difference is None:
+        return Cell(EMPTY)
+    digits, scale = measure.digits, measure.scale
+    interval = ""
+    if difference.n > 1:
+        low, high = difference.low * scale, difference.high * scale
+        interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+    word = better(difference, measure)
+    return Cell(f"{difference.mean * scale:+.{digits}f} {word}", word, interval)
+
+
+def is_best(mean: Mean | None, others: Sequence[Mean | None], measure: Measure) -> bool:
+    """Whether a mean equals the best of the others in the digits shown."""
+    if mean is None or measure.higher_is_better is None:
+        return False
+    values = [o.mean for o in others if o is not None]
+    best = max(values) if measure.higher_is_better else min(values)
+    return round(mean.mean * measure.scale, measure.digits) == round(
+        best * measure.scale, measure.digits
+    )
+
+
+def over_seeds(results: Results) -> str:
+    """Tell what a number is the mean of."""
+    if len(results.seeds) == 1:
+        return f"One seed ({results.seeds[0]})"
+    seeds = ", ".join(map(str, results.seeds))
+    return (
+        f"Mean ± half the {100 * LEVEL:.0f} % t-interval over {len(results.seeds)} seeds ({seeds})"
+    )
+
+
+def pairing(results: Results) -> str:
+    """How differences are paired, and what their interval is."""
+    if len(results.seeds) == 1:
+        return f"paired by test row, with its {100 * LEVEL:.0f} % bootstrap interval"
+    return f"paired by seed, with its {100 * LEVEL:.0f} % t-interval"
+
+
+def to_markdown(table: Table) -> str:
+    """One table in GitHub's Markdown."""
+    lines = [f"### {table.title}", "", table.caption, "", _pipe(table.columns)]
+    lines.append(_pipe(["---", *("---:" for _ in table.columns[1:])]))
+    for name, cells in table.rows:
+        texts = [f"**{c.line}**" if c.mark == "best" else c.line for c in cells]
+        lines.append(_pipe([name, *texts]))
+    return "\n".join(lines) + "\n"
+
+
+def _pipe(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def to_latex(table: Table) -> str:
+    """One table in LaTeX, for the package booktabs."""
+    rows = [" & ".join(_tex(c) for c in table.columns) + r" \\"]
+    for name, cells in table.rows:
+        texts = [rf"\textbf{{{_tex(c.line)}}}" if c.mark == "best" else _tex(c.line) for c in cells]
+        rows.append(" & ".join([_tex(name), *texts]) + r" \\")
+    body = "\n    ".join(rows[1:])
+    return (
+        "\\begin{table}\n  \\centering\n"
+        f"  \\caption{{{_tex(table.title)}. {_tex(table.caption)}}}\n"
+        f"  \\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}\n"
+        f"    \\toprule\n    {rows[0]}\n    \\midrule\n    {body}\n    \\bottomrule\n"
+        "  \\end{tabular}\n\\end{table}\n"
+    )
+
+
+_TEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "µ": r"$\mu$",
+    '"': "''",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+def to_csv(results: Results) -> str:
+    """All means, one line a data set, method and measure.
+
+    Returns
+    -------
+    str
+        Columns dataset, method, measure, mean, low, high, n; low and high are empty for one seed.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["dataset", "method", "measure", "mean", "low", "high", "n"])
+    for dataset in results.datasets:
+        for whole in results.methods:
+            for method in [whole, *results.halves(whole)]:
+                for measure in MEASURES:
+                    mean = results.mean(dataset, method, measure.key)
+                    if mean is not None:
+                        writer.writerow(
+                            [dataset, method, measure.key, mean.mean, mean.low, mean.high, mean.n]
+                        )
+    return out.getvalue()

@@ -1,0 +1,112 @@
+"""Small data sets and classifiers that stand in for slow ones."""
+
+from collections import namedtuple
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.naive_bayes import GaussianNB
+
+from nearwise.data import Dataset
+from nearwise.lab.experiments import Method
+
+Parts = namedtuple("Parts", "proba base_proba neighbor_proba null_mass")
+Explanation = namedtuple("Explanation", "label proba null_mass neighbors")
+Neighbor = namedtuple("Neighbor", "id label distance weight proba_without row")
+
+
+def blobs(name="blobs", n=90, n_classes=3, spread=1.0, seed=0) -> Dataset:
+    rng = np.random.default_rng(seed)
+    codes = np.arange(n) % n_classes
+    centers = rng.normal(size=(n_classes, 4)) * 3
+    x = centers[codes] + spread * rng.normal(size=(n, 4))
+    labels = np.array(["ant", "bee", "cat", "dog"])[codes]
+    frame = pd.DataFrame(x, columns=["a", "b", "c", "d"])
+    return Dataset(name, frame, labels, "animal", "table", "made by a test")
+
+
+def mixed_table(n=120, seed=0) -> Dataset:
+    """Numbers, text, a boolean, missing values of both kinds, text labels."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    color = rng.choice(["red", "green", "blue"], size=n).astype(object)
+    y = np.where(x + (color == "red") + 0.3 * rng.normal(size=n) > 0.4, "yes", "no")
+    frame = pd.DataFrame(
+        {"x": x, "noise": rng.normal(size=n), "color": color, "flag": rng.random(n) < 0.5}
+    )
+    frame.loc[::7, "x"] = np.nan
+    frame.loc[::9, "color"] = None
+    return Dataset("mixed", frame, y, "answer", "table", "made by a test")
+
+
+class FakeAttention(ClassifierMixin, BaseEstimator):
+    """Naive Bayes with the extra methods of AttnKNNClassifier."""
+
+    def fit(self, X, y):
+        self.inner_ = GaussianNB().fit(X, y)
+        self.classes_ = self.inner_.classes_
+        self.memory_ = X, y
+        self.n_neighbors_ = 3
+        self.temperature_ = 1.5
+        self.choice_ = {"embedder": "identity"}
+        self.history_ = [
+            {"stage": "head", "member": 0, "epoch": e, "train_loss": 1 / e, "held_out_nll": 2 / e}
+            for e in range(1, 4)
+        ]
+        return self
+
+    def predict_proba(self, X):
+        return self.inner_.predict_proba(X)
+
+    def predict(self, X):
+        return self.inner_.predict(X)
+
+    def predict_parts(self, X):
+        proba = self.predict_proba(X)
+        uniform = np.full_like(proba, 1 / proba.shape[1])
+        return Parts(proba, 0.5 * proba + 0.5 * uniform, uniform, np.full(len(X), 0.25))
+
+    def explain(self, X):
+        rows, labels = self.memory_
+        return [
+            Explanation(
+                label=self.classes_[0],
+                proba={},
+                null_mass=0.25,
+                neighbors=[
+                    Neighbor(i, labels[i], 0.1 * (i + 1), 0.75 / 3, None, rows.iloc[i].to_dict())
+                    for i in range(3)
+                ],
+            )
+            for _ in range(len(X))
+        ]
+
+
+class Broken(ClassifierMixin, BaseEstimator):
+    def fit(self, X, y):
+        raise RuntimeError("this method never works")
+
+
+def bayes(name="bayes", fitted=None) -> Method:
+    """A quick method; `fitted` collects (seed) of every fit."""
+
+    class Counting(GaussianNB):
+        def fit(self, X, y, sample_weight=None):
+            if fitted is not None:
+                fitted.append((name, self.seed_))
+            return super().fit(X, y, sample_weight)
+
+    def build(context):
+        model = Counting()
+        model.seed_ = context.seed
+        return model
+
+    return Method(name, build, "linear", "naive Bayes")
+
+
+def attention(name="attention") -> Method:
+    return Method(name, lambda context: FakeAttention(), "attention", "stands in")
+
+
+def broken(name="broken") -> Method:
+    return Method(name, lambda context: Broken(), "trees", "always fails")

@@ -1,0 +1,133 @@
+"""The corrected method on images; a stand-in for the classifier where only the rows matter."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.neighbors import KNeighborsClassifier
+
+import nearwise.estimators
+from nearwise.lab.experiments.study import run_experiment
+from nearwise.lab.experiments.study.jobs import record_path
+from nearwise.lab.experiments.study.key_space import KeySpace
+from nearwise.memory import MemoryBank
+
+
+class FakeImageClassifier(ClassifierMixin, BaseEstimator):
+    """k-NN on pixels with the methods of AttnKNNClassifier."""
+
+    def __init__(
+        self, n_neighbors="auto", embedder="auto", embedder_params=None, checkpoint_dir=None,
+        tta=(), base="auto", class_prior="train",
+        null="auto", calibration="auto", num_heads=4, pooling="auto", k_ensemble=None,
+        adaptive_k=None, train_params=None, random_state=None, device="auto",
+    ):  # fmt: skip
+        for name, value in list(locals().items()):
+            if name != "self":
+                setattr(self, name, value)
+
+    def fit(self, images, y):
+        assert images.dtype == np.uint8
+        assert images.shape[1:] == (8, 8, 1)
+        self.inner_ = KNeighborsClassifier(5).fit(images.reshape(len(images), -1), y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.memory_ = MemoryBank(np.zeros((len(y), 2), np.float32), torch.from_numpy(codes))
+        self.temperature_ = 1.2
+        self.choice_ = {"space": "pixels"}
+        return self
+
+    def predict_parts(self, images):
+        proba = self.inner_.predict_proba(images.reshape(len(images), -1))
+        return SimpleNamespace(
+            proba=proba, base_proba=proba, neighbor_proba=proba, null_mass=np.full(len(proba), 0.5)
+        )
+
+    def kneighbors(self, images, n_neighbors):
+        return self.inner_.kneighbors(images.reshape(len(images), -1), n_neighbors)
+
+
+@pytest.fixture
+def run(digits, quick, tmp_path):
+    """Give a function that runs the corrected method on digits."""
+    known = ("backbone", "max_rows", "max_test_rows", "dim", "cnn_epochs", "cnn_batch_size",
+             "noise_rates", "tail_ratios")  # fmt: skip
+    config = {name: quick[name] for name in known} | {"sweep_k": [1, 5]}
+
+    def call(name, **changes):
+        return run_experiment(
+            name,
+            digits,
+            "v1",
+            [0],
+            tmp_path,
+            config={**config, **changes},
+            device="cpu",
+            progress=False,
+        )
+
+    return call
+
+
+@pytest.mark.slow
+def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(
+    run, quick, monkeypatch, tmp_path
+):
+    epochs = []
+    step = nearwise.training.loop._Run._train_epoch
+    monkeypatch.setattr(
+        nearwise.training.loop._Run, "_train_epoch", lambda self: epochs.append(1) or step(self)
+    )
+    rows = {r.method: r for r in run("main", backbone="resnet-small")}
+    assert not [r.reason for r in rows.values() if r.status != "ok"]
+    assert set(rows) == {
+        "cnn", "cnn+temperature", "uniform", "distance", "distance-tuned",
+        *(
+            f"attention{form}{half}"
+            for form in ("", "+tta", "+k-ensemble", "+adaptive-k")
+            for half in ("", ":base-alone", ":neighbors-alone")
+        ),
+    }  # fmt: skip
+    assert 0 <= rows["attention"].null_mass <= 1
+    path = record_path(tmp_path, rows["attention"], "maps", "json")
+    drawn = json.loads(path.read_text())
+    assert drawn["space"] == "trained" and np.shape(drawn["test"]) == (150, 2)
+    assert len(drawn["memory"]) == len(drawn["memory_label"]) == 360  # nine tenths of 400
+    assert rows["attention"].n_train == rows["cnn"].n_train == 400
+    assert len(epochs) == 2 * quick["cnn_epochs"]  # the upper bound, and attention in four forms
+
+
+@pytest.mark.parametrize(
+    ("name", "conditions"),
+    [
+        ("k-sweep", {"k=1", "k=5"}),
+        ("label-noise", {"where=everywhere"}),
+        ("long-tail", {"ratio=1", "ratio=0.1"}),
+        ("theory", {"error-against-k", "collapse", "temperatures"}),
+        ("ablation", {"full", "without=base", "without=null-neighbor", "without=calibration",
+                      "without=heads", "without=log-linear-pooling"}),
+    ],
+)  # fmt: skip
+def test_every_experiment_has_its_rows(run, name, conditions, monkeypatch):
+    monkeypatch.setattr(nearwise.estimators, "AttnKNNClassifier", FakeImageClassifier)
+    rows = run(name)
+    assert all(r.status == "ok" for r in rows), rows
+    assert {r.condition for r in rows} == conditions
+    assert {r.preset for r in rows} == {"v1"}
+
+
+def test_tuned_distance_weighting_is_no_worse_on_the_rows_it_was_tuned_on():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 3
+    keys = torch.nn.functional.one_hot(labels, 4) + 0.6 * torch.randn(120, 4, generator=generator)
+    keys = torch.nn.functional.normalize(keys, dim=1)
+    # the test rows are the held-out rows: what was tuned there must win there
+    space = KeySpace(keys[:80], labels[:80], keys[80:], labels[80:], keys[80:], 3)
+    y = labels[80:].numpy()
+    losses = {
+        p.method: -np.log(np.maximum(p.proba[np.arange(40), y], 1e-7)).mean()
+        for p in space.predictions()
+    }
+    assert losses["distance-tuned"] <= min(losses["uniform"], losses["distance"]) + 1e-3

@@ -1,0 +1,107 @@
+"""Presets: the study's settings, their defects, and changes with hints."""
+
+import pytest
+
+from nearwise.lab.experiments.study import PRESET_NAMES, PRESETS, get_preset, resolve_preset
+from nearwise.lab.experiments.study.corrected import split_settings
+from nearwise.lab.experiments.study.presets import change_preset
+from nearwise.lab.experiments.study.settings import read_config
+
+
+def test_the_presets_have_the_settings_that_the_study_reported():
+    first, fourth, fifth = PRESETS["v0.3"], PRESETS["v0.4"], PRESETS["v0.5"]
+    assert (first.backbone, first.dim, first.num_heads, first.epochs) == ("resnet18", 128, 1, 30)
+    assert (first.batch_size, first.n_neighbors, first.lr) == (256, 10, 1e-3)
+    assert (fourth.backbone, fourth.dim, fourth.epochs, fourth.warmup_epochs) == (
+        "resnet50", 256, 50, 5,
+    )  # fmt: skip
+    assert (fourth.contrastive_kind, fourth.hard_negative_weight) == ("margin", 2.0)
+    assert fourth.temperature_bounds == (0.05, 2.0)
+    assert (fifth.batch_size, fifth.n_neighbors, fifth.lr, fifth.epochs) == (512, 16, 2e-4, 20)
+    assert (fifth.mixup_alpha, fifth.label_smoothing, fifth.entropy_weight) == (0.4, 0.1, 0.01)
+    assert not fifth.augment
+
+
+def test_v06_is_v05_again_with_other_seeds():
+    again = PRESETS["v0.6"].model_copy(update={"name": "v0.5", "seed_offset": 0})
+    assert again == PRESETS["v0.5"]
+    assert PRESETS["v0.6"].seed_offset > 0
+
+
+def test_every_version_names_its_defects():
+    for name, preset in PRESETS.items():
+        assert {"leak", "collapse", "nothing-held-out"} <= set(preset.defects)
+        assert ("misaligned" in preset.defects) == (name in ("v0.1", "v0.2"))
+        assert ("mixup-neighbors" in preset.defects) == (name in ("v0.5", "v0.6"))
+    mended = change_preset(PRESETS["v0.3"], {"leave_self_out": True})
+    assert "leak" not in mended.defects
+
+
+@pytest.mark.parametrize(("n_rows", "batch"), [(150, 32), (1599, 64), (48842, 512)])
+def test_tables_take_the_tabular_embedder_and_the_batches_of_the_study(n_rows, batch):
+    preset = resolve_preset("v0.5", "some", "table", n_rows)
+    assert (preset.backbone, preset.batch_size, preset.augment) == ("mlp", batch, False)
+
+
+def test_mnist_is_taken_at_32_pixels_and_3_channels():
+    preset = resolve_preset("v0.3", "mnist", "images", 70_000)
+    assert (preset.image_size, preset.channels, preset.split_seed) == (32, 3, 42)
+
+
+def test_changes_win_over_the_small_size():
+    small = resolve_preset("v0.4", "cifar10", "images", 60_000, small=True)
+    changed = resolve_preset(
+        "v0.4", "cifar10", "images", 60_000, small=True, overrides={"epochs": 3}
+    )
+    assert small.backbone == "resnet-small"
+    assert small.max_rows is not None
+    assert changed.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epoch": 3}, "Unknown study setting 'epoch'. Did you mean 'epochs'"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"dim": 10, "num_heads": 4}, "not a multiple of num_heads"),
+        ({"temperature": 9.0}, "outside temperature_bounds"),
+        ({"knn_weight": 0, "contrastive_weight": 0}, "nothing to train"),
+        ({"sweep_k": []}, "sweep_k"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_with_a_hint(changes, message):
+    with pytest.raises(ValueError, match=message):
+        change_preset(PRESETS["v0.5"], changes)
+
+
+def test_an_unknown_preset_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown preset 'v0.55'.*v0.5.*v1"):
+        get_preset("v0.55")
+    with pytest.raises(ValueError, match="AttnKNNClassifier"):
+        get_preset("v1")
+    assert PRESET_NAMES == ("v0.1", "v0.2", "v0.3", "v0.4", "v0.5", "v0.6", "v1")
+
+
+def test_settings_of_v1_are_the_classifiers_or_the_frames():
+    study, parameters = split_settings({"max_rows": 50, "num_heads": 2})
+    assert (study, parameters) == ({"max_rows": 50}, {"num_heads": 2})
+    with pytest.raises(ValueError, match="Did you mean 'num_heads'"):
+        split_settings({"num_head": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("- 1\n- 2", "holds list"), ("a: [1", "is not YAML")]
+)
+def test_a_file_that_holds_no_settings_is_refused(tmp_path, text, message):
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_config(path)
+
+
+def test_a_yaml_file_gives_settings(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("epochs: 2\nsweep_k: [1, 2]\n")
+    assert read_config(path) == {"epochs": 2, "sweep_k": [1, 2]}
+    path.write_text("")
+    assert read_config(path) == {}

@@ -1,0 +1,171 @@
+"""The quality benchmark judges what the records say."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from fakes import attention, bayes, blobs
+
+from nearwise.lab.experiments import Record, compare
+from nearwise.lab.report.summary import Results
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def quality(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module("quality")
+    for name in ("quality", "results_page"):
+        sys.modules.pop(name, None)
+
+
+def rows(method, nll, accuracy=0.9):
+    return [
+        Record("letter", method, seed, nll=nll + 0.01 * seed, accuracy=accuracy, ece=0.02)
+        for seed in range(3)
+    ]
+
+
+def test_a_missed_bar_says_by_how_much(quality):
+    results = Results(rows("attention", 0.30, accuracy=0.85))
+    judged = quality.judge(results, "letter", quality.Bar(accuracy=0.9, nll=0.5), [])
+    assert judged["checks"]["nll"]["met"] is True
+    assert judged["checks"]["nll"]["missed_by"] == 0
+    assert judged["checks"]["accuracy"]["met"] is False
+    assert judged["checks"]["accuracy"]["missed_by"] == pytest.approx(0.05)
+
+
+def test_a_bar_without_rows_is_neither_met_nor_missed(quality):
+    judged = quality.judge(Results(rows("mlp", 0.3)), "letter", quality.Bar(nll=0.5), ["mlp"])
+    assert judged["checks"]["nll"] == {
+        "wanted": 0.5, "reached": None, "met": None, "missed_by": None,
+    }  # fmt: skip
+
+
+def test_every_peer_must_be_beaten_beyond_chance(quality):
+    equal = [Record("letter", "hgb", s, nll=0.30 + 0.02 * (1 - s)) for s in range(3)]
+    results = Results([*rows("attention", 0.30), *rows("mlp", 0.35), *equal])
+    judged = quality.judge(results, "letter", quality.BARS["letter"], ["mlp", "hgb", "catboost"])
+    assert judged["beats_peers"] == {"met": False, "not_beaten": ["hgb", "catboost"]}
+    assert judged["nll_minus_peer"]["mlp"]["verdict"] == "lower"
+
+
+def test_peers_count_on_our_seeds_only(quality):
+    ours = [r for r in rows("attention", 0.3) if r.seed < 2]
+    judged = quality.judge(
+        Results([*ours, *rows("mlp", 0.2)]), "letter", quality.BARS["letter"], ["mlp"]
+    )
+    assert judged["seeds"] == [0, 1]
+    assert judged["means"]["mlp"]["nll"]["mean"] == pytest.approx(0.205)
+
+
+def test_the_rank_counts_data_sets_and_seeds_that_every_method_has(quality):
+    lonely = [Record("digits", "attention", 0, nll=0.1)]
+    partly = [r for r in rows("hgb", 0.1) if r.seed < 2]
+    results = Results([*rows("attention", 0.3), *rows("mlp", 0.2), *partly, *lonely])
+    ranks = quality.ranks(results, ["attention", "mlp", "hgb", "catboost"])
+    assert ranks["mean_nll_rank"] == {"hgb": 1, "mlp": 2, "attention": 3}
+    assert ranks["datasets"] == {"letter": [0, 1]}
+    assert ranks["left_out"] == ["digits"]
+    assert ranks["absent"] == ["catboost"]
+    assert quality.ranks(results, ["catboost"])["met"] is False
+    assert ranks["met"] is False
+
+
+def test_judging_writes_json_and_page_from_the_records_alone(quality, tmp_path, monkeypatch):
+    monkeypatch.setitem(quality.BARS, "blobs", quality.Bar(0.5, 0.001, beats_peers=True))
+    methods = [attention(), bayes("mlp")]
+    compare([blobs()], methods, range(3), tmp_path / "rows", progress=False)
+    results = tmp_path / "bench" / "results"
+    results.mkdir(parents=True)
+    (results / "other.json").write_text(
+        json.dumps({"command": "python other.py", "results": [{"task": "a | b", "ratio": 0.5}]})
+    )
+    quality.main(
+        ["--judge-only", "--quiet", "--datasets", "blobs", "--out", str(tmp_path / "rows"),
+         "--results", str(results)]
+    )  # fmt: skip
+    summary = json.loads((results / "quality.json").read_text())
+    assert len(summary["rows"]) == 12
+    assert summary["datasets"]["blobs"]["checks"]["nll"]["met"] is False
+    page = (tmp_path / "bench" / "RESULTS.md").read_text()
+    assert "missed by" in page
+    assert "| attention:neighbors-alone |" in page
+    assert "a \\| b" in page
+
+
+def test_the_page_shows_lists_intervals_and_seeds(quality):
+    page = sys.modules["results_page"]
+    difference = {"mean": -7e-15, "low": -1.5, "high": 1.25, "n": 2, "verdict": "none"}
+    content = {
+        "command": "it.py",
+        "table": [
+            {
+                "arm": "knn",
+                "top1": {"0": 0.5, "1": 0.75},
+                "difference": difference,
+                "range": [1, 2],
+            },
+            {"arm": "dense", "top1": {"0": 0.25, "1": 0.25}, "note": None},
+        ],
+        "parts": {"a": {"nll": {"mean": 0.25, "half": 0.125}}, "runs": [{"seed": 0}]},
+    }
+    text = page.other_part("some_thing", content)
+    assert "**table**" in text
+    assert "| knn | 0.625 (0.5 to 0.75) | 0 [-1.5, 1.25] none | 1, 2 |" in text
+    assert "| dense | 0.25 (0.25 to 0.25) |" in text
+    assert "| parts / a | 0.25 ± 0.125 |" in text
+    assert "seed" not in text  # single runs are left out
+
+
+def test_the_readme_gets_a_row_a_data_set_between_its_marks(quality, tmp_path):
+    page = sys.modules["results_page"]
+    found = quality.judge(
+        Results([*rows("attention", 0.3), *rows("mlp", 0.2), *rows("hgb", 0.4)]),
+        "letter",
+        quality.BARS["letter"],
+        ["mlp", "hgb"],
+    )
+    ranks = {"mean_nll_rank": {"mlp": 1.0, "attention": 2.0}, "datasets": {"letter": [0]}}
+    summary = {"command": "python it.py", "datasets": {"letter": found}, "ranks": ranks}
+    (tmp_path / "quality.json").write_text(json.dumps(quality.plain(summary)))
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before {page.MARKS[0]} old {page.MARKS[1]} after")
+    page.write_readme(tmp_path, readme)
+    text = readme.read_text()
+    assert text.startswith("before ") and text.endswith(" after") and " old " not in text
+    assert "| letter | 3 | 0.9000" in text and "(mlp)" in text
+    assert "Mean NLL rank over 1 of them: mlp 1.00, attention 2.00." in text
+    readme.write_text("no marks")
+    with pytest.raises(SystemExit, match="results:start"):
+        page.write_readme(tmp_path, readme)
+    assert readme.read_text() == "no marks"
+
+
+def test_a_margin_is_paired_over_the_seeds_that_both_have(quality):
+    results = Results([*rows("attention", 0.3), *rows("mlp", 0.4)[:2]])
+    ratio = quality.Margin("mlp", "nll", ratio=0.8)
+    found = quality.check_margin(results, "letter", "attention", ratio)
+    assert found["reached"]["n"] == 2 and found["met"]
+    assert found["reached"]["mean"] == pytest.approx(0.75, abs=0.02)
+    above = quality.Margin("mlp", "accuracy", above=0.1)
+    missed = quality.check_margin(results, "letter", "attention", above)
+    assert not missed["met"] and missed["missed_by"] == pytest.approx(0.1)
+    absent = quality.Margin("hgb", "nll", ratio=0.8)
+    assert quality.check_margin(results, "letter", "attention", absent)["met"] is None
+
+
+def test_the_command_names_no_folder(quality):
+    options = quality.parse(["--data-root", "/some/where", "--out", "x", "--datasets", "digits"])
+    assert quality.own_command(options) == "python benchmarks/quality.py --datasets digits"
+
+
+def test_unknown_names_are_refused(quality, capsys):
+    with pytest.raises(SystemExit):
+        quality.parse(["--datasets", "nope"])
+    assert "no bar for nope" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="unknown method"):
+        quality.parse(["--methods", "nope"])

@@ -1,0 +1,196 @@
+"""Every verdict is reachable, and an interval that holds 0 says none."""
+
+import math
+
+import pytest
+from records import EXPLAINED, full_study, row, write
+
+from nearwise.lab.experiments import read_records
+from nearwise.lab.report.study import CLAIMS, Study, judge_claims
+from nearwise.lab.report.study.tables import claim_tables
+from nearwise.lab.report.study.verdicts import judge_improvement, judge_margin, judge_range, tally
+from nearwise.lab.report.summary import MEASURES
+from nearwise.metrics import PairedDifference, paired_difference
+
+ACCURACY = next(m for m in MEASURES if m.key == "accuracy")
+ECE = next(m for m in MEASURES if m.key == "ece")
+AURC = next(m for m in MEASURES if m.key == "aurc")
+
+
+def found(mean, low, high, n=3, method="t"):
+    return PairedDifference(mean, low, high, n, 0.95, method)
+
+
+@pytest.mark.parametrize(
+    ("difference", "measure", "verdict"),
+    [
+        (found(0.02, 0.01, 0.03), ACCURACY, "validated"),
+        (found(-0.02, -0.03, -0.01), ACCURACY, "not validated"),
+        (found(-0.02, -0.03, -0.01), ECE, "validated"),
+        (found(0.02, 0.01, 0.03), ECE, "not validated"),
+        (found(0.02, -0.01, 0.05), ACCURACY, "no difference"),
+        (found(0.02, 0.0, 0.05), ACCURACY, "no difference"),
+        (found(0.02, -math.inf, math.inf, 1), ACCURACY, "not judged"),
+        (None, ACCURACY, "not measured"),
+    ],
+)
+def test_an_improvement_is_what_its_interval_says(difference, measure, verdict):
+    assert judge_improvement(difference, measure).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict"),
+    [
+        (found(-0.004, -0.008, 0.001), "validated"),
+        (found(-0.004, -0.008, -0.001), "validated"),  # worse, but within the margin
+        (found(0.02, 0.01, 0.03), "validated"),
+        (found(-0.01, -0.03, 0.01), "inconclusive"),
+        (found(-0.004, -0.01, 0.001), "inconclusive"),  # up to the bound is not within it
+        (found(-0.004, -math.inf, math.inf, 1), "not judged"),
+        (found(-0.03, -0.05, -0.02), "not validated"),
+        (found(-0.012, -0.02, -0.004), "not validated"),
+        (None, "not measured"),
+    ],
+)
+def test_a_margin_must_hold_the_whole_interval(difference, verdict):
+    assert judge_margin(difference, ACCURACY, 0.01).verdict == verdict
+
+
+def test_a_margin_of_an_error_looks_upwards():
+    assert judge_margin(found(0.03, 0.02, 0.04), ECE, 0.01).verdict == "not validated"
+    assert judge_margin(found(-0.03, -0.04, -0.02), ECE, 0.01).verdict == "validated"
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.1, 0.11, 0.12], "validated"),
+        ([0.1, 0.5, 0.9], "not validated"),
+        ([0.1], "not judged"),
+        ([], "not measured"),
+    ],
+)
+def test_a_range_must_hold_the_interval_over_seeds(values, verdict):
+    assert judge_range(values, 0.0, 0.2).verdict == verdict
+
+
+def test_one_seed_takes_the_interval_over_rows():
+    assert judge_range([0.1], 0.0, 0.2, interval=(0.05, 0.15)).verdict == "validated"
+    assert judge_range([0.1], 0.0, 0.2, interval=(0.05, 0.25)).verdict == "not validated"
+
+
+def test_amounts_are_shown_in_the_unit_of_their_measure():
+    shown = judge_improvement(found(-0.002, -0.003, -0.001), AURC)
+    assert shown.amount == "-2.0 [-3.0, -1.0]"
+    assert judge_range([1.0, 1.2], 0, 9, digits=2, unit="times").amount.endswith("times")
+
+
+def claims(records, preset="v0.5"):
+    return judge_claims(Study(records), "toys", preset)
+
+
+def fixed(method, accuracies, eces=(0.1, 0.1, 0.1), **more):
+    rows = []
+    for seed, (right, error) in enumerate(zip(accuracies, eces, strict=True)):
+        blank = row(method, seed, **more)
+        rows.append(blank.__class__(**{**blank.__dict__, "accuracy": right, "ece": error}))
+    return rows
+
+
+def test_attention_over_uniform_is_paired_by_seed():
+    records = fixed("uniform", [0.80, 0.85, 0.90]) + fixed("attention", [0.82, 0.871, 0.919])
+    finding = claims(records)["attention-uniform-accuracy"]
+    expected = paired_difference([0.82, 0.871, 0.919], [0.80, 0.85, 0.90])
+    assert finding.verdict == "validated"
+    assert (finding.estimate, finding.low, finding.high) == pytest.approx(
+        (expected.mean, expected.low, expected.high)
+    )
+    assert (finding.n, finding.over) == (3, "seeds")
+
+
+def test_nothing_in_the_records_is_not_measured():
+    found = claims(fixed("uniform", [0.8, 0.8, 0.8]))
+    assert {f.verdict for f in found.values()} == {"not measured"}
+    assert set(found) == {c.key for c in CLAIMS}
+
+
+@pytest.mark.parametrize(
+    ("attention", "tta", "verdict"),
+    [
+        ((0.2, 0.21, 0.2), (0.05, 0.06, 0.04), "validated"),
+        ((0.1, 0.11, 0.1), (0.05, 0.06, 0.04), "not validated"),  # attention alone repairs it
+        ((0.2, 0.21, 0.2), (0.3, 0.31, 0.32), "not validated"),
+        ((0.2, 0.21, 0.2), (0.1, 0.3, 0.2), "no difference"),
+    ],
+)
+def test_tta_alone_repairs_calibration_only_where_attention_does_not(attention, tta, verdict):
+    right = [0.8, 0.8, 0.8]
+    records = (
+        fixed("uniform", right, (0.2, 0.2, 0.205))
+        + fixed("attention", right, attention)
+        + fixed("attention+tta", right, tta)
+    )
+    assert claims(records)["tta-repairs"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("eces", "loss", "verdict"),
+    [
+        ((0.19, 0.2, 0.21), 0.003, "validated"),
+        ((0.19, 0.2, 0.21), 0.3, "not validated"),
+        ((0.02, 0.03, 0.02), 0.003, "not validated"),
+    ],
+)
+def test_the_collapse_needs_both_of_its_signs(eces, loss, verdict):
+    details = EXPLAINED | {"knn_loss_with_self": loss}
+    records = fixed("attention", [0.8, 0.8, 0.8], eces, details=details)
+    assert claims(records)["collapse"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"), [([0.799, 0.8, 0.801], "validated"), ([0.7, 0.71, 0.7], "not validated")]
+)
+def test_k_and_noise_are_judged_against_a_margin(last, verdict):
+    first = [0.8, 0.801, 0.802]
+    records = []
+    for condition, values in (("k=1", first), ("k=50", last)):
+        records += fixed("attention", values, experiment="k-sweep", condition=condition)
+    for noise, values in ((0.0, first), (0.3, last)):
+        where = {"experiment": "label-noise", "condition": "where=memory", "noise": noise}
+        records += fixed("attention", values, **where)
+    found = claims(records)
+    assert found["k-does-not-matter"].verdict == verdict
+    assert found["noise-memory-symmetric"].verdict == verdict
+    assert found["noise-everywhere-symmetric"].verdict == "not measured"
+
+
+def test_a_single_seed_is_judged_over_its_test_rows(tmp_path):
+    folder = full_study(tmp_path / "one", seeds=(0,))
+    found = judge_claims(Study(read_records(folder), folder), "toys", "v0.5")
+    assert found["attention-uniform-nll"].verdict == "validated"
+    assert found["attention-uniform-nll"].over == "test rows"
+    assert found["collapse"].verdict in ("validated", "not validated")
+    without = judge_claims(Study(read_records(folder)), "toys", "v0.5")
+    assert without["attention-uniform-nll"].verdict == "not judged"
+
+
+def test_what_one_seed_measured_but_cannot_judge_says_so():
+    records = [row(m, predict_us_per_row=t) for m, t in (("uniform", 10.0), ("attention", 15.0))]
+    cost = claims(records)["little-compute"]
+    assert (cost.verdict, cost.amount) == ("not judged", "1.50 times uniform's")
+    assert cost.note == "one seed gives no interval"
+
+
+def test_verdicts_are_counted_in_one_order():
+    assert tally(["not measured", "validated", "inconclusive", "validated"]) == (
+        "2 validated, 1 inconclusive, 1 not measured"
+    )
+
+
+def test_the_claim_table_holds_every_claim_and_preset(tmp_path):
+    folder = write(tmp_path, fixed("attention", [0.8, 0.8, 0.8]))
+    study = Study(read_records(folder))
+    presets = [f"v0.{i}" for i in range(1, 7)]
+    tables = claim_tables("toys", {p: judge_claims(study, "toys", p) for p in presets})
+    assert [len(t.columns) for t in tables] == [5, 3]
+    assert all(len(t.rows) == len(CLAIMS) for t in tables)

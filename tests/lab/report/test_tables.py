@@ -1,0 +1,125 @@
+"""Markdown, LaTeX and CSV."""
+
+import csv
+import io
+
+import pytest
+
+from nearwise.lab.experiments import Record, read_records
+from nearwise.lab.report.summary import MEASURES, Results
+from nearwise.lab.report.tables import (
+    Cell,
+    Table,
+    all_tables,
+    halves_table,
+    paired_table,
+    ranks_table,
+    results_table,
+    shots_table,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
+
+
+@pytest.fixture(scope="module")
+def results(compared):
+    return Results(read_records(compared), compared)
+
+
+def test_the_best_value_is_bold_and_ties_share_it():
+    rows = [Record("d", m, 0, nll=v) for m, v in [("a", 0.10001), ("b", 0.10002), ("c", 0.2)]]
+    nll = [m for m in MEASURES if m.key == "nll"]
+    table = results_table(Results(rows), "d", nll)
+    assert [cells[0].mark for _, cells in table.rows] == ["best", "best", ""]
+
+
+def test_a_single_seed_is_called_one_seed():
+    table = results_table(Results([Record("d", "a", 7, nll=0.1)]), "d")
+    assert "One seed (7)" in table.caption
+    assert "±" not in to_markdown(table)
+
+
+def test_differences_say_better_worse_or_none(results):
+    table = paired_table(results, "blobs", "attention")
+    assert [name for name, _ in table.rows] == ["bayes <1>"]
+    assert all(cell.text.endswith(" none") for cell in table.rows[0][1])
+
+
+def test_the_two_halves_stand_beside_the_whole(results):
+    table = halves_table(results, "blobs", "attention")
+    names = [name for name, _ in table.rows]
+    assert names == [
+        "attention", "base alone", "neighbors alone",
+        "whole minus base alone", "whole minus neighbors alone",
+    ]  # fmt: skip
+    assert "null neighbor took 25 %" in table.caption
+    assert table.rows[-1][1][1].mark == "better"
+    assert halves_table(results, "blobs", "bayes <1>") is None
+
+
+def test_ranks_need_two_data_sets(results):
+    table = ranks_table(results)
+    assert "Mean rank over 2 data sets" in table.title
+    assert "left out: broken" in table.caption
+    assert ranks_table(Results([Record("d", "a", 0, nll=0.1)])) is None
+
+
+def test_markdown_has_as_many_cells_in_every_line(results):
+    for table in all_tables(results):
+        lines = [line for line in to_markdown(table).splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) == 1
+        assert len(lines) == len(table.rows) + 2
+
+
+def test_markdown_escapes_bars():
+    table = Table("t", "c", ["method", "x"], [("a|b", [Cell("1")])])
+    assert "a\\|b" in to_markdown(table)
+
+
+def test_latex_is_a_booktabs_table_with_special_characters_escaped():
+    table = Table("50 %", "a_b & c", ["method", "x ± y"], [("m_1", [Cell("0.5 ± 0.1", "best")])])
+    text = to_latex(table)
+    assert text.splitlines() == [
+        r"\begin{table}",
+        r"  \centering",
+        r"  \caption{50 \%. a\_b \& c}",
+        r"  \begin{tabular}{lr}",
+        r"    \toprule",
+        r"    method & x $\pm$ y \\",
+        r"    \midrule",
+        r"    m\_1 & \textbf{0.5 $\pm$ 0.1} \\",
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+
+
+def test_csv_holds_every_mean(results):
+    rows = list(csv.DictReader(io.StringIO(to_csv(results))))
+    found = [
+        r for r in rows
+        if (r["dataset"], r["method"], r["measure"]) == ("blobs", "attention", "nll")
+    ]  # fmt: skip
+    mean = results.mean("blobs", "attention", "nll")
+    assert len(found) == 1
+    assert float(found[0]["mean"]) == mean.mean
+    assert float(found[0]["high"]) == pytest.approx(mean.high)
+    assert found[0]["n"] == "3"
+
+
+def test_accuracy_by_class_size_stands_where_sizes_differ():
+    shots = {
+        "many": 0.9, "medium": None, "few": 0.5, "balanced": 0.7,
+        "classes": {"many": 1, "medium": 0, "few": 1}, "rule": "more than 100 training rows",
+    }  # fmt: skip
+    rows = [
+        Record("d", "a", 0, nll=0.1, details={"shots": shots}),
+        Record("d", "b", 0, nll=0.2, details={"shots": shots | {"few": 0.6}}),
+    ]
+    table = shots_table(Results(rows), "d")
+    assert [cell.text for cell in table.rows[0][1]] == ["0.7000", "0.9000", "-", "0.5000"]
+    assert [cells[3].mark for _, cells in table.rows] == ["", "best"]
+    assert "more than 100 training rows: 1 many-shot, 1 few-shot" in table.caption
+    assert table in all_tables(Results(rows))
+    assert shots_table(Results([Record("d", "a", 0, nll=0.1)]), "d") is None

@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nearwise.cli.parsing import change_settings, parse_count, parse_seeds
+from nearwise.cli.parsing import parse_count, parse_seeds
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_images
+from nearwise.lab.cli.settings_text import change_settings
 from nearwise.lab.experiments.representations import Cell, Comparison, run_comparison
 from nearwise.lab.report.representations import judge_all, write_report
 

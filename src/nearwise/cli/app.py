@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, TextIO
 
@@ -37,8 +38,13 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 for _panel, _group in _COMMANDS.items():
     for _command in _group:
         app.command(rich_help_panel=_panel, help=flowing(_command.__doc__))(_command)
-for _plugin in entry_points(group="nearwise.commands"):
-    _plugin.load()(app)
+
+
+@cache
+def _add_plugins() -> None:
+    """Add the commands of installed packages: functions that take the app, by entry point."""
+    for plugin in entry_points(group="nearwise.commands"):
+        plugin.load()(app)
 
 
 def _print_version(value: bool) -> None:
@@ -89,6 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         given.insert(0, "--debug")
     _said.clear()
     warnings.showwarning = _say_warning
+    _add_plugins()
     app(args=given, prog_name="nearwise")
 
 

@@ -159,8 +159,7 @@ def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
 def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
     import numpy as np
 
-    from nearwise.lab.experiments.encoders import open_encoder
-    from nearwise.probes import StoredFeatures
+    from nearwise.probes import StoredFeatures, open_encoder
 
     if loaded.kind == "embeddings":
         if text != "features":

@@ -9,6 +9,7 @@ from nearwise.probes.evaluate import evaluate
 from nearwise.probes.features import FeatureSet, extract_features
 from nearwise.probes.knn import KNNProbe
 from nearwise.probes.linear import LinearProbe
+from nearwise.probes.opening import open_encoder
 from nearwise.probes.paired import paired_differences
 from nearwise.probes.pooling import pool_tokens
 from nearwise.probes.pretrained import (
@@ -47,6 +48,7 @@ __all__ = [
     "extract_features",
     "load_encoder",
     "make_probe",
+    "open_encoder",
     "paired_differences",
     "pool_tokens",
     "probe_data",

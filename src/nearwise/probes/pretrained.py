@@ -242,7 +242,7 @@ def _from_folder(path: Path) -> Encoder:
     raise ValueError(
         f"{path} holds no config.json: it is neither a transformers model nor a trained neural "
         "field. Give the folder that the model was saved to; classifiers and vision transformers "
-        "that nearwise trained are opened by nearwise.lab.experiments.encoders.open_encoder."
+        "that nearwise trained are opened by nearwise.probes.open_encoder."
     )
 
 

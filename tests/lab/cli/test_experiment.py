@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from nearwise.cli.parsing import change_settings, parse_settings
 from nearwise.lab.cli.experiment_command import _reasons, _show_rows
+from nearwise.lab.cli.settings_text import change_settings, parse_settings
 from nearwise.lab.experiments import Record, read_records
 
 QUICK = (

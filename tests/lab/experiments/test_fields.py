@@ -5,10 +5,9 @@ import torch
 
 from nearwise.data import load_images
 from nearwise.data.images.seen import image_digests
-from nearwise.lab.experiments.encoders import open_encoder
 from nearwise.lab.experiments.fields import STAGES, FieldProgress, find_field, run_field
 from nearwise.nn.field import PRESETS, PerceiverAutoencoder
-from nearwise.probes import without_seen
+from nearwise.probes import open_encoder, without_seen
 from nearwise.probes.probe_data import probe_data
 from nearwise.training.field import FieldConfig
 

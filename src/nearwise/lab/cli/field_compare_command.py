@@ -7,15 +7,10 @@ import typer
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import (
-    change_settings,
-    image_set_name,
-    parse_count,
-    parse_seeds,
-    split_list,
-)
+from nearwise.cli.parsing import parse_count, parse_seeds, split_list
 from nearwise.cli.places import check_folder, paths_among
 from nearwise.lab.cli.needs import lab_command
+from nearwise.lab.cli.settings_text import change_settings, image_set_name
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -173,8 +168,7 @@ def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
         name, sign, encoder = text.partition("=")
         if not sign or not name or not encoder:
             raise ValueError(f"--also {text!r} is no NAME=ENCODER. Write --also dino=DIR.")
-        from nearwise.lab.experiments.encoders import open_encoder
-        from nearwise.probes import StoredFeatures
+        from nearwise.probes import StoredFeatures, open_encoder
 
         made = open_encoder(encoder, (height, width), channels)
         if isinstance(made, StoredFeatures):

@@ -9,9 +9,9 @@ import typer
 
 from nearwise.cli.console import say, show
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import change_settings, image_set_name
 from nearwise.cli.places import check_folder, paths_among
 from nearwise.lab.cli.needs import lab_command
+from nearwise.lab.cli.settings_text import change_settings, image_set_name
 
 if TYPE_CHECKING:
     from nearwise.lab.experiments.fields import FieldProgress, FieldRun

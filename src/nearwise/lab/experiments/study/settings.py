@@ -4,8 +4,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
+
+from nearwise.extras import require_extra
 
 
 def first_message(error: ValidationError) -> str:
@@ -24,6 +25,9 @@ def read_config(path: str | PathLike[str]) -> dict[str, Any]:
     ValueError
         If it is no mapping or no YAML; names are checked where the settings are used.
     """
+    require_extra("A file of settings", "lab", "yaml")
+    import yaml
+
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

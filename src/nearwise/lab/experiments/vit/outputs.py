@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from nearwise.lab.experiments.vit.model import Cost
 from nearwise.lab.experiments.vit.settings import VitSettings
+from nearwise.lab.vit_runs import ARGS, MODEL
 from nearwise.memory.store import read_folder, write_folder
 from nearwise.safe_files import write_whole
 
 KIND = "nearwise-vit"
 FORMAT_VERSION = 1
-MODEL, CHECKPOINT = "model", "checkpoint"
-ARGS, MODEL_TEXT, RESULTS = "args.txt", "model.txt", "train_eval_results.txt"
+CHECKPOINT = "checkpoint"
+MODEL_TEXT, RESULTS = "model.txt", "train_eval_results.txt"
 EPOCHS, SUMMARY, SETTINGS = "epochs.jsonl", "summary.json", "settings.json"
 OWN_FILES = (ARGS, MODEL_TEXT, RESULTS, EPOCHS, SUMMARY)
 

@@ -1,15 +1,14 @@
-"""Any encoder by its text: those of the probes, and models that nearwise itself trained."""
+"""Any encoder by its text, models that nearwise itself trained among them."""
 
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from nearwise.data.images.seen import kept_digests
-from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.images import image_embedders
-from nearwise.lab.experiments.vit import load_vit_encoder
-from nearwise.lab.experiments.vit.outputs import ARGS, MODEL
 from nearwise.memory.store import MANIFEST
 from nearwise.nn.field import PerceiverAutoencoder
-from nearwise.probes import EmbedderEncoder, Encoder, StoredFeatures, load_encoder
+from nearwise.probes.encoder import Encoder
+from nearwise.probes.pretrained import EmbedderEncoder, load_encoder
+from nearwise.probes.stored import StoredFeatures
 
 
 def open_encoder(
@@ -20,8 +19,9 @@ def open_encoder(
     Parameters
     ----------
     text : str
-        The folder of a classifier fitted on images, or of a run of ``nearwise vit train``; or
-        what `nearwise.probes.load_encoder` knows.
+        The folder of a classifier fitted on images, or one that an installed package knows by an
+        entry point of the group ``nearwise.encoders`` (the lab: a run of ``nearwise vit train``);
+        or what `load_encoder` knows.
     image_size, channels, seed
         As for `load_encoder`.
 
@@ -31,12 +31,13 @@ def open_encoder(
         If the text names none of these, or what it names cannot be read.
     """
     folder = Path(text)
-    run = folder.parent if folder.name == MODEL else folder
-    if (run / ARGS).is_file():
-        vit = load_vit_encoder(run)
-        vit.trained_on = kept_digests(run)
-        return vit
+    opened = _opened_by_plugin(folder) if folder.is_dir() else None
+    if opened is not None:
+        return opened
     if (folder / MANIFEST).is_file():
+        from nearwise.estimators import AttnKNNClassifier
+        from nearwise.estimators.images import image_embedders
+
         return EmbedderEncoder(image_embedders(AttnKNNClassifier.load(folder))[0])
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise ValueError(
@@ -47,3 +48,12 @@ def open_encoder(
     if isinstance(made, PerceiverAutoencoder):
         made.trained_on = kept_digests(folder)
     return made
+
+
+def _opened_by_plugin(folder: Path) -> Encoder | None:
+    """Ask every installed package; each has a function from a folder to an encoder or None."""
+    for plugin in entry_points(group="nearwise.encoders"):
+        found: Encoder | None = plugin.load()(folder)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,22 @@
+"""Runs of ``nearwise vit train``, told by their files, as encoders for ``nearwise probe``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearwise.probes import VisionTransformerEncoder
+
+ARGS, MODEL = "args.txt", "model"
+
+
+def open_run(folder: Path) -> "VisionTransformerEncoder | None":
+    """Open a run of `train_vit`, or the model in it; None for any other folder."""
+    run = folder.parent if folder.name == MODEL else folder
+    if not (run / ARGS).is_file():
+        return None
+    from nearwise.data.images.seen import kept_digests
+    from nearwise.lab.experiments.vit import load_vit_encoder
+
+    encoder = load_vit_encoder(run)
+    encoder.trained_on = kept_digests(run)
+    return encoder

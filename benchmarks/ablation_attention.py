@@ -29,8 +29,8 @@ from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.json_values import plain
-from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
+from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

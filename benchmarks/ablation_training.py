@@ -27,8 +27,8 @@ from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
 from nearwise.estimators.embedding import default_config, make_network, network_inputs
 from nearwise.estimators.table import TableEncoder, as_frame
-from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import accuracy, nll
+from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 from nearwise.training import TrainConfig, TrainingRows, predict_neighbors, train_embedder
 

@@ -28,8 +28,8 @@ from sklearn.linear_model import LogisticRegression
 from nearwise.conditions import hardware, versions
 from nearwise.data import Episode, draw_episodes, load_dataset
 from nearwise.estimators import FewShotAttention
-from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import ece, nll
+from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

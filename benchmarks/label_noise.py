@@ -36,8 +36,8 @@ from nearwise.estimators.pooling import fit_temperature
 from nearwise.estimators.transition import estimate_transition
 from nearwise.json_values import plain
 from nearwise.lab.experiments import get_method
-from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
+from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

@@ -32,8 +32,8 @@ from nearwise.data import load_dataset, long_tail, split_dataset
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.json_values import plain
 from nearwise.lab.experiments import get_method
-from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import evaluate_probabilities, shot_breakdown
+from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

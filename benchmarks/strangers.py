@@ -31,8 +31,8 @@ from nearwise.cli.parsing import parse_seeds, split_list
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_dataset, load_images
 from nearwise.json_values import plain
-from nearwise.lab.report.summary import mean_with_interval
 from nearwise.metrics import evaluate_detection, paired_difference
+from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

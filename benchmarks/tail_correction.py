@@ -37,7 +37,7 @@ from nearwise.functional import (
     tail_corrected_attention,
 )
 from nearwise.functional.tokens import attend
-from nearwise.lab.report.summary import mean_with_interval
+from nearwise.report.measures import mean_with_interval
 
 HERE = Path(__file__).parent
 SCALES = {"digits": (8.0, 24.0, 64.0), "normal": (0.06, 0.125, 0.3)}

@@ -10,6 +10,7 @@ from typing import Any
 
 from nearwise import __version__
 
+PROGRAM = "nearwise"
 PACKAGES = ("numpy", "torch", "scikit-learn", "pandas", "lightgbm", "catboost", "faiss-cpu")
 
 
@@ -59,6 +60,24 @@ def command_line() -> str:
     """Return the command that runs this process, without the folder of its program."""
     program = sys.argv[0] if sys.argv and sys.argv[0] else "python"
     return shlex.join([Path(program).name, *sys.argv[1:]])
+
+
+def readable_command(command: str) -> str:
+    """Write a recorded command as it may be typed.
+
+    Parameters
+    ----------
+    command : str
+        As `command_line` gave it: for `python -m` it begins with the file of the module.
+
+    Returns
+    -------
+    command : str
+        With "nearwise" in the place of a leading ``__main__.py``, whatever folder it is in.
+    """
+    program, space, rest = command.partition(" ")
+    name = program.strip("'\"").replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{PROGRAM}{space}{rest}" if name == "__main__.py" else command
 
 
 def available_threads() -> int:

@@ -15,6 +15,7 @@ from nearwise.cli.places import check_output
 from nearwise.cli.rows import read_for_model
 from nearwise.cli.scored_rows import ONLY_LEARNED, score_rows, take_rows
 from nearwise.cli.trust_columns import ConfidenceOption, Wishes, measure_trust, trust_in_words
+from nearwise.extras import require_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,6 +92,8 @@ def evaluate(
     """
     check_output("--json", json_file, [data])
     check_output("--report", report, [data, *([json_file] if json_file else [])])
+    if report is not None:
+        require_extra("The page of --report", "report", "matplotlib", "jinja2")
     learned = open_model(model)
     images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
@@ -132,7 +135,7 @@ def evaluate(
     if report is not None:
         from nearwise.cli.evaluation_page import write_page
 
-        write_page(report, learned, data, features, scored, scores, null_mass, trust)
+        write_page(report, learned, data, features, scored, scores, trust)
         written.append(str(report))
     if json_file != "-":
         show(_score_table(scores, intervals, f"{model} on {scored.what} ({data})"))

@@ -1,7 +1,5 @@
 """The page behind ``nearwise evaluate --report``: scores, diagrams, curves and hard cases."""
 
-import tempfile
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
 
     from nearwise.data.dataset import Kind
     from nearwise.estimators import AttnKNNClassifier
-    from nearwise.lab.experiments import Record
 
 # how the page names the model and its halves
 _METHODS = {
@@ -23,6 +20,11 @@ _METHODS = {
     "base alone": "base alone",
     "neighbors alone": "neighbors alone",
 }
+_PARTS = (
+    ("attention", "The whole model: attention over the nearest rows, and the base behind them."),
+    ("base alone", "The null neighbor's prediction with its temperature, neighbors off."),
+    ("neighbors alone", "The neighbors, with the class prior in the null."),
+)
 
 
 def write_page(
@@ -32,7 +34,6 @@ def write_page(
     features: "pd.DataFrame | np.ndarray",
     scored: ScoredRows,
     scores: dict[str, dict[str, float]],
-    null_mass: float,
     trust: dict[str, Any],
 ) -> None:
     """Write one self-contained HTML file about a model on labelled rows.
@@ -52,8 +53,6 @@ def write_page(
         there is no gallery: among the neighbors of each row would be the row itself.
     scores : dict of str to dict
         Metrics of the same three.
-    null_mass : float
-        Mean mass of the null neighbor.
     trust : dict
         What `measure_trust` found.
     """
@@ -61,15 +60,10 @@ def write_page(
     import pandas as pd
 
     from nearwise.data import Dataset
-    from nearwise.lab.experiments.artifacts import (
-        Predictions,
-        artifact_path,
-        make_gallery,
-        save_json,
-        save_predictions,
-    )
-    from nearwise.lab.report.page import make_page, render_page
-    from nearwise.lab.report.summary import Results
+    from nearwise.json_values import plain
+    from nearwise.report.examples import make_gallery
+    from nearwise.report.page import model_page, render_model_page
+    from nearwise.report.predictions import Predictions
     from nearwise.safe_files import write_aside
 
     name = "standard input" if data == "-" else Path(data).stem
@@ -80,55 +74,49 @@ def write_page(
         _METHODS[part]: Predictions(labels, values, rows, classes)
         for part, values in scored.halves.items()
     }
-    whole = _METHODS["model"]
-    kind: Kind = "table" if isinstance(features, pd.DataFrame) else "images"
-    dataset = Dataset(name, features, model.classes_[labels], model.target_name_, kind, source=data)
-    with tempfile.TemporaryDirectory() as folder:
-
-        def place(what: str, method: str, suffix: str) -> Path:
-            return artifact_path(folder, what, name, method, 0, suffix)
-
-        for method, values in predictions.items():
-            save_predictions(place("predictions", method, "npz"), values)
-        save_json(place("curves", whole, "json"), model.history_)
-        if scored.new:
-            gallery = make_gallery(model, dataset, rows, predictions[whole])
-            save_json(place("galleries", whole, "json"), gallery)
-        results = Results(_records(name, model, len(labels), scores, null_mass), Path(folder))
-        page = make_page(Path(folder), results, f"{model.target_name_}, predicted on {name}")
+    gallery = None
+    if scored.new:
+        kind: Kind = "table" if isinstance(features, pd.DataFrame) else "images"
+        dataset = Dataset(
+            name, features, model.classes_[labels], model.target_name_, kind, source=data
+        )
+        gallery = plain(make_gallery(model, dataset, rows, predictions[_METHODS["model"]]))
+    n_remembered = len(model.memory_)
     lead = " ".join(
         [
-            f"A model that remembers {len(model.memory_)} {scored.noun}, measured on "
+            f"A model that remembers {n_remembered} {scored.noun}, measured on "
             f"{scored.measured_on}.",
             *scored.remarks,
             "Beside it stand its two halves: the base alone and the neighbors alone.",
             trust_in_words(trust),
         ]
     )
-    write_aside(path, render_page(replace(page, lead=lead)).encode("utf-8"))
+    page = model_page(
+        f"{model.target_name_}, predicted on {name}",
+        lead,
+        name,
+        predictions,
+        {_METHODS[part]: values for part, values in scores.items()},
+        parts=_PARTS,
+        sizes=f"{n_remembered:,} remembered {scored.noun}, {len(labels):,} measured, "
+        f"{len(classes)} classes",
+        history=plain(model.history_),
+        gallery=gallery,
+        facts=_facts(),
+    )
+    write_aside(path, render_model_page(page).encode("utf-8"))
 
 
-def _records(
-    name: str,
-    model: "AttnKNNClassifier",
-    n_rows: int,
-    scores: dict[str, dict[str, float]],
-    null_mass: float,
-) -> "list[Record]":
-    """Lay the model and its halves out as methods that were compared on the same rows."""
-    from nearwise.conditions import command_line, hardware, versions
-    from nearwise.lab.experiments import Record
+def _facts() -> list[tuple[str, str]]:
+    """Tell what the numbers were made under."""
+    from nearwise.conditions import command_line, hardware, readable_command, versions
 
-    facts: dict[str, Any] = {
-        "dataset": name,
-        "seed": 0,
-        "n_train": len(model.memory_),
-        "n_test": n_rows,
-        "n_classes": len(model.classes_),
-        "versions": versions(),
-        "hardware": hardware(),
-        "command": command_line(),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    records = [Record(method=_METHODS[part], **(facts | scores[part])) for part in scores]
-    return [replace(records[0], null_mass=null_mass), *records[1:]]
+    def listed(values: dict[str, Any]) -> str:
+        return ", ".join(f"{name} {value}" for name, value in values.items())
+
+    return [
+        ("Hardware", listed(hardware())),
+        ("Versions", listed(versions())),
+        ("Command", readable_command(command_line())),
+        ("Finished", datetime.now(UTC).isoformat(timespec="seconds")),
+    ]

@@ -11,6 +11,7 @@ from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.parsing import parse_seeds, split_list
 from nearwise.cli.places import check_folder, paths_among
+from nearwise.extras import require_extra
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -91,6 +92,8 @@ def probe(
       nearwise probe mymodels:encoder images/ --probes knn,transformer --context full,0.2
     """
     check_folder("--out", out, paths_among(dataset))
+    if out is not None:
+        require_extra("The figure of --out", "report", "matplotlib", "jinja2")
     from nearwise.functional.devices import choose_device
     from nearwise.probes import evaluate, without_seen
     from nearwise.probes.catalog import check_probe_names
@@ -271,8 +274,8 @@ def _write(out: Path, baseline: str, quiet: bool) -> None:
     Both are of all records of the folder, also those of earlier runs.
     """
     from nearwise.conditions import command_line, hardware, versions
-    from nearwise.lab.report.probes import probe_figure
     from nearwise.probes import read_records
+    from nearwise.report.probes import probe_figure
 
     records = read_records(out)
     differences = _differences(records, baseline)

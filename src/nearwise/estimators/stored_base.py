@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import skops.io
+from nearwise.extras import require_extra
 
 # Types of plain Python inside scikit-learn's models that skops does not list.
 TRUSTED = (
@@ -23,9 +23,17 @@ _IN_C = "sklearn.svm."  # skops lists these, but they hand their arrays to C wit
 _LEAST_ALLOWED, _MOST_PACKED = 2**26, 200  # bytes, and the ratio beyond which a zip is a bomb
 
 
+def _skops() -> Any:
+    """Import what writes and reads them."""
+    require_extra("A saved model with a base of your own", "own-base", "skops")
+    import skops.io
+
+    return skops.io
+
+
 def dump_model(model: Any) -> bytes:
     """Write a scikit-learn model with skops, compressed."""
-    blob: bytes = skops.io.dumps(model, compression=zipfile.ZIP_DEFLATED, compresslevel=1)
+    blob: bytes = _skops().dumps(model, compression=zipfile.ZIP_DEFLATED, compresslevel=1)
     return blob
 
 
@@ -39,7 +47,7 @@ def untrusted_types(blob: bytes) -> list[str]:
     """
     _refuse_bomb(blob)
     in_c = {name for name in _types(blob) if name.startswith(_IN_C)}
-    return sorted({*skops.io.get_untrusted_types(data=blob), *in_c} - {*TRUSTED})
+    return sorted({*_skops().get_untrusted_types(data=blob), *in_c} - {*TRUSTED})
 
 
 def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
@@ -53,7 +61,7 @@ def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
     unknown = [name for name in untrusted_types(blob) if name not in trusted]
     if unknown:
         raise UntrustedTypesError(unknown)
-    return skops.io.loads(blob, trusted=[*TRUSTED, *trusted])
+    return _skops().loads(blob, trusted=[*TRUSTED, *trusted])
 
 
 class UntrustedTypesError(ValueError):

@@ -7,16 +7,14 @@ from fakes import FakeAttention, blobs
 
 from nearwise.data import Dataset, load_dataset
 from nearwise.lab.experiments.artifacts import (
-    Predictions,
     artifact_path,
-    choose_gallery_rows,
-    image_shape,
     load_json,
     load_predictions,
-    make_gallery,
     save_json,
     save_predictions,
 )
+from nearwise.report.examples import choose_gallery_rows, image_shape, make_gallery
+from nearwise.report.predictions import Predictions
 
 
 @pytest.mark.parametrize(("n", "tolerance"), [(100, 1e-6), (300_000, 2e-3)])

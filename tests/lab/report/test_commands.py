@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from nearwise.conditions import readable_command
 from nearwise.lab.experiments import Record
-from nearwise.lab.report.commands import efficiency_command, experiment_command, readable_command
+from nearwise.lab.report.commands import efficiency_command, experiment_command
 from nearwise.lab.report.facts import record_facts
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from nearwise.lab.experiments import RecordsError, read_records
-from nearwise.lab.experiments.artifacts import Predictions
 from nearwise.lab.report import demo as demo_module
 from nearwise.lab.report import render_report
-from nearwise.lab.report.drawing import Picture, canvas, page_style, to_svg
-from nearwise.lab.report.figures import reliability_diagrams, risk_coverage, training_curves
-from nearwise.lab.report.gallery import make_page_gallery, png_uri
+from nearwise.report.drawing import Picture, canvas, page_style, to_svg
+from nearwise.report.figures import reliability_diagrams, risk_coverage, training_curves
+from nearwise.report.gallery import make_page_gallery, png_uri
+from nearwise.report.predictions import Predictions
 
 VOID = {"meta", "img", "br", "hr", "input", "link", "col"}
 

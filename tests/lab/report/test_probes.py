@@ -4,7 +4,7 @@ import warnings
 
 from matplotlib.figure import Figure
 
-from nearwise.lab.report.probes import probe_figure
+from nearwise.report.probes import probe_figure
 
 
 def record(encoder, probe, pool, context):

@@ -7,17 +7,11 @@ import pytest
 from scipy import stats
 
 from nearwise.lab.experiments import Record, read_records
-from nearwise.lab.experiments.artifacts import Predictions
-from nearwise.lab.report.rows import difference_over_rows
-from nearwise.lab.report.summary import (
-    MEASURES,
-    Measure,
-    Results,
-    better,
-    mean_with_interval,
-    summary_json,
-)
+from nearwise.lab.report.summary import Results, summary_json
 from nearwise.metrics import aurc, evaluate_probabilities, paired_difference
+from nearwise.report.measures import MEASURES, Measure, better, mean_with_interval
+from nearwise.report.predictions import Predictions
+from nearwise.report.rows import difference_over_rows
 
 NLL = next(m for m in MEASURES if m.key == "nll")
 ACCURACY = next(m for m in MEASURES if m.key == "accuracy")

@@ -6,10 +6,8 @@ import io
 import pytest
 
 from nearwise.lab.experiments import Record, read_records
-from nearwise.lab.report.summary import MEASURES, Results
+from nearwise.lab.report.summary import Results
 from nearwise.lab.report.tables import (
-    Cell,
-    Table,
     all_tables,
     halves_table,
     paired_table,
@@ -20,6 +18,8 @@ from nearwise.lab.report.tables import (
     to_latex,
     to_markdown,
 )
+from nearwise.report.measures import MEASURES
+from nearwise.report.tables import Cell, Table
 
 
 @pytest.fixture(scope="module")

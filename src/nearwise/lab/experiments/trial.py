@@ -13,17 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 from nearwise.data import Dataset, label_noise, split_dataset
 from nearwise.interrupts import whole_or_nothing
 from nearwise.json_values import plain
-from nearwise.lab.experiments.artifacts import (
-    Predictions,
-    artifact_path,
-    make_gallery,
-    save_json,
-    save_predictions,
-)
+from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_predictions
 from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.lab.experiments.methods import Method
 from nearwise.lab.experiments.records import Record
 from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
+from nearwise.report.examples import make_gallery
+from nearwise.report.predictions import Predictions
 
 NoiseKind = Literal["symmetric", "asymmetric"]
 WARM_UP_ROWS = 8

@@ -6,31 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nearwise.conditions import PROGRAM, readable_command
 from nearwise.lab.experiments import Record
 from nearwise.lab.experiments.records import SETTINGS_FILE
 
-PROGRAM = "nearwise"
 # What decides the rows, so that a folder takes them beside those that it holds.
 _KEPT = ("--dataset", "--seeds", "--config", "--set", "--data-root")
 _SHORT = {"-d": "--dataset"}
-
-
-def readable_command(command: str) -> str:
-    """Write a recorded command as it may be typed.
-
-    Parameters
-    ----------
-    command : str
-        Of a record; `python -m` records the file of the module.
-
-    Returns
-    -------
-    command : str
-        With "nearwise" in the place of a leading ``__main__.py``, whatever folder it is in.
-    """
-    program, space, rest = command.partition(" ")
-    name = program.strip("'\"").replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{PROGRAM}{space}{rest}" if name == "__main__.py" else command
 
 
 def experiment_command(

@@ -9,7 +9,8 @@ from rich.table import Table as RichTable
 
 from nearwise.lab.experiments import compare, read_records
 from nearwise.lab.report.page import render_report
-from nearwise.lab.report.summary import COMPARED, Measure, Results
+from nearwise.lab.report.summary import Results
+from nearwise.report.measures import COMPARED, Measure
 
 DEMO_METHODS = (
     "knn-uniform",

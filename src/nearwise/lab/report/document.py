@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nearwise.lab.report.drawing import Picture
-from nearwise.lab.report.gallery import Gallery
-from nearwise.lab.report.tables import Table, to_latex, to_markdown
+from nearwise.lab.report.tables import to_latex, to_markdown
+from nearwise.report.drawing import Picture
+from nearwise.report.gallery import Gallery
+from nearwise.report.tables import Table
 
 
 @dataclass(frozen=True)

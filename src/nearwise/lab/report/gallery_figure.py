@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from nearwise.lab.report.drawing import ACCENT, FAINT, Picture, canvas, page_style, picture, slug
-from nearwise.lab.report.figures import head
-from nearwise.lab.report.gallery import Example, Gallery, png_pixels
-from nearwise.lab.report.tables import Cell, Table
+from nearwise.report.drawing import ACCENT, FAINT, Picture, canvas, page_style, picture, slug
+from nearwise.report.figures import head
+from nearwise.report.gallery import Example, Gallery, png_pixels
+from nearwise.report.tables import Cell, Table
 
 MAX_EXAMPLES = 5
 MAX_ROWS = 3  # of a table, each with its neighbors

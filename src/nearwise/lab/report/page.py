@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from nearwise import __version__
 from nearwise.lab.experiments import METHODS, Record, read_records
-from nearwise.lab.experiments.artifacts import (
-    Predictions,
-    load_json,
-)
+from nearwise.lab.experiments.artifacts import load_json
 from nearwise.lab.report.document import (
     Block,
     Document,
@@ -26,20 +22,10 @@ from nearwise.lab.report.document import (
     document_latex,
     document_markdown,
 )
-from nearwise.lab.report.drawing import Picture, slug
 from nearwise.lab.report.facts import record_facts
-from nearwise.lab.report.figures import (
-    MAX_DIAGRAMS,
-    comparison_bars,
-    reliability_diagrams,
-    risk_coverage,
-    training_curves,
-)
-from nearwise.lab.report.gallery import Gallery, make_page_gallery
 from nearwise.lab.report.pdf import document_pdf
-from nearwise.lab.report.summary import MAIN_MEASURES, MORE_MEASURES, Results, summary_json
+from nearwise.lab.report.summary import Results, summary_json
 from nearwise.lab.report.tables import (
-    Table,
     all_tables,
     halves_table,
     paired_table,
@@ -50,9 +36,23 @@ from nearwise.lab.report.tables import (
     to_latex,
     to_markdown,
 )
+from nearwise.report.drawing import Picture
+from nearwise.report.figures import (
+    MAX_DIAGRAMS,
+    comparison_bars,
+    reliability_diagrams,
+    risk_coverage,
+    training_curves,
+)
+from nearwise.report.gallery import Gallery, make_page_gallery
+from nearwise.report.measures import MAIN_MEASURES, MORE_MEASURES
+from nearwise.report.page import fill_template
+from nearwise.report.predictions import Predictions
+from nearwise.report.tables import Table
 from nearwise.safe_files import write_aside
 
 FORMATS = ("pdf", "html", "md", "tex", "csv", "json")
+_TEMPLATES = files("nearwise.lab.report") / "templates"
 WRITTEN = ("md", "tex", "csv", "json", "html", "pdf")  # in this order
 
 
@@ -254,28 +254,14 @@ def make_page(folder: Path, results: Results, title: str | None = None) -> Page:
 
 def render_page(page: Page) -> str:
     """Fill the template of a comparison; every text is escaped."""
-    return _fill("report.html.j2", page=page)
+    return fill_template("report.html.j2", beside=_TEMPLATES, page=page)
 
 
 def render_document(document: Document) -> str:
     """Fill the template of the suite's report; every text is escaped."""
-    return _fill("study.html.j2", document=document, reference="attention")
-
-
-def _fill(name: str, **values: Any) -> str:
-    templates = files("nearwise.lab.report") / "templates"
-
-    def read(file: str) -> str:
-        return (templates / file).read_text(encoding="utf-8")
-
-    environment = Environment(
-        loader=FunctionLoader(read),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
+    return fill_template(
+        "study.html.j2", beside=_TEMPLATES, document=document, reference="attention"
     )
-    environment.globals |= {"slug": slug, "kind_of": lambda block: type(block).__name__}
-    return environment.get_template(name).render(style=read("style.css"), **values)
 
 
 def page_document(page: Page) -> Document:
@@ -312,7 +298,7 @@ def _section(folder: Path, results: Results, dataset: str, reference: str) -> Da
         failures,
         results_table(results, dataset, MAIN_MEASURES),
         results_table(results, dataset, MORE_MEASURES),
-        comparison_bars(results, dataset, reference),
+        comparison_bars(dataset, results.bars(dataset), reference),
         paired if paired.rows and reference in order else None,
         [t for t in (*halves, shots_table(results, dataset)) if t is not None],
         reliability_diagrams(dataset, pooled, reference) if pooled else None,

@@ -12,12 +12,12 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from nearwise.lab.report.document import Block, Document, Section, Terms, Words, flat_blocks
-from nearwise.lab.report.drawing import Picture, page_style, recolor
-from nearwise.lab.report.gallery import Gallery
 from nearwise.lab.report.gallery_figure import gallery_blocks
-from nearwise.lab.report.lettering import POINT, text_width, wrapped
 from nearwise.lab.report.pdf_table import Columns, lay_out
-from nearwise.lab.report.tables import Table
+from nearwise.report.drawing import Picture, page_style, recolor
+from nearwise.report.gallery import Gallery
+from nearwise.report.lettering import POINT, text_width, wrapped
+from nearwise.report.tables import Table
 
 PAGE = (11.69, 8.27)  # A4 landscape, inches
 MARGIN, BOTTOM = 0.6, 0.55

@@ -8,13 +8,13 @@ import numpy as np
 
 from nearwise.lab.experiments import Record
 from nearwise.lab.experiments.artifacts import (
-    Predictions,
     artifact_path,
     record_folder,
     save_json,
     save_predictions,
 )
 from nearwise.metrics import evaluate_probabilities
+from nearwise.report.predictions import Predictions
 
 CLASSES = ["cat & dog", "mouse_1", "50 %"]
 N_TEST = 60

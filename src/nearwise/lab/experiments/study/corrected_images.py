@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from nearwise.data import label_noise, long_tail
-from nearwise.lab.experiments.artifacts import Predictions, make_gallery
 from nearwise.lab.experiments.records import Record
 from nearwise.lab.experiments.study.corrected import ABLATIONS, CorrectedSession
 from nearwise.lab.experiments.study.evaluate import Prediction
@@ -37,6 +36,8 @@ from nearwise.lab.experiments.study.key_space import KeySpace, cnn_keys
 from nearwise.lab.experiments.study.presets import NoiseKind
 from nearwise.lab.experiments.study.upper_bound import upper_bound_names
 from nearwise.lab.experiments.trial import HALVES, WARM_UP_ROWS, align
+from nearwise.report.examples import make_gallery
+from nearwise.report.predictions import Predictions
 
 KEY_METHODS = ("uniform", "distance", "distance-tuned")
 # Images always have a trained space.

@@ -7,7 +7,6 @@ from typing import Any
 
 from nearwise.interrupts import whole_or_nothing
 from nearwise.lab.experiments.artifacts import (
-    Predictions,
     artifact_path,
     record_folder,
     save_json,
@@ -19,6 +18,7 @@ from nearwise.lab.experiments.study.evaluate import Prediction, study_nll
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
+from nearwise.report.predictions import Predictions
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 
 from nearwise.lab.experiments.representations import FIVE, Cell, Comparison, arm_of
 from nearwise.lab.experiments.representations.records import PROTOCOL
-from nearwise.lab.report.drawing import (
+from nearwise.lab.report.representations.tables import context_words, mean_of
+from nearwise.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -20,8 +21,7 @@ from nearwise.lab.report.drawing import (
     picture,
     slug,
 )
-from nearwise.lab.report.figures import head
-from nearwise.lab.report.representations.tables import context_words, mean_of
+from nearwise.report.figures import head
 
 COLORS = {
     "pixels": LINE_COLORS[5],

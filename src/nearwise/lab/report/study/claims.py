@@ -14,9 +14,10 @@ from nearwise.lab.report.study.verdicts import (
     judge_range,
     not_measured,
 )
-from nearwise.lab.report.summary import MEASURES, Measure, Results, paired_across
+from nearwise.lab.report.summary import Results, paired_across
 from nearwise.metrics import accuracy, bootstrap_interval, ece
 from nearwise.metrics.checks import FloatArray
+from nearwise.report.measures import MEASURES, Measure
 
 ATTENTION, TTA = "attention", "attention+tta"
 MARGIN = 0.01  # one point of accuracy: what "does not matter" and "robust" may cost

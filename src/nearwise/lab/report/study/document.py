@@ -7,19 +7,11 @@ from typing import Any
 import numpy as np
 
 from nearwise import __version__
-from nearwise.lab.experiments.artifacts import Predictions, load_json
+from nearwise.lab.experiments.artifacts import load_json
 from nearwise.lab.experiments.study.presets import CORRECTED
 from nearwise.lab.report.commands import efficiency_command, experiment_command
 from nearwise.lab.report.document import Block, Document, Fold, Section, Terms, Words
-from nearwise.lab.report.drawing import slug
 from nearwise.lab.report.facts import record_facts
-from nearwise.lab.report.figures import (
-    comparison_bars,
-    reliability_diagrams,
-    risk_coverage,
-    training_curves,
-)
-from nearwise.lab.report.gallery import make_page_gallery
 from nearwise.lab.report.study.defects import defect_notes
 from nearwise.lab.report.study.figures import confusion, memory_map, replay_curves, sweep_lines
 from nearwise.lab.report.study.parts import EXPERIMENT_ORDER, Study, seed_words
@@ -38,7 +30,17 @@ from nearwise.lab.report.study.tables import (
 from nearwise.lab.report.study.theory_figures import efficiency_bars, purity_scatter, theory_panels
 from nearwise.lab.report.study.verdicts import Finding, tally
 from nearwise.lab.report.summary import Results
-from nearwise.lab.report.tables import Table, halves_table
+from nearwise.lab.report.tables import halves_table
+from nearwise.report.drawing import slug
+from nearwise.report.figures import (
+    comparison_bars,
+    reliability_diagrams,
+    risk_coverage,
+    training_curves,
+)
+from nearwise.report.gallery import make_page_gallery
+from nearwise.report.predictions import Predictions
+from nearwise.report.tables import Table
 
 ATTENTION = "attention"
 TITLE = "Attention over nearest neighbors: the study replayed, and corrected"
@@ -173,7 +175,8 @@ def _main_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
         None if costs is None else Fold("Times", [costs]),
     ]
     if results.ranked_methods(dataset):
-        blocks.append(comparison_bars(results, dataset, ATTENTION, heading("all methods"), name))
+        bars = results.bars(dataset)
+        blocks.append(comparison_bars(dataset, bars, ATTENTION, heading("all methods"), name))
     blocks.append(uniform_table(study, dataset, preset))
     blocks += [
         _halves(results, dataset, preset, m)

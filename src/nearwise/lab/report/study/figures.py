@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from nearwise.lab.experiments.artifacts import Predictions
-from nearwise.lab.report.drawing import (
+from nearwise.lab.report.study.parts import Place, Study
+from nearwise.metrics import confusion_matrix
+from nearwise.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -19,10 +20,9 @@ from nearwise.lab.report.drawing import (
     picture,
     slug,
 )
-from nearwise.lab.report.figures import head
-from nearwise.lab.report.study.parts import Place, Study
-from nearwise.lab.report.summary import MEASURES
-from nearwise.metrics import confusion_matrix
+from nearwise.report.figures import head
+from nearwise.report.measures import MEASURES
+from nearwise.report.predictions import Predictions
 
 _PANELS = ("accuracy", "nll", "ece")
 MAX_CLASSES = 20

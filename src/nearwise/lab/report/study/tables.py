@@ -8,25 +8,10 @@ from nearwise.lab.report.study.claims import CLAIMS
 from nearwise.lab.report.study.parts import Place, Study, seed_words
 from nearwise.lab.report.study.published import DATASET, REPORTED, SOURCE, Reported
 from nearwise.lab.report.study.verdicts import MARKS, Finding
-from nearwise.lab.report.summary import (
-    COMPARED,
-    MEASURES,
-    SHOT_MEASURES,
-    Mean,
-    Measure,
-    Results,
-    paired_across,
-)
-from nearwise.lab.report.tables import (
-    EMPTY,
-    Cell,
-    Table,
-    difference_cell,
-    is_best,
-    over_seeds,
-    pairing,
-    show_mean,
-)
+from nearwise.lab.report.summary import SHOT_MEASURES, Results, paired_across
+from nearwise.lab.report.tables import over_seeds, pairing
+from nearwise.report.measures import COMPARED, MEASURES, Mean, Measure
+from nearwise.report.tables import EMPTY, Cell, Table, difference_cell, is_best, show_mean
 
 NULL_MASS = Measure("null_mass", "null mass", 3, None)
 _SHOWN = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
@@ -303,7 +288,7 @@ def theory_table(study: Study, dataset: str, preset: str) -> Table | None:
 
 
 def _theory_mean(study: Study, dataset: str, place: Place, key: str, inner: str) -> Mean | None:
-    from nearwise.lab.report.summary import mean_with_interval
+    from nearwise.report.measures import mean_with_interval
 
     found = study.details(dataset, place, "attention", key).values()
     values = [v[inner] if inner else v for v in found]

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from nearwise.lab.report.drawing import (
+from nearwise.lab.report.study.parts import Place, Study, seed_words
+from nearwise.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -18,9 +19,8 @@ from nearwise.lab.report.drawing import (
     picture,
     slug,
 )
-from nearwise.lab.report.figures import head
-from nearwise.lab.report.study.parts import Place, Study, seed_words
-from nearwise.lab.report.summary import Mean
+from nearwise.report.figures import head
+from nearwise.report.measures import Mean
 
 _CURVE, _LEAK = "error-against-k", "leak"
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nearwise.lab.experiments.artifacts import Predictions
 from nearwise.metrics import PairedDifference, aurc, ece, paired_bootstrap, paired_difference
+from nearwise.report.predictions import Predictions
 
 FLOOR = 1e-7
 N_RESAMPLES = 300

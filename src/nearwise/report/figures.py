@@ -1,14 +1,14 @@
 """Figures of a comparison: bars, reliability diagrams, risk-coverage and training curves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nearwise.lab.experiments.artifacts import Predictions
-from nearwise.lab.report.drawing import (
+from nearwise.metrics import reliability_bins, risk_coverage_curve
+from nearwise.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -21,40 +21,34 @@ from nearwise.lab.report.drawing import (
     picture,
     slug,
 )
-from nearwise.lab.report.lettering import wrapped
-from nearwise.lab.report.summary import MEASURES, Results
-from nearwise.metrics import reliability_bins, risk_coverage_curve
+from nearwise.report.lettering import wrapped
+from nearwise.report.measures import BARS, MEASURES, Mean
+from nearwise.report.predictions import Predictions
 
 N_BINS = 10
 MAX_DIAGRAMS = 8
 
+Means = Mapping[str, Mapping[str, Mean | None]]  # by method and measure
+
 
 def comparison_bars(
-    results: Results, dataset: str, reference: str, heading: str = "", name: str = ""
+    dataset: str, means: Means, reference: str, heading: str = "", name: str = ""
 ) -> Picture:
     """Error rate, NLL, ECE and AURC of every method, with intervals, lower is better.
 
-    Here and below, `heading` stands over the figure and `name` makes its ids unique in a page
-    that shows a data set more than once.
+    `means` holds those of `BARS` for each method, the best NLL first. Here and below, `heading`
+    stands over the figure and `name` makes its ids unique in a page that shows a data set more
+    than once.
     """
-    order = results.ranked_methods(dataset)[::-1]
+    order = list(means)[::-1]
     with page_style():
         figure, axes = canvas(9.4, 0.9 + 0.26 * len(order), 1, 4, sharey=True)
         head(figure, heading)
-        for axis, (key, title) in zip(
-            axes[0],
-            [
-                ("accuracy", "error (1 - accuracy)"),
-                ("nll", "NLL"),
-                ("ece", "ECE"),
-                ("aurc", "AURC x1000"),
-            ],
-            strict=True,
-        ):
-            _bars(axis, results, dataset, order, key, reference)
+        for axis, (key, title) in zip(axes[0], BARS.items(), strict=True):
+            _bars(axis, means, order, key, reference)
             axis.set_title(title)
         axes[0][0].set_yticks(range(len(order)), order)
-    best = results.ranked_methods(dataset)[0]
+    best = order[-1]
     alt = f"{dataset}: bars of error, NLL, ECE and AURC a method; {best} has the lowest NLL."
     caption = (
         "Lower is better in every panel. Bars are means over seeds, lines 95 % t-intervals; "
@@ -75,12 +69,10 @@ def head_lines(heading: str, width: float) -> list[str]:
     return wrapped(heading, 10, 0.92 * width, bold=True)
 
 
-def _bars(
-    axis: Axes, results: Results, dataset: str, order: list[str], key: str, reference: str
-) -> None:
+def _bars(axis: Axes, means: Means, order: list[str], key: str, reference: str) -> None:
     scale = next(m.scale for m in MEASURES if m.key == key)
     for place, method in enumerate(order):
-        mean = results.mean(dataset, method, key)
+        mean = means[method][key]
         if mean is None:
             continue
         value = 1 - mean.mean if key == "accuracy" else mean.mean * scale

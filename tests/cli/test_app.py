@@ -8,7 +8,17 @@ import pytest
 
 import nearwise as package
 
-COMMANDS = ("fit", "predict", "evaluate", "add", "inspect", "compare", "demo", "datasets")
+COMMANDS = (
+    "fit",
+    "predict",
+    "evaluate",
+    "add",
+    "inspect",
+    "verify",
+    "clean",
+    "probe",
+    "datasets",
+)
 
 
 def test_help_lists_every_command(nearwise):
@@ -41,7 +51,6 @@ def test_version_is_the_packages(nearwise):
         ("fit",),
         ("fit", "a.csv", "--target", "y"),
         ("fit", "a.csv", "--target", "y", "--out", "m", "--preset", "slow"),
-        ("compare", "iris"),
         ("predict", "m", "d.csv", "--no-such-option"),
     ],
     ids=" ".join,

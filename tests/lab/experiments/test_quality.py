@@ -11,7 +11,7 @@ from fakes import attention, bayes, blobs
 from nearwise.lab.experiments import Record, compare
 from nearwise.lab.report.summary import Results
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.fixture

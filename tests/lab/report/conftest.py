@@ -1,4 +1,4 @@
-"""Make the stand-ins of tests/experiments importable; one small comparison for all tests."""
+"""Make the stand-ins of tests/lab/experiments importable; one small comparison for all tests."""
 
 import sys
 from pathlib import Path

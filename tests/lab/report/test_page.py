@@ -3,48 +3,13 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 
 from nearwise.lab.experiments import RecordsError, read_records
 from nearwise.lab.report import demo as demo_module
 from nearwise.lab.report import render_report
-from nearwise.report.drawing import Picture, canvas, page_style, to_svg
-from nearwise.report.figures import reliability_diagrams, risk_coverage, training_curves
-from nearwise.report.gallery import make_page_gallery, png_uri
-from nearwise.report.predictions import Predictions
-
-VOID = {"meta", "img", "br", "hr", "input", "link", "col"}
-
-
-class Checker(HTMLParser):
-    """Collect tags, ids and texts; note tags that are not closed."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.open, self.tags, self.ids, self.attributes, self.text = [], [], [], [], []
-        self.feed(html)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes.append((tag, dict(attrs)))
-        self.ids += [value for name, value in attrs if name == "id"]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
+from tests.report.pages import Checker
 
 
 @pytest.fixture(scope="module")
@@ -150,82 +115,6 @@ def test_the_demo_prints_its_table_and_its_page(tmp_path, capsys, monkeypatch):
     demo_module.run_demo(tmp_path / "demo", seed=1, progress=False)
     assert capsys.readouterr().out == ""
     assert len(read_records(tmp_path / "demo")) == 4
-
-
-def test_a_figure_follows_the_page_s_colors_and_gives_the_same_text():
-    def draw():
-        with page_style():
-            figure, axes = canvas(2, 2)
-            axes[0][0].plot([0, 1], [0, 1])
-            axes[0][0].set_title("a & b")
-        return to_svg(figure, "x", 'alt "text" <here>')
-
-    svg = draw()
-    assert svg == draw()
-    assert "var(--ink)" in svg
-    assert "#010203" not in svg
-    assert "DejaVu" not in svg
-    assert "alt &quot;text&quot; &lt;here&gt;" in svg
-    Checker(svg)
-
-
-def test_figures_of_a_perfect_and_of_a_tiny_method():
-    y = np.array([0, 1])
-    sure = Predictions(y, np.eye(2)[y], np.arange(2), ["a", "b"])
-    for picture in (
-        reliability_diagrams("d", {"m": sure}, "m"),
-        risk_coverage("d", {"m": sure}, "m"),
-    ):
-        assert isinstance(picture, Picture)
-        Checker(picture.svg)
-
-
-def test_curves_without_epochs_are_no_picture():
-    assert training_curves("d", "m", [{"stage": "base"}]) is None
-
-
-def test_a_digit_becomes_a_small_png():
-    uri = png_uri(np.arange(64.0).reshape(8, 8), 0, 63)
-    assert uri.startswith("data:image/png;base64,iVBOR")
-    assert len(uri) < 4000
-
-
-def gallery_row(**values):
-    row = {
-        "why": "wrong", "test_row": 1, "true": "b", "predicted": "a", "proba": [0.7, 0.3],
-        "null_mass": 0.1, "row": [0.0, 5.0, "x"],
-        "neighbors": [
-            {"id": 0, "label": "a", "distance": 0.5, "weight": 0.6, "row": [0.0, 4.0, None]},
-            {"id": 9, "label": "b", "distance": 0.7, "weight": 0.2, "row": None},
-        ],
-    }  # fmt: skip
-    return row | values
-
-
-def test_a_table_gallery_shows_the_columns_that_differ():
-    stored = {"image_shape": None, "columns": ["p", "q", "r"], "classes": ["a", "b"]}
-    gallery = make_page_gallery("d", "m", 0, stored | {"rows": [gallery_row()]})
-    (example,) = gallery.wrong
-    assert gallery.columns == ["p", "q", "r"]
-    assert example.true_probability == 0.3
-    assert example.other_mass == pytest.approx(0.1)
-    assert example.neighbors[0].row.values == ["0", "4", "missing"]
-    assert example.neighbors[1].row.values == ["", "", ""]
-    assert [n.agrees for n in example.neighbors] == [False, True]
-
-
-def test_embeddings_are_shown_by_label_weight_and_distance():
-    stored = {"image_shape": None, "columns": None, "classes": ["a", "b"], "kind": "embeddings"}
-    gallery = make_page_gallery("d", "m", 0, stored | {"rows": [gallery_row()]})
-    assert gallery.columns == []
-    assert gallery.wrong[0].neighbors[0].weight == 0.6
-
-
-def test_a_wide_table_is_cut_to_eight_columns():
-    rows = [gallery_row(row=list(range(20)), neighbors=[]), gallery_row(row=[0] * 20, neighbors=[])]
-    stored = {"image_shape": None, "columns": None, "classes": ["a", "b"], "rows": rows}
-    gallery = make_page_gallery("d", "m", 0, stored)
-    assert gallery.columns == [f"f{i}" for i in range(1, 9)]
 
 
 def test_a_report_says_what_it_is_doing(compared):

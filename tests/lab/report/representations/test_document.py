@@ -5,10 +5,10 @@ import json
 import re
 
 import pytest
-from tests.report.representations.cases import comparison, everything, flat
 
 from nearwise.lab.experiments.representations import Comparison
 from nearwise.lab.report.representations import FORMATS, write_report
+from tests.lab.report.representations.cases import comparison, everything, flat
 
 pytestmark = pytest.mark.slow  # runs of the study, half a minute and more
 

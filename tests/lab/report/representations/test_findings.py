@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.report.representations.cases import comparison, flat
 
 from nearwise.lab.experiments.representations import Cell, Comparison
 from nearwise.lab.experiments.representations.kept import right_rows
 from nearwise.lab.report.representations import judge_all
 from nearwise.lab.report.representations.findings import sparse_wins_when_sparse
 from nearwise.lab.report.representations.tables import context_words
+from tests.lab.report.representations.cases import comparison, flat
 
 
 def verdicts(rates, **options):

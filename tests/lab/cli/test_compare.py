@@ -1,7 +1,5 @@
 """``nearwise compare``: tables and a page from the same splits, finished rows kept."""
 
-import json
-
 import pandas as pd
 
 from nearwise.lab.experiments import read_records
@@ -55,13 +53,3 @@ def test_wrong_names_and_rates_are_one_line(nearwise, tmp_path):
         assert result.exit_code == 2
         assert hint in result.err
         assert result.err.count("\n") == 1
-
-
-def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, tmp_path):
-    page = tmp_path / "report.html"
-    options = ("--report", page, "--resamples", "20", "--json", tmp_path / "s.json")
-    assert nearwise("evaluate", trained, tables / "test.csv", *options).exit_code == 0
-    text = page.read_text()
-    assert "base alone" in text
-    assert "<svg" in text
-    assert json.loads((tmp_path / "s.json").read_text())["n"] == 60

@@ -1,0 +1,33 @@
+"""What holds for every page."""
+
+from html.parser import HTMLParser
+
+VOID = {"meta", "img", "br", "hr", "input", "link", "col"}
+
+
+class Checker(HTMLParser):
+    """Collect tags, ids and texts; note tags that are not closed."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.ids, self.attributes, self.text = [], [], [], [], []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)

@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from nearwise.conditions import hardware, versions
-from nearwise.data import load_dataset, long_tail, split_dataset
+from nearwise.data import load_dataset, split_dataset
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.json_values import plain
+from nearwise.lab.corrupt import long_tail
 from nearwise.lab.experiments import get_method
 from nearwise.metrics import evaluate_probabilities, shot_breakdown
 from nearwise.report.measures import mean_with_interval

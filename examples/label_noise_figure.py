@@ -17,8 +17,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
-from nearwise.data import label_noise
 from nearwise.estimators import AttnKNNClassifier
+from nearwise.lab.corrupt import label_noise
 
 PAGE = Path(__file__).parents[1] / "docs" / "images" / "label-noise.png"
 SHOWN = 14

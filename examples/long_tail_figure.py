@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
-from nearwise.data import long_tail
+from nearwise.lab.corrupt import long_tail
 from nearwise.metrics import ece, shot_breakdown
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "long-tail.png"

@@ -5,7 +5,7 @@ import io
 import pandas as pd
 import pytest
 
-from nearwise.data import label_noise
+from nearwise.lab.corrupt import label_noise
 from tests.estimators.cases import blobs
 
 

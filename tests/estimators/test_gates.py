@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.data import label_noise
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.gates import behind, clearly_lower, pooled, with_true_opinions
 from nearwise.functional import given_log_proba, true_log_proba
+from nearwise.lab.corrupt import label_noise
 from nearwise.metrics import ece, nll
 from tests.estimators.cases import CHEAP, blobs, logistic, same
 

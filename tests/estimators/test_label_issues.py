@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import average_precision_score
 
-from nearwise.data import label_noise
 from nearwise.estimators import AttnKNNClassifier
+from nearwise.lab.corrupt import label_noise
 from tests.estimators.cases import CHEAP, blobs, fitted, same, sums_to_one
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.data import label_noise
 from nearwise.estimators import AttnKNNClassifier, audited_transition
 from nearwise.estimators.denoising import Denoiser
 from nearwise.estimators.problem import Problem, make_folds
@@ -22,6 +21,7 @@ from nearwise.estimators.transition import (
     with_interval,
 )
 from nearwise.functional import given_log_proba, posterior_log_proba
+from nearwise.lab.corrupt import label_noise
 from tests.estimators.cases import CHEAP, blobs, logistic, same, sums_to_one
 
 CLASSES = np.array(["a", "b", "c"])

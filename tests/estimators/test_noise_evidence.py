@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from nearwise.cli.wrong_labels import wrong_labels_line
-from nearwise.data import label_noise
 from nearwise.estimators import AttnKNNClassifier, denoising
 from nearwise.estimators.noise_evidence import doubt_losses, signal_of, weigh
 from nearwise.estimators.transition import Transition, taken_in_part
+from nearwise.lab.corrupt import label_noise
 from tests.estimators.cases import CHEAP, blobs, same, sums_to_one
 
 

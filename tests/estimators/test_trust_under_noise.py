@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from nearwise.data import label_noise
 from nearwise.estimators import AttnKNNClassifier
 from nearwise.estimators.evidence import judged_rows
 from nearwise.estimators.selective import bernstein_bound
+from nearwise.lab.corrupt import label_noise
 from tests.estimators.cases import CHEAP, blobs, logistic, same
 
 RATE = 0.3

@@ -1,7 +1,6 @@
-"""Data sets: one registry, tables in and out, images, splits, label noise and long tails."""
+"""Data sets: one registry, tables in and out, images and splits."""
 
 from nearwise.data.contexts import Context
-from nearwise.data.corrupt import label_noise, long_tail
 from nearwise.data.dataset import Dataset
 from nearwise.data.describe import DatasetSummary, describe_dataset
 from nearwise.data.episodes import Episode, draw_episodes
@@ -23,11 +22,9 @@ __all__ = [
     "draw_episodes",
     "hold_out",
     "image_dataset",
-    "label_noise",
     "load_dataset",
     "load_human_labels",
     "load_images",
-    "long_tail",
     "read_images",
     "read_table",
     "split_dataset",

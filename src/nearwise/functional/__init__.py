@@ -5,7 +5,6 @@ from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_ne
 from nearwise.functional.tokens import (
     attention_implementation,
     knn_attention,
-    lazy_gumbel_attention,
     tail_corrected_attention,
 )
 from nearwise.functional.transition import (
@@ -36,7 +35,6 @@ __all__ = [
     "given_log_proba",
     "k_ensemble",
     "knn_attention",
-    "lazy_gumbel_attention",
     "nearest_mask",
     "paired_distances",
     "pairwise_distances",

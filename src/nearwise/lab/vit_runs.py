@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearwise.lab.vit_files import ARGS, MODEL
+
 if TYPE_CHECKING:
     from nearwise.probes import VisionTransformerEncoder
-
-ARGS, MODEL = "args.txt", "model"
 
 
 def open_run(folder: Path) -> "VisionTransformerEncoder | None":

@@ -13,7 +13,7 @@ from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.search import check_left
 from nearwise.functional.search_cpu import measure_candidates
 from nearwise.functional.search_torch import center_of
-from nearwise.memory.index import BaseIndex
+from nearwise.memory.base_index import BaseIndex
 
 Floats = NDArray[np.float32]
 Slots = NDArray[np.int64]

@@ -1,23 +1,17 @@
 """NeighborIndex: one protocol for every way to find neighbors, and the exact index."""
 
-from abc import ABC, abstractmethod
 from typing import Literal, Protocol, Self, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
-from nearwise.functional.distances import check_metric
 from nearwise.functional.search import (
     check_left,
-    check_n_neighbors,
-    check_rows,
-    search_checked,
 )
 from nearwise.functional.search_torch import PreparedKeys, search_prepared
-from nearwise.functional.tiles import KeyNorms, refuse_not_finite
-from nearwise.memory import checks
-from nearwise.memory.locks import ReadWriteLock
+from nearwise.functional.tiles import KeyNorms
+from nearwise.memory.base_index import BaseIndex
 
 IndexName = Literal["auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
 INDEX_NAMES: tuple[IndexName, ...] = get_args(IndexName)
@@ -128,145 +122,6 @@ def make_index(
     from nearwise.memory import faiss_index
 
     return faiss_index.FAISS_INDEXES[name](metric, memory_budget=memory_budget)
-
-
-class BaseIndex(ABC):
-    """Rows, ids, checks and locking, shared by the indexes; subclasses find.
-
-    Parameters
-    ----------
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
-        Unit and order of the distances; "euclidean" by default.
-    memory_budget : int, default=256 MiB
-        Bytes of working memory of a search.
-    """
-
-    is_exact = True
-
-    def __init__(
-        self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
-    ) -> None:
-        self.metric = check_metric(metric)
-        self.memory_budget = memory_budget
-        self._keys, self._ids = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
-        self._lock = ReadWriteLock()
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(metric={self.metric!r}, n_rows={len(self)})"
-
-    @property
-    def ids(self) -> Tensor:
-        """Ids of the rows, int64 of shape (n_rows,), in the order of their positions."""
-        return self._ids
-
-    def fit(self, keys: Tensor, ids: Tensor | None = None) -> Self:
-        """Forget everything and index these rows.
-
-        Parameters
-        ----------
-        keys : Tensor of shape (n_rows, n_features)
-            At least one row; float32, float64, bfloat16 or float16, finite. Not copied.
-        ids : int64 Tensor of shape (n_rows,), optional
-            Unique; 0, 1, 2, ... by default.
-
-        Returns
-        -------
-        self : NeighborIndex
-            The index, ready to search.
-        """
-        check_rows("keys", keys)
-        check_n_neighbors(1, len(keys))
-        refuse_not_finite("keys", keys)
-        keys = self._place(keys.detach())
-        own = torch.arange(len(keys)) if ids is None else ids
-        own = checks.as_ids(own, keys.device, len(keys))
-        with self._lock.write():
-            self._keys, self._ids = keys, own
-            self._build()
-        return self
-
-    def add(self, keys: Tensor, ids: Tensor | None = None) -> None:
-        """Append rows; by default their ids go on from the largest present one."""
-        check_rows("keys", keys)
-        refuse_not_finite("keys", keys)
-        with self._lock.write():
-            self._check_width("keys", keys)
-            keys = self._place(keys.detach()).to(self._keys)
-            if ids is None:
-                first = int(self._ids.max()) + 1 if len(self) else 0
-                ids = torch.arange(first, first + len(keys))
-            new = checks.as_ids(ids, keys.device, len(keys))
-            checks.refuse_taken(new, self._ids, "index")
-            self._keys, self._ids = torch.cat([self._keys, keys]), torch.cat([self._ids, new])
-            self._append(len(keys))
-
-    def remove(self, ids: Tensor) -> None:
-        """Forget the rows with these ids; the others keep their order."""
-        with self._lock.write():
-            gone = torch.zeros(len(self), dtype=torch.bool, device=self._ids.device)
-            gone[checks.find_ids(ids, self._ids, "index")] = True
-            self._keys, self._ids = self._keys[~gone], self._ids[~gone]
-            self._drop(gone)
-
-    def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
-        """Find the nearest rows of each query; see `NeighborIndex.search`.
-
-        Raises
-        ------
-        ValueError
-            If the index is empty, a value is NaN or infinite, shapes do not fit, or `n_neighbors`
-            exceeds the rows left for a query.
-        """
-        with self._lock.read():
-            check_n_neighbors(n_neighbors, len(self), "rows of the index")
-            check_rows("query", query)
-            refuse_not_finite("query", query)
-            self._check_width("query", query)
-            if query_ids is not None:
-                query_ids = checks.as_ids(query_ids, self._ids.device, len(query), unique=False)
-            return self._find(query.detach(), n_neighbors, query_ids)
-
-    def _place(self, rows: Tensor) -> Tensor:
-        """Move rows to where they are searched."""
-        return rows
-
-    def _check_width(self, name: str, rows: Tensor) -> None:
-        if rows.shape[1] != self._keys.shape[1]:
-            raise ValueError(
-                f"{name} has {rows.shape[1]} features and the index {self._keys.shape[1]} "
-                f"({len(self)} rows). Embed both in the same space, or call fit first."
-            )
-
-    def _search_exactly(
-        self,
-        query: Tensor,
-        n_neighbors: int,
-        query_ids: Tensor | None,
-        norms: KeyNorms | None = None,
-    ) -> Neighbors:
-        ids = None if query_ids is None else (query_ids, self._ids)
-        return search_checked(
-            query, self._keys, n_neighbors, self.metric, ids, self.memory_budget, norms
-        )
-
-    @abstractmethod
-    def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
-        """Search; arguments are checked, the lock is held."""
-
-    @abstractmethod
-    def _build(self) -> None:
-        """Index all of `_keys`."""
-
-    @abstractmethod
-    def _append(self, n_rows: int) -> None:
-        """Index the last `n_rows` of `_keys`."""
-
-    @abstractmethod
-    def _drop(self, gone: Tensor) -> None:
-        """Forget rows, given as a mask of the former positions."""
 
 
 class ExactIndex(BaseIndex):

@@ -24,12 +24,6 @@ from nearwise.nn.losses import (
     vote_nll,
     weight_entropy,
 )
-from nearwise.nn.multi_head import (
-    DistanceAttention,
-    LearnedDistanceAttention,
-    MultiHeadNeighborAttention,
-    UniformAttention,
-)
 from nearwise.nn.neighbor_attention import NeighborAttention
 from nearwise.nn.neighbor_head import HeadOutput, NeighborHead
 from nearwise.nn.neighborhood import Neighborhood, describe_neighborhood, pair_reliability
@@ -41,7 +35,6 @@ from nearwise.nn.network import (
     network_config,
 )
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
-from nearwise.nn.operations import OPERATION_KINDS, OperationCount, count_operations
 from nearwise.nn.tokens import (
     TOKEN_LAYERS,
     BranchingAttention,
@@ -58,22 +51,19 @@ from nearwise.nn.tokens import (
     Sampling,
     SparseAttention,
     TokenConvolution,
-    load_reference_layer,
     token_layer,
     transformers_attention,
 )
 from nearwise.nn.vision import ImageEmbedder
-from nearwise.nn.vit import VisionTransformer, load_reference_vit
+from nearwise.nn.vit import VisionTransformer
 
 __all__ = [
-    "OPERATION_KINDS",
     "TOKEN_LAYERS",
     "BranchingAttention",
     "BranchingConv",
     "CategoricalEmbedding",
     "ClusterAttention",
     "ConvNNAttention",
-    "DistanceAttention",
     "Embedder",
     "EpisodeAttention",
     "HeadOutput",
@@ -82,11 +72,9 @@ __all__ = [
     "KNNAttention",
     "KNNMultiheadAttention",
     "KvtAttention",
-    "LearnedDistanceAttention",
     "LocalAttention",
     "MemoryAttention",
     "MultiHeadAttention",
-    "MultiHeadNeighborAttention",
     "NeighborAttention",
     "NeighborHead",
     "NeighborNetwork",
@@ -94,7 +82,6 @@ __all__ = [
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "NetworkOutput",
-    "OperationCount",
     "PBLDEmbedding",
     "PLRLiteEmbedding",
     "PerceiverAutoencoder",
@@ -104,7 +91,6 @@ __all__ = [
     "TableEmbedder",
     "TabularMLP",
     "TokenConvolution",
-    "UniformAttention",
     "VisionTransformer",
     "brier_loss",
     "build_network",
@@ -112,14 +98,11 @@ __all__ = [
     "cluster_ids",
     "contrastive",
     "coordinate_grid",
-    "count_operations",
     "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",
     "leave_one_out_nll",
     "leave_self_out",
-    "load_reference_layer",
-    "load_reference_vit",
     "make_perceiver",
     "margin_contrastive",
     "neighbor_probabilities",

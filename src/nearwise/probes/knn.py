@@ -1,6 +1,6 @@
 """KNNProbe: what the nearest training features say about a test feature."""
 
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -8,18 +8,14 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from nearwise.functional import Metric, aggregate_labels, distance_weights, uniform_weights
-from nearwise.functional.devices import choose_device
-from nearwise.memory import IndexName, NeighborIndex, make_index
+from nearwise.functional import aggregate_labels, distance_weights, uniform_weights
+from nearwise.memory import IndexName
 from nearwise.metrics import brier
+from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Codes, Probe, Validation, joined
-
-if TYPE_CHECKING:
-    from nearwise.probes.attention import AttentionProbe
+from nearwise.probes.search import METRICS, ProbeMetric, make_probe_index
 
 Weights = Literal["uniform", "distance", "softmax", "attention"]
-ProbeMetric = Literal["cosine", "l2"]
-METRICS: dict[str, Metric] = {"cosine": "cosine", "l2": "euclidean"}
 SIZES = (5, 10, 20, 50, 100, 200)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.2, 0.5)
 _JUDGED = 2000  # training rows that choices are made on, where no validation rows are given
@@ -179,8 +175,6 @@ class KNNProbe(Probe):
         self.choice_ = {"n_neighbors": k, "temperature": t, "brier": scores[k, t]}
 
     def _fit_attention(self, X: Any, y: Any, validation: Validation | None, refit: bool) -> None:
-        from nearwise.probes.attention import AttentionProbe
-
         self.attention_ = AttentionProbe(
             self.choice_["n_neighbors"],
             keys="features",
@@ -236,17 +230,6 @@ class KNNProbe(Probe):
         votes = aggregate_labels(weights, self._codes[positions], len(self.classes_))
         proba: NDArray[np.float64] = votes.numpy()
         return proba
-
-
-def make_probe_index(
-    keys: Tensor, metric: ProbeMetric, index: IndexName, device: str
-) -> NeighborIndex:
-    """Index of a probe's training features, on its device."""
-    place = choose_device(device)
-    made = make_index(
-        index, METRICS[metric], len(keys), device=None if place.type == "cpu" else place
-    )
-    return made.fit(keys)
 
 
 def _inverse(distances: Tensor) -> Tensor:

@@ -6,12 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nearwise.functional import (
-    knn_attention,
-    lazy_gumbel_attention,
-    tail_corrected_attention,
-)
+from nearwise.functional import knn_attention, tail_corrected_attention
 from nearwise.functional.tokens.complement import stratified_sample
+from nearwise.lab.nn import lazy_gumbel_attention
 
 N, M, D, K = 3, 23, 4, 5
 RUNS = 6000

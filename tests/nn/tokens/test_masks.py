@@ -5,19 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nearwise.functional import (
-    attention_implementation,
-    knn_attention,
-    lazy_gumbel_attention,
-    tail_corrected_attention,
-)
+from nearwise.functional import attention_implementation, knn_attention, tail_corrected_attention
+from nearwise.lab.nn import MultiHeadNeighborAttention, lazy_gumbel_attention
 from nearwise.memory import TokenMemory
 from nearwise.nn import (
     KNNAttention,
     KNNMultiheadAttention,
     MemoryAttention,
     MultiHeadAttention,
-    MultiHeadNeighborAttention,
     VisionTransformer,
 )
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens

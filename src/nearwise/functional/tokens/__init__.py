@@ -2,16 +2,13 @@
 
 from nearwise.functional.tokens.attention import KNNAttentionOutput, attend, knn_attention
 from nearwise.functional.tokens.implementation import attention_implementation
-from nearwise.functional.tokens.race import LazyGumbelOutput, lazy_gumbel_attention
 from nearwise.functional.tokens.tail import TailCorrectedOutput, tail_corrected_attention
 
 __all__ = [
     "KNNAttentionOutput",
-    "LazyGumbelOutput",
     "TailCorrectedOutput",
     "attend",
     "attention_implementation",
     "knn_attention",
-    "lazy_gumbel_attention",
     "tail_corrected_attention",
 ]

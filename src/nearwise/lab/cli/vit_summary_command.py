@@ -15,7 +15,7 @@ from nearwise.training.settings import plain_message
 if TYPE_CHECKING:
     import rich.table
 
-    from nearwise.nn.vit.summary import ModelSummary
+    from nearwise.lab.nn.vit_summary import ModelSummary
 
 HELP = """Count the parameters of a vision transformer and its operations for one image.
 
@@ -61,8 +61,8 @@ SummarySettings: type[BaseModel] = create_model(
 @reported
 def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     from nearwise.lab.experiments.vit.model import build_vit
+    from nearwise.lab.nn.vit_summary import ModelSummary, summarize
     from nearwise.nn import TOKEN_LAYERS
-    from nearwise.nn.vit.summary import ModelSummary, summarize
 
     own = {name: values.pop(name, default) for name, default in _OWN.items()}
     layer, resize = values.pop("layer", "Attention"), values.get("resize", 224)
@@ -135,7 +135,7 @@ def _table(columns: Sequence[str], title: str) -> "rich.table.Table":
 
 def _rows() -> tuple[str, ...]:
     """Name what `_cells` counts."""
-    from nearwise.nn import OPERATION_KINDS
+    from nearwise.lab.nn import OPERATION_KINDS
 
     return ("parameters", *OPERATION_KINDS, "FLOPs", "all")
 

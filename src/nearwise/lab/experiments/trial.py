@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from nearwise.data import Dataset, label_noise, split_dataset
+from nearwise.data import Dataset, split_dataset
 from nearwise.interrupts import whole_or_nothing
 from nearwise.json_values import plain
+from nearwise.lab.corrupt import label_noise
 from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_predictions
 from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.lab.experiments.methods import Method

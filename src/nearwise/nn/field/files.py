@@ -10,13 +10,17 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from nearwise.nn.field.config import PerceiverConfig
-from nearwise.nn.field.model import PerceiverAutoencoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nearwise.nn.field.model import PerceiverAutoencoder
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 _KIND = "nearwise-perceiver-autoencoder"
@@ -40,7 +44,7 @@ class FieldFile:
     run: dict[str, Any]
 
 
-def save_model(model: PerceiverAutoencoder, folder: str | Path) -> None:
+def save_model(model: "PerceiverAutoencoder", folder: str | Path) -> None:
     """Write a model; a process killed at any moment leaves the old or the new one.
 
     Raises
@@ -107,12 +111,17 @@ def describe_model(folder: str | Path) -> FieldFile:
 
 
 def load_model(
-    folder: str | Path, *, expected: PerceiverConfig | None = None
-) -> PerceiverAutoencoder:
+    make: "Callable[[PerceiverConfig], PerceiverAutoencoder]",
+    folder: str | Path,
+    *,
+    expected: PerceiverConfig | None = None,
+) -> "PerceiverAutoencoder":
     """Read a model with its weights.
 
     Parameters
     ----------
+    make : callable
+        Builds a model of given sizes; its weights are overwritten.
     folder : path
     expected : PerceiverConfig, optional
         What it must be.
@@ -130,7 +139,7 @@ def load_model(
             f"{'; '.join(differences)}. Ask for its sizes, or name another folder."
         )
     _compare_with_config(found)
-    model = PerceiverAutoencoder(found.config, random_state=0)
+    model = make(found.config)
     _fill(model, load_file(found.folder / WEIGHTS), found.folder / WEIGHTS)
     model.run = found.run
     return model.eval()
@@ -182,7 +191,7 @@ def _compare_with_config(found: FieldFile) -> None:
         )
 
 
-def _fill(model: PerceiverAutoencoder, weights: Mapping[str, Any], file: Path) -> None:
+def _fill(model: "PerceiverAutoencoder", weights: Mapping[str, Any], file: Path) -> None:
     expected = model.state_dict()
     faults = [f"{name} is missing" for name in expected if name not in weights]
     faults += [f"{name} is not known" for name in weights if name not in expected]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nearwise.nn.field.config import PerceiverConfig, perceiver_config
 from nearwise.nn.field.coordinates import check_coords, coordinate_grid
+from nearwise.nn.field.files import load_model, save_model
 from nearwise.nn.field.fourier import GaussianFourierFeatures
 from nearwise.nn.field.layers import Attention, Decoder, ProcessLayer, Stage
 from nearwise.nn.vit.embedding import waves
@@ -209,8 +210,6 @@ class PerceiverAutoencoder(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write weights, settings and `run` to a folder; see `save_model`."""
-        from nearwise.nn.field.files import save_model
-
         save_model(self, folder)
 
     @classmethod
@@ -218,9 +217,7 @@ class PerceiverAutoencoder(nn.Module):
         cls, folder: str | Path, *, expected: PerceiverConfig | None = None
     ) -> "PerceiverAutoencoder":
         """Read a model that `save` wrote; see `load_model`."""
-        from nearwise.nn.field.files import load_model
-
-        return load_model(folder, expected=expected)
+        return load_model(lambda config: cls(config, random_state=0), folder, expected=expected)
 
     def _points(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor]:
         """Values and Fourier features of the points of images."""

@@ -9,7 +9,6 @@ from nearwise.nn.tokens.local import LocalAttention
 from nearwise.nn.tokens.memory import MemoryAttention
 from nearwise.nn.tokens.multihead import KNNMultiheadAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise.nn.tokens.reference import load_reference_layer
 from nearwise.nn.tokens.registry import TOKEN_LAYERS, token_layer
 from nearwise.nn.tokens.sampling import Sampling
 
@@ -29,7 +28,6 @@ __all__ = [
     "Sampling",
     "SparseAttention",
     "TokenConvolution",
-    "load_reference_layer",
     "token_layer",
     "transformers_attention",
 ]

@@ -1,7 +1,7 @@
 """Layers that split the channels: ConvNN on some, a convolution or full attention on the others."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens.masks import checked_padding
 from nearwise.functional.tokens.problem import KeyPositions
-from nearwise.nn.tokens import legacy
 from nearwise.nn.tokens.base import BlockOptions, check_heads, check_masks, check_tokens
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention
@@ -27,8 +26,6 @@ class TokenConvolution(nn.Module):
         Tokens it spans; the sequence is padded with zeros.
     proj_drop : float, default=0
         Dropout of the output.
-    legacy_layout : bool, default=False
-        Mix tokens and channels as the published code does.
     device, dtype
         Of the parameters.
     """
@@ -40,7 +37,6 @@ class TokenConvolution(nn.Module):
         *,
         kernel_size: int = 9,
         proj_drop: float = 0.0,
-        legacy_layout: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -50,7 +46,6 @@ class TokenConvolution(nn.Module):
             raise ValueError(f"kernel_size={kernel_size} must be positive.")
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
-        self.legacy_layout = legacy_layout
         self.proj_in = nn.Linear(dim, dim, **place)
         width = self.head_dim
         self.conv = nn.Conv1d(width, width, kernel_size, padding="same", **place)
@@ -67,8 +62,6 @@ class TokenConvolution(nn.Module):
             x = x.masked_fill(padding[..., None], 0.0)
         heads = x.view(batch, n_tokens, self.num_heads, self.head_dim).permute(0, 2, 3, 1)
         heads = self._convolved(heads.flatten(0, 1)).view(heads.shape).transpose(2, 3)
-        if self.legacy_layout and n_tokens:
-            heads = legacy.scrambled(heads)
         return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
 
     def _convolved(self, heads: Tensor) -> Tensor:
@@ -83,12 +76,13 @@ class TokenConvolution(nn.Module):
 class _Branching(nn.Module, ABC):
     """ConvNN on the first channels, another layer on the rest, and a linear layer on both."""
 
+    _convnn_layer: ClassVar[type[ConvNNAttention]] = ConvNNAttention
+
     def __init__(
         self,
         dim: int,
         num_heads: int,
         branch_ratio: float,
-        legacy_layout: bool,
         options: dict[str, Any],
     ) -> None:
         super().__init__()
@@ -97,9 +91,7 @@ class _Branching(nn.Module, ABC):
         self.n_convnn = split_width(dim, num_heads, branch_ratio)
         self.convnn: ConvNNAttention | None = None
         if self.n_convnn:
-            self.convnn = ConvNNAttention(
-                self.n_convnn, num_heads, legacy_layout=legacy_layout, **options
-            )
+            self.convnn = self._convnn_layer(self.n_convnn, num_heads, **options)
         place: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
         both = 0 < self.n_convnn < dim
         self.pointwise = nn.Linear(dim, dim, **place) if both else None
@@ -159,8 +151,6 @@ class BranchingConv(_Branching):
         least one each but for 0 and 1.
     kernel_size : int, default=9
         Of the convolution.
-    legacy_layout : bool, default=False
-        Compute as the published code does.
     **convnn
         Options of `ConvNNAttention`.
 
@@ -171,6 +161,8 @@ class BranchingConv(_Branching):
     torch.Size([2, 17, 24])
     """
 
+    _convolution_layer: ClassVar[type[TokenConvolution]] = TokenConvolution
+
     def __init__(
         self,
         dim: int,
@@ -178,17 +170,15 @@ class BranchingConv(_Branching):
         *,
         branch_ratio: float = 0.5,
         kernel_size: int = 9,
-        legacy_layout: bool = False,
         **convnn: Any,
     ) -> None:
-        super().__init__(dim, num_heads, branch_ratio, legacy_layout, convnn)
+        super().__init__(dim, num_heads, branch_ratio, convnn)
         self.convolution: TokenConvolution | None = None
         if self.n_convnn < dim:
-            self.convolution = TokenConvolution(
+            self.convolution = self._convolution_layer(
                 dim - self.n_convnn,
                 num_heads,
                 kernel_size=kernel_size,
-                legacy_layout=legacy_layout,
                 device=convnn.get("device"),
                 dtype=convnn.get("dtype"),
             )
@@ -220,8 +210,6 @@ class BranchingAttention(_Branching):
     branch_ratio : float in [0, 1], default=0.5
         Share of the channels in the ConvNN branch, rounded down to a multiple of the heads, at
         least one each but for 0 and 1.
-    legacy_layout : bool, default=False
-        Compute as the published code does.
     **convnn
         Options of `ConvNNAttention`; those of `BlockOptions` hold for both branches.
     """
@@ -232,10 +220,9 @@ class BranchingAttention(_Branching):
         num_heads: int = 8,
         *,
         branch_ratio: float = 0.5,
-        legacy_layout: bool = False,
         **convnn: Any,
     ) -> None:
-        super().__init__(dim, num_heads, branch_ratio, legacy_layout, convnn)
+        super().__init__(dim, num_heads, branch_ratio, convnn)
         self.attention: MultiHeadAttention | None = None
         if self.n_convnn < dim:
             block = {name: convnn[name] for name in BlockOptions.__annotations__ if name in convnn}

@@ -9,7 +9,6 @@ from torch import Tensor
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import pair_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
-from nearwise.nn.tokens import legacy
 from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
 from nearwise.nn.tokens.knn import log_total
 from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
@@ -62,8 +61,6 @@ class ConvNNAttention(TokenAttention):
         values: along the sequence, or rows and columns of the grid (0 for prefix tokens).
     self_score : float or None, default=1.0
         Similarity (or distance) of a token to itself in its own slot; None for the true one.
-    legacy_layout : bool, default=False
-        Compute as the published code does, see `nearwise.nn.load_reference_layer`.
     **block
         See `BlockOptions`; `attn_drop` drops numbers of the convolution's output.
 
@@ -99,7 +96,6 @@ class ConvNNAttention(TokenAttention):
         generator: torch.Generator | None = None,
         coordinates: Coordinates = "none",
         self_score: float | None = 1.0,
-        legacy_layout: bool = False,
         **block: Unpack[BlockOptions],
     ) -> None:
         super().__init__(dim, num_heads, **block)
@@ -122,7 +118,6 @@ class ConvNNAttention(TokenAttention):
         )
         self.n_neighbors, self.similarity, self.weighting = n_neighbors, similarity, weighting
         self.coordinates, self.self_score = coordinates, self_score
-        self.legacy_layout = legacy_layout
         if similarity != "matmul":
             self.scale = 1.0
         more = 0 if convolution == "depthwise" else {"none": 0, "1d": 1, "2d": 2}[coordinates]
@@ -139,9 +134,6 @@ class ConvNNAttention(TokenAttention):
         )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
-        if self.legacy_layout and query.shape[2]:
-            output = F.dropout(legacy.convnn(self, query, key, value, masks), self._dropout)
-            return legacy.scrambled(output) if self.num_heads > 1 else output
         query, key, value = (self._with_coordinates(x) for x in (query, key, value))
         ranked = self._rank(query, key, masks)
         output = self.conv(value, ranked.indices, ranked.weights.to(value.dtype))

@@ -3,7 +3,7 @@
 import pytest
 
 from nearwise.lab.experiments.study import PRESET_NAMES, PRESETS, get_preset, resolve_preset
-from nearwise.lab.experiments.study.corrected import split_settings
+from nearwise.lab.experiments.study.corrected_session import split_settings
 from nearwise.lab.experiments.study.presets import change_preset
 from nearwise.lab.experiments.study.settings import read_config
 

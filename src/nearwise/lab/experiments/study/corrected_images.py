@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearwise.data import label_noise, long_tail
+from nearwise.lab.corrupt import label_noise, long_tail
 from nearwise.lab.experiments.records import Record
-from nearwise.lab.experiments.study.corrected import ABLATIONS, CorrectedSession
+from nearwise.lab.experiments.study.corrected_session import ABLATIONS, CorrectedSession
 from nearwise.lab.experiments.study.evaluate import Prediction
 from nearwise.lab.experiments.study.findings import (
     CURVE_SIZES,

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from sklearn.pipeline import make_pipeline
 
-from nearwise.data import label_noise, long_tail, split_dataset
+from nearwise.data import split_dataset
+from nearwise.lab.corrupt import label_noise, long_tail
 from nearwise.lab.experiments.artifacts import record_folder
 from nearwise.lab.experiments.methods import METHODS, Method, MethodContext
 from nearwise.lab.experiments.neighbors import PlainKNN
 from nearwise.lab.experiments.preprocess import FeatureEncoder
 from nearwise.lab.experiments.records import Record
-from nearwise.lab.experiments.study.corrected import ABLATIONS, CorrectedSession
+from nearwise.lab.experiments.study.corrected_session import ABLATIONS, CorrectedSession
 from nearwise.lab.experiments.study.findings import CURVE_SIZES, classifier_findings
 from nearwise.lab.experiments.study.human_noise import human_kinds, human_labels
 from nearwise.lab.experiments.study.inputs import TEST_SIZE, stratified_part

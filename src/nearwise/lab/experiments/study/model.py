@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
-from nearwise.nn import Embedder, ImageEmbedder, MultiHeadNeighborAttention, TabularMLP
+from nearwise.lab.nn import MultiHeadNeighborAttention
+from nearwise.nn import Embedder, ImageEmbedder, TabularMLP
 from nearwise.training import TrainingRows
 from nearwise.training.encode import Precision, autocast, encode_in_pieces
 

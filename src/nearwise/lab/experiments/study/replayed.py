@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from nearwise.data import label_noise, long_tail
+from nearwise.lab.corrupt import label_noise, long_tail
 from nearwise.lab.experiments.records import Record
 from nearwise.lab.experiments.study.evaluate import NEIGHBOR_METHODS, evaluate_run, sweep
 from nearwise.lab.experiments.study.findings import (

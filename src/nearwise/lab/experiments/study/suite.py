@@ -15,7 +15,8 @@ from nearwise.lab.experiments.compare import fingerprint
 from nearwise.lab.experiments.progress import Bar, shown_bar
 from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study import replayed
-from nearwise.lab.experiments.study.corrected import CorrectedSession, run_v1, split_settings
+from nearwise.lab.experiments.study.corrected import run_v1
+from nearwise.lab.experiments.study.corrected_session import CorrectedSession, split_settings
 from nearwise.lab.experiments.study.efficiency import SMALL as SMALL_EFFICIENCY
 from nearwise.lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
 from nearwise.lab.experiments.study.human_noise import require_human_labels

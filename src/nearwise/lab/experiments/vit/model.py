@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from nearwise.lab.experiments.vit.settings import VitSettings
-from nearwise.nn import Sampling, VisionTransformer, count_operations
+from nearwise.lab.nn import count_operations
+from nearwise.nn import Sampling, VisionTransformer
 from nearwise.training.classify import PixelScale
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearwise.lab.experiments.vit.model import Cost
 from nearwise.lab.experiments.vit.settings import VitSettings
-from nearwise.lab.vit_runs import ARGS, MODEL
+from nearwise.lab.vit_files import ARGS, MODEL
 from nearwise.memory.store import read_folder, write_folder
 from nearwise.safe_files import write_whole
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearwise.functional.tokens import attention_implementation
-from nearwise.nn.operation_rules import RULES, Cost, is_free, pointwise_cost
+from nearwise.lab.nn.operation_rules import RULES, Cost, is_free, pointwise_cost
 from nearwise.nn.tokens.slots import SlotConvolution
 
 OperationKind = Literal["linear", "attention", "convolution", "selection", "gather", "other"]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearwise.nn.tokens.reference import build_reference_layer, load_weights, reference_state
+from nearwise.lab.nn.reference import build_reference_layer, load_weights, reference_state
 from nearwise.nn.vit.model import VisionTransformer
 
 # Arguments of its command line that its layers take, by layer.

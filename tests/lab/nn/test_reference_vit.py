@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nearwise.nn import load_reference_vit
+from nearwise.lab.nn import load_reference_vit
 from tests.reference import published_layers as published
 from tests.reference.vision_transformer import positions, random_weights, vision_transformer
 

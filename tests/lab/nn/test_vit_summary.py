@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from nearwise.nn import VisionTransformer, count_operations
-from nearwise.nn.vit.summary import summarize
+from nearwise.lab.nn import count_operations
+from nearwise.lab.nn.vit_summary import summarize
+from nearwise.nn import VisionTransformer
 
 SIZE = {"image_size": 32, "patch_size": 8, "n_classes": 10, "dim": 24, "depth": 2, "num_heads": 3}
 LAYERS = {

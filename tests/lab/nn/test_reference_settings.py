@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from nearwise.nn import load_reference_layer
-from nearwise.nn.tokens.reference import reference_state
-from tests.nn.tokens.test_reference import FIXTURES, load, part
+from nearwise.lab.nn import load_reference_layer
+from nearwise.lab.nn.reference import reference_state
+from tests.lab.nn.test_reference import FIXTURES, load, part
 from tests.reference import published_layers as published
 
 DIM, N_TOKENS = 24, 17

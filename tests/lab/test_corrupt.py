@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearwise.data import label_noise, long_tail
+from nearwise.lab.corrupt import label_noise, long_tail
 
 Y = np.repeat(np.arange(10), 200)
 WORDS = np.array(["ant", "beetle", "cat", "ant"] * 30)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.nn import load_reference_layer
-from nearwise.nn.tokens.reference import reference_state
+from nearwise.lab.nn import load_reference_layer
+from nearwise.lab.nn.reference import reference_state
 
 FIXTURES = sorted((Path(__file__).parents[1] / "fixtures").glob("*.npz"))
 

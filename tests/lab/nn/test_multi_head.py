@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nearwise.nn import (
+from nearwise.lab.nn import (
     DistanceAttention,
     LearnedDistanceAttention,
     MultiHeadNeighborAttention,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from nearwise.nn.operations import PRODUCTS, OperationCount, count_operations
+from nearwise.lab.nn.operations import PRODUCTS, OperationCount, count_operations
 from nearwise.nn.vit.model import VisionTransformer
 
 

@@ -1,4 +1,4 @@
-"""What the published ConvNN code computes where the layers here compute something else.
+"""Layers as the published ConvNN code computes them, where the library's compute something else.
 
 github.com/mingikang31/Convolutional-Nearest-Neighbor-Attention at 0bb6614 (MIT). Its checkpoints
 were trained with this:
@@ -9,22 +9,47 @@ were trained with this:
 - positions of sampled candidates are those of as many tokens in a row.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.tokens.problem import key_positions
-
-if TYPE_CHECKING:
-    from nearwise.nn.tokens.base import Masks
-    from nearwise.nn.tokens.convnn import ConvNNAttention
+from nearwise.nn.tokens.base import Masks
+from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
+from nearwise.nn.tokens.convnn import ConvNNAttention
 
 _MASKED_SIMILARITY, _MASKED_DISTANCE = -0.1, 1.1
 _OWN_SCORE = 1.0
+
+
+class LegacyConvNNAttention(ConvNNAttention):
+    """`ConvNNAttention` as that code computes it."""
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
+        if not query.shape[2]:
+            return super()._attend(query, key, value, masks)
+        output = F.dropout(_convnn(self, query, key, value, masks), self._dropout)
+        return scrambled(output) if self.num_heads > 1 else output
+
+
+class LegacyTokenConvolution(TokenConvolution):
+    """`TokenConvolution` that mixes tokens and channels as that code does."""
+
+    def _convolved(self, heads: Tensor) -> Tensor:
+        return scrambled(super()._convolved(heads).mT[None])[0].mT
+
+
+class LegacyBranchingConv(BranchingConv):
+    """`BranchingConv` of these layers."""
+
+    _convnn_layer = LegacyConvNNAttention
+    _convolution_layer = LegacyTokenConvolution
+
+
+class LegacyBranchingAttention(BranchingAttention):
+    """`BranchingAttention` with these heads in its ConvNN branch."""
+
+    _convnn_layer = LegacyConvNNAttention
 
 
 def scrambled(heads: Tensor) -> Tensor:
@@ -33,7 +58,7 @@ def scrambled(heads: Tensor) -> Tensor:
     return heads.reshape(batch, n_heads, width, n_tokens).transpose(2, 3)
 
 
-def convnn(
+def _convnn(
     layer: ConvNNAttention, query: Tensor, key: Tensor, value: Tensor, masks: Masks
 ) -> Tensor:
     """Attend as the published ConvNN layer, before its heads are merged."""

@@ -11,6 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearwise.lab.nn.legacy import (
+    LegacyBranchingAttention,
+    LegacyBranchingConv,
+    LegacyConvNNAttention,
+    LegacyTokenConvolution,
+)
 from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
@@ -69,14 +75,14 @@ def _convnn_options(a: Arguments, legacy_layout: bool) -> Arguments:
         "sample_padding": int(a["sample_padding"]) if a["sampling_type"] == "spatial" else 0,
         "coordinates": "1d" if a["coordinate_encoding"] else "none",
         "sample_in_eval": legacy_layout,
-        "legacy_layout": legacy_layout,
         "attn_drop": a["attention_dropout"],
         "proj_bias": False,
     }
 
 
 def _convnn(a: Arguments, legacy_layout: bool) -> nn.Module:
-    return ConvNNAttention(a["d_hidden"], a["num_heads"], **_convnn_options(a, legacy_layout))
+    layer = LegacyConvNNAttention if legacy_layout else ConvNNAttention
+    return layer(a["d_hidden"], a["num_heads"], **_convnn_options(a, legacy_layout))
 
 
 def _convnn_state(state: State) -> State:
@@ -89,9 +95,8 @@ def _convnn_state(state: State) -> State:
 
 
 def _conv1d(a: Arguments, legacy_layout: bool) -> nn.Module:
-    return TokenConvolution(
-        a["d_hidden"], a["num_heads"], kernel_size=a["kernel_size"], legacy_layout=legacy_layout
-    )
+    layer = LegacyTokenConvolution if legacy_layout else TokenConvolution
+    return layer(a["d_hidden"], a["num_heads"], kernel_size=a["kernel_size"])
 
 
 def _conv1d_state(state: State) -> State:
@@ -103,7 +108,8 @@ def _conv1d_state(state: State) -> State:
 
 def _branching_conv(a: Arguments, legacy_layout: bool) -> nn.Module:
     _check_split(a)
-    return BranchingConv(
+    layer = LegacyBranchingConv if legacy_layout else BranchingConv
+    return layer(
         a["d_hidden"],
         a["num_heads"],
         branch_ratio=a["branch_ratio"],
@@ -114,7 +120,8 @@ def _branching_conv(a: Arguments, legacy_layout: bool) -> nn.Module:
 
 def _branching_attention(a: Arguments, legacy_layout: bool) -> nn.Module:
     _check_split(a)
-    return BranchingAttention(
+    layer = LegacyBranchingAttention if legacy_layout else BranchingAttention
+    return layer(
         a["d_hidden"],
         a["num_heads"],
         branch_ratio=a["branch_ratio"],

@@ -8,14 +8,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nearwise.functional import attention_implementation
-from nearwise.nn import (
-    ConvNNAttention,
-    KNNAttention,
-    MultiHeadAttention,
-    VisionTransformer,
-    count_operations,
-)
-from nearwise.nn.operation_rules import selection_operations
+from nearwise.lab.nn import count_operations
+from nearwise.lab.nn.operation_rules import selection_operations
+from nearwise.nn import ConvNNAttention, KNNAttention, MultiHeadAttention, VisionTransformer
 from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS, tokens
 
 N, D, K = N_TOKENS, DIM, 5

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from nearwise.lab.nn.reference_layers import REFERENCE_LAYERS, SHORT_NAMES, State
 from nearwise.names import did_you_mean
-from nearwise.nn.tokens.reference_layers import REFERENCE_LAYERS, SHORT_NAMES, State
 
 
 def load_reference_layer(

@@ -1,0 +1,74 @@
+"""The frame of the corrected method: one data set and seed, its settings, its ablations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nearwise.lab.experiments.study.session import Session
+from nearwise.names import did_you_mean
+from nearwise.training import TrainConfig
+
+# Fields of StudyPreset that mean something here: rows, grids of the experiments, the upper bound.
+STUDY_FIELDS = (
+    "backbone", "pretrained", "image_size", "channels", "dim", "split_seed", "max_rows",
+    "max_test_rows", "held_out", "precision", "sweep_k", "ensemble_k", "noise_rates", "tail_ratios",
+    "ablations", "human_labels",
+    "cnn_epochs", "cnn_lr", "cnn_weight_decay", "cnn_label_smoothing", "cnn_batch_size",
+)  # fmt: skip
+
+
+# Parts of the head, each of which is switched off in an ablation.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "without=base": {"base": None},
+    "without=null-neighbor": {"null": None},
+    "without=calibration": {"calibration": None},
+    "without=trained-space": {"embedder": "identity"},
+    "without=heads": {"num_heads": 1},
+    "without=log-linear-pooling": {"pooling": "mixture"},
+}
+
+
+@dataclass
+class CorrectedSession(Session):
+    """One data set and seed of the corrected method; the preset gives rows, grids and upper bound.
+
+    Parameters
+    ----------
+    parameters : dict
+        Arguments of `AttnKNNClassifier`.
+    """
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide the user's settings into those of the study's frame and of `AttnKNNClassifier`.
+
+    Returns
+    -------
+    study, parameters : dict, dict
+
+    Raises
+    ------
+    ValueError
+        If a name belongs to neither; the nearest known one is named.
+    """
+    from nearwise.estimators import AttnKNNClassifier
+
+    known = AttnKNNClassifier._get_param_names()
+    _refuse_unknown(settings, [*STUDY_FIELDS, *known])
+    study = {k: v for k, v in settings.items() if k in STUDY_FIELDS}
+    return study, {k: v for k, v in settings.items() if k not in STUDY_FIELDS}
+
+
+def _refuse_unknown(settings: Mapping[str, Any], known: list[str]) -> None:
+    for name in settings:
+        if name not in known:
+            hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            if name in TrainConfig.model_fields:
+                hint = (
+                    f" It belongs to the network's training: --config FILE.yaml with "
+                    f"`train_params: {{{name}: ...}}`."
+                )
+            raise ValueError(f'Unknown setting {name!r} of "v1".{hint}')

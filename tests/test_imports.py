@@ -1,4 +1,4 @@
-"""Imports run downwards only, and `import nearwise` stays light."""
+"""Imports run downwards only and never in circles, and `import nearwise` stays light."""
 
 import ast
 import subprocess
@@ -12,10 +12,15 @@ LEVELS = (
     {"functional"},
     {"memory", "nn", "metrics", "data"},
     {"training"},
-    {"estimators", "probes"},
-    {"experiments"},
+    {"estimators"},
+    {"probes"},
     {"report", "serve"},
     {"cli"},
+    # the lab builds on all of the library
+    {"lab.nn", "lab.corrupt", "lab.vit_files"},
+    {"lab.experiments"},
+    {"lab.report", "lab.vit_runs"},
+    {"lab.cli"},
 )
 RANK = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 # pickle and its kin run code from a file; torchvision and timm fail beside a CPU torch.
@@ -36,21 +41,79 @@ def imported_modules(tree: ast.AST, package: tuple[str, ...]) -> list[tuple[int,
     return found
 
 
+def room_of(parts: tuple[str, ...] | list[str]) -> str:
+    """Name the room of a dotted name; the lab has rooms of its own."""
+    return ".".join(parts[1:3]) if list(parts[1:2]) == ["lab"] else "".join(parts[1:2])
+
+
 def faults(source: str, module: tuple[str, ...], is_package: bool = False) -> list[str]:
     """Tell what a module imports against the rules; `module` is its dotted name, split."""
     package = module if is_package else module[:-1]
-    room = module[1] if len(module) > 1 else ""
+    room = room_of(module)
+    tree = ast.parse(source)
     out = []
-    for line, name in imported_modules(ast.parse(source), package):
+    for line, name in imported_modules(tree, package):
         parts = name.split(".")
         if parts[0] in BANNED:
             out.append(f"line {line}: imports {parts[0]}, which the library never uses")
-        if parts[0] != "nearwise" or len(parts) < 2 or room not in RANK or parts[1] == room:
+        if parts[0] != "nearwise" or len(parts) < 2:
             continue
-        other = parts[1]
-        if other in RANK and RANK[other] >= RANK[room]:
+        other = room_of(parts)
+        if room in RANK and other != room and RANK.get(other, -1) >= RANK[room]:
             out.append(f"line {line}: {room} imports {name}, which is not below it")
+        if room and room not in RANK and room != "lab" and other in RANK:
+            out.append(f"line {line}: {room} imports {name}, and stands below every room")
+        if module[1:2] != ("lab",) and other.startswith("lab"):
+            out.append(f"line {line}: the library imports {name}")
+    if module[1:2] != ("lab",):
+        out += [
+            f"line {node.lineno}: the library spells nearwise.lab"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and "nearwise.lab" in str(node.value)
+        ]
     return out
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Takes out what is imported for type checkers alone."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
+        self.generic_visit(node)
+        return node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else node
+
+
+def import_graph(sources: dict[str, tuple[str, bool]]) -> dict[str, set[str]]:
+    """Which of the modules import which; of each its source, and whether it is a package."""
+    graph = {}
+    for name, (source, is_package) in sources.items():
+        package = tuple(name.split("."))[: None if is_package else -1]
+        found = set()
+        for _, imported in imported_modules(_WithoutTypes().visit(ast.parse(source)), package):
+            while imported and imported not in sources:  # a name inside a module
+                imported = imported.rpartition(".")[0]
+            found.add(imported)
+        graph[name] = found - {name, ""}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Find groups of modules that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen, waiting = set(), [start]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    reach = {name: reached(name) for name in graph}
+    found = [
+        {name, *(other for other in reach[name] if name in reach[other])}
+        for name in graph
+        if name in reach[name]
+    ]
+    return [group for place, group in enumerate(found) if group not in found[:place]]
 
 
 def modules() -> list[Path]:
@@ -65,9 +128,34 @@ def test_every_import_runs_downwards(path: Path):
     assert faults(path.read_text(encoding="utf-8"), name, is_package) == []
 
 
-@pytest.mark.parametrize("room", [p.name for p in sorted(SOURCE.iterdir()) if p.is_dir()])
+ROOMS = [p.name for p in sorted(SOURCE.iterdir()) if p.is_dir() and p.name != "lab"]
+ROOMS += [f"lab.{p.stem}" for p in sorted((SOURCE / "lab").iterdir()) if p.stem != "__init__"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
 def test_every_room_has_a_place_in_the_order(room: str):
-    assert room in RANK or room == "__pycache__"
+    assert room in RANK or room.endswith("__pycache__")
+
+
+def test_no_modules_import_each_other():
+    sources = {}
+    for path in modules():
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        sources[name] = path.read_text(encoding="utf-8"), is_package
+    assert circles(import_graph(sources)) == []
+
+
+def test_the_walk_sees_a_circle_also_inside_functions_but_not_of_types():
+    sources = {
+        "nearwise.a": ("from nearwise.b.c import x", False),
+        "nearwise.b": ("", True),
+        "nearwise.b.c": ("def f():\n    from nearwise import d", False),
+        "nearwise.d": ("from .a import y\nif TYPE_CHECKING:\n    import nearwise.e", False),
+        "nearwise.e": ("import nearwise.d", False),
+    }
+    assert circles(import_graph(sources)) == [{"nearwise.a", "nearwise.b.c", "nearwise.d"}]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +165,12 @@ def test_every_room_has_a_place_in_the_order(room: str):
         ("from nearwise import training", ("nearwise", "nn", "losses"), False),
         ("from ..estimators import base", ("nearwise", "memory", "bank"), False),
         ("from ..estimators import base", ("nearwise", "memory", "deep", "__init__"), False),
-        ("from ..report import html", ("nearwise", "experiments"), True),
+        ("from ..report import html", ("nearwise", "lab", "experiments"), True),
+        ("from nearwise.cli import app", ("nearwise", "report", "page"), False),
+        ("from nearwise import lab", ("nearwise", "cli", "app"), False),
+        ("import nearwise.lab.report.page", ("nearwise", "cli", "app"), False),
+        ("import_module('nearwise.lab.cli')", ("nearwise", "cli", "app"), False),
+        ("from nearwise.memory import bank", ("nearwise", "names"), False),
         ("from nearwise.nn import x", ("nearwise", "memory", "bank"), False),
         ("def f():\n    from nearwise.cli import app", ("nearwise", "metrics", "a"), False),
         ("import pickle", ("nearwise", "memory", "store"), False),
@@ -92,11 +185,16 @@ def test_the_walk_sees_an_upward_or_banned_import(source, module, is_package):
 def test_the_walk_accepts_downward_and_own_imports():
     source = "from nearwise.functional import topk\nfrom . import bank\nimport nearwise.memory.x"
     assert faults(source, ("nearwise", "memory", "index")) == []
+    source = "from nearwise.cli.console import say\nimport nearwise.names"
+    assert faults(source, ("nearwise", "lab", "cli", "report_command")) == []
 
 
-def test_importing_the_package_and_the_cli_does_not_load_torch():
+@pytest.mark.parametrize("what", ["import nearwise.cli", "import nearwise.lab.cli", "help"])
+def test_the_package_and_the_help_of_its_command_do_not_load_torch(what):
+    if what == "help":
+        what = "from nearwise.cli.app import _add_plugins, app; _add_plugins()"
     code = (
-        "import sys, nearwise, nearwise.cli; "
+        f"import sys, nearwise; {what}; "
         "print([m for m in ('torch', 'sklearn', 'pandas', 'matplotlib') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

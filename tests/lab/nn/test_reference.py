@@ -10,7 +10,7 @@ import torch
 from nearwise.lab.nn import load_reference_layer
 from nearwise.lab.nn.reference import reference_state
 
-FIXTURES = sorted((Path(__file__).parents[1] / "fixtures").glob("*.npz"))
+FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("*.npz"))
 
 
 def load(path):

@@ -189,6 +189,27 @@ def test_the_walk_accepts_downward_and_own_imports():
     assert faults(source, ("nearwise", "lab", "cli", "report_command")) == []
 
 
+OPTIONAL = (
+    "matplotlib", "jinja2", "yaml", "skops", "lightgbm", "catboost", "transformers", "datasets",
+    "PIL", "cleanlab", "openpyxl", "faiss",
+)  # fmt: skip
+
+
+def test_the_library_is_imported_without_what_only_extras_bring():
+    names = []
+    for path in modules():
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        needs_more = parts[1] in ("lab", "report") or "gpu" in parts[-1]  # triton: on GPUs
+        if not needs_more and parts[-1] not in ("__main__", "__init__"):
+            names.append(".".join(parts))
+    code = (
+        f"import importlib, sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
+        f"for name in {names!r}: importlib.import_module(name)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize("what", ["import nearwise.cli", "import nearwise.lab.cli", "help"])
 def test_the_package_and_the_help_of_its_command_do_not_load_torch(what):
     if what == "help":

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 
 import numpy as np
 import pandas as pd
@@ -185,6 +186,18 @@ def test_a_base_of_an_unknown_type_is_refused_until_it_is_trusted(tmp_path):
     name = f"{OwnLogistic.__module__}.OwnLogistic"
     again = AttnKNNClassifier.load(tmp_path / "model", trusted=[name])
     assert same(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_without_skops_a_base_of_ones_own_names_the_extra(tmp_path, monkeypatch):
+    model = saved(tmp_path / "model", base=OwnLogistic())
+    monkeypatch.setitem(sys.modules, "skops", None)
+    told = r'base of your own needs the extra "own-base": pip install nearwise\[own-base\]'
+    with pytest.raises(ImportError, match=told):
+        AttnKNNClassifier.load(tmp_path / "model")
+    with pytest.raises(ImportError, match=told):
+        model.save(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    saved(tmp_path / "without")  # and any other model needs no skops
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=os.strerror)

@@ -75,7 +75,7 @@ def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, An
     dataset, method, seed
         Whose gallery it is.
     stored : dict
-        As written by `compare`: image_shape, columns, classes, rows.
+        As `make_gallery` makes it, read from JSON: image_shape, columns, classes, rows.
 
     Returns
     -------

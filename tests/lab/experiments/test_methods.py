@@ -1,5 +1,7 @@
 """What every method promises, and what the parts behind them do."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,6 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise.data import split_dataset
 from nearwise.lab.experiments import METHODS, PEERS, Method, get_method
-from nearwise.lab.experiments import methods as methods_module
 from nearwise.lab.experiments.boosting import StoppedBoosting, stopping_splits
 from nearwise.lab.experiments.modern_nca import ModernNCAClassifier
 from nearwise.lab.experiments.neighbors import FLOOR, NEARLY_ZERO, PlainKNN, TunedKNN
@@ -87,7 +88,7 @@ def test_a_wrong_name_gets_the_nearest_guess():
 
 
 def test_a_missing_package_names_its_extra(monkeypatch):
-    monkeypatch.setattr(methods_module, "find_spec", lambda module: None)
+    monkeypatch.setitem(sys.modules, "catboost", None)
     with pytest.raises(ImportError, match=r"pip install nearwise\[peers\]"):
         METHODS["catboost"](0, 10, 2)
 

@@ -59,8 +59,8 @@ def tail_corrected_attention(
 
     The output A' / Z' is **not** unbiased: the error of a ratio has the expectation
     ``-(Cov(A', Z') - (A / Z) Var Z') / Z^2`` up to terms of higher order, which falls as
-    1 / n_samples while the standard error falls as its root. `lazy_gumbel_attention` is unbiased.
-    It is exact where nothing is left to chance: all keys in S, or a sample of every key outside.
+    1 / n_samples while the standard error falls as its root. It is exact where nothing is left to
+    chance: all keys in S, or a sample of every key outside.
 
     Parameters
     ----------

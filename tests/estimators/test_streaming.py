@@ -92,7 +92,7 @@ def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(evicti
     broken = stream(AttnKNNClassifier.load(tmp_path / "half"), LATER[90:])
     assert broken.memory_ == whole.memory_
     assert same(broken.predict_proba(X), whole.predict_proba(X))
-    assert whole._stream == broken._stream
+    assert whole._fitted.stream == broken._fitted.stream
 
 
 def test_the_same_seed_and_batches_give_the_same_memory_and_another_seed_another():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.evidence import MOST_ROWS, judged_rows, member_probabilities
+from nearwise.estimators.evidence import MOST_ROWS, judged_rows
 from nearwise.estimators.selective import Judge, risk_bound
 from nearwise.metrics import aurc
 from tests.estimators.cases import CHEAP, blobs, fitted, logistic, same, table
@@ -163,8 +163,7 @@ def test_the_bound_is_the_share_at_which_so_few_errors_have_that_chance(wrong, n
 
 def test_members_beside_their_pool_say_what_predict_proba_says(case):
     model, X, more = case
-    encoded = model._encode(X, more.get("views"))
-    proba = member_probabilities(model._state, encoded, len(model.classes_))
+    (proba,) = model.query(X, **more, sets=True)._member_probabilities()
     assert len(proba) == model._state.n_members + 1
     np.testing.assert_allclose(proba[-1], model.predict_proba(X, **more), atol=1e-12)
 

@@ -21,7 +21,9 @@ def round_trip(model, folder):
     with quietly():
         model.save(folder)
         again = AttnKNNClassifier.load(folder)
-        assert same(again.predict_proba(again._rows), model.predict_proba(model._rows))
+        assert same(
+            again.predict_proba(again._fitted.rows), model.predict_proba(model._fitted.rows)
+        )
     return again
 
 
@@ -87,7 +89,7 @@ def test_odd_columns_are_kept_and_rows_without_them_added(name, tmp_path):
         again = round_trip(model, tmp_path / "m")
         if left_out:
             again.add(frame.drop(columns="odd").iloc[:2], y[:2])
-            assert len(again.memory_) == len(again._rows) == 62
+            assert len(again.memory_) == len(again._fitted.rows) == 62
             round_trip(again, tmp_path / "m")
 
 
@@ -99,7 +101,7 @@ def test_rows_that_cannot_be_kept_leave_the_memory_as_it_is(monkeypatch):
     def refuse(*_):
         raise TypeError("no such column")
 
-    monkeypatch.setattr("nearwise.estimators.remembering.append_frame", refuse)
+    monkeypatch.setattr("nearwise.estimators.changes.append_frame", refuse)
     with pytest.raises(TypeError):
         model.add(frame[:3], y[:3])
     assert len(model.memory_) == 60 and same(model.predict_proba(frame), before)

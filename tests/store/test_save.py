@@ -13,14 +13,14 @@ from tests.store.folders import copied
 def test_a_model_that_would_not_open_is_not_saved(based_folder, tmp_path, monkeypatch):
     folder = copied(based_folder, tmp_path / "m")
     model = AttnKNNClassifier.load(folder)
-    before = model.predict_proba(model._rows)
+    before = model.predict_proba(model._fitted.rows)
     stored = Forest.to_arrays
 
     def forget_a_part(self):
         return {name: array for name, array in stored(self).items() if name != "leaf_share"}
 
     monkeypatch.setattr(Forest, "to_arrays", forget_a_part)
-    model.add(model._rows[:3], ["no", "no", "yes"])
+    model.add(model._fitted.rows[:3], ["no", "no", "yes"])
     with pytest.raises(StoreError, match="base/extra-trees/0: 'leaf_share' is missing"):
         model.save(folder)
     with pytest.raises(StoreError, match="leaf_share"):
@@ -28,7 +28,7 @@ def test_a_model_that_would_not_open_is_not_saved(based_folder, tmp_path, monkey
     assert not (tmp_path / "new").exists()
     monkeypatch.undo()
     old = AttnKNNClassifier.load(folder)
-    assert same(old.predict_proba(old._rows), before)
+    assert same(old.predict_proba(old._fitted.rows), before)
     model.save(folder)
     assert len(AttnKNNClassifier.load(folder).memory_) == len(model.memory_) == len(before) + 3
 

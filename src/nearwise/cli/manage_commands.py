@@ -190,7 +190,7 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
     found = []
     for row, position in zip(ids, bank.positions(ids).tolist(), strict=True):
         label = model.classes_[int(bank.labels[position])]
-        columns = plain_columns(model._remembered(position))
+        columns = plain_columns(model._fitted.remembered(position))
         found.append({"id": row, model.target_name_: label} | columns)
     return found
 

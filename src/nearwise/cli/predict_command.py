@@ -24,10 +24,10 @@ from nearwise.cli.trust_columns import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier, Explanation
+    from nearwise.estimators import Explanation
+    from nearwise.estimators.query import Query
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 
@@ -114,11 +114,17 @@ def predict(
     kept, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
-    explanations = learned.explain(features, neighbors or None) if explain else None
-    chosen = wishes.select(learned, features)
-    trust = trust_columns(learned, features, wishes, chosen, as_text=form != "jsonl")
+    query = learned.query(
+        features,
+        sets=wishes.sets,
+        novelty=wishes.stranger or wishes.selective,
+        explain=(neighbors or None) if explain else False,
+    )
+    explanations = query.explanations() if explain else None
+    chosen = wishes.select(query)
+    trust = trust_columns(query, wishes, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
-        classes = learned.classes_.tolist()
+        classes = query.model.classes.tolist()
         # without columns, pandas 2 gives no records at all
         rows = kept.to_dict("records") or [{} for _ in explanations]
         records = [
@@ -127,7 +133,7 @@ def predict(
         ]
         write_json_lines(records, out)
     else:
-        result = _table(learned, features, kept, explanations, trust, proba=proba)
+        result = _table(query, kept, explanations, trust, proba=proba)
         if form == "jsonl":
             write_json_lines(result.to_dict("records"), out)
         else:
@@ -157,8 +163,7 @@ def _format_of(out: str) -> Format:
 
 
 def _table(
-    model: "AttnKNNClassifier",
-    features: "pd.DataFrame | np.ndarray",
+    query: "Query",
     kept: "pd.DataFrame",
     explanations: "Sequence[Explanation] | None",
     trust: dict[str, list[Any]],
@@ -166,18 +171,12 @@ def _table(
     proba: bool,
 ) -> "pd.DataFrame":
     """Lay predictions out as columns, with the neighbors behind them where they are given."""
-    import numpy as np
     import pandas as pd
 
-    if explanations is None:
-        probabilities = model.predict_proba(features)
-    else:
-        probabilities = np.stack([one.proba for one in explanations])
-    columns = {"prediction": model.classes_[probabilities.argmax(axis=1)]}
+    probabilities, classes = query.proba(), query.model.classes
+    columns = {"prediction": classes[probabilities.argmax(axis=1)]}
     if proba:
-        columns |= {
-            f"proba_{label}": probabilities[:, place] for place, label in enumerate(model.classes_)
-        }
+        columns |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(classes)}
     columns |= trust
     if explanations is not None:
         columns |= neighbor_columns(explanations)

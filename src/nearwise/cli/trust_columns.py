@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nearwise.estimators import AttnKNNClassifier, Selection
+    from nearwise.estimators.query import Query
 
 CoverageOption = Annotated[
     float | None,
@@ -67,10 +68,9 @@ class Wishes:
         ValueError
             If --coverage meets --max-risk, or --confidence has nothing to speak of.
         """
-        selective = self.coverage is not None or self.max_risk is not None
         if self.coverage is not None and self.max_risk is not None:
             raise ValueError("--coverage and --max-risk both limit the answers. Give one of them.")
-        if self.confidence is not None and not (selective or self.sets):
+        if self.confidence is not None and not (self.selective or self.sets):
             raise ValueError(
                 "--confidence is that of --sets, --coverage or --max-risk. Give one of them too."
             )
@@ -98,36 +98,29 @@ class Wishes:
         """Confidence of the sets."""
         return SET_CONFIDENCE if self.confidence is None else self.confidence
 
-    def select(
-        self, model: "AttnKNNClassifier", features: "pd.DataFrame | np.ndarray"
-    ) -> "Selection | None":
+    @property
+    def selective(self) -> bool:
+        """Whether rows to answer are to be chosen."""
+        return self.coverage is not None or self.max_risk is not None
+
+    def select(self, query: "Query") -> "Selection | None":
         """Choose the rows to answer, or None where nothing was asked."""
-        if self.coverage is None and self.max_risk is None:
+        if not self.selective:
             return None
-        return model.predict_selective(
-            features,
-            coverage=self.coverage,
-            max_risk=self.max_risk,
-            confidence=self.bound_confidence,
+        return query.selection(
+            coverage=self.coverage, max_risk=self.max_risk, confidence=self.bound_confidence
         )
 
 
 def trust_columns(
-    model: "AttnKNNClassifier",
-    features: "pd.DataFrame | np.ndarray",
-    wishes: Wishes,
-    chosen: "Selection | None",
-    *,
-    as_text: bool,
+    query: "Query", wishes: Wishes, chosen: "Selection | None", *, as_text: bool
 ) -> dict[str, list[Any]]:
     """Lay out what was asked about trust, one value for each row.
 
     Parameters
     ----------
-    model : AttnKNNClassifier
-        Fitted.
-    features : DataFrame of shape (n_rows, n_columns)
-        As the model knows them.
+    query : Query
+        The rows, as the model knows them.
     wishes : Wishes
     chosen : Selection, optional
         What `wishes.select` returned.
@@ -143,11 +136,11 @@ def trust_columns(
     if chosen is not None:
         columns["accepted"] = chosen.accepted.tolist()
     if wishes.sets:
-        sets = model.predict_set(features, wishes.set_confidence)
-        named = [model.classes_[row].tolist() for row in sets]
+        classes = query.model.classes
+        named = [classes[row].tolist() for row in query.sets(wishes.set_confidence)]
         columns["set"] = ["|".join(map(str, one)) for one in named] if as_text else named
     if wishes.stranger:
-        columns["stranger_p"] = model.stranger_p_value(features).tolist()
+        columns["stranger_p"] = query.novelty_p_value().tolist()
     return columns
 
 
@@ -196,8 +189,8 @@ def measure_trust(
 
     wishes.check_ranges()
     try:
-        chosen = wishes.select(model, features)
-        sets = model.predict_set(features, wishes.set_confidence)
+        query = model.query(features, sets=True, novelty=True)
+        chosen, sets = wishes.select(query), query.sets(wishes.set_confidence)
     except ValueError as error:
         return {"not_measured": str(error)}
     assert chosen is not None  # a coverage was asked for

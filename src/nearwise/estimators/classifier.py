@@ -1,53 +1,75 @@
 """AttnKNNClassifier: learned attention over nearest neighbors as a scikit-learn classifier."""
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_matrix
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from nearwise.estimators import labels, validation
-from nearwise.estimators.bounds import check_bound_of_fit
+from nearwise.estimators import changes, labels, validation
+from nearwise.estimators.bounds import check_bound, check_bound_of_fit
+from nearwise.estimators.changes import Bound, NewRows
 from nearwise.estimators.class_prior import ClassPrior
 from nearwise.estimators.column_report import ColumnPlan, ColumnReport, Wish
 from nearwise.estimators.columns import plan_columns, warn_of_columns
+from nearwise.estimators.conformal import Method, check_confidence
+from nearwise.estimators.embedding import AnyRows
+from nearwise.estimators.explain import Explanation, Parts
+from nearwise.estimators.fitted_model import FittedModel, StreamState
 from nearwise.estimators.held_out import fit_problem
 from nearwise.estimators.images import (
     ImageEncoder,
+    Source,
     TTAView,
     check_tta,
     encode_views,
+    from_files,
     from_source,
     is_images,
 )
-from nearwise.estimators.label_issues import FindsLabelIssues
+from nearwise.estimators.label_issues import (
+    JudgeName,
+    LabelEvidence,
+    can_doubt_labels,
+    label_evidence,
+    label_issues,
+)
+from nearwise.estimators.learned_rows import (
+    LearnedRows,
+    find_learned,
+    n_forgotten,
+    predict_learned,
+)
 from nearwise.estimators.persistence import load_model_folder, save_model
-from nearwise.estimators.pooling import finish
-from nearwise.estimators.problem import Problem
+from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
+from nearwise.estimators.query import Query, kneighbors
+from nearwise.estimators.refreshing import can_refresh, refuse_refresh
+from nearwise.estimators.selective import Score, Selection, check_request
 from nearwise.estimators.settings import (
     check_checkpoint,
+    check_count,
     check_settings,
     hinting,
     unknown_hint,
 )
 from nearwise.estimators.state import LearnedState
-from nearwise.estimators.streaming import LearnsStreams
+from nearwise.estimators.strangers import StrangerScore, check_stranger_score
 from nearwise.estimators.table import TableEncoder, as_frame
-from nearwise.estimators.transition import check_label_noise
-from nearwise.estimators.trusting import KnowsItsLimits
+from nearwise.estimators.transition import Transition, check_label_noise
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
-from nearwise.memory import EvictionName, IndexName
+from nearwise.memory import EvictionName, IndexName, MemoryBank
 
 
-class AttnKNNClassifier(
-    LearnsStreams, KnowsItsLimits, FindsLabelIssues, ClassifierMixin, BaseEstimator
-):
+class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
     A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
@@ -299,24 +321,30 @@ class AttnKNNClassifier(
             images=isinstance(encoder, ImageEncoder),
         )
         settings = replace(settings, label_noise=check_label_noise(self.label_noise, classes))
-        place = check_checkpoint(self, settings, [rows, *others], codes, weight)
+        settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
         encoded = encoder.fit(rows, *plans)
         check_bound_of_fit(self, settings, encoder, codes)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
         problem.views = encode_views(encoder, encoded, others, self.tta)
         problem.tta = check_tta(self.tta)
         with Progress(self.verbose) as progress:
-            state = fit_problem(problem, self.n_members, place, progress)
-        self.classes_ = classes
-        self._weight_unit = weight_unit
-        self.target_name_ = str(getattr(y, "name", None) or "target")
-        kept = state.views.bank.ids.numpy()
-        self._rows = (
-            rows.iloc[kept].reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows[kept]
+            state = fit_problem(problem, self.n_members, settings, progress)
+        bank = state.views.bank
+        kept, first = bank.ids.numpy(), int(bank.ids.max()) + 1
+        model = FittedModel(
+            state=state,
+            classes=classes,
+            rows=rows.iloc[kept].reset_index(drop=True)
+            if isinstance(rows, pd.DataFrame)
+            else rows[kept],
+            row_names=None if names is None else names[kept],
+            weight_unit=weight_unit,
+            target_name=str(getattr(y, "name", None) or "target"),
+            stream=StreamState(seed, first, len(bank), first),
         )
-        self.row_names_ = None if names is None else names[kept]
-        self._adopt(state)
-        self._begin_stream(seed)
+        model = changes.bounded(model, self._bound)
+        stream = replace(model.stream, refreshed_size=len(model.bank))
+        self._publish(replace(model, stream=stream))
         return self
 
     def _plan_columns(self, rows: pd.DataFrame | np.ndarray) -> list[ColumnPlan]:
@@ -332,20 +360,6 @@ class AttnKNNClassifier(
                 "give pd.DataFrame(X, columns=[...])."
             )
         return plan_columns(as_frame(rows), judge=False)
-
-    def _adopt(self, state: LearnedState) -> None:
-        self._state = state
-        self.choice_, self.history_ = state.choice, state.history
-        self.temperature_ = state.acceptance.temperature
-        self.calibration_source_ = state.acceptance.source
-        self.oof_nll_ = state.acceptance.nll
-        self.column_types_ = dict(state.encoder.kinds)
-        self.column_report_ = [ColumnReport.from_json(one) for one in state.encoder.report]
-        for name in ("noise_rate_", "transition_", "transition_interval_"):
-            self.__dict__.pop(name, None)  # of an earlier fit
-        if state.transition is not None:
-            self.noise_rate_, self.transition_ = state.transition.rate, state.transition.matrix
-            self.transition_interval_ = np.stack([state.transition.low, state.transition.high])
 
     def set_params(self, **params: Any) -> Self:
         """Change parameters by name; see scikit-learn.
@@ -371,7 +385,198 @@ class AttnKNNClassifier(
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_state")
+        return hasattr(self, "_model")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "_model"):
+            self._lock = threading.RLock()
+
+    # --- the model, and what is known of it ---------------------------------------------------
+
+    def _publish(self, model: FittedModel) -> None:
+        """Let a model that was fitted or read take the place of any other."""
+        self._lock = threading.RLock()  # taken by changes; predictions never wait
+        self._model = model
+
+    @property
+    def _state(self) -> LearnedState:
+        return self._fitted.state
+
+    @property
+    def _bound(self) -> Bound:
+        return Bound(self.capacity, self.eviction)
+
+    @property
+    def _fitted(self) -> FittedModel:
+        """The version of the model that a call works with from its first line to its last."""
+        check_is_fitted(self)
+        return self._model
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Classes, ndarray of shape (n_classes,): sorted, those that `add` brought at the end."""
+        return self._fitted.classes
+
+    @property
+    def memory_(self) -> MemoryBank:
+        """The remembered rows as they are now: keys of every space, labels, ids, weights.
+
+        Change them by `add`, `remove` and `relabel`; each gives a new bank and leaves this one.
+        """
+        return self._fitted.bank
+
+    @property
+    def evicted_(self) -> Tensor:
+        """Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity, int64."""
+        return self._fitted.evicted
+
+    @property
+    def n_forgotten_(self) -> int:
+        """How many rows were learned from and cannot be known again by `learned_rows`."""
+        return n_forgotten(self._fitted)
+
+    @property
+    def row_names_(self) -> np.ndarray | None:
+        """File of every remembered image, where `fit` and `add` were given files."""
+        return self._fitted.row_names
+
+    @property
+    def target_name_(self) -> str:
+        """Name of `y`, "target" where it had none."""
+        return self._fitted.target_name
+
+    @property
+    def choice_(self) -> dict[str, Any]:
+        """What was chosen and the out-of-fold NLL behind it."""
+        return self._state.choice
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """Training: stage, member, epoch, train_loss, held_out_nll."""
+        return self._state.history
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature of the predictions."""
+        return self._state.acceptance.temperature
+
+    @property
+    def calibration_source_(self) -> str:
+        """Where the calibration comes from."""
+        return self._state.acceptance.source
+
+    @property
+    def oof_nll_(self) -> float:
+        """Out-of-fold NLL of the training rows (of those held out once), in nats."""
+        return self._state.acceptance.nll
+
+    @property
+    def column_types_(self) -> dict[str, str]:
+        """What each training column is used as: "number", "category", "date", "left out"."""
+        return dict(self._state.encoder.kinds)
+
+    @property
+    def column_report_(self) -> list[ColumnReport]:
+        """Of each training column: type, gaps, distinct values, its use and why."""
+        return [ColumnReport.from_json(one) for one in self._state.encoder.report]
+
+    @property
+    def noise_rate_(self) -> float:
+        """With `label_noise`: share of wrong labels."""
+        return self._transition.rate
+
+    @property
+    def transition_(self) -> np.ndarray:
+        """With `label_noise`: probability of each given label for each true one."""
+        return self._transition.matrix
+
+    @property
+    def transition_interval_(self) -> np.ndarray:
+        """With `label_noise`: 95 % interval of the transition, (2, n_classes, n_classes)."""
+        return np.stack([self._transition.low, self._transition.high])
+
+    @property
+    def _transition(self) -> Transition:
+        known = self._state.transition
+        if known is None:
+            raise AttributeError("Nothing is known of wrong labels: label_noise was None in fit.")
+        return known
+
+    # --- queries ------------------------------------------------------------------------------
+
+    def _encoded(
+        self, model: FittedModel, X: Any, views: Sequence[Any] | None = None
+    ) -> list[AnyRows]:
+        """Check and encode new rows and their further views: those given, or such as `fit` made."""
+        encoder = model.state.encoder
+        source = from_source(from_files(X, encoder), None, training=False)
+        rows = encoder.transform(validation.check_new_rows(self, source.X, encoder))
+        return self._with_views(model, rows, views)
+
+    def _with_views(
+        self, model: FittedModel, rows: AnyRows, views: Sequence[Any] | None
+    ) -> list[AnyRows]:
+        encoder = model.state.encoder
+        optional = [name for name, use in encoder.kinds.items() if use == "left out"]
+        given = validation.check_views(self, views, len(rows), optional)
+        tta = model.state.tta if views is None else None
+        return [rows, *encode_views(encoder, rows, given, tta)]
+
+    def _new_query(self, X: Any, views: Sequence[Any] | None, **extras: Any) -> Query:
+        if X is None:
+            raise ValueError(
+                "Rows are judged against the training rows, so these cannot be asked themselves. "
+                "Give new rows as X."
+            )
+        return self.query(X, views, **extras)
+
+    def query(
+        self,
+        X: Any = None,
+        views: Sequence[Any] | None = None,
+        *,
+        sets: bool = False,
+        novelty: bool = False,
+        explain: int | Literal[False] | None = False,
+    ) -> Query:
+        """Ask several things of the same rows, which are then encoded and searched for once.
+
+        Parameters
+        ----------
+        X, views
+            As in `predict_proba`.
+        sets, novelty : bool, default=False
+            Whether prediction sets, and novelty or selective prediction, will be asked for.
+        explain : int or None or False, default=False
+            Neighbors that explanations will show; None shows all.
+
+        Returns
+        -------
+        query : Query
+            Of the model as it is now, whatever is added or removed later.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2])
+        >>> query = model.query(X[1::2], sets=True, novelty=True)
+        >>> query.proba().shape, query.sets(0.9).shape
+        ((75, 3), (75, 3))
+        """
+        if explain is not None and explain is not False:
+            check_count("n_neighbors", explain, 1)
+        return self._query_of(self._fitted, X, views, sets=sets, novelty=novelty, explain=explain)
+
+    def _query_of(
+        self, model: FittedModel, X: Any, views: Sequence[Any] | None = None, **extras: Any
+    ) -> Query:
+        return Query(model, None if X is None else self._encoded(model, X, views), **extras)
 
     def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
         """Class probabilities.
@@ -390,13 +595,602 @@ class AttnKNNClassifier(
         proba : ndarray of shape (n, n_classes)
             In the order of `classes_`; rows sum to 1.
         """
-        answer, _, calibration = self._answers(self._encode(X, views))
-        return finish(answer.log_proba, calibration.whole)
+        return self.query(X, views).proba()
 
     def predict(self, X: Any = None, views: Sequence[Any] | None = None) -> Any:
         """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
-        best = self.predict_proba(X, views).argmax(axis=1)
-        return self.classes_[best]
+        query = self.query(X, views)
+        return query.model.classes[query.proba().argmax(axis=1)]
+
+    def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
+        """Probabilities beside their two halves, base and neighbors, and how far views disagree.
+
+        Arguments as in `predict_proba`.
+        """
+        return self.query(X, views).parts
+
+    def explain(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = 10,
+        *,
+        trust: bool = False,
+        views: Sequence[Any] | None = None,
+    ) -> list[Explanation]:
+        """Show the neighbors behind each prediction.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself (rows added later are left out).
+        n_neighbors : int or None, default=10
+            How many of the weightiest neighbors are shown; None shows all.
+        trust : bool, default=False
+            Whether to add how strange each row looks and its 90 % prediction set. That needs new
+            rows, and once a prediction of the rows that judge.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`; a neighbor's weight is its mean over the views.
+
+        Returns
+        -------
+        explanations : list of Explanation
+
+        Raises
+        ------
+        ValueError
+            If trust is asked for the training rows, or there are too few rows to judge by.
+        """
+        query = self.query(X, views, explain=n_neighbors, sets=trust, novelty=trust)
+        return query.explanations(trust=trust)
+
+    def predict_selective(
+        self,
+        X: Any,
+        *,
+        coverage: float | None = None,
+        max_risk: float | None = None,
+        score: Score | Literal["auto"] = "auto",
+        confidence: float = 0.95,
+        views: Sequence[Any] | None = None,
+    ) -> Selection:
+        """Predict, and say which predictions to act on.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        coverage : float in (0, 1], optional
+            Share of rows to answer. Either this or `max_risk` is given.
+        max_risk : float in (0, 1), optional
+            Share of answers that may be wrong; as many rows are answered as that allows.
+        score : str, default="auto"
+            What orders the rows: "max_proba", "margin" (of the two most probable classes),
+            "entropy", "null_mass" (attention that went to no neighbor), "distance" (to the k-th
+            neighbor), "learned" (a cross-fitted logistic regression on all of these), or "auto":
+            the one with the lowest AURC on the judged rows where that is clearly below the AURC
+            of "max_proba", else that.
+        confidence : float in (0, 1), default=0.95
+            With which the risk bound holds.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`.
+
+        Returns
+        -------
+        selection : Selection
+            labels, accepted, threshold, expected_risk, risk_bound, guarantee, ...
+
+        Raises
+        ------
+        ValueError
+            If both or none of `coverage` and `max_risk` are given or out of their range, the score
+            is unknown, or no threshold keeps the risk below `max_risk`.
+        """
+        check_request(coverage, max_risk, confidence)
+        return self._new_query(X, views, novelty=True).selection(
+            coverage=coverage, max_risk=max_risk, score=score, confidence=confidence
+        )
+
+    def predict_set(
+        self,
+        X: Any,
+        confidence: float = 0.9,
+        *,
+        method: Method = "lac",
+        class_conditional: bool = False,
+        allow_empty: bool = True,
+        penalty: float = 0.05,
+        free_ranks: int = 1,
+        seed: int | None = None,
+        views: Sequence[Any] | None = None,
+    ) -> np.ndarray:
+        """Predict sets of classes that hold the true one about as often as asked.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        confidence : float in (0, 1), default=0.9
+            Share of rows whose set is to hold the true class.
+        method : {"lac", "aps", "raps"}, default="lac"
+            "lac": the smallest sets on average. "aps": sets that grow with how hard a row is.
+            "raps": "aps" with a penalty on large sets.
+        class_conditional : bool, default=False
+            Whether each class is to be covered as often as asked, rather than all on average.
+        allow_empty : bool, default=True
+            Whether a set may be empty: no class fits the row as well as labels usually do. False
+            puts the most probable class in; rows are then covered more often than asked.
+        penalty, free_ranks : float, int
+            Of "raps": added for each class beyond the `free_ranks` most probable.
+        seed : int, optional
+            For "aps" and "raps": draw at random whether a class at the edge is in. Without, it is
+            always in: no set is empty, and more rows are covered than asked where the classifier
+            is right more often than that.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`.
+
+        Returns
+        -------
+        sets : bool ndarray of shape (n, n_classes)
+            In the order of `classes_`.
+
+        Raises
+        ------
+        ValueError
+            If there are too few rows (of a class) to judge by, saying how many are needed.
+
+        Notes
+        -----
+        CV+: a judged row is compared with what the member that was not fitted on it says of the
+        new one. For rows drawn like the training rows, and members that saw nothing of a row they
+        judge, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
+        practice near confidence. Here the memory, the gates and the temperatures have seen the
+        judged rows of a cross-fit; held-out rows are unseen by memory and networks. What is
+        covered is the average over rows, or over the rows of a class, not every row.
+
+        Where `label_noise` doubts labels, the sets are to hold the *true* class: the judged rows
+        are counted through the inverse of the transition, and what is covered is as right as that.
+        """
+        check_confidence(confidence)
+        return self._new_query(X, views, sets=True).sets(
+            confidence,
+            method=method,
+            class_conditional=class_conditional,
+            allow_empty=allow_empty,
+            penalty=penalty,
+            free_ranks=free_ranks,
+            seed=seed,
+        )
+
+    def stranger_score(
+        self, X: Any, score: StrangerScore = "combined", *, views: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Score how unlike the remembered rows new rows are.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        score : {"combined", "distance", "sparsity", "null_mass", "entropy"}
+            "distance": to the k-th neighbor. "sparsity": logarithm of the mean distance to the
+            neighbors over theirs to their own. "null_mass": attention that went to no neighbor.
+            "entropy": of the prediction, in nats. "combined" (default): their mean, each in
+            standard deviations from its mean among the judged rows.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`.
+
+        Returns
+        -------
+        score : float64 ndarray of shape (n,)
+            Larger is stranger.
+        """
+        check_stranger_score(score)
+        return self._new_query(X, views, novelty=True).novelty_score(score)
+
+    def stranger_p_value(
+        self, X: Any, score: StrangerScore = "combined", *, views: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Share of known rows that score at least as strange: small for strangers.
+
+        Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows; exactly at
+        most that for "distance" and "sparsity" and rows drawn like those judged by, about that for
+        scores that depend on how members are pooled.
+
+        Parameters
+        ----------
+        X, score, views
+            As in `stranger_score`.
+
+        Returns
+        -------
+        p : float64 ndarray of shape (n,)
+            In (0, 1]; the smallest possible is 1 / (1 + judged rows).
+        """
+        check_stranger_score(score)
+        return self._new_query(X, views, novelty=True).novelty_p_value(score)
+
+    def keys(self, X: Any, space: str = "features") -> Tensor:
+        """Keys of rows in one of the spaces that neighbors are sought in.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        space : str, default="features"
+            One of the names in `choice_["spaces"]`, or of `memory_.keys`.
+
+        Returns
+        -------
+        keys : float32 Tensor of shape (n, width), on the CPU
+        """
+        model = self._fitted
+        rows = self._encoded(model, X, [])
+        if space == "features":
+            return model.state.feature_keys(rows[0])
+        found = model.state.keys_of_new(rows)
+        if space not in found:
+            known = ", ".join(name for name in found if not name.startswith("side."))
+            raise ValueError(f"There is no space {space!r}. Known: {known}.")
+        return found[space]
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> Any:
+        """Nearest remembered rows in the feature space.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself.
+        n_neighbors : int, optional
+            Default: as many as the classifier asks.
+        return_distance : bool, default=True
+
+        Returns
+        -------
+        distances : ndarray of shape (n, n_neighbors)
+            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
+        ids : ndarray of shape (n, n_neighbors)
+            Ids in `memory_`; training rows count from 0.
+        """
+        distances, ids = self._nearest(self._fitted, X, n_neighbors)
+        return (distances, ids) if return_distance else ids
+
+    def _nearest(
+        self, model: FittedModel, X: Any, n_neighbors: int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        features: Callable[[], Tensor] | None = None
+        if X is not None:
+            features = lambda: model.state.feature_keys(self._encoded(model, X, [])[0])  # noqa: E731
+        return kneighbors(model, features, n_neighbors)
+
+    def kneighbors_graph(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        mode: Literal["connectivity", "distance"] = "connectivity",
+    ) -> csr_matrix:
+        """Nearest remembered rows in the feature space as a sparse matrix.
+
+        Parameters
+        ----------
+        X, n_neighbors
+            As in `kneighbors`.
+        mode : {"connectivity", "distance"}, default="connectivity"
+            What stands at a neighbor: 1, or the distance.
+
+        Returns
+        -------
+        graph : csr_matrix of shape (n, n_remembered)
+            Columns in the order of `memory_.ids`; training rows lie in theirs until some are
+            removed. Neighbors of a row are stored nearest first.
+
+        Raises
+        ------
+        ValueError
+            If `mode` is unknown, or `n_neighbors` exceeds the rows that may be asked.
+        """
+        if mode not in ("connectivity", "distance"):
+            raise ValueError(f'mode={mode!r} is not known. Use "connectivity" or "distance".')
+        model = self._fitted
+        distances, ids = self._nearest(model, X, n_neighbors)
+        columns = model.bank.positions(ids.ravel()).numpy()
+        values = np.ones(ids.size) if mode == "connectivity" else distances.ravel().astype(float)
+        starts = np.arange(0, ids.size + 1, ids.shape[1])
+        return csr_matrix((values, columns, starts), shape=(len(ids), len(model.bank)))
+
+    def learned_rows(self, X: Any, y: Any = None) -> LearnedRows:
+        """Tell rows that the classifier has learned from, by content.
+
+        Scores on such rows say nothing about new ones; `predict_learned` predicts them as if they
+        were new.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        y : array-like of shape (n,), optional
+            Labels. Where several remembered rows equal a row, one with its label is taken.
+
+        Returns
+        -------
+        found : LearnedRows
+            ids in `memory_`, places among the rows that were held out, and `new`.
+
+        Notes
+        -----
+        Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
+        hundred-thousandth of the column's spread, so that a file's format does not matter. Images
+        are equal pixel by pixel. Neither order nor label decides, so a new row that repeats one
+        counts as learned: the memory knows the answer to both. Rows that were learned from and
+        forgotten since (`remove`, `capacity`, `max_per_class`) are not known again.
+        """
+        if X is None:
+            raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
+        model = self._fitted
+        encoded = self._encoded(model, X, [])
+        codes = None
+        if y is not None:
+            codes, _ = labels.positions_among(model.classes, labels.label_values(y))
+        return find_learned(model, encoded[0], codes)
+
+    def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
+        """Predict rows that were learned from as if they were new, as far as that is possible.
+
+        After a cross-fit that is every remembered row, without itself and by the members that were
+        not fitted on it, as `predict_proba(None)` gives it. Where rows were held out once, it is
+        these, by heads that were not fitted on them: the networks know the labels of the others.
+
+        Parameters
+        ----------
+        found : LearnedRows
+            What `learned_rows` returned.
+
+        Returns
+        -------
+        rows : int64 ndarray of shape (n_predicted,)
+            Which of the rows asked for could be predicted.
+        parts : Parts
+            Of these rows.
+        """
+        return predict_learned(self._fitted, found)
+
+    @property
+    def doubts_labels(self) -> bool:
+        """Whether labels of remembered rows can be judged.
+
+        Not where rows were held out once and no label noise was asked for, or none was found.
+        """
+        return can_doubt_labels(self._state)
+
+    def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
+        """Rank the remembered rows by how likely their label is wrong.
+
+        Every row is judged without its own label: by members that were not fitted on it. With
+        `label_noise`, Bayes' rule then weighs that word against how often such a label is given.
+
+        Parameters
+        ----------
+        n_neighbors : int, default=5
+            Nearest rows named beside each suspect.
+        judge : {"nearwise", "cleanlab"}, default="nearwise"
+            "cleanlab" ranks by its normalised margin of the same leave-one-out probabilities; it
+            needs the extra "labels".
+
+        Returns
+        -------
+        issues : DataFrame of n rows
+            Largest suspicion first: id (in `memory_`), given and suggested label, proba_given and
+            proba_suggested (of being true), suspicion in [0, 1], neighbors (ids, nearest first).
+            Write it with `to_csv`.
+
+        Raises
+        ------
+        ValueError
+            If the networks were trained on the labels of all remembered rows and no `label_noise`
+            was asked for, or none was found, or `judge` is unknown.
+        ImportError
+            If cleanlab is asked for and missing.
+        """
+        return label_issues(self._fitted, n_neighbors, judge)
+
+    def label_evidence(self, n_neighbors: int = 10) -> LabelEvidence:
+        """Leave-one-out probabilities and a k-NN graph, in the form that cleanlab takes.
+
+        ``Datalab(...).find_issues(pred_probs=e.pred_probs, knn_graph=e.knn_graph)``.
+        """
+        return label_evidence(self._fitted, n_neighbors)
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> Tensor:
+        """Remember new rows, of new classes too, without training again.
+
+        A memory over its `capacity` then forgets rows by `eviction`; `evicted_` has their ids,
+        and new rows may be among them.
+
+        Parameters
+        ----------
+        X, y, sample_weight, views
+            As in `fit`; a class may have a single row here.
+
+        Returns
+        -------
+        ids : int64 Tensor of shape (n_added,)
+            Ids go on from the largest ever given, so they tell the order of arrival.
+        """
+        check_is_fitted(self)
+        source = from_source(X, y, training=True)
+        with self._lock:
+            self._model, ids = self._added(self._model, source, sample_weight, views)
+        return ids
+
+    def _added(
+        self, model: FittedModel, source: Source, sample_weight: Any, views: Sequence[Any] | None
+    ) -> tuple[FittedModel, Tensor]:
+        check_bound(self)
+        X, y, names = source
+        rows = validation.check_new_rows(self, X, model.state.encoder)
+        everyone = self._with_views(model, model.state.encoder.transform(rows), views)
+        weight = validation.check_weight(sample_weight, len(rows))
+        new = NewRows(rows, everyone, y, weight, names)
+        return changes.with_rows(model, new, self._bound)
+
+    def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
+        """Forget remembered rows by id; the head is not trained again.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_removed,)
+        forget_classes : bool, default=False
+            True lets a class lose its last row. It keeps its place in `classes_`, and only the
+            base and the null speak for it.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a class would lose its last row, or too few rows stay.
+            Nothing is then forgotten.
+        """
+        check_is_fitted(self)
+        with self._lock:
+            self._model = changes.without_rows(self._model, ids, forget_classes=forget_classes)
+
+    def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
+        """Give remembered rows other labels among `classes_`; the head is not trained again.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_changed,)
+        y : array-like of shape (n_changed,)
+        forget_classes : bool, default=False
+            As in `remove`.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a label is new, or a class would lose its last row.
+        """
+        check_is_fitted(self)
+        with self._lock:
+            self._model = changes.with_labels(self._model, ids, y, forget_classes=forget_classes)
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> Self:
+        """Learn from the next batch: the first is fitted, later ones are added.
+
+        After half as many new rows as the memory held, or some rows of a new class, the
+        attention is refreshed (`refresh`), so that its cost a row stays bounded. It is not where
+        `refresh` would refuse: with `label_noise`, per-class calibration, and where rows were held
+        out once (`validation_fraction`, images, views). Rows are then added
+        and no more, and new classes stay uncalibrated.
+
+        Parameters
+        ----------
+        X, y, sample_weight, views
+            As in `fit`. The first batch needs 2 classes with 2 rows each; later ones need not.
+        classes : array-like, optional
+            All classes that will ever come. Those the first batch lacks get their column at the
+            end of `classes_` at once, and later labels must be among them. Without, new classes
+            come in as they arrive.
+
+        Returns
+        -------
+        self : AttnKNNClassifier
+
+        Raises
+        ------
+        ValueError
+            If the first batch cannot be fitted, or a label is not among the declared classes.
+        """
+        source = from_source(X, y, training=True)
+        if not hasattr(self, "_model"):
+            self._fit_first(source, classes, sample_weight, views)
+            return self
+        with self._lock:
+            model = self._model
+            if can_refresh(model.state):
+                self._settings_of_refresh(model)  # refused before anything is learned
+            model = changes.with_declared(model, classes, source.y)
+            model, _ = self._added(model, source, sample_weight, views)
+            if changes.refresh_is_due(model):
+                model = changes.refreshed(model, self._settings_of_refresh(model))
+            self._model = model
+        return self
+
+    def _fit_first(
+        self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None
+    ) -> None:
+        declared = None if classes is None else labels.check_labels(classes, len(classes))[0]
+        n_rows = len(validation.check_rows(self, source.X, reset=True))
+        present, codes = labels.check_labels(source.y, n_rows)
+        unknown = [] if declared is None else labels.positions_among(declared, present)[1]
+        if unknown:
+            raise ValueError(f"y holds {unknown[:5]}, which classes={classes!r} does not list.")
+        try:
+            labels.check_class_sizes(present, codes)
+        except ValueError as error:
+            raise ValueError(
+                f"The first batch of a stream must be one that can be fitted. {error} Collect "
+                "more rows before the first call of partial_fit."
+            ) from error
+        self.fit(source, None, sample_weight, views=views)
+        if declared is not None:
+            later = [c for c in declared.tolist() if c not in set(present.tolist())]
+            model = changes.with_classes(self._model, later)
+            self._model = replace(model, stream=replace(model.stream, declared=True))
+
+    def _settings_of_refresh(self, model: FittedModel) -> FitSettings:
+        """Check the settings again; a memory of fewer rows than `n_neighbors` asks all it has."""
+        n_rows, wanted = len(model.bank), self.n_neighbors
+        if isinstance(wanted, int | np.integer):
+            n_rows = max(n_rows, int(wanted) + 1)
+        n_classes, correction = model.n_classes, model.state.classes
+        if correction is not None and correction.wanted is not None:
+            listed = len(correction.wanted)  # shares that were given do not list later classes
+            if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
+                n_classes = listed
+        return check_settings(self, n_rows, n_classes, model.stream.seed)
+
+    def refresh(self) -> Self:
+        """Fit the attention to what is remembered now; networks and base stay as they are.
+
+        A few hundred remembered rows, each left out of its own neighbors, go on training the
+        heads for some epochs. Classes that came later are full classes from then on: the class
+        shares, the units of distances and the reliability of all rows are taken anew, and the
+        base's opinion on these classes is that of the neighbors in the feature space.
+
+        One head then serves all members, and it has trained on up to 600 of the remembered rows.
+        So what is said of remembered rows (`predict_proba(None)`, `label_issues`, and the risks,
+        sets and p-values that are counted on them) is no longer exactly leave-one-out: searches
+        and base still are, the head is not.
+
+        Returns
+        -------
+        self : AttnKNNClassifier
+
+        Raises
+        ------
+        ValueError
+            If the fit held rows out once (its networks know the remembered labels), or has
+            `label_noise` or per-class calibration. Nothing is then changed.
+        """
+        check_is_fitted(self)
+        with self._lock:
+            refuse_refresh(self._model.state)
+            settings = self._settings_of_refresh(self._model)
+            self._model = changes.refreshed(self._model, settings)
+        return self
+
+    # --- folders ------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the classifier to a folder; an older one there stays until the new is complete.

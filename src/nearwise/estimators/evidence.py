@@ -6,12 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.estimators.blocks import view_blocks
-from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.explain import Parts, make_parts
-from nearwise.estimators.pooling import finish
 from nearwise.estimators.shared import SharedState
-from nearwise.estimators.state import Answer, Calibration, LearnedState, on_host, pool
+from nearwise.estimators.state import Answer, Calibration, LearnedState
 from nearwise.estimators.views import FOLD, MemoryViews
 from nearwise.functional import Neighbors, paired_distances
 
@@ -184,15 +181,20 @@ def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
         labels,
         state.held.folds[kept].numpy(),
         make_parts(answer, views, calibration),
-        remoteness(state.views, state.held.seen[0].keys["features"][kept]),
+        remoteness(state.views, state.held.seen[0].keys["features"][kept], None),
         _true_classes(state, labels, n_classes),
     )
 
 
-def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None = None) -> Remoteness:
+def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None) -> Remoteness:
     """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
     spec = views.specs[0]
-    searched = views.search(spec, 0, views.place(keys), spec.n_neighbors, ids)
+    return remoteness_of(views, views.search(spec, 0, views.place(keys), spec.n_neighbors, ids))
+
+
+def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:
+    """Distances to the memory of rows whose neighbors in the feature space are known."""
+    spec = views.specs[0]
     found = Neighbors(*(part.cpu() for part in searched))
     near, far = found.distances.mean(1), _own_distances(views)[found.indices].mean(1)
     if spec.metric == "inner_product":  # its distances have no zero to divide by
@@ -200,12 +202,6 @@ def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None = None) -> R
     else:
         sparsity = torch.log(near.clamp_min(0) + _TINY) - torch.log(far.clamp_min(0) + _TINY)
     return Remoteness(found.distances[:, -1].double().numpy(), sparsity.double().numpy())
-
-
-def remoteness_of_new(state: LearnedState, rows: AnyRows) -> Remoteness:
-    """Distances of new rows to the memory, block by block."""
-    blocks = [remoteness(state.views, state.feature_keys(some)) for (some,) in view_blocks([rows])]
-    return Remoteness(*map(np.concatenate, zip(*blocks, strict=True)))
 
 
 def _own_distances(views: MemoryViews) -> Tensor:
@@ -220,16 +216,3 @@ def _own_distances(views: MemoryViews) -> Tensor:
         views.derived["own distances"] = torch.cat(parts)
     result: Tensor = views.derived["own distances"]
     return result
-
-
-def member_probabilities(state: LearnedState, views: list[AnyRows], n_classes: int) -> np.ndarray:
-    """Predict new rows by every member alone, and by all of them; (n_members + 1, n, n_classes)."""
-    each = [
-        [on_host(state.answer(member, view, n_classes)) for member, view in group]
-        for group in state.looks(views)
-    ]
-    answers = [state.merged(list(of_member)) for of_member in zip(*each, strict=True)]
-    answers.append(state.merged([pool(of_view) for of_view in each]))
-    calibration = state.calibration(len(views))
-    finished = [calibration.corrected(answer).log_proba for answer in answers]
-    return np.stack([finish(log_proba, calibration.whole) for log_proba in finished])

@@ -1,6 +1,6 @@
 """Explanations: the neighbors behind a prediction, and the prediction without each of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.estimators.embedding import AnyRows
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.state import (
     Answer,
@@ -21,7 +20,7 @@ from nearwise.estimators.state import (
 from nearwise.estimators.views import FOLD
 from nearwise.functional import paired_distances
 
-_CHUNK = 256
+CHUNK = 256  # rows that are explained at once
 
 
 class Parts(NamedTuple):
@@ -204,75 +203,114 @@ def feature_distances(state: LearnedState, query: Tensor, positions: Tensor) -> 
     return paired_distances(query[None], keys[None], metric)[0]
 
 
-def explain_rows(
+class Reason(NamedTuple):
+    """What stands behind one prediction.
+
+    Attributes
+    ----------
+    positions : int64 Tensor of shape (n_shown,)
+        Bank positions of the neighbors shown, largest weight first.
+    weights : Tensor of shape (n_shown,)
+    without : ndarray of shape (n_shown, n_classes)
+        The prediction without each of them.
+    distances : Tensor of shape (n_shown,)
+    """
+
+    positions: Tensor
+    weights: Tensor
+    without: np.ndarray
+    distances: Tensor
+
+
+def reasons(
     state: LearnedState,
-    rows: list[AnyRows] | None,
-    parts: Parts,
-    classes: np.ndarray,
-    remembered: Callable[[int], dict[str, Any]],
+    features: Tensor,
+    groups: list[list[tuple[int, MemberView]]],
     n_neighbors: int | None,
-) -> list[Explanation]:
-    """Explain new rows, or (None) the training rows, each without itself, in the bank's order.
+    n_classes: int,
+    calibration: Calibration,
+) -> list[Reason]:
+    """Say what stands behind the predictions of rows that the members have seen.
 
     Parameters
     ----------
     state : LearnedState
-    rows : list of Encoded or EncodedImages, or None
-        All views of the rows, the first one first.
+    features : Tensor of shape (n, width)
+        Keys of the rows in the feature space.
+    groups : list of list of (member, MemberView)
+        One group per view, or that of their mean.
+    n_neighbors : int or None
+        Neighbors shown; None shows all.
+    n_classes : int
+    calibration : Calibration
+    """
+    found = []
+    for query, weighed in enumerate(weigh(state, [view for group in groups for view in group])):
+        shown = weighed.positions[:n_neighbors]
+        gone = without(state, groups, query, shown, n_classes, calibration)
+        apart = feature_distances(state, features[query].cpu(), shown)
+        found.append(Reason(shown, weighed.weights[:n_neighbors], gone, apart))
+    return found
+
+
+def remembered_reasons(
+    state: LearnedState, n_neighbors: int | None, n_classes: int
+) -> dict[int, Reason]:
+    """Say what stands behind the predictions of the fitted rows, each without itself."""
+    bank, calibration = state.views.bank, state.calibration()
+    found: dict[int, Reason] = {}
+    for member in range(state.n_members):
+        mine = torch.nonzero(bank.keys[FOLD][:, 0] == member)[:, 0]
+        for group in mine.split(CHUNK):
+            looks = [[(member, state.look_again(member, group))]]
+            keys = bank.keys["features"][group]
+            behind = reasons(state, keys, looks, n_neighbors, n_classes, calibration)
+            found |= dict(zip(group.tolist(), behind, strict=True))
+    return found
+
+
+def explained(
+    state: LearnedState,
+    behind: dict[int, Reason],
+    parts: Parts,
+    classes: np.ndarray,
+    remembered: Callable[[int], dict[str, Any]],
+) -> list[Explanation]:
+    """Put reasons and predictions of rows together, in the order of the rows.
+
+    Parameters
+    ----------
+    state : LearnedState
+    behind : dict of int to Reason
+        By the row's position in `parts`.
     parts : Parts
-        Predictions of the same rows.
     classes : ndarray of shape (n_classes,)
     remembered : callable
         Gives the training row at a bank position.
-    n_neighbors : int or None
-        Neighbors shown; None shows all.
     """
-    explained: dict[int, Explanation] = {}
-    believed = state.views.labels(0)
-    calibration = state.calibration(1 if rows is None else len(rows))
-    for at, features, looks in _looks(state, rows):
-        for i, weighed in enumerate(weigh(state, [view for look in looks for view in look])):
-            shown = weighed.positions[:n_neighbors]
-            gone = without(state, looks, i, shown, len(classes), calibration)
-            apart = feature_distances(state, features[i].cpu(), shown)
-            row = int(at[i])
-            explained[row] = Explanation(
+    bank, believed = state.views.bank, state.views.labels(0)
+    shown = []
+    for row, reason in sorted(behind.items()):
+        neighbors = [
+            Neighbor(
+                int(bank.ids[position]),
+                classes[int(bank.labels[position])],
+                float(distance),
+                float(weight),
+                without_it,
+                remembered(int(position)),
+                classes[int(believed[position])],
+            )
+            for position, weight, without_it, distance in zip(*reason, strict=True)
+        ]
+        shown.append(
+            Explanation(
                 classes[parts.proba[row].argmax()],
                 parts.proba[row],
                 parts.base_proba[row],
                 parts.neighbor_proba[row],
                 float(parts.null_mass[row]),
-                [
-                    Neighbor(
-                        int(state.views.bank.ids[position]),
-                        classes[int(state.views.bank.labels[position])],
-                        float(apart[place]),
-                        float(weighed.weights[place]),
-                        gone[place],
-                        remembered(int(position)),
-                        classes[int(believed[position])],
-                    )
-                    for place, position in enumerate(shown)
-                ],
+                neighbors,
             )
-    return [explained[row] for row in sorted(explained)]
-
-
-def _looks(
-    state: LearnedState, views: list[AnyRows] | None
-) -> Iterator[tuple[Tensor, Tensor, list[list[tuple[int, MemberView]]]]]:
-    """Yield places, feature keys, and [(member, view)] a view, of groups of queries."""
-    if views is None:
-        bank = state.views.bank
-        for member in range(state.n_members):
-            mine = torch.nonzero(bank.keys[FOLD][:, 0] == member)[:, 0]
-            for group in mine.split(_CHUNK):
-                yield (
-                    group,
-                    bank.keys["features"][group],
-                    [[(member, state.look_again(member, group))]],
-                )
-        return
-    for group in torch.arange(len(views[0])).split(_CHUNK):
-        some = [rows.take(group.numpy()) for rows in views]
-        yield group, state.feature_keys(some[0]), state.looks(some)
+        )
+    return shown

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from nearwise.estimators.embedding import AnyRows
+from nearwise.estimators.explain import Parts, make_parts
+from nearwise.estimators.fitted_model import FittedModel
 from nearwise.estimators.images import EncodedImages
 from nearwise.estimators.shared import SharedState
-from nearwise.estimators.state import LearnedState
+from nearwise.estimators.state import Answer
 from nearwise.estimators.table import Encoded, TableEncoder
 
 # Share of a column's spread by which numbers may differ and be the same: a file that keeps 6 digits
@@ -45,23 +47,20 @@ class LearnedRows(NamedTuple):
         return fresh
 
 
-def find_learned(
-    state: LearnedState, remembered: Any, asked: AnyRows, labels: np.ndarray | None
-) -> LearnedRows:
-    """Look rows up among those that a state remembers and those that it held out.
+def find_learned(model: FittedModel, asked: AnyRows, labels: np.ndarray | None) -> LearnedRows:
+    """Look rows up among those that a model remembers and those that it held out.
 
     Parameters
     ----------
-    state : LearnedState
-    remembered : DataFrame or ndarray
-        The remembered rows as they were given, in the order of the memory.
+    model : FittedModel
     asked : Encoded or EncodedImages
     labels : int64 ndarray of shape (n,), optional
         Class positions of `asked`; among equal rows, one with this label is taken.
     """
+    state = model.state
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fit and add have said what there was to say
-        known = state.encoder.transform(remembered)
+        known = state.encoder.transform(model.rows)
     bank = state.views.bank
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
     groups = _grouped(row_digests(known))
@@ -77,6 +76,32 @@ def find_learned(
             held_out = np.where(at < 0, found, -1)
     repeated = sum(len(group) for group in groups.values() if len(group) > 1)
     return LearnedRows(ids, held_out, repeated / len(own))
+
+
+def n_forgotten(model: FittedModel) -> int:
+    """How many rows were learned from and cannot be known again."""
+    held = model.state.held if isinstance(model.state, SharedState) else None
+    known = 0 if held is None or held.digests is None else len(held.digests)
+    return model.bank.next_id - len(model.bank) - known
+
+
+def predict_learned(model: FittedModel, found: LearnedRows) -> tuple[np.ndarray, Parts]:
+    """Predict rows that were learned from; see `AttnKNNClassifier.predict_learned`."""
+    state = model.state
+    if isinstance(state, SharedState):
+        rows = np.flatnonzero(found.held_out >= 0)
+        n_views = state.n_views if state.tta else 1
+        calibration = state.calibration(n_views)
+        at = torch.from_numpy(found.held_out[rows])
+        merged, each = state.predict_held_out(model.n_classes, n_views)
+        answers = [Answer(*(part[at] for part in one)) for one in (merged, *each)]
+    else:
+        rows = np.flatnonzero(found.ids >= 0)
+        calibration = state.calibration()
+        at = model.bank.positions(found.ids[rows])
+        answers = [state.predict_left_out(model.n_classes, at)] * 2
+    whole, *of_views = map(calibration.corrected, answers)
+    return rows, make_parts(whole, of_views, calibration)
 
 
 def row_digests(rows: AnyRows) -> np.ndarray:

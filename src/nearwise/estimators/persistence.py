@@ -16,9 +16,11 @@ from torch import Tensor
 
 from nearwise.estimators.array_models import from_arrays, kind_of
 from nearwise.estimators.base import Base, Candidate
+from nearwise.estimators.changes import forgetting
 from nearwise.estimators.class_prior import ClassCorrection
 from nearwise.estimators.embedding import Embedding
 from nearwise.estimators.feature_space import FeatureSpace
+from nearwise.estimators.fitted_model import FittedModel, StreamState
 from nearwise.estimators.images import ImageEncoder
 from nearwise.estimators.model_schema import check_json, check_params
 from nearwise.estimators.pooling import Acceptance
@@ -331,8 +333,9 @@ def _plain_value(value: Any) -> Any:
 
 def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more."""
-    tensors, meta, blobs = pack_state(model._state)
-    row_tensors, row_blobs = pack_rows(model._rows)
+    fitted: FittedModel = model._fitted  # the same version to the end, whatever is added meanwhile
+    tensors, meta, blobs = pack_state(fitted.state)
+    row_tensors, row_blobs = pack_rows(fitted.rows)
     params = plain_params(model.get_params(deep=False))
     if not (params["base"] is None or isinstance(params["base"], str)):
         blobs["param.base"] = dump_model(params.pop("base"))
@@ -343,14 +346,14 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
     meta |= {
         "params": params,
-        "classes": model.classes_.tolist(),
-        "classes_dtype": model.classes_.dtype.str,
+        "classes": fitted.classes.tolist(),
+        "classes_dtype": fitted.classes.dtype.str,
         "n_features_in": model.n_features_in_,
         "feature_names_in": getattr(model, "feature_names_in_", np.array([])).tolist(),
-        "target_name": model.target_name_,
-        "weight_unit": model._weight_unit,
-        "stream": model._stream.to_json(),
-        "row_names": None if model.row_names_ is None else model.row_names_.tolist(),
+        "target_name": fitted.target_name,
+        "weight_unit": fitted.weight_unit,
+        "stream": fitted.stream.to_json(),
+        "row_names": None if fitted.row_names is None else fitted.row_names.tolist(),
         "versions": versions(),
     }
     trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
@@ -365,7 +368,7 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         tensors=tensors | row_tensors,
         meta=plain_params(meta),
         blobs=blobs | row_blobs,
-        check=lambda written: _compare(model, written, trusted, path),
+        check=lambda written: _compare(model, fitted, written, trusted, path),
         replaces=None if overwrite else known.get(key),
     )
     known[key] = generation
@@ -383,7 +386,9 @@ def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
     return [blob for name, blob in blobs.items() if name.startswith(("base/", "param.base"))]
 
 
-def _compare(model: Any, written: Folder, trusted: Sequence[str], path: Path) -> None:
+def _compare(
+    model: Any, fitted: FittedModel, written: Folder, trusted: Sequence[str], path: Path
+) -> None:
     """Refuse to let a folder take the old one's place that does not predict as the model does."""
     try:
         stored = _rebuilt(type(model), written, trusted, path)
@@ -395,9 +400,9 @@ def _compare(model: Any, written: Folder, trusted: Sequence[str], path: Path) ->
         ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        mine = model.predict_proba(model._rows[:_FEW])
-        gap = np.abs(mine - stored.predict_proba(stored._rows[:_FEW])).max()
-    if not gap <= _CLOSE or not np.array_equal(model.classes_, stored.classes_):
+        mine = model._query_of(fitted, fitted.rows[:_FEW]).proba()
+        gap = np.abs(mine - stored.predict_proba(stored._fitted.rows[:_FEW])).max()
+    if not gap <= _CLOSE or not np.array_equal(fitted.classes, stored.classes_):
         raise StoreError(
             "invalid",
             f"{path} was not written: what was read back predicts otherwise (by {gap:.2g}). What "
@@ -435,28 +440,33 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
         with part_of_folder("params"):
             model = kind(**params)
         with part_of_folder("classes"):
-            model.classes_ = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
+            classes = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
         model.n_features_in_ = meta["n_features_in"]
         if meta["feature_names_in"]:
             model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
-        model.target_name_ = meta["target_name"]
-        model._weight_unit = meta["weight_unit"]
         names = meta["row_names"]
-        model.row_names_ = None if names is None else np.array(names, dtype=np.str_)
         state = unpack_state(content, trusted)
         with part_of_folder("rows"):
-            model._rows = unpack_rows(content, len(state.views.bank), model.n_features_in_)
+            rows = unpack_rows(content, len(state.views.bank), model.n_features_in_)
         embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
         device = _device_here(model)
         for network in [] if embedding is None else embedding.networks:
             network.to(device)
         state.place(device)
         with part_of_folder("row_names"):
-            if names is not None and len(names) != len(model._rows):
-                raise ValueError(f"{len(names)} names for {len(model._rows)} rows")
+            if names is not None and len(names) != len(rows):
+                raise ValueError(f"{len(names)} names for {len(rows)} rows")
         with part_of_folder("model"):
-            model._adopt(state)
-            model._resume_stream(meta["stream"])
+            fitted = FittedModel(
+                state=state,
+                classes=classes,
+                rows=rows,
+                row_names=None if names is None else np.array(names, dtype=np.str_),
+                weight_unit=meta["weight_unit"],
+                target_name=meta["target_name"],
+                stream=StreamState(**meta["stream"]),
+            )
+            model._publish(forgetting(fitted, model._bound))
         with part_of_folder("predictions"):
             _try(model)
     except InvalidPartError as error:
@@ -472,7 +482,7 @@ def _try(model: Any) -> None:
     """Predict a few remembered rows: what no check by itself sees shows here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        proba = model.predict_proba(model._rows[:_FEW])
+        proba = model.predict_proba(model._fitted.rows[:_FEW])
     if proba.shape[1] != len(model.classes_) or not np.isfinite(proba).all():
         raise ValueError(f"some are not finite, or not of {len(model.classes_)} classes")
     if np.abs(proba.sum(axis=1) - 1).max() > _CLOSE:

@@ -1,5 +1,6 @@
 """The attention of a fitted classifier is brought up to date with a memory that has changed."""
 
+import copy
 from dataclasses import replace
 
 import torch
@@ -69,7 +70,7 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
     state.prior = _shares(state.views)
     _measure_again(state, settings)
     data = _left_out_rows(state, _drawn_rows(state, settings.seed))
-    head = state.heads[0]
+    head = copy.deepcopy(state.heads[0])  # the one there is may be in use
     head.prior = state.prior.to(head.prior.device)
     n = len(data)
     held_out = torch.arange(n) % _HELD_OUT == 0

@@ -13,9 +13,9 @@ from nearwise.estimators.state import (
     Answer,
     Calibration,
     LearnedState,
+    Looks,
     MemberView,
     on_host,
-    pool,
 )
 from nearwise.functional import Neighbors
 
@@ -102,13 +102,17 @@ class SharedState(LearnedState):
         keys = average_views([self.sight(rows) for rows in views]).keys
         return {spec.name: keys[spec.name].cpu() for spec in self.views.specs}
 
-    def looks(self, views: list[Any]) -> list[list[tuple[int, MemberView]]]:
-        """See each view of new rows, or their mean where embeddings are merged, once for all."""
+    def looks(self, views: list[Any]) -> Looks:
+        """See each view of new rows, and their mean where embeddings are merged, once for all."""
         seen = [self.sight(rows) for rows in views]
-        if self.merge == "embeddings":
-            seen = [average_views(seen)]
-        members = range(self.n_members)
-        return [[(member, view) for member in members] for view in map(self.look_at, seen)]
+        each = [self._group(one) for one in seen]
+        averaged = self.merge == "embeddings" and len(views) > 1
+        merged = [self._group(average_views(seen))] if averaged else each
+        return Looks(seen[0].keys["features"].cpu(), merged, each)
+
+    def _group(self, seen: Seen) -> list[tuple[int, MemberView]]:
+        view = self.look_at(seen)
+        return [(member, view) for member in range(self.n_members)]
 
     def merged(self, answers: list[Answer]) -> Answer:
         """Merge the answers to several views as they were calibrated."""
@@ -150,20 +154,6 @@ class SharedState(LearnedState):
             look = self.look_at(average_views(seen))
             return out_of_fold(self, look, folds, n_classes), each
         return self.merged(each), each
-
-    def _pool(self, view: MemberView, n_classes: int) -> Answer:
-        members = range(self.n_members)
-        return pool([self.answer(member, view, n_classes) for member in members])
-
-    def predict_block(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
-        """Predict from several views of the same rows: merged, and each view for itself."""
-        seen = [self.sight(rows) for rows in views]
-        each = [self._pool(self.look_at(one), n_classes) for one in seen]
-        if len(each) > 1 and self.merge == "embeddings":
-            merged = self._pool(self.look_at(average_views(seen)), n_classes)
-        else:
-            merged = self.merged(each)
-        return on_host(merged), [on_host(one) for one in each]
 
     def calibration(self, n_views: int = 1) -> Calibration:
         """Temperatures for one view or for all views that were fitted."""

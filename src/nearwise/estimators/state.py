@@ -1,8 +1,9 @@
 """LearnedState: everything a fitted classifier predicts with, and how it predicts."""
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -29,6 +30,24 @@ class MemberView(NamedTuple):
     base_log_proba: Tensor
     found: list[Neighbors]
     spaces: list[Neighborhood]
+
+
+class Looks(NamedTuple):
+    """What the members know of some queries in all their views.
+
+    Attributes
+    ----------
+    features : Tensor of shape (n, width)
+        Keys of the first view in the space that all members share.
+    merged : list of list of (member, MemberView)
+        What the merged prediction is made from: one group per view, or one of their mean.
+    each : list of list of (member, MemberView)
+        One group per view.
+    """
+
+    features: Tensor
+    merged: list[list[tuple[int, MemberView]]]
+    each: list[list[tuple[int, MemberView]]]
 
 
 class Answer(NamedTuple):
@@ -140,22 +159,21 @@ class LearnedState(ABC):
     def keys_of_new(self, views: list[Any]) -> dict[str, Tensor]:
         """Keys of rows that are to be remembered, in every space of the bank but FOLD."""
 
-    def predict_views(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
-        """Predict from one or more views of the same rows: merged, and each view for itself."""
-        parts = [self.predict_block(block, n_classes) for block in view_blocks(views)]
-        whole = joined([merged for merged, _ in parts])
-        if len(views) == 1:
-            return whole, [whole]
-        each = zip(*(of_views for _, of_views in parts), strict=True)
-        return whole, [joined(list(of_view)) for of_view in each]
-
     @abstractmethod
-    def predict_block(self, views: list[Any], n_classes: int) -> tuple[Answer, list[Answer]]:
-        """Do what `predict_views` does, for rows that are few enough to be looked at at once."""
+    def looks(self, views: list[Any]) -> Looks:
+        """See new rows, few enough to be seen at once, in all their views, as every member does."""
 
-    @abstractmethod
-    def looks(self, views: list[Any]) -> list[list[tuple[int, MemberView]]]:
-        """See new rows as every member does, for each of the answers that `merged` takes."""
+    def predict_views(self, views: list[Any], n_classes: int) -> Answer:
+        """Predict from one or more views of the same rows, merged."""
+        merged = []
+        for block in view_blocks(views):
+            groups = self.looks(block).merged
+            merged.append(self.merged([pool(self.answers(group, n_classes)) for group in groups]))
+        return joined(merged)
+
+    def answers(self, group: list[tuple[int, MemberView]], n_classes: int) -> list[Answer]:
+        """Predict with every member that has seen the rows, on the CPU."""
+        return [on_host(self.answer(member, view, n_classes)) for member, view in group]
 
     def merged(self, answers: list[Answer]) -> Answer:
         """Merge the answers to several views."""
@@ -169,6 +187,13 @@ class LearnedState(ABC):
     @abstractmethod
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""
+
+    def fork(self) -> Self:
+        """Copy for a change: what changes replace is the copy's own, all else is shared."""
+        fork = copy.copy(self)
+        fork.views = self.views.fork()
+        fork.heads, fork.choice = list(self.heads), dict(self.choice)
+        return fork
 
     def place(self, device: torch.device) -> None:
         """Have searches and heads run on a device from now on; the bank stays on the CPU."""
@@ -336,20 +361,14 @@ class CrossFittedState(LearnedState):
             for block in row_blocks(torch.nonzero((folds == member) | (folds < 0))[:, 0])
         ]
 
-    def predict_block(self, views: list[Encoded], n_classes: int) -> tuple[Answer, list[Answer]]:
-        """Pool all members' predictions for new rows, in one view, in the log domain."""
-        (group,) = self.looks(views)
-        pooled = pool([self.answer(member, view, n_classes) for member, view in group])
-        pooled = on_host(pooled)
-        return pooled, [pooled]
-
-    def looks(self, views: list[Encoded]) -> list[list[tuple[int, MemberView]]]:
+    def looks(self, views: list[Encoded]) -> Looks:
         """See new rows, in their one view, as every member does."""
         (rows,) = views
         features = self.feature_keys(rows)
         shared: dict[str, Neighbors] = {}
         members = range(self.n_members)
-        return [[(member, self.look(member, rows, features, shared)) for member in members]]
+        group = [(member, self.look(member, rows, features, shared)) for member in members]
+        return Looks(features, [group], [group])
 
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""

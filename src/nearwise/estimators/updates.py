@@ -55,7 +55,7 @@ def _evidence_of_new(state: LearnedState, views: list[AnyRows]) -> dict[str, Ten
     """Say what speaks for each true label of rows whose given one is doubted: the model itself."""
     if state.views.transitions is None:
         return {}
-    merged, _ = state.predict_views(views, len(state.prior))
+    merged = state.predict_views(views, len(state.prior))
     whole = state.calibration(len(views)).whole
     evidence = torch.log_softmax(merged.log_proba[:, : len(state.prior)] / whole, dim=1)
     return {f"{EVIDENCE}_{member}": evidence for member in state.views.judges}

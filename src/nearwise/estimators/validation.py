@@ -47,9 +47,8 @@ def check_rows(
     return array
 
 
-def check_new_rows(estimator: Any, X: Any) -> pd.DataFrame | np.ndarray:
-    """Check rows for a fitted estimator, of the kind that it knows."""
-    encoder = estimator._state.encoder
+def check_new_rows(estimator: Any, X: Any, encoder: Any) -> pd.DataFrame | np.ndarray:
+    """Check rows for a fitted estimator with this encoder, of the kind that it knows."""
     check_kind(encoder, X)
     if isinstance(encoder, ImageEncoder):
         return check_rows(estimator, X, reset=False)

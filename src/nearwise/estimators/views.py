@@ -1,7 +1,7 @@
 """How each member sees the memory: key spaces, search, reliability and neighborhoods."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ ASKED = "side.asked"  # 0 for rows that are predicted and kept but never found, 
 BASE = "side.base"  # out-of-fold log-probabilities of the base
 EVIDENCE = "side.evidence"  # log-probabilities of a row's true label, its given one not seen
 _OWN_NEIGHBORS = 16
+_DERIVED = ("_indexes", "_own", "_copies", "_posterior", "derived")
 
 
 class MemoryViews:
@@ -66,8 +67,15 @@ class MemoryViews:
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
-        derived = ("_indexes", "_own", "_copies", "_posterior", "derived")
-        return self.__dict__ | {name: {} for name in derived}
+        return self.__dict__ | {name: {} for name in _DERIVED}
+
+    def fork(self) -> Self:
+        """Copy for a change: the copy's bank and derived parts can change without this one's."""
+        fork = object.__new__(type(self))
+        derived = {name: dict(getattr(self, name)) for name in _DERIVED}
+        fork.__dict__ |= self.__dict__ | derived | {"bank": self.bank.fork()}
+        fork.specs = list(self.specs)
+        return fork
 
     def place(self, rows: Tensor) -> Tensor:
         """Bring queries to where they are searched fastest."""

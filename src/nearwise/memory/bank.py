@@ -285,6 +285,13 @@ class MemoryBank:
         part._take(at)
         return part
 
+    def fork(self) -> "MemoryBank":
+        """Return a copy whose changes leave this bank as it is; rows that stay are shared."""
+        fork = object.__new__(MemoryBank)
+        fork.__dict__.update(self.__dict__)
+        fork.keys = dict(self.keys)
+        return fork
+
     def _take(self, at: Tensor) -> None:
         self.keys = {name: rows[at] for name, rows in self.keys.items()}
         self.labels, self.ids = self.labels[at], self.ids[at]

@@ -153,7 +153,7 @@ def try_random_edits(folder, target, n, seed):
             assert error.reason == "invalid", (path, value)
             n_refused += 1
         else:
-            assert sums_to_one(model.predict_proba(model._rows[:5])), (path, value)
+            assert sums_to_one(model.predict_proba(model._fitted.rows[:5])), (path, value)
     return n_refused
 
 

@@ -1,0 +1,187 @@
+"""Measure the house: its size, the way of one row through it, and its words.
+
+    python benchmarks/house.py
+
+Prints a table of what is measured beside what it may be at most, and writes
+benchmarks/results/house.json. Sizes and words are read from the source of the library
+(`nearwise` without `nearwise.lab`); ways are counted by a profiler in a real prediction for one
+row of iris (preset "fast").
+"""
+
+import argparse
+import ast
+import inspect
+import json
+import re
+import sys
+import tomllib
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "nearwise"
+VAGUE = ("place", "told", "asked")
+NOISE = re.compile(r"label_noise|transition|\bnoise\b|doubt", re.IGNORECASE)
+AT_MOST: dict[str, float] = {
+    "library lines": 40_000,
+    "library modules": 230,
+    "hard dependencies": 9,
+    "files flat in the largest room": 12,
+    "predict_proba, one row: files": 14,
+    "predict_proba, one row: hops between files": 80,
+    "passes over the rows with all flags": 1,
+    "searches beyond those of a prediction, with all flags": 0,
+    "our classes in the MRO of the classifier": 1,
+    "constructor parameters": 18,
+    "files that know label noise": 8,
+    "training loops in the library": 1,
+    "circles of imports": 0,
+    "variables called place, told or asked": 0,
+    "lines that say stranger": 0,
+}
+
+
+def modules(lab: bool = False) -> list[Path]:
+    """Source files of the library, or of the lab."""
+    found = sorted(SOURCE.rglob("*.py"))
+    return [path for path in found if ("lab" in path.relative_to(SOURCE).parts) == lab]
+
+
+def sizes() -> dict[str, float]:
+    rooms = Counter(path.parent for path in modules() if path.name != "__init__.py")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {
+        "library lines": sum(len(path.read_text().splitlines()) for path in modules()),
+        "library modules": len(modules()),
+        "lab lines": sum(len(path.read_text().splitlines()) for path in modules(lab=True)),
+        "hard dependencies": len(project["dependencies"]),
+        "files flat in the largest room": max(rooms.values()),
+    }
+
+
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def words() -> dict[str, float]:
+    texts = {path: path.read_text() for path in modules()}
+    trees = {path: ast.parse(text) for path, text in texts.items()}
+    names = Counter(name for tree in trees.values() for name in bound_names(tree))
+    rooms = [path for path in texts if "estimators" in path.parts or "classifier" in path.parts]
+    shown = [*texts.values(), *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
+    lines = [line.lower() for text in shown for line in text.splitlines()]
+    return {
+        "files that know label noise": sum(bool(NOISE.search(texts[path])) for path in rooms),
+        "training loops in the library": sum(
+            bool(re.search(r"\.backward\(\)", text)) for text in texts.values()
+        ),
+        "variables called place, told or asked": sum(names[word] for word in VAGUE),
+        "lines that say stranger": sum("stranger" in line for line in lines),
+        "lines that say novelty or out-of-distribution": sum(
+            "novelty" in line or "out-of-distribution" in line for line in lines
+        ),
+    }
+
+
+def count_circles() -> int:
+    """Groups of modules that import each other, by the walk of the tests."""
+    sys.path.insert(0, str(ROOT))
+    from tests.test_imports import circles, library_graph
+
+    return len(circles(library_graph()))
+
+
+def way_of_a_row(call: Any) -> tuple[int, int]:
+    """Files of nearwise that a call enters, and calls from one of them to another."""
+    files: set[str] = set()
+    hops = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal hops
+        here = frame.f_code.co_filename
+        if event != "call" or not here.startswith(str(SOURCE)):
+            return
+        files.add(here)
+        caller = frame.f_back
+        while caller is not None and not caller.f_code.co_filename.startswith(str(SOURCE)):
+            caller = caller.f_back
+        hops += caller is not None and caller.f_code.co_filename != here
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return len(files), hops
+
+
+def ways() -> dict[str, float]:
+    from sklearn.datasets import load_iris
+
+    from nearwise import AttnKNNClassifier
+    from nearwise.estimators.views import MemoryViews
+
+    X, y = load_iris(return_X_y=True)
+    model = AttnKNNClassifier(preset="fast", random_state=0).fit(X, y)
+    row = X[:1] + 0.01
+    flags = {"sets": True, "novelty": True, "explain": 5}
+    everything = ("proba", "sets", "novelty_p_value", "explanations")
+
+    def ask() -> None:
+        query = model.query(row, **flags)
+        for name in everything:
+            getattr(query, name)()
+        query.selection(coverage=0.9)
+
+    model.predict_proba(row)
+    ask()  # what is kept for all queries is there from now on
+    files, hops = way_of_a_row(lambda: model.predict_proba(row))
+    state, passes, searches = type(model._state), [], []
+    looks, search = state.looks, MemoryViews.search
+    state.looks = lambda self, rows: passes.append(1) or looks(self, rows)
+    MemoryViews.search = lambda self, *a, **k: searches.append(1) or search(self, *a, **k)
+    try:
+        model.predict_proba(row)
+        plain = len(searches)
+        passes.clear()
+        ask()
+    finally:
+        state.looks, MemoryViews.search = looks, search
+    ours = [one for one in AttnKNNClassifier.__mro__ if one.__module__.startswith("nearwise")]
+    return {
+        "predict_proba, one row: files": files,
+        "predict_proba, one row: hops between files": hops,
+        "passes over the rows with all flags": len(passes),
+        "searches beyond those of a prediction, with all flags": len(searches) - 2 * plain,
+        "our classes in the MRO of the classifier": len(ours),
+        "constructor parameters": len(inspect.signature(AttnKNNClassifier).parameters),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    measured = sizes() | ways() | words() | {"circles of imports": count_circles()}
+    rows = []
+    for name, value in measured.items():
+        most = AT_MOST.get(name)
+        rows.append({"measure": name, "measured": value, "at_most": most})
+        missed = "" if most is None or value <= most else "  over"
+        print(f"{name:55} {value:8g} {'' if most is None else format(most, 'g'):>8}{missed}")
+    options.results.mkdir(parents=True, exist_ok=True)
+    kept = {"command": "benchmarks/house.py", "rows": rows}
+    (options.results / "house.json").write_text(json.dumps(kept, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,7 +20,8 @@ def table(tmp_path):
 
 def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
     path, wrong = table
-    result = nearwise("clean", path, "-t", "kind", "--out", tmp_path / "s.csv", "--top", 3)
+    arguments = ("-t", "kind", "--preset", "fast", "--out", tmp_path / "s.csv", "--top", 3)
+    result = nearwise("clean", path, *arguments)
     assert result.exit_code == 0, result.err
     written = pd.read_csv(tmp_path / "s.csv")
     assert len(written) == 120

@@ -76,6 +76,7 @@ def test_fits_repeat_and_round_trips_are_exact(model, tmp_path):
     assert again.choice_ == model.choice_ and again.get_params()["n_shot"] == 5
 
 
+@pytest.mark.slow
 def test_classes_kept_out_choose_the_metric():
     model = FewShotAttention(n_episodes=16, random_state=0).fit(X[KNOWN], Y[KNOWN])
     assert set(model.choice_["held_out_nll"]) == {"identity", "learned"}

@@ -55,11 +55,9 @@ def compiled_cases(capability, cases, folder):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @has_triton
-@pytest.mark.parametrize(
-    ("capability", "case"),
-    [pytest.param(80, "bfloat16", marks=pytest.mark.slow), (90, "masks")],
-)
+@pytest.mark.parametrize(("capability", "case"), [(80, "bfloat16"), (90, "masks")])
 def test_the_kernels_become_machine_code(capability, case, tmp_path):
     compiled = compiled_cases(capability, [case], tmp_path)
     assert len(compiled) == 3  # forward, and two backward

@@ -1,5 +1,6 @@
 """What holds for every test: offline, seeded, one thread (data are tiny)."""
 
+import gc
 import os
 import random
 import socket
@@ -39,6 +40,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
             return nodeid if "test_readme.py" in nodeid else super()._split_scope(nodeid)
 
     return PagesApart(config, log)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Take what is loaded by now out of garbage collection.
+
+    With all modules and tests in one process a full collection walks millions of objects that stay
+    to the end: a second each time code under test calls ``gc.collect()``.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Let the interpreter clear up as usual when it ends."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

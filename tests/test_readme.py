@@ -11,8 +11,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if p.exists()]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
-    "abstention", "calibration", "few-shot", "images", "label-noise", "long-tail", "neural-fields",
-    "prediction-sets", "probes", "representations", "retrieval", "strangers", "streams",
+    "abstention", "calibration", "few-shot", "images", "label-noise", "long-tail",
+    "memory-attention", "neural-fields", "prediction-sets", "probes", "representations",
+    "retrieval", "strangers", "streams", "token-attention",
     "vit-training",
 }  # fmt: skip
 FENCE = re.compile(

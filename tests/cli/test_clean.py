@@ -20,7 +20,8 @@ def table(tmp_path):
 
 def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
     path, wrong = table
-    result = nearwise("clean", path, "-t", "kind", "--out", tmp_path / "s.csv", "--top", 3)
+    arguments = ("-t", "kind", "--preset", "fast", "--out", tmp_path / "s.csv", "--top", 3)
+    result = nearwise("clean", path, *arguments)
     assert result.exit_code == 0, result.err
     written = pd.read_csv(tmp_path / "s.csv")
     assert len(written) == 120
@@ -31,7 +32,9 @@ def test_suspects_are_shown_and_written(nearwise, table, tmp_path):
 
 
 def test_suspects_go_to_standard_output_or_where_the_suffix_says(nearwise, table, tmp_path):
-    result = nearwise("clean", table[0], "-t", "kind", "--noise", 0.1, "--out", "-", "--quiet")
+    result = nearwise(
+        "clean", table[0], "-t", "kind", "--noise", 0.1, "--preset", "fast", "--out", "-", "--quiet"
+    )
     assert len(pd.read_csv(io.StringIO(result.out))) == 120
     assert "interval" not in result.err  # the rate was given
     result = nearwise("clean", table[0], "-t", "kind", "--out", tmp_path / "s.txt")

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from nearwise.estimators import AttnKNNClassifier
 
-QUICK = {"head_params": {"epochs": 3}, "random_state": 0}
+QUICK = {"head_params": {"epochs": 3}, "pooling": "log-linear", "random_state": 0}
 CHEAP = {"base": None, "n_members": 2, **QUICK}
 
 

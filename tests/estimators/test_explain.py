@@ -118,6 +118,7 @@ def test_rows_added_and_removed_are_shown_under_their_ids():
             assert list(neighbor.row.values()) == X[neighbor.id].tolist()
 
 
+@pytest.mark.slow
 def test_more_rows_than_one_group_keep_their_order():
     X, y = blobs(300)
     model = fitted(X, y)

@@ -218,6 +218,7 @@ def noisy():
     return np.eye(3)[y].repeat(2, axis=1) + rng.normal(scale=0.9, size=(400, 6)), y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", [False, True])
 def test_spaces_that_do_not_lower_the_held_out_nll_are_left_out(noisy, views, tmp_path):
     X, y = noisy

@@ -304,6 +304,7 @@ def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
         AttnKNNClassifier(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)
 
 
+@pytest.mark.slow
 def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_path):
     images, labels = patches(seed=1)
     noise = np.random.default_rng(0).integers(0, 256, images[:8].shape, dtype=np.uint8)

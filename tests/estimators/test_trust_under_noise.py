@@ -123,6 +123,7 @@ def noisy_tail():
     return model, X, y, given, matrix, X_new, y_new
 
 
+@pytest.mark.slow
 def test_wanted_shares_are_set_against_those_of_the_true_classes(noisy_tail):
     model, X, y, given, matrix, X_new, y_new = noisy_tail
     plain = AttnKNNClassifier(label_noise=matrix, **SETTINGS).fit(X, given)
@@ -137,6 +138,7 @@ def test_wanted_shares_are_set_against_those_of_the_true_classes(noisy_tail):
     assert found.mean() > before.mean() + 0.1
 
 
+@pytest.mark.slow
 def test_sets_and_risks_hold_for_true_labels_in_wanted_shares(noisy_tail, tmp_path):
     model, *_, X_new, y_new = noisy_tail
     rows = judged_rows(model._state, 3, 1)

@@ -57,6 +57,7 @@ for name, value in plain.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this torch cannot register a device in Python",

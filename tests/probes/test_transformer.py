@@ -24,6 +24,7 @@ def tokens(n=160, seed=0):
     return X.astype(np.float32), np.array(list("abcd"))[codes]
 
 
+@pytest.mark.slow
 def test_positions_tell_what_the_mean_of_the_tokens_does_not():
     train, held, test = tokens(), tokens(60, 1), tokens(100, 2)
     probe = TransformerProbe(**LONG).fit(*train, validation=held)

@@ -58,6 +58,7 @@ assert max(abs(a - b) for a, b in zip(plain, there)) < 1e-4, (plain, there)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this torch cannot register a device written in Python",

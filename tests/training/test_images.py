@@ -44,6 +44,8 @@ SWITCHES = {
     "bfloat16": {"precision": "bfloat16"},
     "channels last": {"channels_last": True},
 }
+# What images alone have; the others are seen with every change on tables, in test_loop.py.
+ON_IMAGES = ("whole memory", "augmentation", "slow backbone", "bfloat16", "channels last")
 
 
 def trained(rows=None, seed=3, checkpoint=None, progress=None, **settings):
@@ -65,7 +67,9 @@ def two_views(n=256):
     return TrainingRows(rows.x_num, rows.labels, second_x_num=rows.x_num.flip(3))
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize(
+    "switch", [pytest.param(s, marks=() if s in ON_IMAGES else pytest.mark.slow) for s in SWITCHES]
+)
 def test_every_switch_learns_and_repeats_on_images(switch):
     network, result = trained(**SWITCHES[switch])
     again, repeated = trained(**SWITCHES[switch])

@@ -113,6 +113,7 @@ def ended(tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["table", "mixed"])
 def test_processes_end_with_the_same_weights_and_history(ended, name):
     one, other = ended[name, 0], ended[name, 1]
@@ -121,6 +122,7 @@ def test_processes_end_with_the_same_weights_and_history(ended, name):
         assert torch.equal(one[key], other[key]), key
 
 
+@pytest.mark.slow
 def test_result_is_that_of_one_process(ended):
     network, result = table_run()
     for key, tensor in network.state_dict().items():
@@ -129,11 +131,13 @@ def test_result_is_that_of_one_process(ended):
     torch.testing.assert_close(ended["table", 0]["history"][:, 0], losses, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_processes_learn(ended):
     losses = ended["mixed", 0]["history"][:, 0]
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_processes_resume_to_an_unbroken_result_bit_for_bit(ended):
     for rank in (0, 1):
         for key, tensor in ended["mixed", 0].items():

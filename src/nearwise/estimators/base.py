@@ -1,5 +1,6 @@
 """The base: classifiers that are cross-fitted, pooled by out-of-fold NLL, and kept fold by fold."""
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from nearwise.estimators.table import (
 View = Literal["dense", "ordinal", "ordinal_filled"]
 Target = tuple[np.ndarray, np.ndarray | None]  # labels, and the weight of each row
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
+_FEW = 1_000  # rows up to which the threads of a forest cost more than they save
 _MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
 
 
@@ -120,7 +122,7 @@ def auto_candidates(
     forest: dict[str, Any] = {
         "n_estimators": trees,
         "min_samples_leaf": leaf,
-        "n_jobs": n_jobs,
+        "n_jobs": 1 if n_jobs is None and n_rows <= _FEW else n_jobs or os.cpu_count(),
         "random_state": seed,
     }
     many = n_classes > _MANY

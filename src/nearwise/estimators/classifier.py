@@ -147,7 +147,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     train_params, head_params : dict, optional
         Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
     n_jobs : int, optional
-        Processor cores of the base's forests; all by default.
+        Processor cores of the base's forests. By default all, but one for 1,000 rows and fewer,
+        where threads cost more than they save.
     random_state : int, RandomState or None, default=None
         An int makes the fit repeatable.
     device : str, default="auto"

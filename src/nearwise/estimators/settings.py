@@ -4,7 +4,6 @@ import functools
 import hashlib
 import inspect
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +159,7 @@ def check_settings(
         device=device,
         validation_fraction=fraction,
         tta_merge=estimator.tta_merge,
-        n_jobs=estimator.n_jobs if estimator.n_jobs is not None else os.cpu_count(),
+        n_jobs=estimator.n_jobs,
         checkpoint=None,
         feature_cache=_check_cache(estimator, images),
         spaces=_check_spaces(estimator, fraction),

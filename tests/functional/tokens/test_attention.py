@@ -49,8 +49,9 @@ def test_duplicate_tokens_are_taken_in_the_order_of_their_index(implementation, 
 
 
 @each_implementation
-@pytest.mark.parametrize("make", [random_tokens, lattice_tokens])
-@pytest.mark.parametrize("n_neighbors", [1, 9, 40])
+@pytest.mark.parametrize(
+    ("make", "n_neighbors"), [(random_tokens, 1), (random_tokens, 40), (lattice_tokens, 9)]
+)
 def test_more_tokens_than_a_row_of_lanes(implementation, make, n_neighbors):
     assert_as_expected(implementation, *make((1, 1, 531, 4)), n_neighbors)
 

@@ -102,7 +102,10 @@ def test_an_exported_program_takes_other_batch_sizes():
     torch.testing.assert_close(exported(*more), Attention()(*more), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    "metric",
+    [pytest.param(m, marks=() if m == "cosine" else pytest.mark.slow) for m in METRICS],
+)
 def test_an_onnx_model_gives_the_same(metric, tmp_path):
     tokens = lattice_tokens((2, 2, 12, 4), dtype=torch.float32)
     module = Attention(metric=metric, include_self="always").eval()

@@ -55,6 +55,7 @@ def compiled_cases(capability, cases, folder):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @has_triton
 @pytest.mark.parametrize(("capability", "case"), [(80, "bfloat16"), (90, "masks")])
 def test_the_kernels_become_machine_code(capability, case, tmp_path):

@@ -43,6 +43,7 @@ def in_few_epochs(model):
     return model.set_params(**few)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["knn-tuned", "random-forest", "lightgbm", "modern-nca", "mlp"])
 def test_a_seed_repeats_its_probabilities(name):
     data = blobs(n=60)

@@ -71,6 +71,7 @@ def test_layers_take_turns_and_are_left_as_they_were():
     assert list(times) == [BASELINE, "other"]
 
 
+@pytest.mark.slow
 def test_peak_memory_of_a_tile_of_pairs_is_seen():
     shape = LayerShape(1, 1024, 24, 3)
     plain = next(c for c in layer_choices(1024, 9) if c.plain)

@@ -114,6 +114,7 @@ def test_a_whole_transformer_exports(layer):
     torch.testing.assert_close(exported(images), model(images), **CLOSE)
 
 
+@pytest.mark.slow
 def test_a_whole_transformer_as_onnx_gives_the_same_for_batches_of_any_size(tmp_path):
     model = VisionTransformer(
         image_size=16, patch_size=4, n_classes=3, dim=DIM, depth=2, random_state=0

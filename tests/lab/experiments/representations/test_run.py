@@ -101,6 +101,7 @@ def test_what_is_kept_is_read_back(ran):
     )
 
 
+@pytest.mark.slow
 def test_a_second_run_measures_nothing_again(ran, digits, monkeypatch):
     folder, found = ran
 

@@ -46,6 +46,7 @@ def run(dataset, tmp_path, root, **changes):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_each_set_of_human_labels_is_a_row_of_every_method(features, tmp_path, root, monkeypatch):
     every = corrected_tables._short_methods

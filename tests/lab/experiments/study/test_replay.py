@@ -73,6 +73,7 @@ def test_the_best_epoch_by_accuracy_is_kept(trained):
     assert trained.best_epoch == 1 + int(np.argmax(accuracies))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["v0.2", "v0.4", "v0.5"])
 def test_a_killed_run_goes_on_to_the_same_result(name, digits, make_preset, tmp_path):
     preset = make_preset(name, epochs=4, refresh_every=3, warmup_epochs=1)

@@ -69,6 +69,7 @@ def test_finished_rows_are_not_run_again(run, tmp_path, monkeypatch):
     assert (tmp_path / "records.jsonl").read_text() == text
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_training_goes_on_to_the_same_records(run, tmp_path, monkeypatch):
     whole = run("main", out=tmp_path / "whole")
     real = sessions.Session._teller
@@ -92,6 +93,7 @@ def test_a_run_killed_in_training_goes_on_to_the_same_records(run, tmp_path, mon
     assert metrics(run("main", out=tmp_path / "killed")) == metrics(whole)
 
 
+@pytest.mark.slow
 def test_the_k_sweep_has_rows_for_each_k(run):
     rows = run("k-sweep")
     assert {(r.method, r.condition, r.k) for r in rows} == {
@@ -99,6 +101,7 @@ def test_the_k_sweep_has_rows_for_each_k(run):
     }
 
 
+@pytest.mark.slow
 def test_label_noise_in_the_memory_and_everywhere(run):
     rows = run("label-noise")
     cases = {(r.condition, r.noise_kind, r.noise) for r in rows}
@@ -115,12 +118,14 @@ def test_label_noise_in_the_memory_and_everywhere(run):
     assert by["where=everywhere", "symmetric", 0.3, "cnn"].accuracy is not None
 
 
+@pytest.mark.slow
 def test_a_long_tail_is_rebuilt_and_retrained(run):
     rows = {(r.condition, r.method): r for r in run("long-tail")}
     assert rows["ratio=0.1", "attention"].n_train < rows["ratio=1", "attention"].n_train == 400
     assert {"cnn", "cnn+temperature", "uniform"} <= {method for _, method in rows}
 
 
+@pytest.mark.slow
 def test_theory_and_ablation(run, tmp_path):
     theory = {r.condition: r.details for r in run("theory")}
     assert set(theory) == {"norms", "error-against-k", "temperatures", "collapse", "leak"}

@@ -79,6 +79,7 @@ def test_rows_that_are_never_found_go_first(eviction, capacity):
     bank = model.memory_
     assert len(bank) == capacity and int(bank.keys["side.asked"].sum()) == min(capacity, 40)
     model.add(X[LATER[:30]], Y[LATER[:30]])
+    bank = model.memory_
     assert len(bank) == int(bank.keys["side.asked"].sum()) == capacity
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
 

@@ -21,6 +21,7 @@ from nearwise.estimators.views import FOLD
 from nearwise.functional import paired_distances
 
 CHUNK = 256  # rows that are explained at once
+_MASKED = 2_048  # predictions without a neighbor that are made at once
 
 
 class Parts(NamedTuple):
@@ -160,29 +161,41 @@ def weigh(state: LearnedState, views: list[tuple[int, MemberView]]) -> list[Weig
     return result
 
 
-def without(
+def without_each(
     state: LearnedState,
-    looks: list[list[tuple[int, MemberView]]],
-    query: int,
-    positions: Tensor,
+    groups: list[list[tuple[int, MemberView]]],
+    shown: list[Tensor],
     n_classes: int,
     calibration: Calibration,
-) -> np.ndarray:
-    """Predictions for one query with each of some neighbors masked, (n_positions, n_classes)."""
-    answers = [pool(_masked(state, look, query, positions, n_classes)) for look in looks]
-    return finish(calibration.corrected(state.merged(answers)).log_proba, calibration.whole)
+) -> list[np.ndarray]:
+    """Predict every query with each of its neighbors in `shown` masked.
+
+    Returns
+    -------
+    proba : list of ndarray of shape (n_shown, n_classes)
+        One per query.
+    """
+    counts = [len(positions) for positions in shown]
+    queries = torch.repeat_interleave(torch.arange(len(shown)), torch.tensor(counts))
+    found = []
+    for query, gone in zip(queries.split(_MASKED), torch.cat(shown).split(_MASKED), strict=True):
+        answers = [pool(_masked(state, group, query, gone, n_classes)) for group in groups]
+        merged = calibration.corrected(state.merged(answers))
+        found.append(finish(merged.log_proba, calibration.whole))
+    return np.split(np.concatenate(found), np.cumsum(counts)[:-1])
 
 
 def _masked(
     state: LearnedState,
-    look: list[tuple[int, MemberView]],
-    query: int,
+    group: list[tuple[int, MemberView]],
+    queries: Tensor,
     positions: Tensor,
     n_classes: int,
 ) -> list[Answer]:
+    """Predict queries by every member, each with one neighbor masked."""
     answers = []
-    for member, view in look:
-        rows = torch.full((len(positions),), query, device=view.base_log_proba.device)
+    for member, view in group:
+        rows = queries.to(view.base_log_proba.device)
         gone = positions.to(rows.device)[:, None]
         spaces = []
         for seen, found in zip(view.spaces, view.found, strict=True):
@@ -244,13 +257,18 @@ def reasons(
     n_classes : int
     calibration : Calibration
     """
-    found = []
-    for query, weighed in enumerate(weigh(state, [view for group in groups for view in group])):
-        shown = weighed.positions[:n_neighbors]
-        gone = without(state, groups, query, shown, n_classes, calibration)
-        apart = feature_distances(state, features[query].cpu(), shown)
-        found.append(Reason(shown, weighed.weights[:n_neighbors], gone, apart))
-    return found
+    weighed = weigh(state, [view for group in groups for view in group])
+    shown = [one.positions[:n_neighbors] for one in weighed]
+    gone = without_each(state, groups, shown, n_classes, calibration)
+    return [
+        Reason(
+            positions,
+            one.weights[:n_neighbors],
+            without,
+            feature_distances(state, query.cpu(), positions),
+        )
+        for one, query, positions, without in zip(weighed, features, shown, gone, strict=True)
+    ]
 
 
 def remembered_reasons(

@@ -1,6 +1,7 @@
 """Abstention: scores of how sure an answer is, and thresholds with what they promise."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -210,8 +211,7 @@ class Judge:
             If the name is unknown, or too few rows are wrong to learn from.
         """
         if name == "auto":
-            best: Score = min(self.aurc, key=self.aurc.__getitem__)  # type: ignore[arg-type]
-            return best if self._surely_better(best) else "max_proba"
+            return self._best
         if name in self.scores:
             return name
         known = ", ".join(map(repr, ("auto", *PLAIN, "learned")))
@@ -222,6 +222,11 @@ class Judge:
             f"right, and of {len(self.correct)} there are {int((~self.correct).sum())} and "
             f'{int(self.correct.sum())}. Use score="auto".'
         )
+
+    @cached_property
+    def _best(self) -> Score:
+        best: Score = min(self.aurc, key=self.aurc.__getitem__)  # type: ignore[arg-type]
+        return best if self._surely_better(best) else "max_proba"
 
     def _surely_better(self, name: Score) -> bool:
         rng, n = np.random.default_rng(0), len(self.correct)

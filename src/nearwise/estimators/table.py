@@ -212,14 +212,21 @@ class TableEncoder:
         return np.array(places, dtype=int) == 0
 
     def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
-        parts = [
-            DateColumn(**self.dates[name]).numbers(frame[name], name)
-            if kind == "date"
-            else _as_floats(frame[name], name, self.gap_words.get(name, ()))
-            for name, kind in self.kinds.items()
-            if kind in ("number", "date")
-        ]
-        numbers = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        names = [name for name, kind in self.kinds.items() if kind in ("number", "date")]
+        plain_types = all(kind.kind in "biuf" for kind in frame.dtypes[names])
+        if plain_types and not self.dates and not self.gap_words:
+            # All at once: column by column takes a millisecond for each, however few the rows.
+            numbers = np.ascontiguousarray(frame[names].to_numpy(dtype=float))
+            for at in np.flatnonzero(np.isinf(numbers).any(axis=0)):
+                _refuse_infinity(numbers[:, at], names[at])
+        else:
+            parts = [
+                DateColumn(**self.dates[name]).numbers(frame[name], name)
+                if self.kinds[name] == "date"
+                else _as_floats(frame[name], name, self.gap_words.get(name, ()))
+                for name in names
+            ]
+            numbers = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
         _refuse_huge(numbers, self.numeric, _LARGEST)
         return numbers
 
@@ -311,6 +318,11 @@ def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> n
             f"row {bad[0]} (counted from 0; {len(bad)} such rows of {len(column)}). Give numbers, "
             "or leave the cell empty where the value is missing."
         ) from None
+    _refuse_infinity(values, name)
+    return values
+
+
+def _refuse_infinity(values: np.ndarray, name: str) -> None:
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
         raise ValueError(
@@ -318,7 +330,6 @@ def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> n
             "(counted from 0). Give finite numbers, or leave the cell empty where the value is "
             "missing."
         )
-    return values
 
 
 def _refuse_huge(

@@ -293,3 +293,13 @@ def test_series_and_tensors_of_ids_are_taken():
     model.remove(np.array([1]))
     model.relabel(pd.Series([2]).to_numpy(), pd.Series([0]))
     assert len(model.memory_) == 88 and model.memory_.labels[0] == 0
+
+
+def test_a_prediction_does_not_depend_on_the_rows_asked_with_it():
+    X, y = blobs(150)
+    model = fitted(X[:100], y[:100], base=logistic())
+    model.add(X[100:103] + 4, ["late"] * 3 if y.dtype.kind == "U" else [9] * 3)
+    rows = np.concatenate([X[103:], X[100:102] + 4])
+    together = model.predict_proba(rows)
+    alone = np.concatenate([model.predict_proba(row[None]) for row in rows])
+    np.testing.assert_allclose(together, alone, atol=1e-6)

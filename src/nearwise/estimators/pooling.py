@@ -8,6 +8,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from nearwise.functional import given_log_proba
+from nearwise.nn.neighbor_head import NEGLIGIBLE
 
 PROBABILITY_FLOOR = 1e-6
 _VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
@@ -68,7 +69,7 @@ def widen(log_proba: Tensor, n_classes: int) -> Tensor:
     missing = n_classes - log_proba.shape[1]
     if not missing:
         return log_proba
-    return torch.nn.functional.pad(log_proba, (0, missing), value=-20.0)
+    return torch.nn.functional.pad(log_proba, (0, missing), value=NEGLIGIBLE)
 
 
 def accept(

@@ -17,6 +17,7 @@ AdaptiveK = Literal["entropy"]
 Null = Literal["auto", "prior", "parametric"]
 
 _FLOOR = 1e-9
+NEGLIGIBLE = -20.0  # log-probability of a class that nothing speaks for
 
 
 class HeadOutput(NamedTuple):
@@ -292,7 +293,9 @@ def _with_new_classes(log_proba: Tensor, fresh: Tensor) -> Tensor:
         return log_proba
     fresh = fresh.clamp(0, 1 - 1e-6)
     rest = torch.log1p(-fresh.sum(1, keepdim=True).clamp_max(1 - 1e-6))
-    return torch.cat([log_proba + rest, torch.log(fresh.clamp_min(_FLOOR))], dim=1)
+    # As little as a class gets that no neighbor in the whole batch carries: a
+    # row's prediction does not depend on the rows that are asked with it.
+    return torch.cat([log_proba + rest, torch.log(fresh.clamp_min(math.exp(NEGLIGIBLE)))], dim=1)
 
 
 def _inverse_softplus(value: float) -> float:

@@ -17,6 +17,7 @@ from nearwise.functional import given_log_proba
 from nearwise.names import did_you_mean
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood, brier_loss, soft_binned_ece
 from nearwise.nn.cluster_attention import Clusters
+from nearwise.nn.neighbor_head import NEGLIGIBLE
 from nearwise.training.schedule import learning_rate_factor
 
 _CHUNK = 4096
@@ -333,7 +334,7 @@ def predict_with_head(
 
 def _widened(log_proba: Tensor, width: int) -> Tensor:
     # A chunk none of whose neighbors carries a new class does not name it: its share is nothing.
-    return F.pad(log_proba, (0, width - log_proba.shape[1]), value=-20.0)
+    return F.pad(log_proba, (0, width - log_proba.shape[1]), value=NEGLIGIBLE)
 
 
 def held_out_nll(head: NeighborHead, rows: HeadRows) -> float:

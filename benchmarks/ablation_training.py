@@ -78,8 +78,8 @@ def run(dataset: Any, seed: int, piece: str) -> dict[str, Any]:
     )
     seconds = time.perf_counter() - start
     numbers, categories = network_inputs(encoder, seen)
-    strangers = torch.full((len(test),), -1)
-    queries = TrainingRows(numbers, torch.from_numpy(codes[test]), x_cat=categories, ids=strangers)
+    novel = torch.full((len(test),), -1)
+    queries = TrainingRows(numbers, torch.from_numpy(codes[test]), x_cat=categories, ids=novel)
     proba = predict_neighbors(network, queries, memory).numpy().astype(float)
     return {
         "dataset": dataset.name,

@@ -1,4 +1,4 @@
-"""Draw docs/images/{abstention,prediction-sets,strangers}.png, on scikit-learn's digits.
+"""Draw docs/images/{abstention,prediction-sets,out-of-distribution}.png, on scikit-learn's digits.
 
 The classifier sees the digits at 4 x 4 pixels, so that there is something to be unsure of; they
 are drawn as they were. Everything in the pictures is measured when this runs (no download, about a
@@ -23,7 +23,7 @@ from nearwise.metrics import auroc, risk_coverage_curve
 FOLDER = Path(__file__).parents[1] / "docs" / "images"
 SETTINGS = {"preset": "fast", "embedder": "identity", "random_state": 0}
 DARK, BLUE, ORANGE, GREY = "#222222", "#0f86c9", "#d9822b", "#b8bec4"
-STRANGER = 8
+NOVEL = 8
 
 
 def shrink(X: np.ndarray) -> np.ndarray:
@@ -40,7 +40,7 @@ def main(folder: Path = FOLDER) -> None:
         model = AttnKNNClassifier(**SETTINGS).fit(shrink(parts[0]), parts[2])
         save(draw_abstention(model, parts[1], parts[3]), folder / "abstention.png")
         save(draw_sets(model, parts[1], parts[3]), folder / "prediction-sets.png")
-        save(draw_strangers(*parts), folder / "strangers.png")
+        save(draw_novelty(*parts), folder / "out-of-distribution.png")
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -99,25 +99,25 @@ def draw_sets(model: AttnKNNClassifier, X: np.ndarray, y: np.ndarray) -> Figure:
     return figure
 
 
-def draw_strangers(
+def draw_novelty(
     X_train: np.ndarray, X_test: np.ndarray, y_train: np.ndarray, y_test: np.ndarray
 ) -> Figure:
     """Draw scores and p-values of known digits and of one that was never shown."""
-    known = y_train != STRANGER
+    known = y_train != NOVEL
     model = AttnKNNClassifier(**SETTINGS).fit(shrink(X_train[known]), y_train[known])
-    groups = [(f"known, {len(set(y_test)) - 1} classes", X_test[y_test != STRANGER], GREY)]
-    groups.append((f"{STRANGER}, never shown", X_test[y_test == STRANGER], ORANGE))
-    scores = [model.stranger_score(shrink(rows)) for _, rows, _ in groups]
+    groups = [(f"known, {len(set(y_test)) - 1} classes", X_test[y_test != NOVEL], GREY)]
+    groups.append((f"{NOVEL}, never shown", X_test[y_test == NOVEL], ORANGE))
+    scores = [model.novelty_score(shrink(rows)) for _, rows, _ in groups]
     figure = Figure(figsize=(9.4, 3.2), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1.6, 1))
     first, second = left.subplots(1, 2)
     for (name, rows, color), score in zip(groups, scores, strict=True):
         bins = np.linspace(min(map(np.min, scores)), max(map(np.max, scores)), 30)
         first.hist(score, bins, density=True, color=color, alpha=0.75, label=name)
-        p = np.sort(model.stranger_p_value(shrink(rows)))
+        p = np.sort(model.novelty_p_value(shrink(rows)))
         second.plot(p, np.arange(1, len(p) + 1) / len(p), color=color)
     second.plot([0, 1], [0, 1], color=DARK, lw=0.8, ls=(0, (4, 3)))
-    first.set_xlabel(f"stranger score, AUROC {auroc(*scores):.3f}")
+    first.set_xlabel(f"novelty score, AUROC {auroc(*scores):.3f}")
     first.set_ylabel("density")
     first.set_ylim(0, 0.9)
     first.legend(frameon=False, fontsize=8)
@@ -125,7 +125,7 @@ def draw_strangers(
     second.set_ylabel("share flagged")
     odd = groups[1][1][np.argsort(scores[1])[::-1][:6]]
     usual = groups[1][1][np.argsort(scores[1])[:6]]
-    show_rows(right, np.concatenate([odd, usual]), f"strangest and least strange {STRANGER}s")
+    show_rows(right, np.concatenate([odd, usual]), f"most and least novel {NOVEL}s")
     return figure
 
 

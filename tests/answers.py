@@ -148,8 +148,8 @@ def answers(model: AttnKNNClassifier, asked: dict) -> Answers:
     ask("set per class", lambda: model.predict_set(X, 0.8, class_conditional=True, **more))
     ask("selective", lambda: selected(model.predict_selective(X, coverage=0.7, **more)))
     for score in ("combined", "distance", "sparsity", "null_mass", "entropy"):
-        ask(f"novelty {score}", lambda s=score: model.stranger_score(X, s, **more))
-        ask(f"novelty p {score}", lambda s=score: model.stranger_p_value(X, s, **more))
+        ask(f"novelty {score}", lambda s=score: model.novelty_score(X, s, **more))
+        ask(f"novelty p {score}", lambda s=score: model.novelty_p_value(X, s, **more))
     ask("explain", lambda: explained(model.explain(X, 5, trust=True, **more)))
     ask("explain left out", lambda: explained(model.explain(None, 3)[:40]))
     ask("kneighbors", lambda: dict(zip(("d", "id"), model.kneighbors(X), strict=True)))

@@ -26,7 +26,7 @@ def test_a_beginning_comes_before_a_part_and_a_part_before_a_few_letters(given, 
     assert nearest_names(given, known[::-1]) == [meant]
 
 
-def test_one_letter_is_no_beginning_and_strangers_are_not_guessed():
+def test_one_letter_is_no_beginning_and_unknown_names_are_not_guessed():
     assert nearest_names("k", ["kind", "knn"]) == []
     assert nearest_names("k", ["k1", "knn"]) == ["k1"]
     assert nearest_names("zebra", ["epochs", "lr"]) == []

@@ -13,7 +13,7 @@ PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")
 SLOW = {
     "abstention", "calibration", "few-shot", "images", "label-noise", "long-tail",
     "memory-attention", "neural-fields", "prediction-sets", "probes", "representations",
-    "retrieval", "strangers", "streams", "token-attention",
+    "out-of-distribution", "retrieval", "streams", "token-attention",
     "vit-training",
 }  # fmt: skip
 FENCE = re.compile(

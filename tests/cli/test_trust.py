@@ -15,18 +15,18 @@ def frame_of(text):
 
 
 def test_columns_are_what_the_library_says(nearwise, tables, trained):
-    options = ["--coverage", "0.7", "--sets", "--confidence", "0.8", "--stranger"]
+    options = ["--coverage", "0.7", "--sets", "--confidence", "0.8", "--novelty"]
     result = nearwise("predict", trained, tables / "new.csv", *options)
     assert result.exit_code == 0
     table = frame_of(result.out)
-    assert list(table.columns) == ["prediction", "accepted", "set", "stranger_p"]
+    assert list(table.columns) == ["prediction", "accepted", "set", "novelty_p"]
     model = AttnKNNClassifier.load(trained)
     X = pd.read_csv(tables / "new.csv")[list(model.feature_names_in_)]
     chosen = model.predict_selective(X, coverage=0.7, confidence=0.8)
     np.testing.assert_array_equal(table["accepted"], chosen.accepted)
     sets = ["|".join(model.classes_[row]) for row in model.predict_set(X, 0.8)]
     assert table["set"].tolist() == sets
-    np.testing.assert_allclose(table["stranger_p"], model.stranger_p_value(X))
+    np.testing.assert_allclose(table["novelty_p"], model.novelty_p_value(X))
     assert f"Accepted {chosen.accepted.sum()} of 20 rows" in result.err
     assert "with confidence 0.8" in result.err
 
@@ -109,7 +109,7 @@ def test_evaluate_says_why_it_does_not_measure_sets_of_a_small_memory(nearwise, 
 
 def test_help_says_what_the_columns_mean(nearwise):
     text = " ".join(nearwise("predict", "--help").out.split())
-    for word in ("--coverage", "--max-risk", "--sets", "--stranger", "hand it to a person"):
+    for word in ("--coverage", "--max-risk", "--sets", "--novelty", "hand it to a person"):
         assert word in text
 
 
@@ -120,7 +120,7 @@ def test_a_warning_is_said_once_however_often_the_table_is_read(nearwise, tmp_pa
     model = tmp_path / "model"
     fitted = nearwise("fit", tmp_path / "train.csv", "-t", "label", "-o", model, "--preset", "fast")
     assert fitted.exit_code == 0, fitted.err
-    options = ["--coverage", "0.8", "--sets", "--stranger"]
+    options = ["--coverage", "0.8", "--sets", "--novelty"]
     for _ in range(2):  # and again by the next command
         result = nearwise("predict", model, tmp_path / "new.csv", *options)
         warned = [line for line in result.err.splitlines() if "warning:" in line]

@@ -64,7 +64,7 @@ ASKED = {
     "predict_proba": lambda model, X: model.predict_proba(X),
     "predict_set": lambda model, X: model.predict_set(X, method="aps", seed=3),
     "predict_selective": lambda model, X: model.predict_selective(X, coverage=0.8).score,
-    "stranger_p_value": lambda model, X: model.stranger_p_value(X),
+    "novelty_p_value": lambda model, X: model.novelty_p_value(X),
     "predict_proba of the training rows": lambda model, X: model.predict_proba(None),
 }
 

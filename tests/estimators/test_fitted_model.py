@@ -248,10 +248,10 @@ def test_one_query_says_what_the_methods_say():
     assert same(
         query.sets(0.8, method="aps", seed=1), model.predict_set(rows, 0.8, method="aps", seed=1)
     )
-    assert same(query.novelty_score("sparsity"), model.stranger_score(rows, "sparsity"))
-    assert same(query.novelty_p_value(), model.stranger_p_value(rows))
+    assert same(query.novelty_score("sparsity"), model.novelty_score(rows, "sparsity"))
+    assert same(query.novelty_p_value(), model.novelty_p_value(rows))
     chosen, alone = query.selection(coverage=0.6), model.predict_selective(rows, coverage=0.6)
     assert same(chosen.accepted, alone.accepted) and chosen.threshold == alone.threshold
     late = model.query(rows)  # what was not named beforehand costs a pass, and no more
     assert same(late.sets(), model.predict_set(rows))
-    assert same(late.novelty_p_value("distance"), model.stranger_p_value(rows, "distance"))
+    assert same(late.novelty_p_value("distance"), model.novelty_p_value(rows, "distance"))

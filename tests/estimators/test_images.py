@@ -104,12 +104,12 @@ def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted
 
 def test_the_memory_takes_new_images_of_a_new_class(data):
     model = AttnKNNClassifier(**QUICK).fit(*data)
-    strangers = np.full((12, 8, 8, 1), 250, dtype=np.uint8)
-    strangers[:, ::2, ::2] = 0
+    novel = np.full((12, 8, 8, 1), 250, dtype=np.uint8)
+    novel[:, ::2, ::2] = 0
     before = len(model.memory_)
-    model.add(strangers, np.full(12, "grid"))
+    model.add(novel, np.full(12, "grid"))
     assert len(model.memory_) == before + 12
-    assert model.predict_proba(strangers)[:, model.classes_ == "grid"].mean() > 0.3
+    assert model.predict_proba(novel)[:, model.classes_ == "grid"].mean() > 0.3
 
 
 def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path):
@@ -315,12 +315,12 @@ def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_
         assert chosen.accepted.mean() > 0.5
         sets = fitted.predict_set(images, 0.8, views=views)
         assert sets[np.arange(len(labels)), np.searchsorted(fitted.classes_, labels)].mean() > 0.6
-        odd, usual = (fitted.stranger_p_value(x, "distance", views=views) for x in (noise, images))
+        odd, usual = (fitted.novelty_p_value(x, "distance", views=views) for x in (noise, images))
         assert odd.mean() < usual.mean()
     fitted.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_set(images, 0.8), fitted.predict_set(images, 0.8))
-    np.testing.assert_array_equal(again.stranger_score(noise), fitted.stranger_score(noise))
+    np.testing.assert_array_equal(again.novelty_score(noise), fitted.novelty_score(noise))
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ TABLE["head_params"] = {"epochs": 2, "bilinear": 2, "keep": "always"}
 def flow(device, settings, X, y, X_new, y_new):
     model = AttnKNNClassifier(device=device, **(QUICK | settings)).fit(X, y)
     found = {"new": model.predict_proba(X_new), "ids": model.kneighbors(X_new)[1]}
-    found["strange"] = model.stranger_p_value(X_new)
+    found["strange"] = model.novelty_p_value(X_new)
     ids = model.add(X_new[:3], y_new[:3])
     model.relabel(ids[:1], y_new[3:4])
     model.remove(ids[2:])

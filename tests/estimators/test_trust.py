@@ -1,4 +1,4 @@
-"""Abstention, sets and strangers: what they promise, for every kind of fit."""
+"""Abstention, sets and novelty: what they promise, for every kind of fit."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ HELD = {
     "random_state": 0,
 }
 SCORES = ["max_proba", "margin", "entropy", "null_mass", "distance", "learned"]
-STRANGER = ["combined", "distance", "sparsity", "null_mass", "entropy"]
+NOVEL = ["combined", "distance", "sparsity", "null_mass", "entropy"]
 
 
 def many(n, seed=0):
@@ -57,8 +57,8 @@ def everything(model, X, more):
         [chosen.threshold, chosen.risk_bound],
         model.predict_set(X, 0.8, **more),
         model.predict_set(X, 0.8, method="aps", seed=1, **more),
-        model.stranger_score(X, **more),
-        model.stranger_p_value(X, **more),
+        model.novelty_score(X, **more),
+        model.novelty_p_value(X, **more),
     ]
 
 
@@ -203,20 +203,20 @@ def test_a_seed_repeats_its_draws(model):
     assert not same(sets[0], sets[2])
 
 
-@pytest.mark.parametrize("score", STRANGER)
+@pytest.mark.parametrize("score", NOVEL)
 def test_a_larger_score_has_a_smaller_p_value(model, score):
     X = np.concatenate([many(50, 1)[0], many(10, 2)[0] + 40])
-    strange, p = model.stranger_score(X, score), model.stranger_p_value(X, score)
+    strange, p = model.novelty_score(X, score), model.novelty_p_value(X, score)
     order = np.argsort(strange)
     assert (np.diff(p[order]) <= 0).all()
 
 
 @pytest.mark.parametrize("score", ["combined", "distance", "sparsity"])
-def test_far_rows_are_strangers_and_known_ones_raise_few_alarms(score):
+def test_far_rows_are_novel_and_known_ones_raise_few_alarms(score):
     X, y = many(800)
     model = fitted(X[:400], y[:400])
-    assert (model.stranger_p_value(X[:5] + 60, score) <= 0.01).all()
-    assert abs((model.stranger_p_value(X[400:], score) <= 0.1).mean() - 0.1) < 0.05
+    assert (model.novelty_p_value(X[:5] + 60, score) <= 0.01).all()
+    assert abs((model.novelty_p_value(X[400:], score) <= 0.1).mean() - 0.1) < 0.05
 
 
 def test_what_is_judged_by_follows_the_memory():
@@ -228,7 +228,7 @@ def test_what_is_judged_by_follows_the_memory():
     assert (before.n_judged, after.n_judged) == (200, 220)
     assert model.predict_set(X[:5] + 30, 0.8).shape == (5, 4)
     assert model.predict_set(X[:5] + 30, 0.8)[:, 3].all()  # the new class has its own rows by now
-    assert (model.stranger_p_value(X[:5] + 30, "distance") > 0.02).all()
+    assert (model.novelty_p_value(X[:5] + 30, "distance") > 0.02).all()
     model.remove(ids, forget_classes=True)
     assert model.predict_selective(X[:5], coverage=0.5).n_judged == 200
     wrong_before = 1 - judged_rows(model._state, 4, 1).correct.mean()
@@ -336,7 +336,7 @@ BAD_SETS = [
 ]
 
 
-def test_bad_requests_for_sets_and_strangers_are_refused(model):
+def test_bad_requests_for_sets_and_novelty_are_refused(model):
     X = many(5)[0]
     for confidence in (0.0, 1.0, 90):
         with pytest.raises(ValueError, match="must lie between 0 and 1"):
@@ -349,7 +349,7 @@ def test_bad_requests_for_sets_and_strangers_are_refused(model):
     with pytest.raises(ValueError, match="at least 999 rows to judge by, and there are 300"):
         model.predict_set(X, 0.999)
     with pytest.raises(ValueError, match="score='odd' is not known"):
-        model.stranger_score(X, "odd")
+        model.novelty_score(X, "odd")
     with pytest.raises(ValueError, match="Give new rows"):
         model.predict_set(None)
 
@@ -372,9 +372,9 @@ def test_a_model_saved_without_its_held_out_rows_says_so():
 
 def test_explanations_say_how_far_to_trust_them_where_asked(model):
     X = many(30, seed=5)[0]
-    assert model.explain(X[:1])[0].stranger_p_value is None
+    assert model.explain(X[:1])[0].novelty_p_value is None
     shown = model.explain(X, n_neighbors=2, trust=True)
-    assert same([one.stranger_p_value for one in shown], model.stranger_p_value(X))
+    assert same([one.novelty_p_value for one in shown], model.novelty_p_value(X))
     sets = [list(model.classes_[held]) for held in model.predict_set(X, 0.9)]
     assert [one.prediction_set for one in shown] == sets
     with pytest.raises(ValueError, match="Give new rows as X"):

@@ -150,7 +150,7 @@ def test_sets_and_risks_hold_for_true_labels_in_wanted_shares(noisy_tail, tmp_pa
     wrong = np.mean(chosen.labels[chosen.accepted] != y_new[chosen.accepted])
     assert abs(chosen.accepted.mean() - 0.7) < 0.08
     assert abs(chosen.expected_risk - wrong) < 0.08 and wrong < chosen.risk_bound
-    assert (model.stranger_p_value(X_new) <= 0.1).mean() < 0.14
+    assert (model.novelty_p_value(X_new) <= 0.1).mean() < 0.14
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert same(again.predict_set(X_new[:50]), model.predict_set(X_new[:50]))

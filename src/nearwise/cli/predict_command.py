@@ -62,9 +62,13 @@ def predict(
         bool, typer.Option("--sets", help="Add the set of classes that may be the true one.")
     ] = False,
     confidence: ConfidenceOption = None,
-    stranger: Annotated[
+    novelty: Annotated[
         bool,
-        typer.Option("--stranger", help="Add how seldom a known row looks as strange."),
+        typer.Option(
+            "--novelty",
+            help="Add the out-of-distribution p-value: the share of known rows that are at "
+            "least as far from their neighbors.",
+        ),
     ] = False,
     keep: Annotated[
         list[str] | None,
@@ -90,9 +94,9 @@ def predict(
 
     How far to trust a row, judged by training rows that were predicted as if new: --coverage or
     --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
-    not ruled out, joined by | (empty: none fits); --stranger adds 'stranger_p', the share of known
-    rows that look at least as strange (below 0.05 raises a false alarm for one known row in
-    twenty).
+    not ruled out, joined by | (empty: none fits); --novelty adds 'novelty_p', the
+    out-of-distribution p-value: the share of known rows with at least this novelty score (below
+    0.05 raises a false alarm for one known row in twenty).
 
     With a MODEL of images DATA is images, and folders that hold images at any depth; the output
     begins with their 'file'. They become grey or colour as the model knows them.
@@ -100,14 +104,14 @@ def predict(
     [bold]Examples[/bold]
       nearwise predict iris.model new.csv --out predictions.csv --proba
       nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
-      nearwise predict iris.model new.csv --out answers.csv --coverage 0.9 --stranger
+      nearwise predict iris.model new.csv --out answers.csv --coverage 0.9 --novelty
       nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
       nearwise predict flowers.model photos/ --resize --proba
       cat new.csv | nearwise predict iris.model - --keep id | head
     """
     check_output("--out", out, data)
     form = form or _format_of(out)
-    wishes = Wishes(coverage, max_risk, sets, stranger, confidence)
+    wishes = Wishes(coverage, max_risk, sets, novelty, confidence)
     wishes.check()
     learned = open_model(model)
     images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
@@ -117,7 +121,7 @@ def predict(
     query = learned.query(
         features,
         sets=wishes.sets,
-        novelty=wishes.stranger or wishes.selective,
+        novelty=wishes.novelty or wishes.selective,
         explain=(neighbors or None) if explain else False,
     )
     explanations = query.explanations() if explain else None

@@ -48,8 +48,8 @@ class Wishes:
         Of the answers; at most one of them.
     sets : bool
         Whether prediction sets are wanted.
-    stranger : bool
-        Whether p-values of strangers are wanted.
+    novelty : bool
+        Whether out-of-distribution p-values are wanted.
     confidence : float, optional
         Of sets and of the bound on the risk.
     """
@@ -57,7 +57,7 @@ class Wishes:
     coverage: float | None = None
     max_risk: float | None = None
     sets: bool = False
-    stranger: bool = False
+    novelty: bool = False
     confidence: float | None = None
 
     def check(self) -> None:
@@ -130,7 +130,7 @@ def trust_columns(
     Returns
     -------
     columns : dict of str to list
-        accepted, set, stranger_p: those that were asked for.
+        accepted, set, novelty_p: those that were asked for.
     """
     columns: dict[str, list[Any]] = {}
     if chosen is not None:
@@ -139,8 +139,8 @@ def trust_columns(
         classes = query.model.classes
         named = [classes[row].tolist() for row in query.sets(wishes.set_confidence)]
         columns["set"] = ["|".join(map(str, one)) for one in named] if as_text else named
-    if wishes.stranger:
-        columns["stranger_p"] = query.novelty_p_value().tolist()
+    if wishes.novelty:
+        columns["novelty_p"] = query.novelty_p_value().tolist()
     return columns
 
 

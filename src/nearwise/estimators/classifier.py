@@ -48,6 +48,7 @@ from nearwise.estimators.learned_rows import (
     n_forgotten,
     predict_learned,
 )
+from nearwise.estimators.novelty import NoveltyScore, check_novelty_score
 from nearwise.estimators.persistence import load_model_folder, save_model
 from nearwise.estimators.problem import FitSettings, Problem
 from nearwise.estimators.progress import Progress
@@ -62,7 +63,6 @@ from nearwise.estimators.settings import (
     unknown_hint,
 )
 from nearwise.estimators.state import LearnedState
-from nearwise.estimators.strangers import StrangerScore, check_stranger_score
 from nearwise.estimators.table import TableEncoder, as_frame
 from nearwise.estimators.transition import Transition, check_label_noise
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
@@ -627,8 +627,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         n_neighbors : int or None, default=10
             How many of the weightiest neighbors are shown; None shows all.
         trust : bool, default=False
-            Whether to add how strange each row looks and its 90 % prediction set. That needs new
-            rows, and once a prediction of the rows that judge.
+            Whether to add each row's out-of-distribution p-value and its 90 % prediction set. That
+            needs new rows, and once a prediction of the calibration rows.
         views : sequence of arrays like `X`, optional
             As in `predict_proba`; a neighbor's weight is its mean over the views.
 
@@ -760,8 +760,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             seed=seed,
         )
 
-    def stranger_score(
-        self, X: Any, score: StrangerScore = "combined", *, views: Sequence[Any] | None = None
+    def novelty_score(
+        self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
     ) -> np.ndarray:
         """Score how unlike the remembered rows new rows are.
 
@@ -779,15 +779,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         score : float64 ndarray of shape (n,)
-            Larger is stranger.
+            Larger is more novel.
         """
-        check_stranger_score(score)
+        check_novelty_score(score)
         return self._new_query(X, views, novelty=True).novelty_score(score)
 
-    def stranger_p_value(
-        self, X: Any, score: StrangerScore = "combined", *, views: Sequence[Any] | None = None
+    def novelty_p_value(
+        self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
     ) -> np.ndarray:
-        """Share of known rows that score at least as strange: small for strangers.
+        """Out-of-distribution p-value: the share of known rows with at least this novelty score.
 
         Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows; exactly at
         most that for "distance" and "sparsity" and rows drawn like those judged by, about that for
@@ -796,14 +796,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X, score, views
-            As in `stranger_score`.
+            As in `novelty_score`.
 
         Returns
         -------
         p : float64 ndarray of shape (n,)
             In (0, 1]; the smallest possible is 1 / (1 + judged rows).
         """
-        check_stranger_score(score)
+        check_novelty_score(score)
         return self._new_query(X, views, novelty=True).novelty_p_value(score)
 
     def keys(self, X: Any, space: str = "features") -> Tensor:

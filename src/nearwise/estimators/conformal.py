@@ -1,4 +1,4 @@
-"""Conformal prediction sets: how strange a label would be, and which labels are not too strange."""
+"""Conformal prediction sets: nonconformity scores of labels, and their p-values."""
 
 import math
 from typing import Any, Literal, NamedTuple, get_args
@@ -33,7 +33,7 @@ def nonconformity(
     penalty: Penalty = NO_PENALTY,
     draws: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Score how strange each label of each row would be.
+    """Nonconformity score of each label of each row.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def nonconformity(
     Returns
     -------
     scores : float64 ndarray of shape (n, n_classes)
-        Larger is stranger.
+        Larger is more novel.
 
     References
     ----------
@@ -83,12 +83,12 @@ def p_values(
     *,
     by_class: bool = False,
 ) -> np.ndarray:
-    """Share of judged rows at least as strange as each label of new rows would be (CV+).
+    """Conformal p-value of each label of new rows (CV+).
 
     A judged row is compared with what the member that predicted it says about the new row. With
     one member this is split-conformal prediction. Rows whose labels are doubted count as each
-    class as far as `truth` says; what noise in these counts could undo, that no stranger score is
-    more frequent, is put back, towards larger sets.
+    class as far as `truth` says; what noise in these counts could undo, that no nonconformity score
+    is more frequent, is put back, towards larger sets.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def p_values(
     Returns
     -------
     p : float64 ndarray of shape (n, n_classes)
-        (1 + judged rows at least as strange) / (1 + judged rows), in (0, 1].
+        (1 + judged rows with at least this score) / (1 + judged rows), in (0, 1].
 
     References
     ----------

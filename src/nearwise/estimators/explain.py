@@ -110,8 +110,8 @@ class Explanation:
         Share of the attention that went to no neighbor, in [0, 1].
     neighbors : list of Neighbor
         Largest weight first.
-    stranger_p_value : float or None
-        Share of known rows that look at least as strange, as `stranger_p_value` gives it. This
+    novelty_p_value : float or None
+        Out-of-distribution p-value, as `novelty_p_value` gives it. This
         and the set are None where `explain` was not asked for trust.
     prediction_set : list or None
         Classes that hold the true one nine times in ten, as `predict_set` gives them.
@@ -123,7 +123,7 @@ class Explanation:
     neighbor_proba: np.ndarray
     null_mass: float
     neighbors: list[Neighbor]
-    stranger_p_value: float | None = None
+    novelty_p_value: float | None = None
     prediction_set: list[Any] | None = None
 
 

@@ -33,16 +33,16 @@ from nearwise.estimators.explain import (
     remembered_reasons,
 )
 from nearwise.estimators.fitted_model import FittedModel
+from nearwise.estimators.novelty import (
+    NoveltyScore,
+    check_novelty_score,
+    novelty_p_values,
+    novelty_scores,
+)
 from nearwise.estimators.pooling import finish
 from nearwise.estimators.selective import Judge, Score, Selection, check_request, guarantee
 from nearwise.estimators.shared import SharedState
 from nearwise.estimators.state import Answer, Calibration, Looks, joined, pool
-from nearwise.estimators.strangers import (
-    StrangerScore,
-    check_stranger_score,
-    stranger_p_values,
-    stranger_scores,
-)
 
 Extra = Literal["members", "remoteness", "reasons"]
 
@@ -170,7 +170,7 @@ class Query:
             return shown
         novel, sets = self.novelty_p_value(), self.sets()
         return [
-            replace(one, stranger_p_value=float(p), prediction_set=list(classes[held]))
+            replace(one, novelty_p_value=float(p), prediction_set=list(classes[held]))
             for one, p, held in zip(shown, novel, sets, strict=True)
         ]
 
@@ -260,18 +260,18 @@ class Query:
             blocks.append(sets)
         return np.concatenate(blocks)
 
-    def novelty_score(self, score: StrangerScore = "combined") -> np.ndarray:
+    def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
         """How unlike the remembered rows the rows are, (n,); larger is less alike."""
-        name = check_stranger_score(score)
+        name = check_novelty_score(score)
         apart = self._remoteness()
-        return stranger_scores(name, self._calibration_rows(), self.parts, apart)
+        return novelty_scores(name, self._calibration_rows(), self.parts, apart)
 
-    def novelty_p_value(self, score: StrangerScore = "combined") -> np.ndarray:
+    def novelty_p_value(self, score: NoveltyScore = "combined") -> np.ndarray:
         """Share of calibration rows with at least the novelty score of each row, (n,)."""
-        name = check_stranger_score(score)
+        name = check_novelty_score(score)
         rows = self._calibration_rows()
-        known = stranger_scores(name, rows, rows.parts, rows.remoteness)
-        return stranger_p_values(self.novelty_score(name), known, rows.counts)
+        known = novelty_scores(name, rows, rows.parts, rows.remoteness)
+        return novelty_p_values(self.novelty_score(name), known, rows.counts)
 
     # --- what answers are made from -------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Measures of predictions: scores, calibration, selective risk, sets, strangers, intervals.
+"""Measures of predictions: scores, calibration, selective risk, sets, novelty, intervals.
 
 Numpy in, floats out. `y` holds integer class positions, `proba` one row of probabilities
 for each row of `y`; both are checked, and an error says what to do.

@@ -1,4 +1,4 @@
-"""Telling strangers from known rows by a score: AUROC, AUPR, false alarms at 95 % recall.
+"""Out-of-distribution detection by a score: AUROC, AUPR, false alarms at 95 % recall.
 
 Rows of equal score stand together: no value depends on the order of the input.
 """
@@ -11,20 +11,20 @@ import numpy.typing as npt
 from nearwise.metrics.checks import FloatArray
 
 
-def auroc(known: npt.ArrayLike, strangers: npt.ArrayLike) -> float:
-    """Compute the chance that a stranger scores above a known row; a tie counts half.
+def auroc(known: npt.ArrayLike, novel: npt.ArrayLike) -> float:
+    """Compute the chance that a novel row scores above a known row; a tie counts half.
 
     Parameters
     ----------
-    known, strangers : float array-like of shape (n_rows,)
-        Scores, larger is stranger; infinity is allowed.
+    known, novel : float array-like of shape (n_rows,)
+        Scores, larger is more novel; infinity is allowed.
 
     Returns
     -------
     auroc : float in [0, 1]
         0.5 is guessing.
     """
-    low, high = _check(known, "known"), _check(strangers, "strangers")
+    low, high = _check(known, "known"), _check(novel, "novel")
     ordered = np.sort(low)
     below = np.searchsorted(ordered, high, side="left").sum()
     not_above = np.searchsorted(ordered, high, side="right").sum()
@@ -33,17 +33,17 @@ def auroc(known: npt.ArrayLike, strangers: npt.ArrayLike) -> float:
 
 def aupr(
     known: npt.ArrayLike,
-    strangers: npt.ArrayLike,
+    novel: npt.ArrayLike,
     *,
-    positive: Literal["strangers", "known"] = "strangers",
+    positive: Literal["novel", "known"] = "novel",
 ) -> float:
-    """Compute the average precision of finding strangers (or known rows) by the score.
+    """Compute the average precision of finding novel (or known) rows by the score.
 
     Parameters
     ----------
-    known, strangers : float array-like of shape (n_rows,)
-        Scores, larger is stranger.
-    positive : {"strangers", "known"}, default="strangers"
+    known, novel : float array-like of shape (n_rows,)
+        Scores, larger is more novel.
+    positive : {"novel", "known"}, default="novel"
         Whom to find. "known" takes the smallest scores first.
 
     Returns
@@ -52,24 +52,24 @@ def aupr(
         Sum over distinct scores of (gain in recall) x precision; guessing gives about the share
         of positive rows.
     """
-    low, high = _check(known, "known"), _check(strangers, "strangers")
-    if positive not in ("strangers", "known"):
-        raise ValueError(f'positive={positive!r} must be "strangers" or "known".')
-    found, other = (high, low) if positive == "strangers" else (-low, -high)
+    low, high = _check(known, "known"), _check(novel, "novel")
+    if positive not in ("novel", "known"):
+        raise ValueError(f'positive={positive!r} must be "novel" or "known".')
+    found, other = (high, low) if positive == "novel" else (-low, -high)
     hits, false = _counts_above(found, other)
     precision = hits / (hits + false)
     return float(np.sum(np.diff(hits, prepend=0) / len(found) * precision))
 
 
-def fpr_at_tpr(known: npt.ArrayLike, strangers: npt.ArrayLike, tpr: float = 0.95) -> float:
-    """Compute the share of known rows that are flagged when 95 % of strangers are (FPR95).
+def fpr_at_tpr(known: npt.ArrayLike, novel: npt.ArrayLike, tpr: float = 0.95) -> float:
+    """Compute the share of known rows that are flagged when 95 % of novel rows are (FPR95).
 
     Parameters
     ----------
-    known, strangers : float array-like of shape (n_rows,)
-        Scores, larger is stranger.
+    known, novel : float array-like of shape (n_rows,)
+        Scores, larger is more novel.
     tpr : float in (0, 1], default=0.95
-        Share of strangers that must be flagged.
+        Share of novel rows that must be flagged.
 
     Returns
     -------
@@ -78,9 +78,9 @@ def fpr_at_tpr(known: npt.ArrayLike, strangers: npt.ArrayLike, tpr: float = 0.95
 
     Notes
     -----
-    Papers differ in which side is held at 95 %; here it is the strangers.
+    Papers differ in which side is held at 95 %; here it is the novel rows.
     """
-    low, high = _check(known, "known"), _check(strangers, "strangers")
+    low, high = _check(known, "known"), _check(novel, "novel")
     if not 0.0 < tpr <= 1.0:
         raise ValueError(f"tpr={tpr} must lie in (0, 1]. For 95 % pass 0.95.")
     wanted = int(np.ceil(tpr * len(high) - 1e-9))
@@ -88,24 +88,24 @@ def fpr_at_tpr(known: npt.ArrayLike, strangers: npt.ArrayLike, tpr: float = 0.95
     return float((low >= threshold).mean())
 
 
-def evaluate_detection(known: npt.ArrayLike, strangers: npt.ArrayLike) -> dict[str, float]:
-    """Measure a stranger score with every metric of this module.
+def evaluate_detection(known: npt.ArrayLike, novel: npt.ArrayLike) -> dict[str, float]:
+    """Measure a novelty score with every metric of this module.
 
     Parameters
     ----------
-    known, strangers : float array-like of shape (n_rows,)
-        Scores, larger is stranger.
+    known, novel : float array-like of shape (n_rows,)
+        Scores, larger is more novel.
 
     Returns
     -------
     metrics : dict of str to float
-        auroc, aupr_strangers, aupr_known, fpr95.
+        auroc, aupr_novel, aupr_known, fpr95.
     """
     return {
-        "auroc": auroc(known, strangers),
-        "aupr_strangers": aupr(known, strangers),
-        "aupr_known": aupr(known, strangers, positive="known"),
-        "fpr95": fpr_at_tpr(known, strangers),
+        "auroc": auroc(known, novel),
+        "aupr_novel": aupr(known, novel),
+        "aupr_known": aupr(known, novel, positive="known"),
+        "fpr95": fpr_at_tpr(known, novel),
     }
 
 

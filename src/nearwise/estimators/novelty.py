@@ -8,17 +8,17 @@ from nearwise.estimators.conformal import counts_at_least
 from nearwise.estimators.evidence import JudgedRows, Remoteness
 from nearwise.estimators.explain import Parts
 
-StrangerScore = Literal["combined", "distance", "sparsity", "null_mass", "entropy"]
-_SINGLE: tuple[StrangerScore, ...] = ("distance", "sparsity", "null_mass", "entropy")
+NoveltyScore = Literal["combined", "distance", "sparsity", "null_mass", "entropy"]
+_SINGLE: tuple[NoveltyScore, ...] = ("distance", "sparsity", "null_mass", "entropy")
 
 
-def stranger_scores(
-    name: StrangerScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
+def novelty_scores(
+    name: NoveltyScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
 ) -> np.ndarray:
-    """Score how strange rows are, larger is stranger, (n,).
+    """Novelty scores of rows, larger is more novel, (n,).
 
     "combined" is the mean of the four others, each in standard deviations from its mean among the
-    judged rows: no stranger is needed to make it, and whichever of them sees a row as far out
+    judged rows: no novel row is needed to make it, and whichever of them sees a row as far out
     raises it.
     """
     if name != "combined":
@@ -26,7 +26,7 @@ def stranger_scores(
     return np.mean([_standardized(one, rows, parts, remoteness) for one in _SINGLE], axis=0)
 
 
-def stranger_p_values(
+def novelty_p_values(
     score: np.ndarray, of_rows: np.ndarray, counts: np.ndarray | None = None
 ) -> np.ndarray:
     """Share of known rows that score at least as high, each row counted among them, in (0, 1].
@@ -38,24 +38,24 @@ def stranger_p_values(
     return np.asarray(np.minimum(at_least / (1.0 + max(counts.sum(), 0.0)), 1.0))
 
 
-def check_stranger_score(name: str) -> StrangerScore:
+def check_novelty_score(name: str) -> NoveltyScore:
     """Return the name of a score, checked."""
-    for known in get_args(StrangerScore):
+    for known in get_args(NoveltyScore):
         if name == known:
             return name  # type: ignore[return-value]
-    names = ", ".join(map(repr, get_args(StrangerScore)))
+    names = ", ".join(map(repr, get_args(NoveltyScore)))
     raise ValueError(f"score={name!r} is not known. Use one of {names}.")
 
 
 def _standardized(
-    name: StrangerScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
+    name: NoveltyScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
 ) -> np.ndarray:
     usual = _single(name, rows.parts, rows.remoteness)
     spread = usual.std()
     return (_single(name, parts, remoteness) - usual.mean()) / (spread if spread > 0 else 1.0)
 
 
-def _single(name: StrangerScore, parts: Parts, remoteness: Remoteness) -> np.ndarray:
+def _single(name: NoveltyScore, parts: Parts, remoteness: Remoteness) -> np.ndarray:
     if name == "null_mass":
         return parts.null_mass
     if name == "entropy":

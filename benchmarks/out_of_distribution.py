@@ -1,19 +1,21 @@
-"""Strangers: does the score tell rows of an unseen class, or of other data, from known ones.
+"""Out-of-distribution detection: are rows of unseen classes or data told from known ones.
 
 Claims: with one class held out of training, "combined" has a higher AUROC than the maximum
 probability; p <= .05 flags about one known row in twenty; CIFAR-10 against 2,000 images of
 CIFAR-100 reaches an AUROC of .92.
 
-    python benchmarks/strangers.py --data-root DATA                       # tables, minutes
-    python benchmarks/strangers.py --datasets cifar10 --size small        # images on a CPU
-    python benchmarks/strangers.py --datasets cifar10 --size full --device cuda --seeds 0-2
+    python benchmarks/out_of_distribution.py --data-root DATA                 # tables, minutes
+    python benchmarks/out_of_distribution.py --datasets cifar10 --size small  # images on a CPU
+    python benchmarks/out_of_distribution.py --datasets cifar10 --size full --device cuda
+        --seeds 0-2
 
-Tables: every class of --classes is held out in turn and is the stranger; of the others 70 % are
+Tables: every class of --classes is held out in turn and is the novel one; of the others 70 % are
 trained on, 30 % are the known rows. letter is a random 4,000 rows, cifar10-features the first
 6,000; settings in the JSON. cifar10 trains on images and meets CIFAR-100 and MNIST (digits set in
 32 x 32, three channels); "small" is 2,000 images, a small network and 8 epochs: it shows that the
-command runs, not how good the score gets. Rows are kept in runs/strangers as they finish; run
-again, it goes on. Writes benchmarks/results/strangers.json, keeping its other data sets.
+command runs, not how good the score gets. Rows are kept in
+runs/out_of_distribution as they finish; run again, it goes on. Writes
+benchmarks/results/out_of_distribution.json, keeping its other data sets.
 """
 
 import argparse
@@ -56,13 +58,13 @@ def held_out_class(name: str, which: int, root: str | None) -> dict[str, Any]:
         some = np.random.default_rng(0).choice(len(y), MOST[name], replace=False)
         some = np.arange(MOST[name]) if name == "cifar10-features" else some
         X, y = X[some], y[some]
-    stranger = np.unique(y)[which]
-    known = np.flatnonzero(y != stranger)
+    novel = np.unique(y)[which]
+    known = np.flatnonzero(y != novel)
     train, test = train_test_split(known, test_size=0.3, stratify=y[known], random_state=which)
     start = time.perf_counter()
     model = AttnKNNClassifier(random_state=which, n_jobs=1, **SETTINGS[name])
     model.fit(X[train], y[train])
-    met = {"held-out class": X[y == stranger]}
+    met = {"held-out class": X[y == novel]}
     return {
         "fit_seconds": time.perf_counter() - start,
         "n_train": len(train),
@@ -102,23 +104,23 @@ def in_color(digits: np.ndarray) -> np.ndarray:
     return np.repeat(np.pad(digits, ((0, 0), (2, 2), (2, 2), (0, 0))), 3, axis=3)
 
 
-def meet(model: AttnKNNClassifier, known: Any, strangers: dict[str, Any]) -> dict[str, Any]:
-    """Every score's detection of every kind of strangers, and the alarms at p <= .05."""
-    usual = {name: model.stranger_score(known, name) for name in SCORES}
+def meet(model: AttnKNNClassifier, known: Any, novel: dict[str, Any]) -> dict[str, Any]:
+    """Every score's detection of every kind of novel rows, and the alarms at p <= .05."""
+    usual = {name: model.novelty_score(known, name) for name in SCORES}
     usual[BASELINE] = 1 - model.predict_proba(known).max(axis=1)
     found: dict[str, Any] = {
         "n_known": len(known),
         "false_alarms": {
-            name: float((model.stranger_p_value(known, name) <= 0.05).mean()) for name in SCORES
+            name: float((model.novelty_p_value(known, name) <= 0.05).mean()) for name in SCORES
         },
         "met": {},
     }
-    for kind, rows in strangers.items():
-        odd = {name: model.stranger_score(rows, name) for name in SCORES}
+    for kind, rows in novel.items():
+        odd = {name: model.novelty_score(rows, name) for name in SCORES}
         odd[BASELINE] = 1 - model.predict_proba(rows).max(axis=1)
         found["met"][kind] = {
             "n": len(rows),
-            "flagged": float((model.stranger_p_value(rows) <= 0.05).mean()),
+            "flagged": float((model.novelty_p_value(rows) <= 0.05).mean()),
             "detection": {name: evaluate_detection(usual[name], odd[name]) for name in usual},
         }
     return found
@@ -172,8 +174,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="0", help="of cifar10")
     parser.add_argument("--size", choices=("small", "full"), default="small", help="of cifar10")
     parser.add_argument("--device", default="auto", help="of cifar10")
-    parser.add_argument("--runs", type=Path, default=Path("runs/strangers"))
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "strangers.json")
+    parser.add_argument("--runs", type=Path, default=Path("runs/out_of_distribution"))
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "out_of_distribution.json")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)
     options.runs.mkdir(parents=True, exist_ok=True)

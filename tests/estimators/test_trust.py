@@ -116,12 +116,12 @@ def test_the_choice_among_scores_is_corrected_for(model):
 
 def test_another_score_is_taken_only_where_it_is_clearly_better(model):
     rows = judged_rows(model._state, 3, 1)
-    judge = Judge(rows)
-    judge.scores["margin"] = judge.scores["max_proba"] + 1e-9 * rows.correct  # hardly an order
-    judge.aurc["margin"] = 0.0
-    assert judge.choose("auto") == "max_proba"
-    judge.scores["margin"] = rows.correct + 0.0
-    assert judge.choose("auto") == "margin"
+    hardly, clearly = Judge(rows), Judge(rows)
+    hardly.scores["margin"] = hardly.scores["max_proba"] + 1e-9 * rows.correct  # hardly an order
+    clearly.scores["margin"] = rows.correct + 0.0
+    for judge, best in ((hardly, "max_proba"), (clearly, "margin")):
+        judge.aurc["margin"] = 0.0
+        assert judge.choose("auto") == best
 
 
 def test_a_looser_risk_answers_more_rows_and_keeps_its_bound(model):

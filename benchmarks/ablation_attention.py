@@ -25,9 +25,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
-from nearwise.estimators import AttnKNNClassifier
 from nearwise.json_values import plain
 from nearwise.metrics import evaluate_probabilities
 from nearwise.report.measures import mean_with_interval

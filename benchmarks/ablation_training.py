@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
+from nearwise.classifier.fit.embedding import default_config, make_network, network_inputs
+from nearwise.classifier.inputs.table import TableEncoder, as_frame
 from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
-from nearwise.estimators.embedding import default_config, make_network, network_inputs
-from nearwise.estimators.table import TableEncoder, as_frame
 from nearwise.metrics import accuracy, nll
 from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside

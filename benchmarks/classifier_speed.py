@@ -17,8 +17,8 @@ import torch
 from search_speed import circumstances, paired
 from sklearn.neighbors import KNeighborsClassifier
 
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.data import load_dataset, split_dataset
-from nearwise.estimators import AttnKNNClassifier
 from nearwise.metrics import nll
 
 SEED = 0

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from nearwise.classifier import FewShotAttention
 from nearwise.conditions import hardware, versions
 from nearwise.data import Episode, draw_episodes, load_dataset
-from nearwise.estimators import FewShotAttention
 from nearwise.metrics import ece, nll
 from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside

@@ -74,7 +74,7 @@ def words() -> dict[str, float]:
     texts = {path: path.read_text() for path in modules()}
     trees = {path: ast.parse(text) for path, text in texts.items()}
     names = Counter(name for tree in trees.values() for name in bound_names(tree))
-    rooms = [path for path in texts if "estimators" in path.parts or "classifier" in path.parts]
+    rooms = [path for path in texts if "classifier" in path.parts]
     shown = [*texts.values(), *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
     lines = [line.lower() for text in shown for line in text.splitlines()]
     return {
@@ -126,7 +126,7 @@ def ways() -> dict[str, float]:
     from sklearn.datasets import load_iris
 
     from nearwise import AttnKNNClassifier
-    from nearwise.estimators.views import MemoryViews
+    from nearwise.classifier.model.memory_views import MemoryViews
 
     X, y = load_iris(return_X_y=True)
     model = AttnKNNClassifier(preset="fast", random_state=0).fit(X, y)

@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from sklearn.metrics import average_precision_score
 
+from nearwise.classifier import AttnKNNClassifier, audited_transition
+from nearwise.classifier.model.pooling import fit_temperature
+from nearwise.classifier.noise.transition import estimate_transition
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import hold_out, load_dataset, load_human_labels, split_dataset
-from nearwise.estimators import AttnKNNClassifier, audited_transition
-from nearwise.estimators.pooling import fit_temperature
-from nearwise.estimators.transition import estimate_transition
 from nearwise.json_values import plain
 from nearwise.lab.corrupt import label_noise
 from nearwise.lab.experiments import get_method

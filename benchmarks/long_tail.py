@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
-from nearwise.estimators import AttnKNNClassifier
 from nearwise.json_values import plain
 from nearwise.lab.corrupt import long_tail
 from nearwise.lab.experiments import get_method

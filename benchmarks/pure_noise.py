@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.estimators import AttnKNNClassifier
 from nearwise.json_values import plain
 from nearwise.safe_files import write_aside
 

@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nearwise.classifier.model.key_space import SpaceSpec
+from nearwise.classifier.model.memory_views import MemoryViews, measured
+from nearwise.classifier.model.pooling import finish
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.estimators.pooling import finish
-from nearwise.estimators.space import SpaceSpec
-from nearwise.estimators.views import MemoryViews, measured
 from nearwise.functional import DEFAULT_MEMORY_BUDGET
 from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborHead

@@ -28,8 +28,8 @@ import skops.io
 from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier
 
+from nearwise.classifier.storage.array_models import as_arrays, from_arrays
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.estimators.array_models import as_arrays, from_arrays
 
 SECONDS = 5
 ANSWERED, REFUSED, ODD = 0, 1, 2

@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.lab.corrupt import label_noise
 
 PAGE = Path(__file__).parents[1] / "docs" / "images" / "label-noise.png"

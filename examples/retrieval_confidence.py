@@ -18,8 +18,8 @@ from sklearn.datasets import load_digits
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
+from nearwise.classifier import RetrievalConfidence
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.estimators import RetrievalConfidence
 from nearwise.metrics import aurc, ece, nll, reliability_bins
 from nearwise.report.measures import mean_with_interval
 

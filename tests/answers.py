@@ -23,9 +23,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from nearwise import AttnKNNClassifier
-from tests.estimators.cases import blobs, table
-from tests.estimators.image_cases import QUICK as IMAGES
-from tests.estimators.image_cases import patches
+from tests.classifier.cases import blobs, table
+from tests.classifier.image_cases import QUICK as IMAGES
+from tests.classifier.image_cases import patches
 
 QUICK = {"head_params": {"epochs": 4}, "random_state": 0, "n_jobs": 1}
 NEW = 24  # rows that are asked about

@@ -24,6 +24,12 @@ def test_every_room_is_named_and_every_room_named_exists(text):
     assert rooms_in(text) - {"lab"} == there - {"lab"}
 
 
+def test_the_rooms_of_the_classifier_are_named():
+    table = MAP[MAP.index("| room of `classifier` |") :]
+    named = set(re.findall(r"^\| `(\w+)` \|", table[: table.index("\n\n")], re.MULTILINE))
+    assert named == {path.parent.name for path in (SOURCE / "classifier").glob("*/__init__.py")}
+
+
 def test_every_file_that_the_map_names_exists():
     names = set(re.findall(r"`([\w/]+\.py)`", MAP))
     assert len(names) > 30

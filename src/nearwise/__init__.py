@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nearwise.estimators import AttnKNNClassifier as AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier as AttnKNNClassifier
     from nearwise.memory import MemoryBank as MemoryBank
     from nearwise.nn import NeighborAttention as NeighborAttention
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AttnKNNClassifier": "nearwise.estimators",
+    "AttnKNNClassifier": "nearwise.classifier",
     "MemoryBank": "nearwise.memory",
     "NeighborAttention": "nearwise.nn",
 }

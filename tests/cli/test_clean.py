@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from nearwise.lab.corrupt import label_noise
-from tests.estimators.cases import blobs
+from tests.classifier.cases import blobs
 
 
 @pytest.fixture

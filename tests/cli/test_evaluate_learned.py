@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from nearwise import AttnKNNClassifier
-from tests.estimators.image_cases import QUICK, named_folder
+from tests.classifier.image_cases import QUICK, named_folder
 
 NEW = "rows it has not learned from"
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from nearwise import AttnKNNClassifier
-from tests.estimators.image_cases import QUICK, named_folder, patches
+from tests.classifier.image_cases import QUICK, named_folder, patches
 
 FAST = ("--embedder", "resnet-small", "--epochs", "2", "--preset", "fast", "--quiet")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.estimators.cases import blobs, fitted
+from tests.classifier.cases import blobs, fitted
 
 
 def test_evaluate_prints_the_model_and_its_halves(nearwise, tables, trained):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from nearwise.cli.models import check_place, new_model, open_model, sole_writer
-from tests.estimators.cases import fitted
+from tests.classifier.cases import fitted
 
 
 def test_a_new_place_is_fine_and_its_parents_are_made(tmp_path):

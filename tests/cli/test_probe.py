@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.cli.probe_command import _encoder, _short_names
 from nearwise.data import Dataset
-from nearwise.estimators import AttnKNNClassifier
 
 DIGITS = ("digits-images", "--limit", "300,150")
 

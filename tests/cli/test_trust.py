@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier
 
 
 def frame_of(text):

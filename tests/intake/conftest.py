@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.classifier.cases import fitted
 from tests.cli.conftest import nearwise, tables
-from tests.estimators.cases import fitted
 
 __all__ = ["nearwise", "tables"]
 

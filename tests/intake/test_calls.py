@@ -17,9 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 
-from nearwise.estimators import AttnKNNClassifier, ColumnWarning
+from nearwise.classifier import AttnKNNClassifier, ColumnWarning
 from nearwise.memory import ExactIndex, make_index
-from tests.estimators.cases import CHEAP, blobs, fitted, quietly, same, sums_to_one
+from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same, sums_to_one
 from tests.reference.search import slow_topk
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nearwise.classifier import AttnKNNClassifier, ColumnReport, ColumnWarning, report_columns
+from nearwise.classifier.inputs.columns import plan_columns
+from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.cli.column_lines import column_lines
 from nearwise.data.tables import read_table
-from nearwise.estimators import AttnKNNClassifier, ColumnReport, ColumnWarning, report_columns
-from nearwise.estimators.columns import plan_columns
-from nearwise.estimators.table import TableEncoder
-from tests.estimators.cases import CHEAP, quietly, same, sums_to_one
+from tests.classifier.cases import CHEAP, quietly, same, sums_to_one
 
 N = 120
 RNG = np.random.default_rng(0)

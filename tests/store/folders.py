@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.persistence import KIND, VERSION
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
-from tests.estimators.cases import CHEAP, QUICK, blobs, quietly
+from tests.classifier.cases import CHEAP, QUICK, blobs, quietly
 
 
 def small_table(n=48, seed=0):

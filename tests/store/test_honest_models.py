@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
-from tests.estimators.cases import CHEAP, blobs, fitted, quietly, same
+from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same
 from tests.store.folders import small_table
 
 LEAN = {**CHEAP, "embedder": "identity"}
@@ -43,7 +43,7 @@ def test_settings_of_numpy_and_torch_are_kept(settings, tmp_path):
 
 
 def test_a_rate_is_a_share_for_every_draw_of_labels():
-    from nearwise.estimators.transition import known_transition
+    from nearwise.classifier.noise.transition import known_transition
 
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -101,7 +101,7 @@ def test_rows_that_cannot_be_kept_leave_the_memory_as_it_is(monkeypatch):
     def refuse(*_):
         raise TypeError("no such column")
 
-    monkeypatch.setattr("nearwise.estimators.changes.append_frame", refuse)
+    monkeypatch.setattr("nearwise.classifier.online.changes.append_frame", refuse)
     with pytest.raises(TypeError):
         model.add(frame[:3], y[:3])
     assert len(model.memory_) == 60 and same(model.predict_proba(frame), before)

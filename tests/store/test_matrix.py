@@ -17,10 +17,11 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from nearwise.estimators import AttnKNNClassifier, base
-from tests.estimators.cases import CHEAP, QUICK, blobs, quietly, same
-from tests.estimators.image_cases import QUICK as TINY
-from tests.estimators.image_cases import patches
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.fit import base
+from tests.classifier.cases import CHEAP, QUICK, blobs, quietly, same
+from tests.classifier.image_cases import QUICK as TINY
+from tests.classifier.image_cases import patches
 from tests.store.folders import small_table
 
 SMALL = {
@@ -47,8 +48,8 @@ def small_bases(monkeypatch):
         return pool._replace(powers=dict.fromkeys(pool.parts, 1.0))
 
     pooled = base.pooled
-    monkeypatch.setattr("nearwise.estimators.fitting.auto_candidates", smaller)
-    monkeypatch.setattr("nearwise.estimators.denoising.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.classifier.fit.cross_fitting.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.classifier.noise.denoising.auto_candidates", smaller)
     monkeypatch.setattr(base, "pooled", everyone)
 
 

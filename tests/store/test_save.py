@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.array_models import Forest
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.storage.array_models import Forest
 from nearwise.memory import StoreError
-from tests.estimators.cases import CHEAP, OwnLogistic, blobs, fitted, same
+from tests.classifier.cases import CHEAP, OwnLogistic, blobs, fitted, same
 from tests.store.folders import copied
 
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.persistence import VERSION
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.storage.persistence import VERSION
 from tests.store.versions import FOLDERS, stored_form
 
 KEPT = sorted(path.name for path in FOLDERS.iterdir())
@@ -31,7 +31,7 @@ def test_the_version_moves_with_the_stored_form():
     now = stored_form()
     for part in ("parameters", "json"):
         assert kept[part] == now[part], (
-            "The parameters or the JSON part of a model folder have changed. Raise "
-            "nearwise.estimators.persistence.VERSION, decide whether older folders can still be "
-            "read, and run python -m tests.store.versions."
+            "The parameters or the JSON part of a model folder have changed. Raise VERSION in "
+            "classifier/storage/persistence.py, decide whether older folders can still be read, "
+            "and run python -m tests.store.versions."
         )

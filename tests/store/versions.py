@@ -1,16 +1,17 @@
 """One small model folder per format version, and what each must predict.
 
 ``python -m tests.store.versions`` (from the root of the repository) writes the folder of the
-present version. Run it once when `nearwise.estimators.persistence.VERSION` has been raised.
+present version. Run it once when `nearwise.classifier.storage.persistence.VERSION` has been raised.
 """
 
 import inspect
 import json
 from pathlib import Path
 
-from nearwise.estimators import AttnKNNClassifier, base
-from nearwise.estimators.model_schema import Part, StoredModel
-from nearwise.estimators.persistence import VERSION
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.fit import base
+from nearwise.classifier.storage.model_schema import Part, StoredModel
+from nearwise.classifier.storage.persistence import VERSION
 
 FOLDERS = Path(__file__).with_name("versions")
 
@@ -45,7 +46,7 @@ def write(folder):
                 candidate.model.set_params(n_estimators=5)
         return candidates
 
-    import nearwise.estimators.fitting as fitting
+    import nearwise.classifier.fit.cross_fitting as fitting
 
     fitting.auto_candidates = smaller
     try:

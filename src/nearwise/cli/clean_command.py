@@ -106,7 +106,7 @@ def clean(
     if rows.names is None:
         report(rows.X, data, uses, quiet=quiet)
 
-    from nearwise.estimators import AttnKNNClassifier, ColumnWarning
+    from nearwise.classifier import AttnKNNClassifier, ColumnWarning
 
     model = AttnKNNClassifier(
         preset=preset,

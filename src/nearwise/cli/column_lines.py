@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearwise.estimators import ColumnReport
+    from nearwise.classifier import ColumnReport
 
 _ALL = 30  # columns up to which each has its line; of more, only those with something to say
 _SHOWN = 20

@@ -85,7 +85,7 @@ def report(X: Any, data: str, uses: dict[str, Any], *, quiet: bool) -> None:
     ValueError
         If a column is not there or cannot be used as asked.
     """
-    from nearwise.estimators import report_columns
+    from nearwise.classifier import report_columns
 
     require_columns(X, uses, data)
     reports = report_columns(X, uses)

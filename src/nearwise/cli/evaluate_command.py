@@ -225,7 +225,7 @@ def _shots(
 ) -> dict[str, dict[str, Any]]:
     """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
     from nearwise import metrics
-    from nearwise.estimators.views import ASKED
+    from nearwise.classifier.model.memory_views import ASKED
 
     memory = learned.memory_
     labels, weight = memory.labels, None

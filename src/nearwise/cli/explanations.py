@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nearwise.safe_files import standard_output
 
 if TYPE_CHECKING:
-    from nearwise.estimators import Explanation
+    from nearwise.classifier import Explanation
 
 
 def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[Any]]:

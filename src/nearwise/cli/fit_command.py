@@ -36,7 +36,7 @@ from nearwise.cli.rows import Rows, read_to_learn
 from nearwise.interrupts import watch_interrupt
 
 if TYPE_CHECKING:
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier
 
 # The file says that a folder of checkpoints may be removed; without it nothing is.
 _MARK = "made-by-nearwise-fit.txt"
@@ -160,7 +160,7 @@ def fit(
     if base == "none":
         settings["base"] = None
 
-    from nearwise.estimators import AttnKNNClassifier, ColumnWarning
+    from nearwise.classifier import AttnKNNClassifier, ColumnWarning
 
     start = time.perf_counter()
     with (

@@ -13,8 +13,8 @@ from nearwise.cli.parsing import parse_size
 if TYPE_CHECKING:
     import numpy as np
 
+    from nearwise.classifier import AttnKNNClassifier
     from nearwise.data import Dataset
-    from nearwise.estimators import AttnKNNClassifier
 
 ImageSizeOption = Annotated[
     str | None,
@@ -112,7 +112,7 @@ class ImageWishes:
 
 def image_size(model: "AttnKNNClassifier") -> Size | None:
     """Size of the images that a model was fitted on; None for a table."""
-    from nearwise.estimators.images import ImageEncoder
+    from nearwise.classifier.inputs.images import ImageEncoder
 
     encoder = model._state.encoder
     if not isinstance(encoder, ImageEncoder):

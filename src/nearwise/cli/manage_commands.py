@@ -23,7 +23,7 @@ from nearwise.cli.rows import read_for_model
 if TYPE_CHECKING:
     import rich.table
 
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier
 
 _SHOWN = 30
 _TITLES = {
@@ -255,7 +255,7 @@ def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
 def _fact_table(facts: dict[str, Any], title: str) -> "rich.table.Table":
     from rich.table import Table
 
-    from nearwise.estimators import ColumnReport
+    from nearwise.classifier import ColumnReport
 
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold")

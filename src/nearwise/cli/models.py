@@ -12,7 +12,7 @@ from nearwise.cli.places import refuse_inside_model
 from nearwise.safe_files import is_own_lock, open_lock
 
 if TYPE_CHECKING:
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier
 
 
 def open_model(folder: Path) -> "AttnKNNClassifier":
@@ -34,7 +34,7 @@ def open_model(folder: Path) -> "AttnKNNClassifier":
         If there is no such folder, or it is torn, foreign or newer than this library.
     """
     require_model(folder)
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier
 
     return AttnKNNClassifier.load(folder)
 
@@ -70,7 +70,7 @@ def check_place(folder: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
     refuse_inside_model("--out", folder)
     if folder.is_dir() and any(folder.iterdir()):
-        from nearwise.estimators.persistence import KIND, VERSION
+        from nearwise.classifier.storage.persistence import KIND, VERSION
         from nearwise.memory import StoreError, check_writable
 
         try:

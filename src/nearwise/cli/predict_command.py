@@ -26,8 +26,8 @@ from nearwise.cli.trust_columns import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nearwise.estimators import Explanation
-    from nearwise.estimators.query import Query
+    from nearwise.classifier import Explanation
+    from nearwise.classifier.query import Query
 
 Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Rows:
     @property
     def source(self) -> Any:
         """What `fit` and `add` take for X."""
-        from nearwise.estimators.images import Source
+        from nearwise.classifier.inputs.images import Source
 
         return Source(self.X, self.y, self.names)
 

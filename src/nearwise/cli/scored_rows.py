@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier, Parts
+    from nearwise.classifier import AttnKNNClassifier, Parts
 
 ONLY_LEARNED = (
     "Abstention and sets are judged by rows that the model learned from, so they need others. Give "

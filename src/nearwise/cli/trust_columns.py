@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.estimators import AttnKNNClassifier, Selection
-    from nearwise.estimators.query import Query
+    from nearwise.classifier import AttnKNNClassifier, Selection
+    from nearwise.classifier.query import Query
 
 CoverageOption = Annotated[
     float | None,
@@ -82,8 +82,8 @@ class Wishes:
         ------
         ValueError
         """
-        from nearwise.estimators.conformal import check_confidence
-        from nearwise.estimators.selective import check_request
+        from nearwise.classifier.uncertainty.conformal import check_confidence
+        from nearwise.classifier.uncertainty.selective import check_request
 
         check_confidence(self.set_confidence)
         check_request(self.coverage, self.max_risk, self.bound_confidence)

@@ -75,7 +75,7 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
     StoreError
         If a part is not what nearwise writes.
     """
-    from nearwise.estimators.persistence import KIND
+    from nearwise.classifier.storage.persistence import KIND
     from nearwise.memory import verify_folder
     from nearwise.memory.bank import KIND as BANK
 
@@ -99,7 +99,7 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
 
 
 def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier
 
     model = AttnKNNClassifier.load(folder, trusted=trusted)
     base = getattr(model._state, "base", None)

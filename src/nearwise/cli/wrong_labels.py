@@ -1,6 +1,6 @@
 """The line that says how many labels were found to be wrong, and what was made of it."""
 
-from nearwise.estimators import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier
 
 
 def wrong_labels_line(model: AttnKNNClassifier) -> str:

@@ -35,8 +35,8 @@ def open_encoder(
     if opened is not None:
         return opened
     if (folder / MANIFEST).is_file():
-        from nearwise.estimators import AttnKNNClassifier
-        from nearwise.estimators.images import image_embedders
+        from nearwise.classifier import AttnKNNClassifier
+        from nearwise.classifier.inputs.images import image_embedders
 
         return EmbedderEncoder(image_embedders(AttnKNNClassifier.load(folder))[0])
     if folder.is_dir() and not (folder / "config.json").is_file():

@@ -17,10 +17,10 @@ import pytest
 import torch
 from sklearn.naive_bayes import GaussianNB
 
-from nearwise.estimators import AttnKNNClassifier
-from nearwise.estimators.persistence import KIND, VERSION
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder
-from tests.estimators.cases import CHEAP, blobs, logistic, quietly, sums_to_one
+from tests.classifier.cases import CHEAP, blobs, logistic, quietly, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put
 
 HUGE = 10**9

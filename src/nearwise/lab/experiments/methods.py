@@ -148,7 +148,7 @@ def _modern_nca(context: MethodContext) -> Any:
 
 def _attention(**settings: Any) -> Callable[[MethodContext], Any]:
     def build(context: MethodContext) -> Any:
-        from nearwise.estimators import AttnKNNClassifier
+        from nearwise.classifier import AttnKNNClassifier
 
         return AttnKNNClassifier(random_state=context.seed, **settings)
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier
 
-import nearwise.estimators
+import nearwise.classifier
 from nearwise.lab.experiments.study import run_experiment
 from nearwise.lab.experiments.study.jobs import record_path
 from nearwise.lab.experiments.study.key_space import KeySpace
@@ -111,7 +111,7 @@ def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(
     ],
 )  # fmt: skip
 def test_every_experiment_has_its_rows(run, name, conditions, monkeypatch):
-    monkeypatch.setattr(nearwise.estimators, "AttnKNNClassifier", FakeImageClassifier)
+    monkeypatch.setattr(nearwise.classifier, "AttnKNNClassifier", FakeImageClassifier)
     rows = run(name)
     assert all(r.status == "ok" for r in rows), rows
     assert {r.condition for r in rows} == conditions

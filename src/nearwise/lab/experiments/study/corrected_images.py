@@ -160,7 +160,7 @@ class _Frame:
 
     def fit(self, inputs: StudyInputs, **changes: Any) -> Any:
         """Fit AttnKNNClassifier on the training rows."""
-        from nearwise.estimators import AttnKNNClassifier
+        from nearwise.classifier import AttnKNNClassifier
 
         session = self.session
         settings: dict[str, Any] = {

@@ -54,7 +54,7 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     ValueError
         If a name belongs to neither; the nearest known one is named.
     """
-    from nearwise.estimators import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier
 
     known = AttnKNNClassifier._get_param_names()
     _refuse_unknown(settings, [*STUDY_FIELDS, *known])

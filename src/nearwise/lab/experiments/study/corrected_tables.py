@@ -143,7 +143,7 @@ def _plain(name: str, k: int) -> Method:
 
 def _attention(session: CorrectedSession, name: str, **changes: Any) -> Method:
     def build(context: MethodContext) -> Any:
-        from nearwise.estimators import AttnKNNClassifier
+        from nearwise.classifier import AttnKNNClassifier
 
         settings: dict[str, Any] = {
             "random_state": context.seed, "device": str(session.device),

@@ -1,0 +1,26 @@
+"""The scikit-learn contract: AttnKNNClassifier and what it composes."""
+
+from nearwise.classifier.classifier import AttnKNNClassifier
+from nearwise.classifier.few_shot import FewShotAttention
+from nearwise.classifier.inputs.column_report import ColumnReport, ColumnWarning
+from nearwise.classifier.inputs.columns import report_columns
+from nearwise.classifier.model.learned_rows import LearnedRows
+from nearwise.classifier.noise.transition import audited_transition
+from nearwise.classifier.retrieval import RetrievalConfidence
+from nearwise.classifier.uncertainty.explain import Explanation, Neighbor, Parts
+from nearwise.classifier.uncertainty.selective import Selection
+
+__all__ = [
+    "AttnKNNClassifier",
+    "ColumnReport",
+    "ColumnWarning",
+    "Explanation",
+    "FewShotAttention",
+    "LearnedRows",
+    "Neighbor",
+    "Parts",
+    "RetrievalConfidence",
+    "Selection",
+    "audited_transition",
+    "report_columns",
+]

@@ -1,0 +1,1240 @@
+"""AttnKNNClassifier: learned attention over nearest neighbors as a scikit-learn classifier."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import csr_matrix
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.fit.held_out import fit_problem
+from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs import labels, validation
+from nearwise.classifier.inputs.column_report import ColumnPlan, ColumnReport, Wish
+from nearwise.classifier.inputs.columns import plan_columns, warn_of_columns
+from nearwise.classifier.inputs.images import (
+    ImageEncoder,
+    Source,
+    TTAView,
+    check_tta,
+    encode_views,
+    from_files,
+    from_source,
+    is_images,
+)
+from nearwise.classifier.inputs.table import TableEncoder, as_frame
+from nearwise.classifier.model.class_prior import ClassPrior
+from nearwise.classifier.model.fitted_model import FittedModel, StreamState
+from nearwise.classifier.model.learned_rows import (
+    LearnedRows,
+    find_learned,
+    n_forgotten,
+    predict_learned,
+)
+from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.noise.label_issues import (
+    JudgeName,
+    LabelEvidence,
+    can_doubt_labels,
+    label_evidence,
+    label_issues,
+)
+from nearwise.classifier.noise.transition import Transition, check_label_noise
+from nearwise.classifier.online import changes
+from nearwise.classifier.online.capacity import check_bound, check_bound_of_fit
+from nearwise.classifier.online.changes import Bound, NewRows
+from nearwise.classifier.online.refreshing import can_refresh, refuse_refresh
+from nearwise.classifier.query import Query, kneighbors
+from nearwise.classifier.settings import (
+    check_checkpoint,
+    check_count,
+    check_settings,
+    hinting,
+    unknown_hint,
+)
+from nearwise.classifier.storage.persistence import load_model_folder, save_model
+from nearwise.classifier.uncertainty.conformal import Method, check_confidence
+from nearwise.classifier.uncertainty.explain import Explanation, Parts
+from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
+from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
+from nearwise.memory import EvictionName, IndexName, MemoryBank
+
+
+class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
+    """Classify by learned attention over the nearest remembered rows.
+
+    A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
+    one); an attention head weighs them beside a null neighbor; neighbors and base are pooled. All
+    is cross-fitted: what is learned about a row comes from members that were not fitted on it.
+
+    Parameters
+    ----------
+    n_neighbors : int or "auto", default="auto"
+        Neighbors asked in each key space; "auto" is 32, fewer in a small table.
+    columns : mapping of str to str, optional
+        What columns of a DataFrame are used as, where that is not left to `fit`: "number",
+        "category" (a zip code, say), "date", "left out", or "keep" for one that would be left out.
+        By default types decide; text that writes a date in every row is one; and row numbers, row
+        ids and text that differs in (nearly) every row are left out. `column_report_` tells.
+    embedder : str, default="auto"
+        Where the trained key space comes from. Tables: "identity": none, for ready embeddings.
+        "table": numeric and categorical embeddings with a linear key. "deep": an MLP with a linear
+        head. "mlp": the original study's. "auto": by size and columns, and none in a small table;
+        "deep" where rows are held out once.
+        Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
+        "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
+    embedder_params : dict, optional
+        Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
+    base : "auto", None or classifier, default="auto"
+        "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
+    preset : {"default", "fast"}, default="default"
+        "fast": 3 members, fewer candidates, no trained space in large tables.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
+    pooling : {"auto", "log-linear", "mixture"}, default="auto"
+        How neighbors and base meet; "auto" tries both up to 5,000 rows, else takes log-linear.
+    null : {"auto", "prior", "parametric"} or None, default="auto"
+        What a prediction gets where attention goes to no neighbor: the class shares or the base's
+        prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.
+    num_heads : int, default=4
+        Attention heads, whose weights are averaged.
+    n_members : int or "auto", default="auto"
+        Cross-fitted members; "auto" is 5, 3 with preset="fast", 4 for many ready embeddings.
+        Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
+    validation_fraction : float, "auto" or None, default="auto"
+        Share of the rows held out once, from memory and networks, to stop the networks and to fit
+        heads and calibration. None cross-fits. "auto" is None, but for images and with views .1,
+        up to .5 where that is fewer than 20 rows.
+    tta : sequence of {"flip", "shift"}, optional
+        Further views of every image: mirrored; four shifted crops. They are part of the memory's
+        keys, of the heads' training and of predictions, which are calibrated after merging.
+    tta_merge : {"auto", "probabilities", "logits", "embeddings"}, default="auto"
+        How views of a query are merged; "auto" takes the first or second by held-out NLL.
+    k_ensemble : sequence of int, optional
+        Average the weights of these neighborhood sizes, from one search.
+    adaptive_k : {"entropy"}, optional
+        The original study's rule, by the entropy of the weights; None asks all `n_neighbors`.
+    calibration : {"auto", "per-class", None}, default="auto"
+        "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
+        the out-of-fold NLL; "per-class" tries biases and scales a class besides.
+    class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
+        Class shares where predictions are used; others than in training correct votes, null, base.
+    max_per_class : int, optional
+        Most rows a class that may be found, each with the weight of those it stands for.
+    spaces : {"all", "chosen"}, default="all"
+        "chosen" leaves key spaces out where that lowers the held-out NLL; only of rows held out.
+    index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
+        "auto" is exact below 100,000 rows, then IVF-Flat.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory of a search.
+    label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
+        Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
+    capacity : int, optional
+        Most rows the memory holds after `fit`, `add` and `partial_fit`; None bounds nothing.
+    eviction : {"reservoir", "class-balanced", "importance", "age"}, default="reservoir"
+        Who goes: a random row of all ever seen, one of the largest class, the one neighbors lean
+        on least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The
+        second and third change class shares, and with them every probability.
+    train_params, head_params : dict, optional
+        Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
+    n_jobs : int, optional
+        Processor cores of the base's forests. By default all, but one for 1,000 rows and fewer,
+        where threads cost more than they save.
+    random_state : int, RandomState or None, default=None
+        An int makes the fit repeatable.
+    device : str, default="auto"
+        Where embedders are trained: "auto", "cpu", "cuda", "mps".
+    verbose : {0, 1, 2}, default=0
+    checkpoint_dir : path, optional
+        Folder for training checkpoints; a fit that was killed goes on from them.
+    cache_dir : path, optional
+        Folder that keeps what a frozen image backbone makes of images, found again by content.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Sorted; classes that `add` brought stand at the end.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Where the training table had names.
+    memory_ : MemoryBank
+        The remembered rows.
+    evicted_ : int64 Tensor of shape (n_evicted,)
+        Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity.
+    choice_ : dict
+        What was chosen and the out-of-fold NLL behind it.
+    history_ : list of dict
+        stage, member, epoch, train_loss, held_out_nll.
+    temperature_ : float
+    calibration_source_ : str
+        Where the calibration comes from.
+    oof_nll_ : float
+        Out-of-fold NLL of the training rows (of those held out once), in nats.
+    target_name_ : str
+        Name of `y`, "target" where it had none.
+    column_types_ : dict of str to {"number", "category", "date", "left out"}
+    column_report_ : list of ColumnReport
+        Of each training column: type, gaps, distinct values, its use and why.
+    row_names_ : ndarray of str of shape (n_remembered,), or None
+        File of every remembered image, where `fit` and `add` were given files.
+    noise_rate_, transition_, transition_interval_ : float, two ndarrays
+        With `label_noise`: share of wrong labels, probability of each given label (columns) for
+        each true one (rows), and its 95 % interval of shape (2, n_classes, n_classes). Of an
+        estimate that is not believed, what is taken; `choice_["label_noise"]` says why.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> AttnKNNClassifier(base=None, random_state=0).fit(X, y).predict(X[:2]).tolist()
+    [0, 0]
+    """
+
+    @hinting
+    def __init__(
+        self,
+        n_neighbors: int | Literal["auto"] = "auto",
+        *,
+        columns: Mapping[str, Wish] | None = None,
+        embedder: str = "auto",
+        embedder_params: dict[str, Any] | None = None,
+        base: Any = "auto",
+        preset: Literal["default", "fast"] = "default",
+        metric: Metric = "euclidean",
+        pooling: Literal["auto", "log-linear", "mixture"] = "auto",
+        null: Literal["auto", "prior", "parametric"] | None = "auto",
+        num_heads: int = 4,
+        n_members: int | Literal["auto"] = "auto",
+        validation_fraction: float | Literal["auto"] | None = "auto",
+        tta: Sequence[TTAView] | None = None,
+        tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto",
+        k_ensemble: Sequence[int] | None = None,
+        adaptive_k: Literal["entropy"] | None = None,
+        calibration: Literal["auto", "per-class"] | None = "auto",
+        class_prior: ClassPrior = "train",
+        max_per_class: int | None = None,
+        spaces: Literal["all", "chosen"] = "all",
+        index: IndexName = "auto",
+        memory_budget: int = DEFAULT_MEMORY_BUDGET,
+        label_noise: Any = None,
+        capacity: int | None = None,
+        eviction: EvictionName = "reservoir",
+        train_params: dict[str, Any] | None = None,
+        head_params: dict[str, Any] | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        device: str = "auto",
+        verbose: int = 0,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.columns = columns
+        self.embedder = embedder
+        self.embedder_params = embedder_params
+        self.base = base
+        self.preset = preset
+        self.metric = metric
+        self.pooling = pooling
+        self.null = null
+        self.num_heads = num_heads
+        self.n_members = n_members
+        self.validation_fraction = validation_fraction
+        self.tta = tta
+        self.tta_merge = tta_merge
+        self.k_ensemble = k_ensemble
+        self.adaptive_k = adaptive_k
+        self.calibration = calibration
+        self.spaces = spaces
+        self.class_prior = class_prior
+        self.max_per_class = max_per_class
+        self.index = index
+        self.memory_budget = memory_budget
+        self.label_noise = label_noise
+        self.capacity = capacity
+        self.eviction = eviction
+        self.train_params = train_params
+        self.head_params = head_params
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+        self.checkpoint_dir = checkpoint_dir
+        self.cache_dir = cache_dir
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> Self:
+        """Learn from training rows.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+            A DataFrame may hold text, categories, dates and missing values, and so may what gives
+            one: tables of polars and pyarrow, dicts. Arrays hold numbers; NaN is missing.
+            Images are uint8 of shape (n, height, width, channels) with 1 or 3 channels. The path
+            of a folder of class folders, a `nearwise.data.Dataset` or a `datasets` data set bring
+            their labels (a test part they may have is left out), and folders their files' names.
+        y : array-like of shape (n,)
+            At least 2 classes, each with at least 2 rows.
+        sample_weight : array-like of shape (n,), optional
+            Non-negative; weighs a row's loss and its vote.
+        views : sequence of arrays like `X`, optional
+            Further views of the same rows, such as the embeddings of the flipped images. Networks
+            are trained on the first as well, keys are averaged over all, and predictions from as
+            many views are calibrated as such. Images have theirs by `tta`.
+
+        Returns
+        -------
+        self : AttnKNNClassifier
+        """
+        X, y, names = from_source(X, y, training=True)
+        rows = validation.check_rows(self, X, reset=True)
+        others = validation.check_views(self, views, len(rows))
+        classes, codes = labels.check_labels(y, len(rows))
+        labels.check_class_sizes(classes, codes)
+        weight = validation.check_weight(sample_weight, len(rows))
+        weight_unit = 1.0 if weight is None else float(weight.mean())
+        weight = None if weight is None else weight / weight_unit
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        encoder: Any = ImageEncoder() if is_images(rows) else TableEncoder()
+        plans = () if is_images(rows) else (self._plan_columns(rows),)
+        settings = check_settings(
+            self,
+            len(rows),
+            len(classes),
+            seed,
+            n_views=1 + len(others),
+            images=isinstance(encoder, ImageEncoder),
+        )
+        settings = replace(settings, label_noise=check_label_noise(self.label_noise, classes))
+        settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
+        encoded = encoder.fit(rows, *plans)
+        check_bound_of_fit(self, settings, encoder, codes)
+        problem = Problem(encoder, encoded, codes, weight, len(classes))
+        problem.views = encode_views(encoder, encoded, others, self.tta)
+        problem.tta = check_tta(self.tta)
+        with Progress(self.verbose) as progress:
+            state = fit_problem(problem, self.n_members, settings, progress)
+        bank = state.views.bank
+        kept, first = bank.ids.numpy(), int(bank.ids.max()) + 1
+        model = FittedModel(
+            state=state,
+            classes=classes,
+            rows=rows.iloc[kept].reset_index(drop=True)
+            if isinstance(rows, pd.DataFrame)
+            else rows[kept],
+            row_names=None if names is None else names[kept],
+            weight_unit=weight_unit,
+            target_name=str(getattr(y, "name", None) or "target"),
+            stream=StreamState(seed, first, len(bank), first),
+        )
+        model = changes.bounded(model, self._bound)
+        stream = replace(model.stream, refreshed_size=len(model.bank))
+        self._publish(replace(model, stream=stream))
+        return self
+
+    def _plan_columns(self, rows: pd.DataFrame | np.ndarray) -> list[ColumnPlan]:
+        """Decide what the columns are used as; those of an array are numbers, all of them."""
+        if isinstance(rows, pd.DataFrame):
+            frame = rows.set_axis([str(name) for name in rows.columns], axis=1)
+            plans = plan_columns(frame, self.columns)
+            warn_of_columns(plans)
+            return plans
+        if self.columns is not None:
+            raise ValueError(
+                "columns names columns of a DataFrame, and X is an array. Leave columns out, or "
+                "give pd.DataFrame(X, columns=[...])."
+            )
+        return plan_columns(as_frame(rows), judge=False)
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters by name; see scikit-learn.
+
+        Raises
+        ------
+        ValueError
+            If there is no such parameter.
+        """
+        known = self._get_param_names()
+        strange = [name for name in params if name.partition("__")[0] not in known]
+        if strange:
+            raise ValueError(
+                f"Invalid parameter {strange[0]!r} for estimator {type(self).__name__}."
+                f"{unknown_hint(strange[0], known)} Valid parameters are: {known!r}."
+            )
+        return super().set_params(**params)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that gaps are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_model")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "_model"):
+            self._lock = threading.RLock()
+
+    # --- the model, and what is known of it ---------------------------------------------------
+
+    def _publish(self, model: FittedModel) -> None:
+        """Let a model that was fitted or read take the place of any other."""
+        self._lock = threading.RLock()  # taken by changes; predictions never wait
+        self._model = model
+
+    @property
+    def _state(self) -> LearnedState:
+        return self._fitted.state
+
+    @property
+    def _bound(self) -> Bound:
+        return Bound(self.capacity, self.eviction)
+
+    @property
+    def _fitted(self) -> FittedModel:
+        """The version of the model that a call works with from its first line to its last."""
+        check_is_fitted(self)
+        return self._model
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Classes, ndarray of shape (n_classes,): sorted, those that `add` brought at the end."""
+        return self._fitted.classes
+
+    @property
+    def memory_(self) -> MemoryBank:
+        """The remembered rows as they are now: keys of every space, labels, ids, weights.
+
+        Change them by `add`, `remove` and `relabel`; each gives a new bank and leaves this one.
+        """
+        return self._fitted.bank
+
+    @property
+    def evicted_(self) -> Tensor:
+        """Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity, int64."""
+        return self._fitted.evicted
+
+    @property
+    def n_forgotten_(self) -> int:
+        """How many rows were learned from and cannot be known again by `learned_rows`."""
+        return n_forgotten(self._fitted)
+
+    @property
+    def row_names_(self) -> np.ndarray | None:
+        """File of every remembered image, where `fit` and `add` were given files."""
+        return self._fitted.row_names
+
+    @property
+    def target_name_(self) -> str:
+        """Name of `y`, "target" where it had none."""
+        return self._fitted.target_name
+
+    @property
+    def choice_(self) -> dict[str, Any]:
+        """What was chosen and the out-of-fold NLL behind it."""
+        return self._state.choice
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """Training: stage, member, epoch, train_loss, held_out_nll."""
+        return self._state.history
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature of the predictions."""
+        return self._state.acceptance.temperature
+
+    @property
+    def calibration_source_(self) -> str:
+        """Where the calibration comes from."""
+        return self._state.acceptance.source
+
+    @property
+    def oof_nll_(self) -> float:
+        """Out-of-fold NLL of the training rows (of those held out once), in nats."""
+        return self._state.acceptance.nll
+
+    @property
+    def column_types_(self) -> dict[str, str]:
+        """What each training column is used as: "number", "category", "date", "left out"."""
+        return dict(self._state.encoder.kinds)
+
+    @property
+    def column_report_(self) -> list[ColumnReport]:
+        """Of each training column: type, gaps, distinct values, its use and why."""
+        return [ColumnReport.from_json(one) for one in self._state.encoder.report]
+
+    @property
+    def noise_rate_(self) -> float:
+        """With `label_noise`: share of wrong labels."""
+        return self._transition.rate
+
+    @property
+    def transition_(self) -> np.ndarray:
+        """With `label_noise`: probability of each given label for each true one."""
+        return self._transition.matrix
+
+    @property
+    def transition_interval_(self) -> np.ndarray:
+        """With `label_noise`: 95 % interval of the transition, (2, n_classes, n_classes)."""
+        return np.stack([self._transition.low, self._transition.high])
+
+    @property
+    def _transition(self) -> Transition:
+        known = self._state.transition
+        if known is None:
+            raise AttributeError("Nothing is known of wrong labels: label_noise was None in fit.")
+        return known
+
+    # --- queries ------------------------------------------------------------------------------
+
+    def _encoded(
+        self, model: FittedModel, X: Any, views: Sequence[Any] | None = None
+    ) -> list[AnyRows]:
+        """Check and encode new rows and their further views: those given, or such as `fit` made."""
+        encoder = model.state.encoder
+        source = from_source(from_files(X, encoder), None, training=False)
+        rows = encoder.transform(validation.check_new_rows(self, source.X, encoder))
+        return self._with_views(model, rows, views)
+
+    def _with_views(
+        self, model: FittedModel, rows: AnyRows, views: Sequence[Any] | None
+    ) -> list[AnyRows]:
+        encoder = model.state.encoder
+        optional = [name for name, use in encoder.kinds.items() if use == "left out"]
+        given = validation.check_views(self, views, len(rows), optional)
+        tta = model.state.tta if views is None else None
+        return [rows, *encode_views(encoder, rows, given, tta)]
+
+    def _new_query(self, X: Any, views: Sequence[Any] | None, **extras: Any) -> Query:
+        if X is None:
+            raise ValueError(
+                "Rows are judged against the training rows, so these cannot be asked themselves. "
+                "Give new rows as X."
+            )
+        return self.query(X, views, **extras)
+
+    def query(
+        self,
+        X: Any = None,
+        views: Sequence[Any] | None = None,
+        *,
+        sets: bool = False,
+        novelty: bool = False,
+        explain: int | Literal[False] | None = False,
+    ) -> Query:
+        """Ask several things of the same rows, which are then encoded and searched for once.
+
+        Parameters
+        ----------
+        X, views
+            As in `predict_proba`.
+        sets, novelty : bool, default=False
+            Whether prediction sets, and novelty or selective prediction, will be asked for.
+        explain : int or None or False, default=False
+            Neighbors that explanations will show; None shows all.
+
+        Returns
+        -------
+        query : Query
+            Of the model as it is now, whatever is added or removed later.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2])
+        >>> query = model.query(X[1::2], sets=True, novelty=True)
+        >>> query.proba().shape, query.sets(0.9).shape
+        ((75, 3), (75, 3))
+        """
+        if explain is not None and explain is not False:
+            check_count("n_neighbors", explain, 1)
+        return self._query_of(self._fitted, X, views, sets=sets, novelty=novelty, explain=explain)
+
+    def _query_of(
+        self, model: FittedModel, X: Any, views: Sequence[Any] | None = None, **extras: Any
+    ) -> Query:
+        return Query(model, None if X is None else self._encoded(model, X, views), **extras)
+
+    def predict_proba(self, X: Any = None, views: Sequence[Any] | None = None) -> np.ndarray:
+        """Class probabilities.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself, from the members that left it out.
+            Images may be given as a folder that holds them, or as a list of files.
+        views : sequence of arrays like `X`, optional
+            Further views of the rows, as many as `fit` was given, to be merged with the first.
+            Images have theirs by `tta`; an empty list asks for the prediction from one view.
+
+        Returns
+        -------
+        proba : ndarray of shape (n, n_classes)
+            In the order of `classes_`; rows sum to 1.
+        """
+        return self.query(X, views).proba()
+
+    def predict(self, X: Any = None, views: Sequence[Any] | None = None) -> Any:
+        """Most probable classes, ndarray of shape (n,); arguments as in `predict_proba`."""
+        query = self.query(X, views)
+        return query.model.classes[query.proba().argmax(axis=1)]
+
+    def predict_parts(self, X: Any = None, views: Sequence[Any] | None = None) -> Parts:
+        """Probabilities beside their two halves, base and neighbors, and how far views disagree.
+
+        Arguments as in `predict_proba`.
+        """
+        return self.query(X, views).parts
+
+    def explain(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = 10,
+        *,
+        trust: bool = False,
+        views: Sequence[Any] | None = None,
+    ) -> list[Explanation]:
+        """Show the neighbors behind each prediction.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself (rows added later are left out).
+        n_neighbors : int or None, default=10
+            How many of the weightiest neighbors are shown; None shows all.
+        trust : bool, default=False
+            Whether to add each row's out-of-distribution p-value and its 90 % prediction set. That
+            needs new rows, and once a prediction of the calibration rows.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`; a neighbor's weight is its mean over the views.
+
+        Returns
+        -------
+        explanations : list of Explanation
+
+        Raises
+        ------
+        ValueError
+            If trust is asked for the training rows, or there are too few rows to judge by.
+        """
+        query = self.query(X, views, explain=n_neighbors, sets=trust, novelty=trust)
+        return query.explanations(trust=trust)
+
+    def predict_selective(
+        self,
+        X: Any,
+        *,
+        coverage: float | None = None,
+        max_risk: float | None = None,
+        score: Score | Literal["auto"] = "auto",
+        confidence: float = 0.95,
+        views: Sequence[Any] | None = None,
+    ) -> Selection:
+        """Predict, and say which predictions to act on.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        coverage : float in (0, 1], optional
+            Share of rows to answer. Either this or `max_risk` is given.
+        max_risk : float in (0, 1), optional
+            Share of answers that may be wrong; as many rows are answered as that allows.
+        score : str, default="auto"
+            What orders the rows: "max_proba", "margin" (of the two most probable classes),
+            "entropy", "null_mass" (attention that went to no neighbor), "distance" (to the k-th
+            neighbor), "learned" (a cross-fitted logistic regression on all of these), or "auto":
+            the one with the lowest AURC on the judged rows where that is clearly below the AURC
+            of "max_proba", else that.
+        confidence : float in (0, 1), default=0.95
+            With which the risk bound holds.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`.
+
+        Returns
+        -------
+        selection : Selection
+            labels, accepted, threshold, expected_risk, risk_bound, guarantee, ...
+
+        Raises
+        ------
+        ValueError
+            If both or none of `coverage` and `max_risk` are given or out of their range, the score
+            is unknown, or no threshold keeps the risk below `max_risk`.
+        """
+        check_request(coverage, max_risk, confidence)
+        return self._new_query(X, views, novelty=True).selection(
+            coverage=coverage, max_risk=max_risk, score=score, confidence=confidence
+        )
+
+    def predict_set(
+        self,
+        X: Any,
+        confidence: float = 0.9,
+        *,
+        method: Method = "lac",
+        class_conditional: bool = False,
+        allow_empty: bool = True,
+        penalty: float = 0.05,
+        free_ranks: int = 1,
+        seed: int | None = None,
+        views: Sequence[Any] | None = None,
+    ) -> np.ndarray:
+        """Predict sets of classes that hold the true one about as often as asked.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        confidence : float in (0, 1), default=0.9
+            Share of rows whose set is to hold the true class.
+        method : {"lac", "aps", "raps"}, default="lac"
+            "lac": the smallest sets on average. "aps": sets that grow with how hard a row is.
+            "raps": "aps" with a penalty on large sets.
+        class_conditional : bool, default=False
+            Whether each class is to be covered as often as asked, rather than all on average.
+        allow_empty : bool, default=True
+            Whether a set may be empty: no class fits the row as well as labels usually do. False
+            puts the most probable class in; rows are then covered more often than asked.
+        penalty, free_ranks : float, int
+            Of "raps": added for each class beyond the `free_ranks` most probable.
+        seed : int, optional
+            For "aps" and "raps": draw at random whether a class at the edge is in. Without, it is
+            always in: no set is empty, and more rows are covered than asked where the classifier
+            is right more often than that.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`.
+
+        Returns
+        -------
+        sets : bool ndarray of shape (n, n_classes)
+            In the order of `classes_`.
+
+        Raises
+        ------
+        ValueError
+            If there are too few rows (of a class) to judge by, saying how many are needed.
+
+        Notes
+        -----
+        CV+: a judged row is compared with what the member that was not fitted on it says of the
+        new one. For rows drawn like the training rows, and members that saw nothing of a row they
+        judge, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
+        practice near confidence. Here the memory, the gates and the temperatures have seen the
+        judged rows of a cross-fit; held-out rows are unseen by memory and networks. What is
+        covered is the average over rows, or over the rows of a class, not every row.
+
+        Where `label_noise` doubts labels, the sets are to hold the *true* class: the judged rows
+        are counted through the inverse of the transition, and what is covered is as right as that.
+        """
+        check_confidence(confidence)
+        return self._new_query(X, views, sets=True).sets(
+            confidence,
+            method=method,
+            class_conditional=class_conditional,
+            allow_empty=allow_empty,
+            penalty=penalty,
+            free_ranks=free_ranks,
+            seed=seed,
+        )
+
+    def novelty_score(
+        self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Score how unlike the remembered rows new rows are.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        score : {"combined", "distance", "sparsity", "null_mass", "entropy"}
+            "distance": to the k-th neighbor. "sparsity": logarithm of the mean distance to the
+            neighbors over theirs to their own. "null_mass": attention that went to no neighbor.
+            "entropy": of the prediction, in nats. "combined" (default): their mean, each in
+            standard deviations from its mean among the judged rows.
+        views : sequence of arrays like `X`, optional
+            As in `predict_proba`.
+
+        Returns
+        -------
+        score : float64 ndarray of shape (n,)
+            Larger is more novel.
+        """
+        check_novelty_score(score)
+        return self._new_query(X, views, novelty=True).novelty_score(score)
+
+    def novelty_p_value(
+        self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
+    ) -> np.ndarray:
+        """Out-of-distribution p-value: the share of known rows with at least this novelty score.
+
+        Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows; exactly at
+        most that for "distance" and "sparsity" and rows drawn like those judged by, about that for
+        scores that depend on how members are pooled.
+
+        Parameters
+        ----------
+        X, score, views
+            As in `novelty_score`.
+
+        Returns
+        -------
+        p : float64 ndarray of shape (n,)
+            In (0, 1]; the smallest possible is 1 / (1 + judged rows).
+        """
+        check_novelty_score(score)
+        return self._new_query(X, views, novelty=True).novelty_p_value(score)
+
+    def keys(self, X: Any, space: str = "features") -> Tensor:
+        """Keys of rows in one of the spaces that neighbors are sought in.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        space : str, default="features"
+            One of the names in `choice_["spaces"]`, or of `memory_.keys`.
+
+        Returns
+        -------
+        keys : float32 Tensor of shape (n, width), on the CPU
+        """
+        model = self._fitted
+        rows = self._encoded(model, X, [])
+        if space == "features":
+            return model.state.feature_keys(rows[0])
+        found = model.state.keys_of_new(rows)
+        if space not in found:
+            known = ", ".join(name for name in found if not name.startswith("side."))
+            raise ValueError(f"There is no space {space!r}. Known: {known}.")
+        return found[space]
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> Any:
+        """Nearest remembered rows in the feature space.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
+            None means the training rows, each without itself.
+        n_neighbors : int, optional
+            Default: as many as the classifier asks.
+        return_distance : bool, default=True
+
+        Returns
+        -------
+        distances : ndarray of shape (n, n_neighbors)
+            By `metric` between keys of the feature map; ascending. Only with `return_distance`.
+        ids : ndarray of shape (n, n_neighbors)
+            Ids in `memory_`; training rows count from 0.
+        """
+        distances, ids = self._nearest(self._fitted, X, n_neighbors)
+        return (distances, ids) if return_distance else ids
+
+    def _nearest(
+        self, model: FittedModel, X: Any, n_neighbors: int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        features: Callable[[], Tensor] | None = None
+        if X is not None:
+            features = lambda: model.state.feature_keys(self._encoded(model, X, [])[0])  # noqa: E731
+        return kneighbors(model, features, n_neighbors)
+
+    def kneighbors_graph(
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        mode: Literal["connectivity", "distance"] = "connectivity",
+    ) -> csr_matrix:
+        """Nearest remembered rows in the feature space as a sparse matrix.
+
+        Parameters
+        ----------
+        X, n_neighbors
+            As in `kneighbors`.
+        mode : {"connectivity", "distance"}, default="connectivity"
+            What stands at a neighbor: 1, or the distance.
+
+        Returns
+        -------
+        graph : csr_matrix of shape (n, n_remembered)
+            Columns in the order of `memory_.ids`; training rows lie in theirs until some are
+            removed. Neighbors of a row are stored nearest first.
+
+        Raises
+        ------
+        ValueError
+            If `mode` is unknown, or `n_neighbors` exceeds the rows that may be asked.
+        """
+        if mode not in ("connectivity", "distance"):
+            raise ValueError(f'mode={mode!r} is not known. Use "connectivity" or "distance".')
+        model = self._fitted
+        distances, ids = self._nearest(model, X, n_neighbors)
+        columns = model.bank.positions(ids.ravel()).numpy()
+        values = np.ones(ids.size) if mode == "connectivity" else distances.ravel().astype(float)
+        starts = np.arange(0, ids.size + 1, ids.shape[1])
+        return csr_matrix((values, columns, starts), shape=(len(ids), len(model.bank)))
+
+    def learned_rows(self, X: Any, y: Any = None) -> LearnedRows:
+        """Tell rows that the classifier has learned from, by content.
+
+        Scores on such rows say nothing about new ones; `predict_learned` predicts them as if they
+        were new.
+
+        Parameters
+        ----------
+        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        y : array-like of shape (n,), optional
+            Labels. Where several remembered rows equal a row, one with its label is taken.
+
+        Returns
+        -------
+        found : LearnedRows
+            ids in `memory_`, places among the rows that were held out, and `new`.
+
+        Notes
+        -----
+        Rows are equal if all columns of the model are: categories, gaps, and numbers up to a
+        hundred-thousandth of the column's spread, so that a file's format does not matter. Images
+        are equal pixel by pixel. Neither order nor label decides, so a new row that repeats one
+        counts as learned: the memory knows the answer to both. Rows that were learned from and
+        forgotten since (`remove`, `capacity`, `max_per_class`) are not known again.
+        """
+        if X is None:
+            raise ValueError("X=None stands for the remembered rows. Give the rows to look up.")
+        model = self._fitted
+        encoded = self._encoded(model, X, [])
+        codes = None
+        if y is not None:
+            codes, _ = labels.positions_among(model.classes, labels.label_values(y))
+        return find_learned(model, encoded[0], codes)
+
+    def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
+        """Predict rows that were learned from as if they were new, as far as that is possible.
+
+        After a cross-fit that is every remembered row, without itself and by the members that were
+        not fitted on it, as `predict_proba(None)` gives it. Where rows were held out once, it is
+        these, by heads that were not fitted on them: the networks know the labels of the others.
+
+        Parameters
+        ----------
+        found : LearnedRows
+            What `learned_rows` returned.
+
+        Returns
+        -------
+        rows : int64 ndarray of shape (n_predicted,)
+            Which of the rows asked for could be predicted.
+        parts : Parts
+            Of these rows.
+        """
+        return predict_learned(self._fitted, found)
+
+    @property
+    def doubts_labels(self) -> bool:
+        """Whether labels of remembered rows can be judged.
+
+        Not where rows were held out once and no label noise was asked for, or none was found.
+        """
+        return can_doubt_labels(self._state)
+
+    def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
+        """Rank the remembered rows by how likely their label is wrong.
+
+        Every row is judged without its own label: by members that were not fitted on it. With
+        `label_noise`, Bayes' rule then weighs that word against how often such a label is given.
+
+        Parameters
+        ----------
+        n_neighbors : int, default=5
+            Nearest rows named beside each suspect.
+        judge : {"nearwise", "cleanlab"}, default="nearwise"
+            "cleanlab" ranks by its normalised margin of the same leave-one-out probabilities; it
+            needs the extra "labels".
+
+        Returns
+        -------
+        issues : DataFrame of n rows
+            Largest suspicion first: id (in `memory_`), given and suggested label, proba_given and
+            proba_suggested (of being true), suspicion in [0, 1], neighbors (ids, nearest first).
+            Write it with `to_csv`.
+
+        Raises
+        ------
+        ValueError
+            If the networks were trained on the labels of all remembered rows and no `label_noise`
+            was asked for, or none was found, or `judge` is unknown.
+        ImportError
+            If cleanlab is asked for and missing.
+        """
+        return label_issues(self._fitted, n_neighbors, judge)
+
+    def label_evidence(self, n_neighbors: int = 10) -> LabelEvidence:
+        """Leave-one-out probabilities and a k-NN graph, in the form that cleanlab takes.
+
+        ``Datalab(...).find_issues(pred_probs=e.pred_probs, knn_graph=e.knn_graph)``.
+        """
+        return label_evidence(self._fitted, n_neighbors)
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> Tensor:
+        """Remember new rows, of new classes too, without training again.
+
+        A memory over its `capacity` then forgets rows by `eviction`; `evicted_` has their ids,
+        and new rows may be among them.
+
+        Parameters
+        ----------
+        X, y, sample_weight, views
+            As in `fit`; a class may have a single row here.
+
+        Returns
+        -------
+        ids : int64 Tensor of shape (n_added,)
+            Ids go on from the largest ever given, so they tell the order of arrival.
+        """
+        check_is_fitted(self)
+        source = from_source(X, y, training=True)
+        with self._lock:
+            self._model, ids = self._added(self._model, source, sample_weight, views)
+        return ids
+
+    def _added(
+        self, model: FittedModel, source: Source, sample_weight: Any, views: Sequence[Any] | None
+    ) -> tuple[FittedModel, Tensor]:
+        check_bound(self)
+        X, y, names = source
+        rows = validation.check_new_rows(self, X, model.state.encoder)
+        everyone = self._with_views(model, model.state.encoder.transform(rows), views)
+        weight = validation.check_weight(sample_weight, len(rows))
+        new = NewRows(rows, everyone, y, weight, names)
+        return changes.with_rows(model, new, self._bound)
+
+    def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
+        """Forget remembered rows by id; the head is not trained again.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_removed,)
+        forget_classes : bool, default=False
+            True lets a class lose its last row. It keeps its place in `classes_`, and only the
+            base and the null speak for it.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a class would lose its last row, or too few rows stay.
+            Nothing is then forgotten.
+        """
+        check_is_fitted(self)
+        with self._lock:
+            self._model = changes.without_rows(self._model, ids, forget_classes=forget_classes)
+
+    def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
+        """Give remembered rows other labels among `classes_`; the head is not trained again.
+
+        Parameters
+        ----------
+        ids : int64 array-like of shape (n_changed,)
+        y : array-like of shape (n_changed,)
+        forget_classes : bool, default=False
+            As in `remove`.
+
+        Raises
+        ------
+        ValueError
+            If an id is not remembered, a label is new, or a class would lose its last row.
+        """
+        check_is_fitted(self)
+        with self._lock:
+            self._model = changes.with_labels(self._model, ids, y, forget_classes=forget_classes)
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
+    ) -> Self:
+        """Learn from the next batch: the first is fitted, later ones are added.
+
+        After half as many new rows as the memory held, or some rows of a new class, the
+        attention is refreshed (`refresh`), so that its cost a row stays bounded. It is not where
+        `refresh` would refuse: with `label_noise`, per-class calibration, and where rows were held
+        out once (`validation_fraction`, images, views). Rows are then added
+        and no more, and new classes stay uncalibrated.
+
+        Parameters
+        ----------
+        X, y, sample_weight, views
+            As in `fit`. The first batch needs 2 classes with 2 rows each; later ones need not.
+        classes : array-like, optional
+            All classes that will ever come. Those the first batch lacks get their column at the
+            end of `classes_` at once, and later labels must be among them. Without, new classes
+            come in as they arrive.
+
+        Returns
+        -------
+        self : AttnKNNClassifier
+
+        Raises
+        ------
+        ValueError
+            If the first batch cannot be fitted, or a label is not among the declared classes.
+        """
+        source = from_source(X, y, training=True)
+        if not hasattr(self, "_model"):
+            self._fit_first(source, classes, sample_weight, views)
+            return self
+        with self._lock:
+            model = self._model
+            if can_refresh(model.state):
+                self._settings_of_refresh(model)  # refused before anything is learned
+            model = changes.with_declared(model, classes, source.y)
+            model, _ = self._added(model, source, sample_weight, views)
+            if changes.refresh_is_due(model):
+                model = changes.refreshed(model, self._settings_of_refresh(model))
+            self._model = model
+        return self
+
+    def _fit_first(
+        self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None
+    ) -> None:
+        declared = None if classes is None else labels.check_labels(classes, len(classes))[0]
+        n_rows = len(validation.check_rows(self, source.X, reset=True))
+        present, codes = labels.check_labels(source.y, n_rows)
+        unknown = [] if declared is None else labels.positions_among(declared, present)[1]
+        if unknown:
+            raise ValueError(f"y holds {unknown[:5]}, which classes={classes!r} does not list.")
+        try:
+            labels.check_class_sizes(present, codes)
+        except ValueError as error:
+            raise ValueError(
+                f"The first batch of a stream must be one that can be fitted. {error} Collect "
+                "more rows before the first call of partial_fit."
+            ) from error
+        self.fit(source, None, sample_weight, views=views)
+        if declared is not None:
+            later = [c for c in declared.tolist() if c not in set(present.tolist())]
+            model = changes.with_classes(self._model, later)
+            self._model = replace(model, stream=replace(model.stream, declared=True))
+
+    def _settings_of_refresh(self, model: FittedModel) -> FitSettings:
+        """Check the settings again; a memory of fewer rows than `n_neighbors` asks all it has."""
+        n_rows, wanted = len(model.bank), self.n_neighbors
+        if isinstance(wanted, int | np.integer):
+            n_rows = max(n_rows, int(wanted) + 1)
+        n_classes, correction = model.n_classes, model.state.classes
+        if correction is not None and correction.wanted is not None:
+            listed = len(correction.wanted)  # shares that were given do not list later classes
+            if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
+                n_classes = listed
+        return check_settings(self, n_rows, n_classes, model.stream.seed)
+
+    def refresh(self) -> Self:
+        """Fit the attention to what is remembered now; networks and base stay as they are.
+
+        A few hundred remembered rows, each left out of its own neighbors, go on training the
+        heads for some epochs. Classes that came later are full classes from then on: the class
+        shares, the units of distances and the reliability of all rows are taken anew, and the
+        base's opinion on these classes is that of the neighbors in the feature space.
+
+        One head then serves all members, and it has trained on up to 600 of the remembered rows.
+        So what is said of remembered rows (`predict_proba(None)`, `label_issues`, and the risks,
+        sets and p-values that are counted on them) is no longer exactly leave-one-out: searches
+        and base still are, the head is not.
+
+        Returns
+        -------
+        self : AttnKNNClassifier
+
+        Raises
+        ------
+        ValueError
+            If the fit held rows out once (its networks know the remembered labels), or has
+            `label_noise` or per-class calibration. Nothing is then changed.
+        """
+        check_is_fitted(self)
+        with self._lock:
+            refuse_refresh(self._model.state)
+            settings = self._settings_of_refresh(self._model)
+            self._model = changes.refreshed(self._model, settings)
+        return self
+
+    # --- folders ------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the classifier to a folder; an older one there stays until the new is complete.
+
+        What was written is opened and predicts a few rows before it takes the old one's place.
+
+        Parameters
+        ----------
+        folder : path
+        overwrite : bool, default=False
+            Also replace a model that has been written by somebody else since this one was loaded
+            from there.
+
+        Raises
+        ------
+        StoreError
+            If the folder holds something else, or has changed since this model was loaded.
+        OSError
+            If it cannot be written. What was there before is unchanged.
+        """
+        check_is_fitted(self)
+        save_model(self, folder, overwrite=overwrite)
+
+    @classmethod
+    def load(
+        cls, folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()
+    ) -> "AttnKNNClassifier":
+        """Read a classifier that `save` wrote; it predicts bit for bit the same.
+
+        Parameters
+        ----------
+        folder : path
+        trusted : sequence of str, default=()
+            Types in a saved base of your own that you trust: they could crash or take over the
+            process if the folder comes from somebody else. `save` names them.
+
+        Raises
+        ------
+        StoreError
+            If the folder is missing, torn, foreign, of another format version, or holds what
+            `save` never writes; `reason` says which, the message names the part.
+        ValueError
+            If the base holds types that are not trusted.
+        """
+        return load_model_folder(cls, folder, trusted)

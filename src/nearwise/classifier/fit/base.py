@@ -1,0 +1,306 @@
+"""The base: classifiers that are cross-fitted, pooled by out-of-fold NLL, and kept fold by fold."""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import has_fit_parameter
+
+from nearwise.classifier.inputs.table import (
+    LARGE,
+    VERY_LARGE,
+    Encoded,
+    TableEncoder,
+    category_places,
+    ready_embeddings,
+)
+from nearwise.classifier.model.gates import (
+    behind,
+    clearly_lower,
+    log_softmax,
+    opinion_behind,
+    pooled,
+    tempered_nll,
+    with_true_opinions,
+)
+from nearwise.classifier.storage.array_models import as_arrays
+
+View = Literal["dense", "ordinal", "ordinal_filled"]
+Target = tuple[np.ndarray, np.ndarray | None]  # labels, and the weight of each row
+FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
+_FEW = 1_000  # rows up to which the threads of a forest cost more than they save
+_MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
+
+
+@dataclass
+class Candidate:
+    """One classifier of the base, on one view of the table; after fitting one model a fold."""
+
+    name: str
+    model: Any
+    view: View
+    folds: list[Any]
+    stops_on_held_out: bool = False
+    is_given: bool = False
+
+    def fit_fold(
+        self,
+        encoder: TableEncoder,
+        rows: Encoded,
+        labels: np.ndarray,
+        weight: np.ndarray | None,
+        fold: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        """Fit one more fold model on a fold's training rows."""
+        model, view = clone(self.model), getattr(encoder, self.view)
+        train, held_out = fold
+        extra: dict[str, Any] = {}
+        if not has_fit_parameter(model, "sample_weight"):
+            weight = None
+        if weight is not None:
+            extra["sample_weight"] = weight[train]
+        if self.stops_on_held_out:
+            # The stopping score needs classes that the model knows.
+            useful = np.isin(labels[held_out], labels[train])
+            if weight is not None:
+                useful &= weight[held_out] > 0
+            stop = held_out[useful]
+            if len(stop):  # otherwise the model sets some of its training rows aside
+                extra |= {"X_val": view(rows.take(stop)), "y_val": labels[stop]}
+                if weight is not None:
+                    extra["sample_weight_val"] = weight[stop]
+        with warnings.catch_warnings():
+            if not self.is_given:  # an early stop costs little, and nobody can act on the warning
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(view(rows.take(train)), labels[train], **extra)
+        self.folds.append(as_arrays(model))
+
+    def log_proba(
+        self, encoder: TableEncoder, rows: Encoded, fold: int, n_classes: int
+    ) -> np.ndarray:
+        """Floored log-probabilities of one fold model over all classes, (n, n_classes)."""
+        model = self.folds[fold]
+        proba = np.zeros((len(rows), n_classes))
+        if len(rows):
+            proba[:, model.classes_] = model.predict_proba(getattr(encoder, self.view)(rows))
+        return floored_log(proba)
+
+
+def floored_log(proba: np.ndarray) -> np.ndarray:
+    """Logarithm of probabilities with a little of the uniform distribution mixed in."""
+    return np.log((1 - FLOOR) * proba + FLOOR / proba.shape[1])
+
+
+def auto_candidates(
+    encoder: TableEncoder, n_rows: int, n_classes: int, *, fast: bool, seed: int, n_jobs: int | None
+) -> list[Candidate]:
+    """Classifiers worth trying for a table of this size.
+
+    Wide tables without categories (ready embeddings) get linear models; trees would be slow and
+    weak there. Large tables get smaller forests.
+    """
+    width = encoder.width
+    large = n_rows > LARGE
+    logistic = Candidate("logistic", LogisticRegression(C=0.3, max_iter=300), "dense", [])
+    if large and ready_embeddings(encoder):
+        return [logistic]
+    leaf, trees = (2, 120) if large else (1, 200)
+    forest: dict[str, Any] = {
+        "n_estimators": trees,
+        "min_samples_leaf": leaf,
+        "n_jobs": 1 if n_jobs is None and n_rows <= _FEW else n_jobs or os.cpu_count(),
+        "random_state": seed,
+    }
+    many = n_classes > _MANY
+    extra = Candidate("extra-trees", ExtraTreesClassifier(**forest), "ordinal_filled", [])
+    if fast:
+        small = many or not large
+        return [logistic, extra if small else _boosting(encoder, large=True, fast=True, seed=seed)]
+    kernel = make_pipeline(
+        Nystroem(gamma=0.5 / width, n_components=min(400, int(0.6 * n_rows)), random_state=seed),
+        LogisticRegression(C=30.0, max_iter=100),
+    )
+    chosen = [logistic, extra]
+    if n_rows <= VERY_LARGE:
+        chosen.append(Candidate("kernel-logistic", kernel, "dense", []))
+        chosen.append(
+            Candidate("random-forest", RandomForestClassifier(**forest), "ordinal_filled", [])
+        )
+    if not many:
+        chosen.append(_boosting(encoder, large=large, fast=False, seed=seed))
+    return chosen
+
+
+def _boosting(encoder: TableEncoder, *, large: bool, fast: bool, seed: int) -> Candidate:
+    """Gradient boosting: shallow on small tables, many slow rounds on large ones."""
+    if large and fast:
+        settings: dict[str, Any] = {"learning_rate": 0.06, "max_iter": 400}
+    elif large:
+        settings = {"learning_rate": 0.03, "max_iter": 1500, "n_iter_no_change": 30}
+        settings |= {"max_features": 0.5, "l2_regularization": 1.0}
+    else:
+        settings = {"learning_rate": 0.04, "max_iter": 150, "max_leaf_nodes": 8}
+        settings |= {"min_samples_leaf": 10, "max_features": 0.4, "l2_regularization": 3.0}
+    model = HistGradientBoostingClassifier(
+        **settings,
+        early_stopping=large,
+        categorical_features=list(category_places(encoder)) or None,
+        random_state=seed,
+    )
+    return Candidate("boosting", model, "ordinal", [], stops_on_held_out=large)
+
+
+def given_candidate(model: Any) -> Candidate:
+    """Wrap a classifier of the user's own; it sees standardised numbers and one-hot categories."""
+    is_class = isinstance(model, type)
+    if is_class or not hasattr(model, "predict_proba") or not is_classifier(model):
+        raise ValueError(
+            f'base={model!r} is not usable. Give None, "auto", or a scikit-learn classifier with '
+            "predict_proba (for SVC pass probability=True or wrap it in CalibratedClassifierCV)."
+        )
+    return Candidate(type(model).__name__, model, "dense", [], is_given=True)
+
+
+class Base:
+    """Cross-fitted candidates and their log-linear pool.
+
+    Attributes
+    ----------
+    candidates : list of Candidate
+        Those with a part in the pool; each holds one model a fold.
+    gates : dict of str to float
+        Positive power of each opinion in the pool, fitted to the out-of-fold NLL.
+    transition : float64 array of shape (C, C) or None
+        From true to given labels, where opinions on given labels also enter the pool as what they
+        say of the true ones.
+    oof_log_proba : array of shape (n, C)
+        Normalised log-probabilities of the training rows, each from the fold that left it out.
+    nll : dict of str to float
+        Out-of-fold NLL of each candidate alone and of the pool.
+    """
+
+    def __init__(
+        self,
+        candidates: list[Candidate],
+        gates: dict[str, float],
+        n_classes: int,
+        transition: np.ndarray | None = None,
+    ) -> None:
+        self.candidates, self.gates, self.n_classes = candidates, gates, n_classes
+        self.transition = transition
+        self.oof_log_proba = np.zeros((0, n_classes))
+        self.nll: dict[str, float] = {}
+
+    def log_proba(
+        self,
+        encoder: TableEncoder,
+        rows: Encoded,
+        fold: int,
+        extra: dict[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Normalised log-probabilities (n, C) of one fold's models.
+
+        `extra` holds the log-probabilities of candidates that live elsewhere (the embedder's
+        linear head).
+        """
+        parts = dict(extra or {})
+        for candidate in self.candidates:
+            parts[candidate.name] = candidate.log_proba(encoder, rows, fold, self.n_classes)
+        total = np.zeros((len(rows), self.n_classes))
+        for name, part in parts.items():
+            total += self.gates.get(name, 0.0) * part
+            if behind(name) in self.gates:
+                assert self.transition is not None  # such gates come with one
+                through = torch.from_numpy(self.transition)
+                total += self.gates[behind(name)] * opinion_behind(part, through)
+        return log_softmax(total)
+
+    def asks(self, name: str) -> bool:
+        """Whether a candidate has a part in the pool."""
+        return name in self.gates or behind(name) in self.gates
+
+
+def cross_fit(
+    candidates: list[Candidate],
+    encoder: TableEncoder,
+    rows: Encoded,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    folds: list[tuple[np.ndarray, np.ndarray]],
+    n_classes: int,
+    *,
+    extra: dict[str, np.ndarray] | None = None,
+    targets: Sequence[Target] | None = None,
+    transition: torch.Tensor | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Base:
+    """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
+
+    Parameters
+    ----------
+    candidates : list of Candidate
+    encoder, rows, labels, weight
+        The training table, class positions and optional sample weights.
+    folds : list of (training rows, held-out rows)
+    n_classes : int
+    extra : dict of str to array of shape (n, C), optional
+        Out-of-fold log-probabilities that come from elsewhere and may join the pool.
+    targets : sequence of (labels, weight), optional
+        What each fold's models are fitted to instead of `labels` and `weight`.
+    transition : Tensor of shape (C, C), optional
+        From true to given labels, where `labels` are noisy: the pool is of true labels.
+    progress : callable, optional
+        Called with a line before each fit.
+    """
+    oof = dict(extra or {})
+    for candidate in candidates:
+        out = np.zeros((len(labels), n_classes))
+        try:
+            for fold, (train, held_out) in enumerate(folds):
+                if progress is not None:
+                    progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
+                own = (labels, weight) if targets is None else targets[fold]
+                candidate.fit_fold(encoder, rows, *own, (train, held_out))
+                out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
+        except KeyboardInterrupt:
+            if not oof:
+                raise
+            warnings.warn(
+                f"Interrupted while the base's {candidate.name} was fitted: the fit goes on with "
+                f"{', '.join(oof)}.",
+                UserWarning,
+                stacklevel=2,
+            )
+            break
+        oof[candidate.name] = out
+    pool = pooled(oof, labels, weight, transition)
+    joined = False
+    if transition is not None and targets is None:
+        wider = pooled(with_true_opinions(oof, transition), labels, weight, transition)
+        joined = clearly_lower(wider.losses, pool.losses)
+        pool = wider if joined else pool
+    # An opinion whose power is a hundredth costs a model a fold and moves nothing.
+    least = 0.02 * sum(pool.powers.values())
+    named = {name: power for name, power in pool.powers.items() if power > least}
+    through = transition.double().numpy() if joined and transition is not None else None
+    base = Base([], named, n_classes, through)
+    base.candidates = [candidate for candidate in candidates if base.asks(candidate.name)]
+    weighted = np.stack([named[name] * pool.parts[name] for name in named])
+    base.oof_log_proba = log_softmax(weighted.sum(axis=0))
+    base.nll = {name: tempered_nll(part, labels, weight, transition) for name, part in oof.items()}
+    base.nll["pool"] = pool.nll
+    return base

@@ -1,0 +1,109 @@
+"""Per-class calibration under the wanted class shares, kept where the held-out NLL falls."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.problem import make_folds
+from nearwise.classifier.model.class_prior import ClassCorrection
+
+N_FOLDS = 5
+RIDGE = 2.0  # pull of scales towards 1 and of biases towards 0, in rows
+FEWEST = 10  # held-out rows of a class that get it a scale or a bias of its own
+
+
+def fit_class_correction(
+    log_proba: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+    kinds: tuple[str, ...],
+    seed: int,
+) -> tuple[ClassCorrection, dict[str, float]]:
+    """Choose between the shift alone and what can be fitted beside it, by cross-validated NLL.
+
+    A row counts as often as its class occurs under the wanted shares, so that the NLL is that of
+    the world the prediction is for. Classes with fewer than 10 held-out rows share one scale and
+    have no bias: what few rows say, each counting for many, would be followed too far.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Held-out or out-of-fold log-probabilities, calibrated under the training shares.
+    labels : int64 Tensor of shape (n,)
+    weight : Tensor of shape (n,)
+    shift : Tensor of shape (C,)
+        Logarithm of the wanted over the training shares.
+    kinds : tuple of {"temperature", "bias", "vector"}
+        What may be fitted: one scale; a scale and a bias a class; a scale and a bias a class each.
+    seed : int
+        Of the folds.
+
+    Returns
+    -------
+    correction : ClassCorrection
+    nll : dict of str to float
+        Cross-validated, weighted NLL of "prior" (the shift alone) and of each kind.
+    """
+    scores = torch.log_softmax(log_proba.double(), dim=1) + shift
+    importance = weight.double() * torch.exp(shift)[labels]
+    folds = [
+        (torch.from_numpy(train), torch.from_numpy(held_out))
+        for train, held_out in make_folds(labels.numpy(), N_FOLDS, seed)
+    ]
+    n_classes = scores.shape[1]
+    free = (torch.bincount(labels, minlength=n_classes) >= FEWEST).double()
+    nll = {"prior": _nll(scores, labels, importance)}
+    for kind in kinds:
+        held = torch.zeros_like(scores)
+        for train, rows in folds:
+            scale, bias = _fit(kind, scores[train], labels[train], importance[train], free)
+            held[rows] = scale * scores[rows] + bias
+        nll[kind] = _nll(held, labels, importance)
+    n_effective = float(importance.sum() ** 2 / (importance**2).sum().clamp_min(1e-12))
+    # What p parameters that are not needed move the sum of the losses by is of the order sqrt(p).
+    chance = {"prior": 0.0, "temperature": 1.0, "bias": 1.0 + n_classes, "vector": 2.0 * n_classes}
+    best = min(nll, key=lambda kind: nll[kind] + chance[kind] ** 0.5 / n_effective)
+    scale, bias = torch.ones(n_classes), torch.zeros(n_classes)
+    if best != "prior":
+        scale, bias = _fit(best, scores, labels, importance, free)
+    shifts, scales, biases = (tuple(values.tolist()) for values in (shift, scale, bias))
+    return ClassCorrection(shifts, scales, biases, best), nll
+
+
+def _nll(scores: Tensor, labels: Tensor, weight: Tensor) -> float:
+    losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    return float((losses * weight).sum() / weight.sum())
+
+
+def _fit(
+    kind: str, scores: Tensor, labels: Tensor, weight: Tensor, free: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Scale and bias (C,) with the lowest weighted NLL, held to 1 and 0 by a ridge.
+
+    Only the classes where `free` (C,) is 1 get values of their own.
+    """
+    shared = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    own = torch.zeros_like(free, requires_grad=True)
+    shift = torch.zeros_like(free, requires_grad=True)
+    learned = {"temperature": [shared], "bias": [shared, shift]}.get(kind, [shared, own, shift])
+    n_effective = weight.sum() ** 2 / (weight**2).sum().clamp_min(1e-12)
+    share = weight / weight.sum()
+    optimizer = torch.optim.LBFGS(learned, max_iter=100, line_search_fn="strong_wolfe")
+
+    def fitted() -> tuple[Tensor, Tensor]:
+        return torch.exp(shared + free * own), free * shift
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        scale, bias = fitted()
+        losses = torch.nn.functional.cross_entropy(scale * scores + bias, labels, reduction="none")
+        pull = sum((parameter**2).sum() for parameter in learned)
+        loss = (losses * share).sum() + RIDGE / n_effective * pull
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with torch.no_grad():
+        return fitted()

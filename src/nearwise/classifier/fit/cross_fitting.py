@@ -1,0 +1,274 @@
+"""The stages of a fit: features, embedder, base, memory, heads, acceptance."""
+
+import hashlib
+import re
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.base import (
+    Base,
+    Candidate,
+    auto_candidates,
+    cross_fit,
+    given_candidate,
+)
+from nearwise.classifier.fit.embedding import (
+    HEAD,
+    AnyRows,
+    Embedding,
+    default_config,
+    train_member,
+)
+from nearwise.classifier.fit.feature_space import choose_feature_space
+from nearwise.classifier.fit.head_fitting import fit_heads
+from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.table import LARGE, ready_embeddings
+from nearwise.classifier.model.class_prior import capped_rows
+from nearwise.classifier.model.key_space import SpaceSpec
+from nearwise.classifier.model.memory_views import (
+    ASKED,
+    BASE,
+    FOLD,
+    MemoryViews,
+    measured,
+    note_reliability,
+)
+from nearwise.classifier.model.state import CrossFittedState, as_float, supervised_keys
+from nearwise.classifier.noise.training_targets import see_through
+from nearwise.functional import Metric
+from nearwise.memory import MemoryBank
+from nearwise.training import TrainConfig
+from nearwise.training.settings import plain_message
+
+_SMALL_FOR_EMBEDDER = 400
+
+
+def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> CrossFittedState:
+    """Run all stages and return what predicts."""
+    choice: dict[str, Any] = {}
+    kind = embedder_kind(problem, settings)
+    train = {} if kind is None else training_settings(kind, problem, settings)
+    progress.stage("features")
+    features, choice["feature_nll"] = choose_feature_space(
+        *problem.table,
+        problem.labels,
+        settings.n_neighbors,
+        metric=settings.metric,
+        seed=settings.seed,
+        memory_budget=settings.memory_budget,
+    )
+    choice["features"] = features.kind
+    history: list[dict[str, Any]] = []
+    keys = features(*problem.table)
+    see_through(problem, settings, keys, progress, choice)
+    embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
+    base = _fit_base(problem, settings, embedding, progress, choice)
+    progress.stage("memory")
+    views = _build_views(problem, settings, keys, embedding, base)
+    state = CrossFittedState(
+        encoder=problem.table[0],
+        views=views,
+        prior=problem.prior,
+        choice=choice,
+        history=history,
+        features=features,
+        embedding=embedding,
+        base=base,
+        transition=None if problem.noise is None else problem.noise.transition,
+    )
+    fit_heads(state, problem, settings, progress)
+    return state
+
+
+def fit_embedding(
+    kind: str | None,
+    train: dict[str, Any],
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+    choice: dict[str, Any],
+    history: list[dict[str, Any]],
+    second: AnyRows | None = None,
+) -> Embedding | None:
+    """Train one network a fold; `second` is another view of the rows, seen half the time."""
+    choice["embedder"] = kind or "identity"
+    if kind is None:
+        return None
+    networks, nlls = [], []
+    described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
+    name = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
+    if problem.targets is not None:
+        name += "-true"  # on other labels than a network of the first round
+    for member, fold in enumerate(problem.folds):
+
+        def note(record: dict[str, Any], member: int = member) -> None:
+            progress.epoch(f"embedder {kind}, member {member + 1}", record, train["epochs"])
+
+        network, result = train_member(
+            kind,
+            problem.encoder,
+            problem.rows,
+            *problem.target(member),
+            fold,
+            problem.n_classes,
+            train,
+            seed=settings.seed + member,
+            device=settings.device,
+            checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{name}-{member}",
+            progress=note,
+            second=second,
+            options=settings.embedder_options,
+        )
+        networks.append(network)
+        nlls.append(result.best_nll)
+        history.extend(
+            {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
+            for record in result.history
+        )
+        if result.interrupted and settings.validation_fraction is not None:
+            break  # the networks so far share the memory as well as all of them would
+        if result.interrupted and member + 1 < len(problem.folds):
+            progress.say(
+                "Interrupted before every member had an embedder: the trained space is left out "
+                "and the fit goes on with what there is."
+            )
+            choice["embedder"] = "identity (interrupted)"
+            return None
+    choice["embedder_nll"], choice["networks"] = nlls, len(networks)
+    return Embedding(kind, networks)
+
+
+def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
+    """Decide what "auto" means for this table; None for no network."""
+    n = len(problem.labels)
+    if settings.embedder == "identity":
+        return None
+    if settings.embedder != "auto":
+        return settings.embedder
+    if n < _SMALL_FOR_EMBEDDER or (settings.fast and n > LARGE):
+        return None
+    return "deep" if n > LARGE and ready_embeddings(problem.table[0]) else "table"
+
+
+def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:
+    """Give the network's own training settings, with the user's laid over them."""
+    own = default_config(kind, len(problem.labels), fast=settings.fast)
+    return laid_over(own, settings, kind)
+
+
+def laid_over(own: dict[str, Any], settings: FitSettings, kind: str) -> dict[str, Any]:
+    """Lay the user's settings over a network's own; refused before anything is fitted."""
+    merged = own | settings.train
+    try:
+        TrainConfig(**merged)
+    except ValueError as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in settings.train.items())
+        raise ValueError(
+            f'train_params ({given}) do not fit the "{kind}" network\'s own settings: '
+            f"{plain_message(error)}"
+        ) from error
+    return merged
+
+
+def _fit_base(
+    problem: Problem,
+    settings: FitSettings,
+    embedding: Embedding | None,
+    progress: Progress,
+    choice: dict[str, Any],
+) -> Base | None:
+    if settings.base is None:
+        choice["base"] = None
+        return None
+    candidates, extra = _candidates(problem, settings), None
+    if embedding is not None and embedding.has_head and settings.base == "auto":
+        if len(problem.labels) > LARGE and ready_embeddings(problem.table[0]):
+            candidates = []  # the network is ahead of a linear model, which would cost more time
+        out = np.zeros((len(problem.labels), problem.n_classes))
+        for member, (_, held_out) in enumerate(problem.folds):
+            rows = problem.rows.take(held_out)
+            out[held_out] = embedding.head_log_proba(member, problem.encoder, rows).numpy()
+        extra = {HEAD: out}
+    base = cross_fit(
+        candidates,
+        *problem.table,
+        problem.labels,
+        problem.weight,
+        problem.folds,
+        problem.n_classes,
+        extra=extra,
+        targets=problem.targets,
+        transition=problem.transition,
+        progress=progress.stage,
+    )
+    choice["base"] = {name: round(gate, 4) for name, gate in base.gates.items()}
+    choice["base_nll"] = base.nll
+    return base
+
+
+def _candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
+    if not isinstance(settings.base, str):
+        return [given_candidate(settings.base)]
+    return auto_candidates(
+        problem.table[0],
+        len(problem.labels),
+        problem.n_classes,
+        fast=settings.fast,
+        seed=settings.seed,
+        n_jobs=settings.n_jobs,
+    )
+
+
+def _build_views(
+    problem: Problem,
+    settings: FitSettings,
+    features: Tensor,
+    embedding: Embedding | None,
+    base: Base | None,
+) -> MemoryViews:
+    keys: dict[str, Tensor] = {"features": features}
+    folds = torch.zeros(len(problem.labels), 1)
+    for member, (_, held_out) in enumerate(problem.folds):
+        folds[held_out] = member
+    keys[FOLD] = folds
+    asked = np.ones(len(problem.labels), dtype=bool)
+    weight = None if problem.weight is None else as_float(problem.weight)
+    if settings.max_per_class is not None:
+        kept, stands_for = capped_rows(problem.labels, settings.max_per_class, settings.seed)
+        asked = np.isin(np.arange(len(asked)), kept)
+        keys[ASKED] = as_float(asked)[:, None]
+        weight = problem.row_weight.clone()
+        weight[torch.from_numpy(kept)] *= as_float(stands_for)
+    everyone = min(settings.n_neighbors, int(asked.sum()) - 1)
+    plan: list[tuple[str, Literal["all", "fold"], bool, Metric, int]] = [
+        ("features", "all", False, settings.metric, everyone)
+    ]
+    if base is not None:
+        keys[BASE] = as_float(base.oof_log_proba)
+        keys["supervised"] = supervised_keys(keys["features"], keys[BASE])
+        smallest = min(int(asked[held_out].sum()) for _, held_out in problem.folds)
+        if smallest > 2:
+            in_fold = min(settings.fold_neighbors, smallest - 1)
+            plan.append(("supervised", "fold", False, "euclidean", in_fold))
+    if embedding is not None:
+        for member in range(len(problem.folds)):
+            keys[f"trained_{member}"] = embedding.keys(member, problem.encoder, problem.rows)
+        plan.append(("trained", "all", True, "euclidean", everyone))
+    bank = MemoryBank(keys, problem.truth, sample_weight=weight, n_classes=problem.n_classes)
+    views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
+    if problem.noise is not None:
+        views.doubt(problem.noise.transitions, problem.noise.evidence)
+    for name, scope, per_member, metric, k in plan:
+        spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
+        views.specs.append(measured(views, spec))
+    for spec in views.specs:
+        note_reliability(views, spec, len(problem.folds))
+    return views
+
+
+def _plain_record(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: record.get(name) for name in ("epoch", "train_loss", "held_out_nll")}

@@ -1,0 +1,272 @@
+"""Learned key spaces: one embedder a member, each trained without the rows it is judged on."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
+from nearwise.classifier.inputs.table import (
+    LARGE,
+    VERY_LARGE,
+    Encoded,
+    TableEncoder,
+    ready_embeddings,
+)
+from nearwise.names import did_you_mean
+from nearwise.nn import ImageEmbedder, NeighborNetwork, TableEmbedder, TabularMLP
+from nearwise.nn.embedders import NumericEmbedding
+from nearwise.nn.network import Similarity
+from nearwise.training import (
+    TrainConfig,
+    TrainingResult,
+    TrainingRows,
+    cached_backbone,
+    encode,
+    encode_backbone,
+    keys_of_features,
+    predict_head,
+    train_embedder,
+)
+
+TABLE_EMBEDDERS = ("auto", "identity", "table", "deep", "mlp")
+_CLIP = 5.0
+_MOST_UNLIKE = 25.0  # ratio of two components' spreads beyond which they count as this unlike
+_MOST_EMBEDDED = 24  # numeric columns up to which each gets an embedding of its own
+HEAD = "embedder-head"
+
+
+AnyEncoder = TableEncoder | ImageEncoder
+AnyRows = Encoded | EncodedImages
+
+
+def network_inputs(encoder: AnyEncoder, rows: AnyRows) -> tuple[Tensor, Tensor | None]:
+    """Make what a network sees: numbers with gaps filled and marked, and category codes.
+
+    Images are handed on as they are, uint8 (n, c, h, w).
+
+    Numbers are standardised. Ready embeddings get half their spread back: their strong components
+    carry more, and noise should not be raised to the same strength.
+    """
+    if isinstance(rows, EncodedImages):
+        return torch.from_numpy(rows.pixels), None
+    assert isinstance(encoder, TableEncoder)  # rows come from their own encoder
+    numbers = np.zeros((len(rows), 0))
+    if rows.numbers.shape[1]:
+        gaps = np.isnan(rows.numbers)
+        filled = np.where(gaps, encoder.median, rows.numbers)
+        scaled = np.clip((filled - encoder.mean) / encoder.scale, -_CLIP, _CLIP)
+        if ready_embeddings(encoder):
+            scaled *= _half_spread(np.asarray(encoder.scale, dtype=float))
+        marks = gaps[:, np.asarray(encoder.has_gaps, dtype=bool)]
+        numbers = np.concatenate([scaled, marks], axis=1)
+    codes = torch.from_numpy(rows.codes) if rows.codes.shape[1] else None
+    return torch.from_numpy(numbers.astype(np.float32)), codes
+
+
+def _half_spread(scale: np.ndarray) -> np.ndarray:
+    """Square root of each component's spread, in units of the middle one and within bounds."""
+    ratio: np.ndarray = np.clip(scale / np.median(scale), 1 / _MOST_UNLIKE, _MOST_UNLIKE)
+    return np.sqrt(ratio)
+
+
+def make_network(
+    kind: str,
+    encoder: AnyEncoder,
+    n_numeric: int,
+    n_classes: int,
+    seed: int,
+    options: dict[str, Any] | None = None,
+) -> NeighborNetwork:
+    """Build an untrained network; for images `kind` names the backbone.
+
+    "table" is the linear core with numeric embeddings; "deep" an MLP with a linear head, for ready
+    embeddings; "mlp" the study's tabular MLP. The key of "deep" has no fixed length: at unit
+    length its head starts far too unsure and needs most of the epochs to grow.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(encoder, ImageEncoder):
+            return _image_network(kind, encoder, n_classes, options or {})
+        if kind == "mlp":
+            return NeighborNetwork(TabularMLP(n_numeric), n_classes, head=True, similarity="cosine")
+        embedded: NumericEmbedding | None = "plr-lite" if 0 < n_numeric <= _MOST_EMBEDDED else None
+        if kind == "table":
+            embedder = TableEmbedder(n_numeric, encoder.cardinalities, embedded, dim=64)
+            return NeighborNetwork(embedder, n_classes)
+        embedder = TableEmbedder(
+            n_numeric,
+            encoder.cardinalities,
+            embedded,
+            trunk="mlp",
+            hidden=(1024, 512),
+            dim=128,
+            dropout=0.3,
+        )
+        return NeighborNetwork(embedder, n_classes, head=True)
+
+
+def _image_network(
+    backbone: str, encoder: ImageEncoder, n_classes: int, options: dict[str, Any]
+) -> NeighborNetwork:
+    # Keys of no fixed length: at unit length the linear head starts far too unsure.
+    settings: dict[str, Any] = {"channels": encoder.channels, "normalize": False}
+    if backbone.startswith("resnet"):  # pretrained models bring the size they were trained at
+        settings["image_size"] = (encoder.height, encoder.width)
+    known = list(inspect.signature(ImageEmbedder).parameters)[1:]
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
+            raise ValueError(f"embedder_params: {name!r} is not known.{hint}")
+    embedder = ImageEmbedder(backbone, **(settings | options))
+    similarity: Similarity = "cosine" if embedder.normalize else "euclidean"
+    return NeighborNetwork(embedder, n_classes, head=True, similarity=similarity)
+
+
+def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
+    """Training settings of a network kind for a table of this size."""
+    large = n_rows > LARGE
+    if kind == "table":
+        config: dict[str, Any] = {
+            "epochs": 60 if not large else 30 if n_rows <= VERY_LARGE else 14,
+            "batch_size": 512 if large else 128,
+            "lr": 0.01 if large else 0.003,
+            "weight_decay": 1e-4,
+            "n_candidates": 4096,
+            "patience": 5 if large else 10,
+            "held_out_candidates": 8192,
+        }
+    else:
+        config = {
+            "epochs": 10 if large else 40,
+            "batch_size": 512 if large else 128,
+            "lr": 2e-3,
+            "weight_decay": 1e-2,
+            "knn_weight": 0.0,
+            "ce_weight": 1.0,
+            "mixup_alpha": 0.4,
+            "mixup_probability": 1.0,
+            "patience": 5 if large else 8,
+            "monitor": "head",
+        }
+    if fast:
+        config["epochs"] = max(6, config["epochs"] // 3)
+    return config
+
+
+class Depths(NamedTuple):
+    """What one pass of a network makes of images, on the network's device.
+
+    Attributes
+    ----------
+    keys : Tensor of shape (n, dim)
+    stages : dict of str to Tensor of shape (n, width of that depth)
+    head_log_proba : Tensor of shape (n, C)
+    """
+
+    keys: Tensor
+    stages: dict[str, Tensor]
+    head_log_proba: Tensor
+
+
+class Embedding:
+    """One trained network a member.
+
+    Attributes
+    ----------
+    kind : str
+    networks : list of NeighborNetwork
+    """
+
+    def __init__(self, kind: str, networks: list[NeighborNetwork]) -> None:
+        self.kind, self.networks = kind, networks
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the networks make parametric predictions of their own."""
+        return self.networks[0].head is not None
+
+    def keys(self, member: int, encoder: AnyEncoder, rows: AnyRows) -> Tensor:
+        """Keys of rows in one member's space, float32 (n, dim), on the CPU."""
+        return encode(self.networks[member], self._rows(member, encoder, rows)).cpu()
+
+    def head_log_proba(
+        self, member: int, encoder: AnyEncoder, rows: AnyRows, *, keys: Tensor | None = None
+    ) -> Tensor:
+        """Log-probabilities (n, C) of one member's linear head, on the CPU; `keys` where known."""
+        network = self.networks[member]
+        if keys is None:
+            return predict_head(network, self._rows(member, encoder, rows)).cpu()
+        assert network.head is not None  # callers see to it
+        with torch.no_grad():
+            logits = network.head(keys.to(next(network.parameters()).device))
+        return torch.log_softmax(logits, dim=1).cpu()
+
+    def depths(
+        self, member: int, encoder: ImageEncoder, rows: EncodedImages, cache: Path | None = None
+    ) -> Depths:
+        """See images by one pass of one member's backbone, or by none where `cache` has them.
+
+        `cache` is a folder for what frozen backbones make of images.
+        """
+        network, images = self.networks[member], self._rows(member, encoder, rows)
+        if cache is None:
+            features = encode_backbone(network, images)
+        else:
+            features = cached_backbone(network, images, cache)
+        keys = keys_of_features(network, features, images)
+        return Depths(keys, features.stages, predict_head(network, images, keys=keys))
+
+    def _rows(self, member: int, encoder: AnyEncoder, rows: AnyRows) -> TrainingRows:
+        numbers, codes = network_inputs(encoder, rows)
+        device = next(iter(self.networks[member].parameters())).device
+        unused = torch.zeros(len(rows), dtype=torch.int64)
+        return TrainingRows(numbers, unused, x_cat=codes).to(device)
+
+
+def train_member(
+    kind: str,
+    encoder: AnyEncoder,
+    rows: AnyRows,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    fold: tuple[np.ndarray, np.ndarray],
+    n_classes: int,
+    settings: dict[str, Any],
+    *,
+    seed: int,
+    device: str,
+    checkpoint: Path | None,
+    progress: Callable[[dict[str, Any]], None] | None,
+    second: AnyRows | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[NeighborNetwork, TrainingResult]:
+    """Train one member on a fold's training rows, stopped early on its held-out rows.
+
+    `second` is another view of the same rows, taken half the time; `options` are further arguments
+    of an `ImageEmbedder`.
+    """
+    numbers, codes = network_inputs(encoder, rows)
+    everything = TrainingRows(
+        numbers,
+        torch.from_numpy(labels),
+        x_cat=codes,
+        sample_weight=None if weight is None else torch.from_numpy(weight).float(),
+        second_x_num=None if second is None else network_inputs(encoder, second)[0],
+    )
+    network = make_network(kind, encoder, numbers.shape[1], n_classes, seed, options)
+    result = train_embedder(
+        network,
+        everything.take(torch.from_numpy(fold[0])),
+        everything.take(torch.from_numpy(fold[1])),
+        TrainConfig(**settings),
+        seed=seed,
+        device=device,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return network, result

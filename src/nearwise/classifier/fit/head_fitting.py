@@ -1,0 +1,283 @@
+"""The last stage of a fit: cross-fitted heads, the pooling, acceptance and temperature."""
+
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.class_calibration import fit_class_correction
+from nearwise.classifier.fit.head_extras import choose_extras
+from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.table import LARGE
+from nearwise.classifier.model.class_prior import CLASS_SHARES, ClassCorrection, log_ratio
+from nearwise.classifier.model.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
+from nearwise.classifier.model.state import CrossFittedState, LearnedState
+from nearwise.classifier.noise.noise_evidence import SIGNAL, signal_of
+from nearwise.nn import NeighborHead, Neighborhood
+from nearwise.nn.neighbor_head import Pooling
+from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
+
+TRIED = 2  # members by which the pooling is chosen
+_FLAT = ("base_log_proba", "labels", "weight")
+
+
+class CrossFit(NamedTuple):
+    """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
+
+    heads: list[NeighborHead]
+    log_proba: Tensor
+    alone: Tensor
+
+    def take(self, rows: Tensor) -> "CrossFit":
+        """Return the predictions of some rows, with the same heads."""
+        return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
+
+
+def fit_heads(
+    state: CrossFittedState, problem: Problem, settings: FitSettings, progress: Progress
+) -> None:
+    """Cross-fit the heads of a state in place, choose the pooling, accept and calibrate."""
+    progress.stage("neighborhoods")
+    state.views.with_keys = settings.head.bilinear > 0
+    data = _cross_fitted_rows(state, problem)
+    fit, settings = choose_heads(state, problem, settings, data, progress)
+    accept_heads(state, fit, data, problem, settings)
+
+
+def choose_heads(
+    state: LearnedState,
+    problem: Problem,
+    settings: FitSettings,
+    data: HeadRows,
+    progress: Progress,
+) -> tuple[CrossFit, FitSettings]:
+    """Fit a head a fold to rows whose neighborhoods are known, by the better pooling of two.
+
+    Return the settings with the extras that were kept, too.
+    """
+    wanted = settings.head
+    if wanted.keep == "better":
+        settings = replace(settings, head=wanted.without_extras())
+    poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
+    small = len(problem.labels) <= LARGE and not settings.fast
+    if settings.pooling == "auto" and state.has_base and small:
+        poolings.append("mixture")
+    tried = {
+        pooling: cross_fit_heads(state, problem, settings, data, pooling, TRIED, progress)
+        for pooling in poolings
+    }
+    judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:TRIED]])
+    tried_nll = {
+        pooling: mean_nll(
+            fit.log_proba[judged],
+            problem.truth[judged],
+            problem.row_weight[judged],
+            problem.transition,
+        )
+        for pooling, fit in tried.items()
+    }
+    best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
+    begun: CrossFit | None = tried[best]
+    if wanted.keep == "better" and wanted.extras:
+
+        def held_out_nll(config: HeadConfig) -> float:
+            other = replace(settings, head=config)
+            found = cross_fit_heads(state, problem, other, data, best, TRIED, progress)
+            return mean_nll(
+                found.log_proba[judged],
+                problem.truth[judged],
+                problem.row_weight[judged],
+                problem.transition,
+            )
+
+        kept, report = choose_extras(wanted, tried_nll[best], len(judged), held_out_nll)
+        state.choice["head_extras"] = report
+        if kept.extras:
+            settings, begun = replace(settings, head=kept), None
+    fit = cross_fit_heads(state, problem, settings, data, best, len(problem.folds), progress, begun)
+    state.heads = fit.heads
+    state.views.with_keys = settings.head.bilinear > 0
+    state.choice |= {
+        "pooling": best,
+        "pooling_nll": tried_nll,
+        "spaces": [spec.name for spec in state.views.specs],
+    }
+    return fit, settings
+
+
+def accept_heads(
+    state: LearnedState,
+    fit: CrossFit,
+    data: HeadRows,
+    problem: Problem,
+    settings: FitSettings,
+    *,
+    ridge: float = 0.0,
+) -> None:
+    """Decide by out-of-fold predictions on the head's share and on the temperatures.
+
+    `ridge` is that of `fit_temperature`.
+    """
+    data = _flat_on_host(data)
+    given = (data.labels, data.weight, data.transition)
+    oof_nll = mean_nll(fit.log_proba, *given)
+    state.part_temperatures = tuple(
+        fit_temperature(part, *given, ridge=ridge)[0] for part in (data.base_log_proba, fit.alone)
+    )
+    state.acceptance = (
+        accept(
+            fit.log_proba,
+            data.base_log_proba if state.has_base else None,
+            *given,
+            ridge=ridge,
+        )
+        if settings.calibrate
+        else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
+    )
+    state.choice |= {"head_nll": oof_nll, "head_share": state.acceptance.share}
+    log_proba = fit.log_proba
+    if state.has_base:
+        log_proba = shrink(log_proba, data.base_log_proba, state.acceptance.share)
+    state.classes = correct_classes(
+        state, log_proba / state.acceptance.temperature, data, problem, settings
+    )
+
+
+def _flat_on_host(data: HeadRows) -> HeadRows:
+    """Bring all but the neighborhoods to the CPU."""
+    return replace(data, **{name: getattr(data, name).cpu() for name in _FLAT})
+
+
+def correct_classes(
+    state: LearnedState, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
+) -> ClassCorrection | None:
+    """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing.
+
+    Where labels are doubted, Bayes' rule takes the shares of the true classes, and nothing is
+    fitted beside it: how often a row counts under the wanted shares is for its true class to say.
+    """
+    data = _flat_on_host(data)
+    shift = log_ratio(settings.class_prior, problem.prior)
+    wanted = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
+    if _says_nothing(scores, data, problem):
+        _say_nothing(state)
+        return ClassCorrection.to_shares(shift, problem.prior, wanted)
+    if settings.class_prior is None and not settings.per_class:
+        return None
+    if problem.transition is not None:
+        correction, nlls = ClassCorrection.of_shift(shift, wanted), dict[str, float]()
+    else:
+        kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
+        if settings.per_class:
+            kinds = ("temperature", "bias", "vector")
+        given = (data.labels, data.weight, shift)
+        found, nlls = fit_class_correction(scores, *given, kinds, settings.seed)
+        correction = replace(found, wanted=wanted)
+    tried = {"nll": nlls} if nlls else {}
+    state.choice["classes"] = {"source": correction.source} | tried
+    return correction
+
+
+def _says_nothing(scores: Tensor, data: HeadRows, problem: Problem) -> bool:
+    """Whether neither round one nor the heads tell given labels from labels drawn at random."""
+    if problem.noise is None or problem.noise.signal >= SIGNAL:
+        return False
+    proba = torch.softmax(scores.double(), dim=1).numpy()
+    return signal_of(proba, data.labels.numpy(), data.weight.double().numpy()) < SIGNAL
+
+
+def _say_nothing(state: LearnedState) -> None:
+    if "answers" in state.choice["label_noise"]:
+        return  # said of one view, and true of several
+    state.choice["label_noise"]["answers"] = CLASS_SHARES
+    warnings.warn(
+        "label_noise: out-of-fold predictions tell the labels no better than the class shares do, "
+        "so these are the answers. Check that X and y belong together, or bring more rows.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
+    """Every training row as its own member sees it: as a new row, itself left out."""
+    order = [torch.from_numpy(held_out) for _, held_out in problem.folds]
+    views = [state.look_again(member, positions) for member, positions in enumerate(order)]
+    back = torch.argsort(torch.cat(order))
+    spaces = [
+        Neighborhood(*(torch.cat(parts)[back] for parts in zip(*seen, strict=True)))
+        for seen in zip(*(view.spaces for view in views), strict=True)
+    ]
+    base = torch.cat([view.base_log_proba for view in views])[back]
+    truth, weight = problem.truth.to(base.device), problem.row_weight.to(base.device)
+    return HeadRows(spaces, base, truth, weight, problem.transition)
+
+
+def cross_fit_heads(
+    state: LearnedState,
+    problem: Problem,
+    settings: FitSettings,
+    data: HeadRows,
+    pooling: Pooling,
+    n_members: int,
+    progress: Progress,
+    begun: CrossFit | None = None,
+) -> CrossFit:
+    """Fit the first `n_members` heads, each stopped on its fold; go on from those begun."""
+    empty = torch.zeros(len(problem.labels), problem.n_classes)
+    fit = begun or CrossFit([], empty, empty.clone())
+    for member in range(len(fit.heads), min(n_members, len(problem.folds))):
+        train, held_out = problem.folds[member]
+        rows = torch.from_numpy(held_out)
+        head = _make_head(state, settings, pooling, data.spaces, settings.seed + member)
+        head.to(data.labels.device)
+        epochs = settings.head.for_rows(len(train)).epochs
+
+        def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
+            progress.epoch(f"{pooling} head, member {member + 1}", record, epochs)
+
+        held = data.take(rows)
+        records = train_head(
+            head,
+            data.take(torch.from_numpy(train)),
+            held,
+            settings.head,
+            seed=settings.seed + member,
+            progress=note,
+        )
+        state.history.extend(
+            {"stage": f"{pooling} head", "member": member} | record for record in records
+        )
+        output = predict_with_head(head, held.spaces, held.base_log_proba)
+        fit.log_proba[rows] = output.log_proba.cpu()
+        fit.alone[rows] = output.neighbor_log_proba.cpu()
+        fit.heads.append(head)
+    return fit
+
+
+def _make_head(
+    state: LearnedState,
+    settings: FitSettings,
+    pooling: Pooling,
+    spaces: list[Neighborhood],
+    seed: int,
+) -> NeighborHead:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return NeighborHead(
+            len(spaces),
+            state.prior,
+            has_base=state.has_base,
+            pooling=pooling,
+            num_heads=settings.num_heads,
+            null=settings.null,
+            k_ensemble=settings.k_ensemble,
+            adaptive_k=settings.adaptive_k,
+            k_temperature=settings.head.k_temperature,
+            temperature=settings.head.temperature,
+            clusters=settings.head.clusters,
+            bilinear=settings.head.bilinear,
+            key_widths=tuple(seen.keys.shape[2] for seen in spaces),
+        )

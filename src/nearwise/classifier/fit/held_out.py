@@ -1,0 +1,221 @@
+"""A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.cross_fitting import fit_state
+from nearwise.classifier.fit.encoder_fitting import image_sight, table_sight
+from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
+from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.fit.space_choice import leave_out_spaces
+from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.model.class_prior import capped_rows
+from nearwise.classifier.model.key_space import SpaceSpec
+from nearwise.classifier.model.learned_rows import held_digests
+from nearwise.classifier.model.memory_views import FOLD, MemoryViews, measured, note_reliability
+from nearwise.classifier.model.pooling import fit_temperature
+from nearwise.classifier.model.row_encoders import Seen, Sight, average_views
+from nearwise.classifier.model.shared_networks import (
+    HeldOut,
+    Merge,
+    SharedState,
+    merge_answers,
+    out_of_fold,
+)
+from nearwise.classifier.model.state import Answer, Calibration, LearnedState, MemberView, as_float
+from nearwise.classifier.settings import check_held_out
+from nearwise.data import hold_out
+from nearwise.functional import Metric
+from nearwise.memory import MemoryBank
+from nearwise.nn import Neighborhood
+from nearwise.training import HeadRows
+
+N_HEADS = 5
+_RIDGE = 2.0  # pull of the temperatures towards 1, in rows
+
+
+def fit_problem(
+    problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
+) -> LearnedState:
+    """Cross-fit, or hold rows out once where the settings say so."""
+    shared = settings.validation_fraction is not None
+    if n_members == "auto":
+        n_members = auto_members(
+            problem.encoder, len(problem.labels), fast=settings.fast, shared=shared
+        )
+    n = int(n_members)
+    if settings.validation_fraction is None:
+        problem.folds = make_folds(problem.labels, n, settings.seed)
+        return fit_state(problem, settings, progress)
+    fraction = settings.validation_fraction
+    check_held_out(len(problem.labels), problem.n_classes, fraction)
+    problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
+    if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():
+        raise ValueError(
+            "Every row that was held out has sample_weight 0, so nothing can be fitted to them. "
+            "Drop the rows without weight, or change random_state."
+        )
+    return fit_shared(problem, settings, progress)
+
+
+def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> SharedState:
+    """Train on most rows, remember them, and fit heads and temperatures to the others.
+
+    `problem.folds` holds, once for each network, the positions of the rows for the memory and of
+    the rows held out.
+    """
+    memory, held_out = problem.folds[0]
+    stands_for = np.ones(len(memory))
+    if settings.max_per_class is not None:
+        labels = problem.labels[memory]
+        kept, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
+        memory = memory[kept]
+    choice: dict[str, Any] = {"held_out": len(held_out)}
+    history: list[dict[str, Any]] = []
+    make_sight = image_sight if isinstance(problem.encoder, ImageEncoder) else table_sight
+    sight: Sight = make_sight(problem, settings, progress, choice, history)
+    choice["base"] = "the networks' heads" if sight.has_base else None
+    progress.stage("memory")
+    views = [problem.rows, *problem.views]
+    remembered = average_views([sight(view.take(memory)) for view in views])
+    state = SharedState(
+        encoder=problem.encoder,
+        views=_remember(remembered, problem, memory, stands_for, settings),
+        prior=problem.prior,
+        choice=choice,
+        history=history,
+        sight=sight,
+        tta=problem.tta,
+        n_views=len(views),
+        transition=None if problem.noise is None else problem.noise.transition,
+    )
+    progress.stage("neighborhoods")
+    state.views.with_keys = settings.head.bilinear > 0
+    seen = [sight(view.take(held_out)) for view in views]
+    looks = [state.look_at(one) for one in seen]
+    truth = problem.truth[torch.from_numpy(held_out)]
+    weight = problem.row_weight[torch.from_numpy(held_out)]
+    folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
+    data = _head_rows(looks, truth, weight, problem.transition)
+    repeated = replace(
+        problem,
+        labels=data.labels.cpu().numpy(),
+        weight=data.weight.cpu().numpy(),
+        folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
+    )
+    fit, settings = choose_heads(state, repeated, settings, data, progress)
+    digests = held_digests(problem.rows.take(held_out))
+    state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight, digests)
+    if settings.spaces == "chosen":
+        fit, stay = leave_out_spaces(state, repeated, settings, data, fit, progress)
+        looks = [look._replace(spaces=[look.spaces[place] for place in stay]) for look in looks]
+    first = torch.arange(len(truth))
+    ridge = _RIDGE / len(truth)
+    accept_heads(state, fit.take(first), data.take(first), problem, settings, ridge=ridge)
+    if len(views) > 1:
+        progress.stage("views")
+        merged = _calibrate_views(state, state.held, looks, problem.transition, settings)
+        scores = merged.log_proba / state.of_views.whole
+        corrected = correct_classes(state, scores, data.take(first), problem, settings)
+        state.of_views = state.of_views._replace(classes=corrected)
+    return state
+
+
+def _remember(
+    seen: Seen,
+    problem: Problem,
+    memory: np.ndarray,
+    stands_for: np.ndarray,
+    settings: FitSettings,
+) -> MemoryViews:
+    """Fill the memory; ids are the rows' places among the training rows."""
+    rows = torch.from_numpy(memory)
+    weight = None
+    if problem.weight is not None or settings.max_per_class is not None:
+        weight = problem.row_weight[rows] * as_float(stands_for)
+    keys = {name: key.cpu() for name, key in seen.keys.items()}
+    bank = MemoryBank(
+        keys | {FOLD: torch.full((len(rows), 1), -1.0)},
+        problem.truth[rows],
+        ids=rows,
+        sample_weight=weight,
+        n_classes=problem.n_classes,
+        next_id=len(problem.labels),
+    )
+    views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
+    if problem.noise is not None and problem.noise.evidence is not None:
+        views.doubt(problem.noise.transitions, problem.noise.evidence[:, rows])
+    k = min(settings.n_neighbors, len(rows) - 1)
+    for name in seen.keys:
+        metric: Metric = settings.metric if name == "features" else "euclidean"
+        views.specs.append(measured(views, SpaceSpec(name, "all", False, metric, 1.0, k)))
+    for spec in views.specs:
+        note_reliability(views, spec, 1)
+    return views
+
+
+def _head_rows(
+    looks: list[MemberView], truth: Tensor, weight: Tensor, transition: Tensor | None
+) -> HeadRows:
+    """All views of the held-out rows, one after the other."""
+    spaces = [
+        Neighborhood(*(torch.cat(parts) for parts in zip(*space, strict=True)))
+        for space in zip(*(look.spaces for look in looks), strict=True)
+    ]
+    base = torch.cat([look.base_log_proba for look in looks])
+    truth, weight = truth.to(base.device), weight.to(base.device)
+    repeated = truth.repeat(len(looks)), weight.repeat(len(looks))
+    return HeadRows(spaces, base, *repeated, transition)
+
+
+def _numbered(folds: list[tuple[np.ndarray, np.ndarray]]) -> Tensor:
+    """Fold of every row, int64 (n,)."""
+    numbers = torch.zeros(sum(len(held_out) for _, held_out in folds), dtype=torch.int64)
+    for fold, (_, held_out) in enumerate(folds):
+        numbers[held_out] = fold
+    return numbers
+
+
+def _of_all_views(
+    fold: tuple[np.ndarray, np.ndarray], n_rows: int, n_views: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of a fold's rows in all views: a row's views stay on one side of the split."""
+    starts = n_rows * np.arange(n_views)[:, None]
+    train, held_out = ((starts + part).ravel() for part in fold)
+    return train, held_out
+
+
+def _calibrate_views(
+    state: SharedState,
+    held: HeldOut,
+    looks: list[MemberView],
+    transition: Tensor | None,
+    settings: FitSettings,
+) -> Answer:
+    """Choose how views are merged, fit the temperatures to the merged predictions, give these."""
+    each = [out_of_fold(state, look, held.folds, len(state.prior)) for look in looks]
+    wanted = settings.tta_merge
+    merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
+    nlls: dict[str, float] = {}
+    for merge in merges:
+        if merge == "embeddings":
+            look = state.look_at(average_views(held.seen))
+            merged = out_of_fold(state, look, held.folds, len(state.prior))
+        else:
+            merged = merge_answers(each, merge)
+        parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
+        ridge = _RIDGE / len(held.labels)
+        given = (held.labels, held.weight, transition)
+        fits = [fit_temperature(part, *given, ridge=ridge) for part in parts]
+        nlls[merge] = fits[0][1]
+        if min(nlls, key=nlls.__getitem__) == merge:
+            whole = fits[0][0] if settings.calibrate else 1.0
+            state.merge, state.of_views = merge, Calibration(whole, fits[1][0], fits[2][0])
+            best = merged
+    state.choice |= {"merge": state.merge, "merge_nll": nlls}
+    return best

@@ -1,0 +1,146 @@
+"""What a fit works on: checked settings, the encoded training rows and their folds."""
+
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.model_selection import KFold, StratifiedKFold
+from torch import Tensor
+
+from nearwise.classifier.fit.base import Target
+from nearwise.classifier.fit.embedding import AnyEncoder, AnyRows
+from nearwise.classifier.inputs.images import ImageEncoder, TTAView
+from nearwise.classifier.inputs.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
+from nearwise.classifier.model.state import as_float
+from nearwise.functional import Metric
+from nearwise.memory import IndexName
+from nearwise.nn.neighbor_head import Null
+from nearwise.training import HeadConfig
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Parameters of the estimator, checked and with "auto" still to be decided."""
+
+    n_neighbors: int
+    fold_neighbors: int
+    embedder: str
+    embedder_options: dict[str, Any]
+    base: Any
+    fast: bool
+    metric: Metric
+    pooling: Literal["auto", "log-linear", "mixture"]
+    null: Null | None
+    num_heads: int
+    k_ensemble: tuple[int, ...] | None
+    adaptive_k: Literal["entropy"] | None
+    calibrate: bool
+    per_class: bool
+    class_prior: np.ndarray | None
+    max_per_class: int | None
+    index: IndexName
+    memory_budget: int
+    train: dict[str, Any]
+    head: HeadConfig
+    seed: int
+    device: str
+    validation_fraction: float | None
+    tta_merge: Literal["auto", "probabilities", "logits", "embeddings"]
+    n_jobs: int | None
+    checkpoint: Path | None
+    feature_cache: Path | None = None
+    spaces: Literal["all", "chosen"] = "all"
+    label_noise: Literal["auto"] | np.ndarray | None = None
+
+    @property
+    def search_device(self) -> torch.device | None:
+        """Accelerator for searches and heads; None: the CPU."""
+        device = torch.device(self.device)
+        return None if device.type == "cpu" else device
+
+
+@dataclass
+class Problem:
+    """The training rows of one fit; `views` are further views of the same rows.
+
+    Where labels are noisy, `transition` leads from true to given ones, `targets` holds what each
+    member's base and networks are fitted to, and `shares` the true classes' shares; `noise` is
+    all that round one found.
+    """
+
+    encoder: AnyEncoder
+    rows: AnyRows
+    labels: np.ndarray
+    weight: np.ndarray | None
+    n_classes: int
+    folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    views: list[AnyRows] = field(default_factory=list)
+    tta: tuple[TTAView, ...] = ()
+    transition: Tensor | None = None
+    targets: list[Target] | None = None
+    shares: np.ndarray | None = None
+    noise: Any = None
+
+    def target(self, member: int) -> Target:
+        """Labels and weights that a member's base and networks are fitted to."""
+        if self.targets is None:
+            return self.labels, self.weight
+        return self.targets[min(member, len(self.targets) - 1)]
+
+    @property
+    def table(self) -> tuple[TableEncoder, Encoded]:
+        """Encoder and rows, where they are a table's; images never come here."""
+        assert isinstance(self.encoder, TableEncoder) and isinstance(self.rows, Encoded)
+        return self.encoder, self.rows
+
+    @property
+    def row_weight(self) -> Tensor:
+        """Weight of each row, ones by default; float32 (n,)."""
+        return torch.ones(len(self.labels)) if self.weight is None else as_float(self.weight)
+
+    @property
+    def truth(self) -> Tensor:
+        """Class positions, int64 (n,)."""
+        return torch.from_numpy(self.labels)
+
+    @property
+    def prior(self) -> Tensor:
+        """Weighted class shares, of true classes where labels are doubted; float32 (C,).
+
+        Each class is counted half a row more.
+        """
+        if self.shares is None:
+            counts = torch.zeros(self.n_classes).scatter_add_(0, self.truth, self.row_weight)
+        else:
+            counts = as_float(self.shares) * self.row_weight.sum()
+        counts = counts + 0.5
+        return counts / counts.sum()
+
+
+def auto_members(encoder: AnyEncoder, n_rows: int, *, fast: bool, shared: bool = False) -> int:
+    """Members that `n_members="auto"` takes: fewer where each costs a wide search and network."""
+    if isinstance(encoder, ImageEncoder):
+        return 1
+    if fast or shared:
+        return 3
+    return 4 if n_rows > VERY_LARGE and ready_embeddings(encoder) else 5
+
+
+def make_folds(
+    labels: np.ndarray, n_members: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Stratified folds, one a member; at most as many as the largest class has rows."""
+    largest = int(np.bincount(labels).max())
+    n_splits = max(2, min(n_members, largest))
+    # Where no class has two rows there is nothing to stratify by.
+    kind = StratifiedKFold if largest > 1 else KFold
+    splitter = kind(n_splits, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # A rare class is missing from some folds; the base's floor and the neighbors stand in.
+        warnings.filterwarnings("ignore", message="The least populated class")
+        return [
+            (train, held_out) for train, held_out in splitter.split(np.zeros(len(labels)), labels)
+        ]

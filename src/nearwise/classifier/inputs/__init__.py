@@ -1,0 +1,1 @@
+"""What a user gives: tables, columns, images, labels; checked and encoded."""

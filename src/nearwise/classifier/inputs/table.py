@@ -1,0 +1,422 @@
+"""TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
+
+import datetime
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearwise.classifier.inputs.column_report import ColumnPlan, Use
+from nearwise.classifier.inputs.column_rules import NUMBER
+from nearwise.classifier.inputs.columns import plan_columns, refuse_repeated
+from nearwise.classifier.inputs.dates import DateColumn
+
+MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
+MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
+LARGE, VERY_LARGE = 5_000, 20_000  # rows above which a fit has to be thrifty
+_WIDE = 64
+_LARGEST = float(np.finfo(np.float32).max)  # trees and networks compute in float32
+_FARTHEST = 1e30  # spreads from the mean, beyond which float32 distances overflow
+_EXACT_BELOW = 2**53  # whole floats from there on may stand for several integers
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows as numbers and category codes.
+
+    Attributes
+    ----------
+    numbers : float64 array of shape (n, F)
+        Numeric columns and the parts of dates; NaN where missing.
+    codes : int64 array of shape (n, G)
+        Category codes from 1; 0 is unknown or missing.
+    """
+
+    numbers: np.ndarray
+    codes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: np.ndarray) -> "Encoded":
+        """Return some of the rows."""
+        return Encoded(self.numbers[rows], self.codes[rows])
+
+
+@dataclass
+class TableEncoder:
+    """What is remembered of a table's columns; every field is plain data that JSON can hold.
+
+    Attributes
+    ----------
+    columns : list of str
+        Names, in the order of the training table.
+    kinds : dict of str to {"number", "category", "date", "left out"}
+    categories : dict of str to list
+        Values of each category column, most frequent first; position + 1 is the code.
+    median, mean, scale : list of float
+        Of each name in `numeric`, from the training rows; a constant column has scale 1.
+    has_gaps : list of bool
+        Whether a numeric column had missing values in training; of a date's parts only the first
+        says so.
+    dates : dict of str to dict
+        What `DateColumn` remembers of each date column.
+    gap_words : dict of str to list of str
+        Texts that count as missing in a column of numbers.
+    report : list of dict
+        What `ColumnReport` says of each column; empty where an array was given.
+    """
+
+    columns: list[str] = field(default_factory=list)
+    kinds: dict[str, Use] = field(default_factory=dict)
+    categories: dict[str, list[Any]] = field(default_factory=dict)
+    median: list[float] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    scale: list[float] = field(default_factory=list)
+    has_gaps: list[bool] = field(default_factory=list)
+    dates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gap_words: dict[str, list[str]] = field(default_factory=dict)
+    report: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def numeric(self) -> list[str]:
+        """Names of the numeric columns, and of what dates become: "joined: year"."""
+        return [part for name in self.columns for part in self._parts(name)]
+
+    def _parts(self, name: str) -> list[str]:
+        """Names of the numbers that a column becomes; none of a category."""
+        kind = self.kinds[name]
+        if kind == "date":
+            return [f"{name}: {part}" for part in self.dates[name]["parts"]]
+        return [name] if kind == "number" else []
+
+    @property
+    def categorical(self) -> list[str]:
+        """Names of the category columns."""
+        return [name for name in self.columns if self.kinds[name] == "category"]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the columns that nothing is learned from."""
+        return [name for name in self.columns if self.kinds[name] == "left out"]
+
+    @property
+    def width(self) -> int:
+        """How many numbers and categories a row is."""
+        return len(self.numeric) + len(self.categorical)
+
+    @property
+    def cardinalities(self) -> list[int]:
+        """Codes of each category column, code 0 included."""
+        return [len(self.categories[name]) + 1 for name in self.categorical]
+
+    def fit(
+        self, X: pd.DataFrame | np.ndarray, plans: Sequence[ColumnPlan] | None = None
+    ) -> Encoded:
+        """Learn the columns from training rows and return them encoded.
+
+        Parameters
+        ----------
+        X : DataFrame or ndarray of shape (n, n_columns)
+        plans : sequence of ColumnPlan, optional
+            What `plan_columns` decided; by default types alone decide.
+
+        Raises
+        ------
+        ValueError
+            If a column holds nested values, infinity, numbers that float32 cannot hold, or
+            nothing but gaps.
+        """
+        frame = as_frame(X)
+        self.columns = [str(name) for name in frame.columns]
+        frame.columns = pd.Index(self.columns)
+        refuse_repeated(self.columns)
+        if plans is None and isinstance(X, np.ndarray):
+            self.kinds = dict.fromkeys(self.columns, "number")
+        else:
+            self._adopt(plan_columns(frame, judge=False) if plans is None else plans)
+        for name in self.categorical:
+            counts = frame[name].map(plain, na_action="ignore").value_counts(sort=True)
+            self.categories[name] = counts[counts > 0].index.tolist()
+        numbers = self._numbers(frame)
+        gaps = np.isnan(numbers)
+        empty = [n for n, hole in zip(self._sources, gaps.all(axis=0), strict=True) if hole]
+        if empty:
+            raise ValueError(
+                f"Columns {list(dict.fromkeys(empty))} hold nothing but missing values. Drop them."
+            )
+        self.has_gaps = (gaps.any(axis=0) & self._leads).tolist()
+        self.median = np.nanmedian(numbers, axis=0).tolist() if numbers.shape[1] else []
+        filled = np.where(gaps, self.median, numbers) if numbers.shape[1] else numbers
+        self.mean = filled.mean(axis=0).tolist()
+        spread = filled.std(axis=0)
+        flat = spread <= 1e-12 * np.maximum(1.0, np.abs(filled).max(axis=0, initial=0.0))
+        self.scale = np.where(flat, 1.0, spread).tolist()
+        return Encoded(numbers, self._codes(frame, count=False))
+
+    def _adopt(self, plans: Sequence[ColumnPlan]) -> None:
+        named = dict(zip(self.columns, plans, strict=True))
+        self.kinds = {name: plan.report.use for name, plan in named.items()}
+        self.dates = {name: p.date.to_json() for name, p in named.items() if p.date is not None}
+        words = {name: list(plan.report.gap_words) for name, plan in named.items()}
+        self.gap_words = {name: found for name, found in words.items() if found}
+        self.report = [plan.report.to_json() for plan in plans]
+
+    def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
+        """Encode rows with the columns of the training table, matched by position.
+
+        A category that is not known as it is, is sought by its text: a CSV's types are guessed
+        file by file, and 7, 7.0 and "7" may be the same.
+
+        Raises
+        ------
+        ValueError
+            If a number is too large, or too far from those of training, to compute with in float32.
+
+        Warns
+        -----
+        UserWarning
+            With counts, if categories are unknown (taken as missing) or numbers are missing in
+            columns that had no gap in training (filled with the median).
+        """
+        frame = as_frame(X)
+        frame.columns = pd.Index(self.columns)
+        numbers = self._numbers(frame)
+        _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
+        if numbers.shape[1]:
+            known = np.asarray(self.has_gaps, dtype=bool)
+            new_gaps = np.isnan(numbers).sum(axis=0) * (self._leads & ~known)
+            if new_gaps.any():
+                named = _counted(zip(self._sources, new_gaps, strict=True))
+                warnings.warn(
+                    f"Missing values in columns that had none in training: {named}. They are "
+                    "filled with the training median.",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return Encoded(numbers, self._codes(frame, count=True))
+
+    @property
+    def _sources(self) -> list[str]:
+        """Column that each name in `numeric` comes from."""
+        return [name for name in self.columns for _ in self._parts(name)]
+
+    @property
+    def _leads(self) -> np.ndarray:
+        """Whether each name in `numeric` is the first that its column becomes, bool (F,)."""
+        places = [place for name in self.columns for place, _ in enumerate(self._parts(name))]
+        return np.array(places, dtype=int) == 0
+
+    def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
+        names = [name for name, kind in self.kinds.items() if kind in ("number", "date")]
+        plain_types = all(kind.kind in "biuf" for kind in frame.dtypes[names])
+        if plain_types and not self.dates and not self.gap_words:
+            # All at once: column by column takes a millisecond for each, however few the rows.
+            numbers = np.ascontiguousarray(frame[names].to_numpy(dtype=float))
+            for at in np.flatnonzero(np.isinf(numbers).any(axis=0)):
+                _refuse_infinity(numbers[:, at], names[at])
+        else:
+            parts = [
+                DateColumn(**self.dates[name]).numbers(frame[name], name)
+                if self.kinds[name] == "date"
+                else _as_floats(frame[name], name, self.gap_words.get(name, ()))
+                for name in names
+            ]
+            numbers = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        _refuse_huge(numbers, self.numeric, _LARGEST)
+        return numbers
+
+    def _codes(self, frame: pd.DataFrame, *, count: bool) -> np.ndarray:
+        codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
+        unknown: list[tuple[str, int]] = []
+        for place, name in enumerate(self.categorical):
+            values = frame[name].map(plain, na_action="ignore")
+            known = {value: code for code, value in enumerate(self.categories[name], start=1)}
+            found = values.map(known)
+            codes[:, place] = found.astype("float64").fillna(0).to_numpy()
+            strange = np.flatnonzero(found.isna() & values.notna())
+            if len(strange):
+                by_text = _code_by_text(self.categories[name])
+                codes[strange, place] = [by_text(value) for value in values.iloc[strange]]
+            unknown.append((name, int((codes[strange, place] == 0).sum())))
+        if count and any(number for _, number in unknown):
+            warnings.warn(
+                f"Categories that were not in the training table: {_counted(unknown)}. They are "
+                "taken as missing.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return codes
+
+    def dense(self, rows: Encoded) -> np.ndarray:
+        """Standardised numbers, a column for each that had gaps, and one-hot categories.
+
+        Returns
+        -------
+        matrix : float32 array of shape (n, width)
+        """
+        parts = []
+        if rows.numbers.shape[1]:
+            gaps = np.isnan(rows.numbers)
+            filled = np.where(gaps, self.median, rows.numbers)
+            parts.append((filled - self.mean) / self.scale)
+            parts.append(gaps[:, np.asarray(self.has_gaps, dtype=bool)].astype(float))
+        for place, size in enumerate(self.cardinalities):
+            width = min(size - 1, MAX_ONE_HOT)
+            parts.append((rows.codes[:, place, None] == np.arange(1, width + 1)).astype(float))
+        return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def ordinal(self, rows: Encoded) -> np.ndarray:
+        """Numbers with NaN for gaps, then category codes; for trees. float64 (n, F + G)."""
+        return np.concatenate([rows.numbers, rows.codes], axis=1)
+
+    def ordinal_filled(self, rows: Encoded) -> np.ndarray:
+        """Numbers with gaps filled by the median, then category codes; float64 (n, F + G)."""
+        if not rows.numbers.shape[1]:
+            return rows.codes.astype(float)
+        filled = np.where(np.isnan(rows.numbers), self.median, rows.numbers)
+        return np.concatenate([filled, rows.codes], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "TableEncoder":
+        """Rebuild an encoder from what `to_json` returned."""
+        return cls(**state)
+
+
+def as_frame(X: pd.DataFrame | np.ndarray) -> pd.DataFrame:
+    """Return a copy of a table, or an array's columns named x0, x1, ..."""
+    if isinstance(X, pd.DataFrame):
+        return X.copy(deep=False)
+    return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+
+
+def _as_floats(column: pd.Series, name: str, gap_words: Sequence[str] = ()) -> np.ndarray:
+    if pd.api.types.is_object_dtype(column) and isinstance(
+        next(iter(column.dropna()), None), datetime.timedelta
+    ):
+        column = pd.to_timedelta(column, errors="coerce")
+    if pd.api.types.is_timedelta64_dtype(column):
+        return (column.dt.total_seconds() / 86400).to_numpy(dtype=float, na_value=np.nan)
+    if gap_words:
+        column = column.mask(column.isin(gap_words))
+    try:
+        values = pd.to_numeric(column).to_numpy(dtype=float, na_value=np.nan)
+    except (TypeError, ValueError):
+        bad = np.flatnonzero(pd.to_numeric(column, errors="coerce").isna() & column.notna())
+        if not len(bad):
+            raise
+        raise ValueError(
+            f"Column {name!r} held numbers in training and now holds {column.iloc[bad[0]]!r} in "
+            f"row {bad[0]} (counted from 0; {len(bad)} such rows of {len(column)}). Give numbers, "
+            "or leave the cell empty where the value is missing."
+        ) from None
+    _refuse_infinity(values, name)
+    return values
+
+
+def _refuse_infinity(values: np.ndarray, name: str) -> None:
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        raise ValueError(
+            f"Column {name!r} holds infinity in {len(infinite)} rows, first in row {infinite[0]} "
+            "(counted from 0). Give finite numbers, or leave the cell empty where the value is "
+            "missing."
+        )
+
+
+def _refuse_huge(
+    numbers: np.ndarray, names: list[str], limit: float, mean: Any = 0.0, scale: Any = 1.0
+) -> None:
+    """Name the columns with numbers more than `limit` scales away from their mean."""
+    if not numbers.size:
+        return
+    ends = np.stack([np.fmin.reduce(numbers, axis=0), np.fmax.reduce(numbers, axis=0)])
+    with np.errstate(over="ignore"):
+        huge = (np.abs(ends - mean) / scale > limit).any(axis=0)
+    if huge.any():
+        named = [name for name, bad in zip(names, huge, strict=True) if bad]
+        largest = np.abs(ends[:, huge]).max()
+        raise ValueError(
+            f"Columns {named[:5]}{' and more' if len(named) > 5 else ''} hold numbers too large to "
+            f"compute with in 32 bits, up to {largest:.3g} in size. Rescale these columns before "
+            "fitting (divide them, or take logarithms), or drop such rows or columns."
+        )
+
+
+def plain(value: Any) -> Any:
+    """Turn a category into what JSON can hold: intervals, dates and the like become text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, str | int | float) else str(value)
+
+
+def _code_by_text(known: list[Any]) -> Callable[[Any], int]:
+    """Make a function that finds a value's code by its text; 0 where none or several fit.
+
+    The text itself comes first. Then a number or truth value is what a CSV reader would make of a
+    text: 7 of "07", True of "true". Two texts are never the same that way.
+    """
+    texts: dict[str, set[int]] = defaultdict(set)
+    read: dict[str, set[int]] = defaultdict(set)
+    for code, value in enumerate(known, start=1):
+        texts[_in_text(value)].add(code)
+        read[_as_read(value)].add(code)
+
+    def code_of(value: Any) -> int:
+        text = _in_text(value)
+        fit = texts.get(text) or read.get(_as_read(value), set())
+        if len(fit) != 1:
+            return 0
+        (code,) = fit
+        other = known[code - 1]
+        alike = isinstance(value, str) and isinstance(other, str)
+        return 0 if alike and text != other else code
+
+    return code_of
+
+
+def _in_text(value: Any) -> str:
+    """Write a category out; a whole float as its integer."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_BELOW:
+        return str(int(value))
+    return str(value)
+
+
+def _as_read(value: Any) -> str:
+    """Write out what a CSV reader would make of a category if its column were all like it."""
+    if not isinstance(value, str):
+        return _in_text(value)
+    word = value.strip()
+    if word in ("true", "TRUE", "false", "FALSE"):
+        return word.title()
+    if not NUMBER.fullmatch(word):
+        return word
+    return str(int(word)) if word.lstrip("+-").isdigit() else _in_text(float(word))
+
+
+def _counted(pairs: Any) -> str:
+    named = [f"{name} ({int(number)})" for name, number in pairs if number]
+    return ", ".join(named[:5]) + (f" and {len(named) - 5} more columns" if len(named) > 5 else "")
+
+
+def category_places(encoder: TableEncoder) -> Sequence[int]:
+    """Positions in `TableEncoder.ordinal` of the category columns that trees can split by value.
+
+    Columns with more codes than scikit-learn's boosting takes are left to it as numbers: their
+    codes are ordered by frequency.
+    """
+    start = len(encoder.numeric)
+    sizes = enumerate(encoder.cardinalities, start=start)
+    return [place for place, size in sizes if size <= MAX_SPLIT_BY_VALUE]
+
+
+def ready_embeddings(encoder: TableEncoder) -> bool:
+    """Whether the columns look like a ready embedding: 64 or more numbers and no category."""
+    return len(encoder.numeric) >= _WIDE and not encoder.categorical

@@ -1,0 +1,227 @@
+"""Checks on what a user hands to the estimator, with errors that say what to do."""
+
+import warnings
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.utils.validation import validate_data
+
+from nearwise.classifier.inputs.column_report import ColumnWarning
+from nearwise.classifier.inputs.columns import refuse_repeated
+from nearwise.classifier.inputs.containers import as_rows
+from nearwise.classifier.inputs.images import ImageEncoder, check_images, is_images
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.names import did_you_mean
+
+_SHOWN = 12  # names in a message
+
+
+def check_rows(
+    estimator: Any, X: Any, *, reset: bool, optional: Collection[str] = ()
+) -> pd.DataFrame | np.ndarray:
+    """Bring rows into an array or a DataFrame and check names, width and values.
+
+    DataFrames keep text; both keep missing values. Columns are matched by name with those that
+    `fit` was given; those of `optional` may be missing, and become empty.
+    """
+    if is_images(X):
+        return _check_image_rows(estimator, X, reset)
+    names = None if reset else getattr(estimator, "feature_names_in_", None)
+    X = as_rows(X, names, None if reset else estimator.n_features_in_)
+    if isinstance(X, pd.DataFrame):
+        return _check_table(estimator, X, names, reset, optional)
+    _refuse_one_dimension(X)
+    X = _without_text(X)
+    array: np.ndarray = validate_data(
+        estimator,
+        X,
+        reset=reset,
+        dtype=[np.float64, np.float32],
+        ensure_min_samples=1,
+        ensure_all_finite=False,
+    )
+    _refuse_infinity(array)
+    return array
+
+
+def check_new_rows(estimator: Any, X: Any, encoder: Any) -> pd.DataFrame | np.ndarray:
+    """Check rows for a fitted estimator with this encoder, of the kind that it knows."""
+    check_kind(encoder, X)
+    if isinstance(encoder, ImageEncoder):
+        return check_rows(estimator, X, reset=False)
+    X = as_rows(X, getattr(estimator, "feature_names_in_", None), estimator.n_features_in_)
+    if not isinstance(X, pd.DataFrame):
+        _refuse_one_dimension(X)
+        _refuse_nameless(encoder, X)
+    return check_rows(estimator, X, reset=False, optional=encoder.left_out)
+
+
+def check_kind(encoder: Any, X: Any) -> None:
+    """Refuse images where the classifier was fitted on a table, and the other way round."""
+    if is_images(X) != isinstance(encoder, ImageEncoder):
+        fitted, given = (
+            ("images", "none") if isinstance(encoder, ImageEncoder) else ("a table", "images")
+        )
+        raise ValueError(
+            f"The classifier was fitted on {fitted}; X holds {given}. Give what it knows."
+        )
+
+
+def _check_table(
+    estimator: Any,
+    X: pd.DataFrame,
+    names: Sequence[str] | None,
+    reset: bool,
+    optional: Collection[str],
+) -> pd.DataFrame:
+    if not len(X):
+        raise ValueError("Found array with 0 sample(s): the table is empty. Give some rows.")
+    refuse_repeated([str(name) for name in X.columns])  # before narwhals does
+    if names is not None and any(isinstance(name, str) for name in X.columns):
+        X = _match(X, names, optional)
+    elif len({isinstance(name, str) for name in X.columns}) > 1:
+        X = X.rename(columns=str)
+    validate_data(estimator, X, skip_check_array=True, reset=reset)
+    if not X.shape[1]:
+        raise ValueError("0 feature(s): the table has no columns but the target.")
+    return X
+
+
+def _match(X: pd.DataFrame, names: Sequence[str], optional: Collection[str]) -> pd.DataFrame:
+    """Give the columns of training, by name and in their order."""
+    present = [str(name) for name in X.columns]
+    if present == list(names):
+        return X
+    held = set(present)
+    missing = [name for name in names if name not in held and name not in optional]
+    if missing:
+        raise ValueError(
+            f"X lacks {_listed(missing)}, which the classifier was fitted on."
+            f"{did_you_mean(missing[0], [one for one in present if one not in names])} It has: "
+            f"{_listed(present)}."
+        )
+    known = set(names)
+    extra = [name for name in present if name not in known]
+    if extra:
+        warnings.warn(
+            f"X has columns that the classifier was not fitted on: {_listed(extra)}. They are "
+            "ignored.",
+            ColumnWarning,
+            stacklevel=7,
+        )
+    return X.set_axis(present, axis=1).reindex(columns=list(names))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    what = "column" if len(names) == 1 else "columns"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"the {what} {shown}{more}"
+
+
+def _refuse_nameless(encoder: TableEncoder, X: Any) -> None:
+    """Refuse an array where the columns of training hold what no array of numbers can."""
+    of_text = [
+        name
+        for name in encoder.columns
+        if encoder.kinds[name] == "date"
+        or any(isinstance(value, str) for value in encoder.categories.get(name, ()))
+    ]
+    if of_text:
+        raise ValueError(
+            f"X is an array, and the classifier was fitted on a table in which {_listed(of_text)} "
+            f"held text or dates. Give a DataFrame (or a dict for one row) with "
+            f"{_listed(encoder.columns)}."
+        )
+
+
+def _check_image_rows(estimator: Any, X: Any, reset: bool) -> np.ndarray:
+    images = check_images(X)
+    if reset:
+        estimator.n_features_in_ = int(np.prod(images.shape[1:]))
+        estimator.__dict__.pop("feature_names_in_", None)
+    return images
+
+
+def check_views(
+    estimator: Any, views: Sequence[Any] | None, n_rows: int, optional: Collection[str] = ()
+) -> list[pd.DataFrame | np.ndarray]:
+    """Check further views of rows that are checked themselves; the same rows, the same columns."""
+    if views is None:
+        return []
+    if isinstance(views, np.ndarray | pd.DataFrame | torch.Tensor | str):
+        raise ValueError("views must be a list of arrays like X. For one view write views=[view].")
+    checked = [check_rows(estimator, view, reset=False, optional=optional) for view in views]
+    for place, view in enumerate(checked):
+        if len(view) != n_rows:
+            raise ValueError(
+                f"View {place + 1} has {len(view)} rows but X has {n_rows}. Every view must hold "
+                "the same rows, in the same order."
+            )
+    return checked
+
+
+def _refuse_infinity(array: np.ndarray) -> None:
+    rows = np.flatnonzero(np.isinf(array).any(axis=1))
+    if len(rows):
+        raise ValueError(
+            f"Input X contains infinity in {len(rows)} of {len(array)} rows, first in row "
+            f"{rows[0]}. Give finite numbers; a missing value is NaN."
+        )
+
+
+def _refuse_one_dimension(X: Any) -> None:
+    if isinstance(X, np.ndarray) and X.ndim == 1:
+        raise ValueError(
+            f"Expected 2D array, got 1D array instead, of shape {X.shape}. Reshape your data: one "
+            "row is X.reshape(1, -1), or a dict or Series with the names of the columns; one "
+            "column is X.reshape(-1, 1)."
+        )
+
+
+def _without_text(X: Any) -> Any:
+    """Refuse text in what is no table; in arrays of objects every missing value becomes NaN."""
+    array = X
+    if isinstance(X, list | tuple):
+        array = np.array(X, dtype=object)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS":
+        return X
+    array = array.astype(object)
+    text = next((v for v in array.ravel() if isinstance(v, str) and not _is_number(v)), None)
+    if text is not None:
+        raise ValueError(
+            f"The array holds text ({text!r}) where numbers are expected. Pass a pandas DataFrame: "
+            "its text columns are taken as categories."
+        )
+    return np.where(pd.isna(array), np.nan, array) if array.ndim == 2 else X
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
+    """Return sample weights as float64 (n,), or None."""
+    if sample_weight is None:
+        return None
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (n_rows,):
+        raise ValueError(
+            f"sample_weight has shape {weight.shape} but X has {n_rows} rows. Give one weight a "
+            "row."
+        )
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise ValueError(
+            "sample_weight holds negative, infinite or missing values. Give finite weights of at "
+            "least 0."
+        )
+    if not weight.any():
+        raise ValueError("Every sample_weight is zero. Give a positive weight to some rows.")
+    return weight

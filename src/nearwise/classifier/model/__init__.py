@@ -1,0 +1,1 @@
+"""What a fit leaves behind: members, memory, pool; all that predicts."""

@@ -1,0 +1,114 @@
+"""FittedModel: everything a fitted classifier predicts with, as one value that never changes."""
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.table import plain
+from nearwise.classifier.model.state import LearnedState
+from nearwise.memory import MemoryBank
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """How far a stream has come; ids count the rows that arrived.
+
+    Attributes
+    ----------
+    seed : int
+        Decides which rows a full memory gives up.
+    refreshed_at : int
+        Rows that had arrived at the last refresh, or at the fit.
+    refreshed_size : int
+        Rows that were remembered then.
+    first : int
+        Rows of the first fit.
+    declared : bool
+        Whether `partial_fit` was told all classes.
+    """
+
+    seed: int
+    refreshed_at: int
+    refreshed_size: int
+    first: int
+    declared: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `StreamState(**data)` rebuilds it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """One version of a fitted classifier.
+
+    A model that has been published is never changed, so any number of threads may predict with it.
+    A change takes a `fork`, works on that, and publishes it with one assignment; readers go on with
+    the version that they have.
+
+    Attributes
+    ----------
+    state : LearnedState
+        Encoder, members, calibration, and the memory as the members see it.
+    classes : ndarray of shape (n_classes,)
+    rows : DataFrame or ndarray
+        The remembered rows as they were given, in the order of the memory.
+    row_names : ndarray of str of shape (n_remembered,), or None
+        File of every remembered image.
+    weight_unit : float
+        Mean sample weight in `fit`; later weights are divided by it.
+    target_name : str
+    stream : StreamState
+    evicted : int64 Tensor of shape (n_evicted,)
+        Ids that the last change forgot for the capacity.
+    version : int
+        Changes since the fit.
+    """
+
+    state: LearnedState
+    classes: np.ndarray
+    rows: Any
+    row_names: np.ndarray | None
+    weight_unit: float
+    target_name: str
+    stream: StreamState
+    evicted: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    version: int = 0
+
+    @property
+    def bank(self) -> MemoryBank:
+        """The remembered rows: keys of every space, labels, ids, sample weights."""
+        return self.state.views.bank
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, those that came after the fit included."""
+        return len(self.classes)
+
+    @property
+    def label_positions(self) -> Tensor:
+        """Class positions of the remembered rows, int64 (n_remembered,)."""
+        held = self.bank.labels
+        return held.argmax(1) if held.ndim == 2 else held
+
+    def fork(self) -> Self:
+        """Copy the model for a change; what the change replaces is the copy's own."""
+        return replace(self, state=self.state.fork(), version=self.version + 1)
+
+    def remembered(self, position: int) -> dict[str, Any]:
+        """Give the training row at a bank position, column name to value."""
+        if isinstance(self.state.encoder, ImageEncoder):
+            image = {"image": self.rows[position]}
+            name = "" if self.row_names is None else str(self.row_names[position])
+            return {"file": name} | image if name else image
+        if isinstance(self.rows, pd.DataFrame):
+            row = self.rows.iloc[position]
+            return {
+                str(name): None if value is pd.NA else plain(value) for name, value in row.items()
+            }
+        return dict(zip(self.state.encoder.columns, self.rows[position].tolist(), strict=True))

@@ -1,0 +1,197 @@
+"""Rows that a classifier has learned from are told from new ones, by content."""
+
+import hashlib
+import warnings
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.inputs.images import EncodedImages
+from nearwise.classifier.inputs.table import Encoded, TableEncoder
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.shared_networks import SharedState
+from nearwise.classifier.model.state import Answer
+from nearwise.classifier.uncertainty.explain import Parts, make_parts
+
+# Share of a column's spread by which numbers may differ and be the same: a file that keeps 6 digits
+# is closer than that, and two rows that differ by less in every column are one to the classifier.
+_SAME = 1e-5
+
+
+class LearnedRows(NamedTuple):
+    """Which of some rows a classifier has learned from.
+
+    Attributes
+    ----------
+    ids : int64 ndarray of shape (n,)
+        Id in `memory_` of the remembered row that is equal; -1 where there is none.
+    held_out : int64 ndarray of shape (n,)
+        Place among the rows that `fit` held out once; -1 where the row is none of them.
+    repeats : float
+        Share of the remembered rows that equal another one, in [0, 1]. About as many new rows will
+        equal a remembered one, and are then taken for it.
+    """
+
+    ids: np.ndarray
+    held_out: np.ndarray
+    repeats: float
+
+    @property
+    def new(self) -> np.ndarray:
+        """Whether the classifier has not learned from the row, bool (n,)."""
+        fresh: np.ndarray = (self.ids < 0) & (self.held_out < 0)
+        return fresh
+
+
+def find_learned(model: FittedModel, asked: AnyRows, labels: np.ndarray | None) -> LearnedRows:
+    """Look rows up among those that a model remembers and those that it held out.
+
+    Parameters
+    ----------
+    model : FittedModel
+    asked : Encoded or EncodedImages
+    labels : int64 ndarray of shape (n,), optional
+        Class positions of `asked`; among equal rows, one with this label is taken.
+    """
+    state = model.state
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fit and add have said what there was to say
+        known = state.encoder.transform(model.rows)
+    bank = state.views.bank
+    own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
+    groups = _grouped(row_digests(known))
+    at = _assigned(groups, _digests_among(groups, state.encoder, known, asked), own, labels)
+    ids = np.where(at < 0, -1, bank.ids.numpy()[at])
+    held_out = np.full(len(asked), -1)
+    if isinstance(state, SharedState) and state.held is not None:
+        digests = state.held.digests
+        if digests is not None:
+            found = _assigned(
+                _grouped(digests.numpy()), row_digests(asked), state.held.labels.numpy(), labels
+            )
+            held_out = np.where(at < 0, found, -1)
+    repeated = sum(len(group) for group in groups.values() if len(group) > 1)
+    return LearnedRows(ids, held_out, repeated / len(own))
+
+
+def n_forgotten(model: FittedModel) -> int:
+    """How many rows were learned from and cannot be known again."""
+    held = model.state.held if isinstance(model.state, SharedState) else None
+    known = 0 if held is None or held.digests is None else len(held.digests)
+    return model.bank.next_id - len(model.bank) - known
+
+
+def predict_learned(model: FittedModel, found: LearnedRows) -> tuple[np.ndarray, Parts]:
+    """Predict rows that were learned from; see `AttnKNNClassifier.predict_learned`."""
+    state = model.state
+    if isinstance(state, SharedState):
+        rows = np.flatnonzero(found.held_out >= 0)
+        n_views = state.n_views if state.tta else 1
+        calibration = state.calibration(n_views)
+        at = torch.from_numpy(found.held_out[rows])
+        merged, each = state.predict_held_out(model.n_classes, n_views)
+        answers = [Answer(*(part[at] for part in one)) for one in (merged, *each)]
+    else:
+        rows = np.flatnonzero(found.ids >= 0)
+        calibration = state.calibration()
+        at = model.bank.positions(found.ids[rows])
+        answers = [state.predict_left_out(model.n_classes, at)] * 2
+    whole, *of_views = map(calibration.corrected, answers)
+    return rows, make_parts(whole, of_views, calibration)
+
+
+def row_digests(rows: AnyRows) -> np.ndarray:
+    """Give a number for every row that a row with other content does not have, int64 (n,)."""
+    if isinstance(rows, EncodedImages):
+        parts = (image.tobytes() for image in rows.pixels)
+    else:
+        numbers = rows.numbers + 0.0  # -0 is 0
+        numbers[np.isnan(numbers)] = np.nan  # of all its bit patterns one
+        parts = (a.tobytes() + b.tobytes() for a, b in zip(numbers, rows.codes, strict=True))
+    found = b"".join(hashlib.sha256(part).digest()[:8] for part in parts)
+    return np.frombuffer(found, dtype="<i8").astype(np.int64)
+
+
+def held_digests(rows: AnyRows) -> Tensor:
+    """Digests of rows to be kept with those that were held out, int64 (n,)."""
+    return torch.from_numpy(row_digests(rows))
+
+
+def _digests_among(
+    groups: dict[int, list[int]], encoder: Any, known: AnyRows, asked: AnyRows
+) -> np.ndarray:
+    """Digests of the asked rows; where these equal known rows but for rounding, theirs."""
+    digests = row_digests(asked)
+    if isinstance(known, Encoded) and isinstance(asked, Encoded):
+        strange = np.flatnonzero([digest not in groups for digest in digests.tolist()])
+        first = np.array([positions[0] for positions in groups.values()])
+        near = _nearly_equal(encoder, known.take(first), asked.take(strange))
+        names = np.array(list(groups))
+        digests[strange[near >= 0]] = names[near[near >= 0]]
+    return digests
+
+
+def _grouped(digests: np.ndarray) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = defaultdict(list)
+    for position, digest in enumerate(digests.tolist()):
+        groups[digest].append(position)
+    return dict(groups)
+
+
+def _assigned(
+    groups: dict[int, list[int]], digests: np.ndarray, own: np.ndarray, labels: np.ndarray | None
+) -> np.ndarray:
+    """Give equal rows in turn to the rows of their group, those with their label first."""
+    found = np.full(len(digests), -1)
+    used: dict[tuple[int, int], int] = defaultdict(int)
+    for row, digest in enumerate(digests.tolist()):
+        group = groups.get(digest)
+        if group is None:
+            continue
+        label = -1 if labels is None else int(labels[row])
+        alike = [position for position in group if own[position] == label] or group
+        found[row] = alike[used[digest, label] % len(alike)]
+        used[digest, label] += 1
+    return found
+
+
+def _nearly_equal(encoder: TableEncoder, known: Encoded, asked: Encoded) -> np.ndarray:
+    """Position of a known row that differs by rounding alone, -1 where none does.
+
+    Rows are laid along a random line, on which equal ones are close; only those are compared.
+    """
+    found = np.full(len(asked), -1)
+    if not asked.numbers.size:
+        return found
+    middle = np.array(encoder.median)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column may be all gaps by now
+        spread = np.nan_to_num(np.subtract(*np.nanpercentile(known.numbers, [75, 25], axis=0)))
+    unit = np.where(spread > 0, spread, 1.0)
+    draw = np.random.default_rng(0).uniform(0.5, 1.0, known.numbers.shape[1] + known.codes.shape[1])
+    of_numbers, of_codes = np.split(draw, [known.numbers.shape[1]])
+
+    def along(rows: Encoded) -> np.ndarray:
+        numbers = np.nan_to_num((rows.numbers - middle) / unit)
+        return np.asarray(numbers @ of_numbers + rows.codes @ of_codes)
+
+    allowed = _SAME * (spread + np.abs(np.nan_to_num(asked.numbers - middle)))
+    place = along(known)
+    order = np.argsort(place)
+    width = (allowed / unit) @ of_numbers + 1e-9
+    center = along(asked)
+    start = np.searchsorted(place[order], center - width, side="left")
+    stop = np.searchsorted(place[order], center + width, side="right")
+    for row in np.flatnonzero(stop > start):
+        some = order[start[row] : stop[row]]
+        gap = np.abs(known.numbers[some] - asked.numbers[row])
+        both_missing = np.isnan(known.numbers[some]) & np.isnan(asked.numbers[row])
+        same = ((gap <= allowed[row]) | both_missing).all(axis=1)
+        same &= (known.codes[some] == asked.codes[row]).all(axis=1)
+        if same.any():
+            found[row] = some[same.argmax()]
+    return found

@@ -1,0 +1,1 @@
+"""Wrong labels: their transition, training targets, and rows to check."""

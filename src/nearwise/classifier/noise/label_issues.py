@@ -1,0 +1,137 @@
+"""Which training rows may carry a wrong label, most suspicious first."""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.sparse import csr_matrix
+
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.memory_views import EVIDENCE
+from nearwise.classifier.model.pooling import finish
+from nearwise.classifier.model.shared_networks import SharedState
+from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.query import kneighbors
+from nearwise.functional import believed_proba
+
+JudgeName = Literal["nearwise", "cleanlab"]
+
+
+class LabelEvidence(NamedTuple):
+    """What label-cleaning tools ask for, over the remembered rows in the memory's order.
+
+    Attributes
+    ----------
+    labels : int64 ndarray of shape (n,)
+        Positions of the given labels among `classes_`.
+    pred_probs : ndarray of shape (n, n_classes)
+        Leave-one-out probabilities of the given labels: of the true ones, seen through the
+        transition where one was fitted.
+    knn_graph : sparse array of shape (n, n)
+        Distances to each row's nearest others in the feature space, ascending.
+    """
+
+    labels: np.ndarray
+    pred_probs: np.ndarray
+    knn_graph: csr_matrix
+
+
+def can_doubt_labels(state: LearnedState) -> bool:
+    """Whether labels of remembered rows can be judged; see `AttnKNNClassifier.doubts_labels`."""
+    return not isinstance(state, SharedState) or state.views.transitions is not None
+
+
+def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
+    """Rank the remembered rows; see `AttnKNNClassifier.label_issues`."""
+    if judge not in ("nearwise", "cleanlab"):
+        raise ValueError(f'judge={judge!r} is not known. Use "nearwise" or "cleanlab".')
+    bank = model.bank
+    given, true = bank.labels.numpy(), _true_proba(model)
+    rows = np.arange(len(given))
+    suspicion = 1 - true[rows, given]
+    if judge == "cleanlab":
+        suspicion = 1 - _cleanlab_scores(given, label_evidence(model, n_neighbors).pred_probs)
+    suggested = true.argmax(axis=1)
+    _, near = kneighbors(model, None, min(n_neighbors, _most_neighbors(model)))
+    table = pd.DataFrame(
+        {
+            "id": bank.ids.numpy(),
+            "given": model.classes[given],
+            "suggested": model.classes[suggested],
+            "proba_given": true[rows, given],
+            "proba_suggested": true[rows, suggested],
+            "suspicion": suspicion,
+            "neighbors": [tuple(ids) for ids in near.tolist()],
+        }
+    )
+    return table.sort_values("suspicion", ascending=False, kind="stable", ignore_index=True)
+
+
+def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
+    """Leave-one-out probabilities and a k-NN graph; see `AttnKNNClassifier.label_evidence`."""
+    bank, state = model.bank, model.state
+    proba = _unseen_proba(model)
+    if state.views.transitions is not None and state.transition is not None:
+        known = len(state.transition.matrix)
+        proba[:, :known] = proba[:, :known] @ state.transition.matrix
+    distances, found = kneighbors(model, None, min(n_neighbors, _most_neighbors(model)))
+    columns = bank.positions(found.ravel()).numpy()
+    starts = np.arange(0, distances.size + 1, distances.shape[1])
+    graph = csr_matrix((distances.ravel(), columns, starts), shape=(len(bank), len(bank)))
+    return LabelEvidence(bank.labels.numpy(), proba, graph)
+
+
+def _most_neighbors(model: FittedModel) -> int:
+    """Rows that may be found for a remembered one."""
+    views = model.state.views
+    return len(views.rows(views.specs[0], 0)) - 1
+
+
+def _unseen_proba(model: FittedModel) -> np.ndarray:
+    """Probabilities of the remembered rows' true labels, the given ones not seen; (n, C)."""
+    state, views = model.state, model.state.views
+    if not isinstance(state, SharedState):
+        left_out = state.predict_left_out(model.n_classes)
+        # The rows come in the shares of the memory, whichever a class_prior wants elsewhere.
+        calibration = state.calibration().in_memory_shares()
+        return finish(calibration.corrected(left_out).log_proba, calibration.whole)
+    if views.transitions is None and state.transition is not None:
+        raise ValueError(
+            "This classifier held rows out once (validation_fraction), and label_noise took "
+            "the labels as they are, so it kept no evidence against any. Give the share of "
+            "wrong labels, such as label_noise=0.05, or cross-fit (validation_fraction=None)."
+        )
+    if views.transitions is None:
+        raise ValueError(
+            "This classifier held rows out once (validation_fraction), so its networks were "
+            "trained on the labels of all remembered rows and cannot doubt them. Fit with "
+            'label_noise="auto", or cross-fit (validation_fraction=None).'
+        )
+    evidence = views.bank.keys[f"{EVIDENCE}_0"].exp().double().numpy()
+    wide = np.zeros((len(evidence), model.n_classes))
+    wide[:, : evidence.shape[1]] = evidence
+    return wide / wide.sum(axis=1, keepdims=True)
+
+
+def _true_proba(model: FittedModel) -> np.ndarray:
+    """Probabilities of the true labels, once the given ones are known too."""
+    proba = _unseen_proba(model)
+    transition = model.state.transition
+    if model.state.views.transitions is None or transition is None:
+        return proba
+    matrix = torch.from_numpy(transition.matrix)
+    known = torch.from_numpy(np.log(np.maximum(proba[:, : len(matrix)], 1e-300)))
+    result: np.ndarray = believed_proba(known, matrix, model.bank.labels, proba.shape[1]).numpy()
+    return result
+
+
+def _cleanlab_scores(labels: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    try:
+        from cleanlab.rank import get_label_quality_scores
+    except ImportError:
+        raise ImportError(
+            'judge="cleanlab" needs the extra "labels": pip install nearwise[labels]'
+        ) from None
+    scores: Any = get_label_quality_scores(labels, proba, method="normalized_margin")
+    return np.asarray(scores, dtype=np.float64)

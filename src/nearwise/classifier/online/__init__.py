@@ -1,0 +1,1 @@
+"""Rows that come, go or are relabelled after the fit."""

@@ -1,0 +1,252 @@
+"""Changes to a fitted model: rows come, go or get another label, and attention is refreshed.
+
+Every function takes a model and gives a new one; the model it was given stays as it is, whatever
+happens on the way.
+"""
+
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.fit.problem import FitSettings
+from nearwise.classifier.inputs.labels import check_labels, label_values, positions_among
+from nearwise.classifier.inputs.table import as_frame
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.key_space import Forgetting
+from nearwise.classifier.model.memory_views import FOLD
+from nearwise.classifier.online.capacity import check_places, rows_to_forget
+from nearwise.classifier.online.refreshing import can_refresh, refresh_state
+from nearwise.classifier.online.updates import (
+    append_rows,
+    drop_rows,
+    give_labels,
+    refuse_emptied_classes,
+)
+from nearwise.classifier.storage.row_storage import append_frame
+from nearwise.memory.eviction import EvictionName, usual_half_life
+
+_REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows ask for the next
+_REFRESH_NEW_CLASS = 0.02  # of the memory: so many rows of classes that attention has not met
+_FEWEST = 50  # rows in the memory below which a refresh would learn nothing
+
+
+class Bound(NamedTuple):
+    """How many rows the memory may hold, and which go first."""
+
+    capacity: int | None
+    eviction: EvictionName
+
+
+class NewRows(NamedTuple):
+    """Rows to remember, checked and encoded.
+
+    Attributes
+    ----------
+    given : DataFrame or ndarray
+        As the user gave them.
+    views : list of Encoded or EncodedImages
+        In as many views as those of `fit`.
+    y : array-like of shape (n,)
+    weight : ndarray of shape (n,), or None
+        In the unit of the user.
+    names : ndarray of str of shape (n,), or None
+    """
+
+    given: Any
+    views: list[AnyRows]
+    y: Any
+    weight: np.ndarray | None
+    names: np.ndarray | None
+
+
+def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedModel, Tensor]:
+    """Remember rows, of new classes too; a memory over its capacity then forgets some.
+
+    Returns
+    -------
+    model : FittedModel
+    ids : int64 Tensor of shape (n_added,)
+    """
+    if bound.capacity is not None:
+        _check_room(model, new.y, bound.capacity)
+    wanted = model.state.n_views
+    if len(new.views) != wanted:
+        raise ValueError(
+            f"The remembered keys are means over {wanted} views of a row, and {len(new.views)} "
+            "were given. Give as many (views=[...])."
+        )
+    present, codes = check_labels(new.y, len(new.given))
+    positions, fresh = positions_among(model.classes, present)
+    weight = None if new.weight is None else new.weight / model.weight_unit
+    if isinstance(model.rows, pd.DataFrame):
+        rows: Any = append_frame(model.rows, as_frame(new.given))
+    else:
+        rows = np.concatenate([model.rows, np.asarray(new.given, dtype=model.rows.dtype)])
+    fork = model.fork()
+    labels = torch.from_numpy(positions[codes])
+    n_classes = len(model.classes) + len(fresh)
+    ids = append_rows(fork.state, new.views, labels, weight, n_classes)
+    fork = replace(
+        fork,
+        rows=rows,
+        row_names=_with_names(model, new.names, len(new.given)),
+        classes=_with_classes(model.classes, fresh),
+    )
+    return bounded(fork, bound), ids
+
+
+def without_rows(model: FittedModel, ids: Any, *, forget_classes: bool) -> FittedModel:
+    """Forget remembered rows by id."""
+    if not forget_classes:
+        at = model.bank.positions(ids)
+        refuse_emptied_classes(model.bank, at, None, model.classes, "Removing")
+    return _forgotten(model.fork(), ids)
+
+
+def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> FittedModel:
+    """Give remembered rows other labels among the classes."""
+    positions, unknown = positions_among(model.classes, label_values(y))
+    if unknown:
+        raise ValueError(
+            f"Labels {unknown[:5]} are not among the classes {model.classes.tolist()[:10]}. "
+            "Rows of new classes come in through add()."
+        )
+    new = torch.from_numpy(positions)
+    if not forget_classes and len(positions) == len(at := model.bank.positions(ids)):
+        refuse_emptied_classes(model.bank, at, new, model.classes, "Relabelling")
+    fork = model.fork()
+    give_labels(fork.state, ids, new)
+    return fork
+
+
+def with_declared(model: FittedModel, classes: Any, y: Any) -> FittedModel:
+    """Give classes that were declared a column, and refuse labels that were not."""
+    if classes is not None:
+        unknown = positions_among(model.classes, label_values(classes))[1]
+        if unknown and model.stream.declared:
+            raise ValueError(
+                f"classes lists {unknown[:5]}, which the first call did not. Leave it out."
+            )
+        model = with_classes(model, unknown)
+    if model.stream.declared and y is not None:
+        unknown = positions_among(model.classes, label_values(y))[1]
+        if unknown:
+            raise ValueError(
+                f"y holds {unknown[:5]}, which the first call's classes did not list. Use "
+                "add() for classes nobody expected, or leave classes out of partial_fit."
+            )
+    return model
+
+
+def with_classes(model: FittedModel, fresh: list[Any]) -> FittedModel:
+    """Give classes a column before their first row."""
+    if not fresh:
+        return model
+    fork = replace(model.fork(), classes=_with_classes(model.classes, fresh))
+    fork.bank.n_classes = fork.n_classes
+    return fork
+
+
+def refreshed(model: FittedModel, settings: FitSettings) -> FittedModel:
+    """Fit the attention to what is remembered now; see `AttnKNNClassifier.refresh`."""
+    fork = model.fork()
+    refresh_state(fork.state, settings)
+    arrived = int(fork.bank.ids.max()) + 1
+    stream = replace(fork.stream, refreshed_at=arrived, refreshed_size=len(fork.bank))
+    return replace(fork, stream=stream)
+
+
+def refresh_is_due(model: FittedModel) -> bool:
+    """Whether enough new rows, or rows of new classes, came since the last refresh."""
+    bank, stream = model.bank, model.stream
+    if len(bank) < _FEWEST or not can_refresh(model.state):
+        return False
+    arrived = int(bank.ids.max()) + 1 - stream.refreshed_at
+    of_new_classes = int((model.label_positions >= len(model.state.prior)).sum())
+    return arrived >= _REFRESH_AFTER * stream.refreshed_size or (
+        of_new_classes >= max(4, _REFRESH_NEW_CLASS * len(bank))
+    )
+
+
+def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
+    """Forget what is beyond the capacity; `fork` is not published yet."""
+    fork = forgetting(fork, bound)
+    if bound.capacity is None or len(fork.bank) <= bound.capacity:
+        return fork
+    gone = rows_to_forget(
+        fork.state.views,
+        fork.state.n_members,
+        bound.capacity,
+        bound.eviction,
+        seed=fork.stream.seed,
+        first=fork.stream.first,
+    )
+    ids = fork.bank.ids[gone]
+    return replace(_forgotten(fork, ids), evicted=ids)
+
+
+def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
+    """Let votes fade with age where old rows go first; `fork` is not published yet."""
+    views = fork.state.views
+    views.forgetting = None
+    if bound.eviction == "age" and bound.capacity is not None:
+        views.forgetting = Forgetting(usual_half_life(bound.capacity), fork.stream.first)
+    return replace(fork, evicted=torch.empty(0, dtype=torch.int64))
+
+
+def _forgotten(fork: FittedModel, ids: Any) -> FittedModel:
+    keep = drop_rows(fork.state, ids)
+    if isinstance(fork.rows, pd.DataFrame):
+        rows: Any = fork.rows.iloc[keep].reset_index(drop=True)
+    else:
+        rows = fork.rows[keep]
+    names = None if fork.row_names is None else fork.row_names[keep]
+    return replace(fork, rows=rows, row_names=names)
+
+
+def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np.ndarray | None:
+    """Names of the rows, new ones at the end; "" for those without among others that have one."""
+    if names is None and model.row_names is None:
+        return None
+    before = np.full(len(model.rows), "") if model.row_names is None else model.row_names
+    return np.concatenate([before, np.full(n_rows, "") if names is None else names])
+
+
+def _with_classes(before: np.ndarray, fresh: list[Any]) -> np.ndarray:
+    """Put classes that come later behind those there are."""
+    if not fresh:
+        return before
+    extra = np.array(fresh, dtype=np.result_type(before, np.asarray(fresh)))
+    classes = np.concatenate([before, extra])
+    if _is_sorted(before) and not _is_sorted(classes):
+        warnings.warn(
+            f"classes_ is no longer sorted: {fresh[:5]} came later and stand last, and so do "
+            "their columns. scikit-learn's scorers of probabilities (neg_log_loss, "
+            "roc_auc_ovr) take columns in sorted order: give them "
+            "proba[:, np.argsort(model.classes_)].",
+            UserWarning,
+            stacklevel=4,
+        )
+    return classes
+
+
+def _is_sorted(classes: np.ndarray) -> bool:
+    return bool((classes[:-1] <= classes[1:]).all())
+
+
+def _check_room(model: FittedModel, y: Any, capacity: int) -> None:
+    """Refuse new labels that a full memory could not hold beside what it must keep."""
+    views, held = model.state.views, model.label_positions
+    present = set(model.classes[held.unique().numpy()].tolist())
+    of_fit = held[views.bank.keys[FOLD][:, 0] >= 0].unique().numpy()
+    fitted = set(model.classes[of_fit].tolist())
+    everyone = present | set(np.asarray([] if y is None else y, dtype=object).ravel().tolist())
+    by_fold = any(spec.scope == "fold" for spec in views.specs)
+    n_members = model.state.n_members if by_fold else 0
+    check_places(capacity, len(everyone), n_members, len(everyone - fitted))

@@ -1,0 +1,180 @@
+"""The attention of a fitted classifier is brought up to date with a memory that has changed."""
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.problem import FitSettings
+from nearwise.classifier.model.class_prior import CLASS_SHARES, ClassCorrection, log_ratio
+from nearwise.classifier.model.key_space import SpaceSpec
+from nearwise.classifier.model.memory_views import FOLD, MemoryViews, measured, note_reliability
+from nearwise.classifier.model.pooling import Acceptance, accept, fit_temperature, mean_nll
+from nearwise.classifier.model.state import CrossFittedState, LearnedState, MemberView
+from nearwise.memory.eviction import arrival_draws
+from nearwise.nn import Neighborhood
+from nearwise.training import HeadRows, predict_with_head, train_head
+
+N_ROWS = 600  # rows the heads go on learning from
+_HELD_OUT = 5  # one row in so many stops the training and calibrates
+EPOCHS = 10
+
+
+def can_refresh(state: LearnedState) -> bool:
+    """Whether remembered rows can be asked as if unseen."""
+    return (
+        isinstance(state, CrossFittedState)
+        and state.views.transitions is None
+        and not _by_class(state)
+    )
+
+
+def _by_class(state: LearnedState) -> bool:
+    """Whether a calibration a class was tried, which goes by the rows of the fit."""
+    correction = state.classes
+    return correction is not None and (
+        correction.source != CLASS_SHARES
+        and (correction.wanted is None or correction.source in ("bias", "vector"))
+    )
+
+
+def refuse_refresh(state: LearnedState) -> None:
+    """Say why a fit cannot be refreshed, where it cannot."""
+    if not isinstance(state, CrossFittedState):
+        raise ValueError(
+            "This classifier held rows out once (validation_fraction), so its networks were "
+            "trained on the labels of all remembered rows, which can teach the attention nothing "
+            "any more. Fit again."
+        )
+    if state.views.transitions is not None:
+        raise ValueError(
+            "This classifier takes its labels for wrong in part (label_noise), and what speaks for "
+            "the true ones was found in its fit. Fit again."
+        )
+    if _by_class(state):
+        raise ValueError(
+            'This classifier was calibrated class by class (calibration="per-class") on the rows '
+            "of its fit. Fit again."
+        )
+
+
+def refresh_state(state: LearnedState, settings: FitSettings) -> None:
+    """Take shares, units and reliability anew, and go on training the head; in place.
+
+    One head, begun at the first member's, then serves all members. Wanted class shares are set
+    against those of the memory; classes that they do not list keep what they have.
+    """
+    refuse_refresh(state)
+    assert isinstance(state, CrossFittedState)  # others were refused
+    state.prior = _shares(state.views)
+    _measure_again(state, settings)
+    data = _left_out_rows(state, _drawn_rows(state, settings.seed))
+    head = copy.deepcopy(state.heads[0])  # the one there is may be in use
+    head.prior = state.prior.to(head.prior.device)
+    n = len(data)
+    held_out = torch.arange(n) % _HELD_OUT == 0
+    head_settings = settings.head.model_copy(
+        update={"epochs": min(settings.head.epochs or EPOCHS, EPOCHS)}
+    )
+    judged = data.take(torch.nonzero(held_out)[:, 0])
+    learned_from = data.take(torch.nonzero(~held_out)[:, 0])
+    train_head(head, learned_from, judged, head_settings, seed=settings.seed)
+    state.heads = [head] * state.n_members
+    _calibrate(state, judged, settings)
+    state.classes = None
+    if settings.class_prior is not None:
+        wanted = settings.class_prior
+        there = state.prior[: len(wanted)]
+        shift = log_ratio(wanted, there / there.sum())
+        state.classes = ClassCorrection.of_shift(shift, tuple(wanted.tolist()))
+        state.choice["classes"] = {"source": state.classes.source}
+    state.choice |= {"refreshed_rows": n, "refreshed_nll": state.acceptance.nll}
+
+
+def _shares(views: MemoryViews) -> Tensor:
+    """Weighted class shares of the memory, each class counted half a row more.
+
+    Of the rows that may be found, whose weights count for those that may not.
+    """
+    rows = views.rows(views.specs[0], 0)
+    counts = views.bank.sample_weight[rows] @ views.bank.soft_labels()[rows] + 0.5
+    return (counts / counts.sum()).float()
+
+
+def _measure_again(state: CrossFittedState, settings: FitSettings) -> None:
+    """Units of the spaces, how many neighbors are asked, and the reliability of all rows."""
+    views = state.views
+    views.forget()
+    specs = []
+    for spec in views.specs:
+        wanted = settings.n_neighbors if spec.scope == "all" else spec.n_neighbors
+        fewest = min(len(views.rows(spec, member)) for member in range(state.n_members))
+        k = max(1, min(wanted, fewest - 1))
+        specs.append(measured(views, SpaceSpec(**(spec.to_json() | {"n_neighbors": k}))))
+    views.specs = specs
+    for spec in specs:
+        note_reliability(views, spec, state.n_members)
+        if spec.scope == "fold":
+            _judge_added(views, spec)
+
+
+def _judge_added(views: MemoryViews, spec: SpaceSpec) -> None:
+    """Note the reliability of rows that no member held out, which all of them may find."""
+    added = torch.nonzero(views.bank.keys[FOLD][:, 0] < 0)[:, 0]
+    if len(added):
+        column = views.bank.keys[spec.side].clone()
+        column[added] = views.reliability(spec, 0)[added]
+        views.bank.keys[spec.side] = column
+
+
+def _drawn_rows(state: CrossFittedState, seed: int) -> Tensor:
+    """Positions of at most `N_ROWS` rows, in a random order that seed and ids decide."""
+    views = state.views
+    rows = views.rows(views.specs[0], 0)  # where not all may be found, these stand for the others
+    draws = arrival_draws(views.bank.ids[rows], seed + int(views.bank.ids.max()))
+    return rows[torch.from_numpy(draws.argsort(kind="stable")[:N_ROWS])]
+
+
+def _left_out_rows(state: CrossFittedState, positions: Tensor) -> HeadRows:
+    """Rows as a member sees them that was not fitted on them, each left out by id."""
+    bank = state.views.bank
+    folds = bank.keys[FOLD][positions, 0].long()
+    member_of = torch.where(folds < 0, bank.ids[positions] % state.n_members, folds)
+    order, looks = [], list[MemberView]()
+    for member in range(state.n_members):
+        rows = torch.nonzero(member_of == member)[:, 0]
+        if len(rows):
+            order.append(rows)
+            looks.append(state.look_again(member, positions[rows]))
+    back = torch.argsort(torch.cat(order))
+    spaces = [
+        Neighborhood(*(torch.cat(parts)[back] for parts in _same_width(seen)))
+        for seen in zip(*(look.spaces for look in looks), strict=True)
+    ]
+    base = torch.cat([look.base_log_proba for look in looks])[back]
+    labels, weight = bank.labels[positions], state.views.weight(positions)
+    return HeadRows(spaces, base, labels.to(base.device), weight.to(base.device))
+
+
+def _same_width(seen: tuple[Neighborhood, ...]) -> list[tuple[Tensor, ...]]:
+    """Parts of neighborhoods side by side, cut to the fewest neighbors that one of them has."""
+    k = min(space.labels.shape[1] for space in seen)
+    return list(zip(*(space.nearest(k) for space in seen), strict=True))
+
+
+def _calibrate(state: CrossFittedState, rows: HeadRows, settings: FitSettings) -> None:
+    """Decide on the head's share and the temperatures by rows the head was not fitted on."""
+    output = predict_with_head(state.heads[0], rows.spaces, rows.base_log_proba)
+    given = (rows.labels.cpu(), rows.weight.cpu())
+    whole, base_alone = output.log_proba.cpu(), rows.base_log_proba.cpu()
+    nll = mean_nll(whole, *given)
+    parts = (base_alone, output.neighbor_log_proba.cpu())
+    ridge = 1.0 / len(rows)
+    state.part_temperatures = tuple(fit_temperature(part, *given, ridge=ridge)[0] for part in parts)
+    if not settings.calibrate:
+        state.acceptance = Acceptance(1.0, 1.0, "none (calibration=None)", nll)
+        return
+    accepted = accept(whole, base_alone if state.has_base else None, *given, ridge=ridge)
+    source = f"{accepted.source}, on {len(rows)} remembered rows left out"
+    state.acceptance = replace(accepted, source=source)

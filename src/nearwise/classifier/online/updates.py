@@ -1,0 +1,129 @@
+"""Rows that come, go or change their label after fitting; nothing is trained again."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.model.memory_views import ASKED, EVIDENCE, FOLD
+from nearwise.classifier.model.state import LearnedState, as_float
+from nearwise.memory import MemoryBank
+
+
+def append_rows(
+    state: LearnedState,
+    views: list[AnyRows],
+    labels: Tensor,
+    weight: np.ndarray | None,
+    n_classes: int,
+) -> Tensor:
+    """Remember new rows, given in as many views as those of `fit`; every member may find them.
+
+    They get a reliability of their own; the rows remembered before keep theirs.
+
+    Returns
+    -------
+    ids : int64 Tensor of shape (n_added,)
+    """
+    bank, specs = state.views.bank, state.views.specs
+    n_rows = len(labels)
+    keys = state.keys_of_new(views) | {FOLD: torch.full((n_rows, 1), -1.0)}
+    keys |= _evidence_of_new(state, views)
+    if ASKED in bank.keys:
+        keys[ASKED] = torch.ones(n_rows, 1)
+    for spec in specs:
+        for member in state.views.judges:
+            keys.setdefault(state.views.side(spec, member), torch.zeros(n_rows, 1))
+    sample_weight = None if weight is None else as_float(weight)
+    ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
+    state.views.forget()
+    positions = bank.positions(ids)
+    for spec in specs:
+        for member in state.views.judges if spec.judged_in == spec.name else ():
+            side = state.views.side(spec, member)
+            column = bank.keys[side].clone()
+            column[positions, 0] = float("nan")
+            bank.keys[side] = column.nan_to_num(float(column.nanmean()))
+            reliability = state.views.reliability_of_new(spec, member, positions, len(state.prior))
+            bank.keys[side][positions, 0] = reliability
+    return ids
+
+
+def _evidence_of_new(state: LearnedState, views: list[AnyRows]) -> dict[str, Tensor]:
+    """Say what speaks for each true label of rows whose given one is doubted: the model itself."""
+    if state.views.transitions is None:
+        return {}
+    merged = state.predict_views(views, len(state.prior))
+    whole = state.calibration(len(views)).whole
+    evidence = torch.log_softmax(merged.log_proba[:, : len(state.prior)] / whole, dim=1)
+    return {f"{EVIDENCE}_{member}": evidence for member in state.views.judges}
+
+
+def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
+    """Forget rows by id; return a mask of the positions that stay."""
+    bank = state.views.bank
+    keep = torch.ones(len(bank), dtype=torch.bool)
+    keep[bank.positions(ids)] = False
+    if int(keep.sum()) < 2:
+        raise ValueError(
+            f"Removing {len(bank) - int(keep.sum())} of {len(bank)} rows leaves fewer than 2. "
+            "Keep at least 2, or fit again."
+        )
+    _refuse_lonely_members(state, keep)
+    bank.remove(ids)
+    state.views.forget()
+    mask: np.ndarray = keep.numpy()
+    return mask
+
+
+def refuse_emptied_classes(
+    bank: MemoryBank, at: Tensor, new: Tensor | None, classes: np.ndarray, doing: str
+) -> None:
+    """Refuse to take a class's last row that votes, by removal or by `new` labels (n_at,)."""
+    labels = bank.labels.argmax(1) if bank.is_soft else bank.labels
+    votes = bank.keys[ASKED][:, 0] > 0 if ASKED in bank.keys else torch.ones_like(labels).bool()
+    taken = at.unique()
+    before = torch.bincount(labels[votes], minlength=len(classes))
+    after = before - torch.bincount(labels[taken[votes[taken]]], minlength=len(classes))
+    if new is not None:
+        after = after + torch.bincount(new[votes[at]], minlength=len(classes))
+    emptied = torch.nonzero((before > 0) & (after <= 0))[:, 0].numpy()
+    if len(emptied):
+        named = ", ".join(map(repr, classes[emptied].tolist()[:5]))
+        raise ValueError(
+            f"{doing} {len(at)} rows leaves no row of the class {named} that may be found. Keep "
+            "one, or pass forget_classes=True: the class keeps its column, and no neighbor speaks "
+            "for it."
+        )
+
+
+def _refuse_lonely_members(state: LearnedState, keep: Tensor) -> None:
+    """Refuse to take all rows that a member may ask, or all but one."""
+    for spec in state.views.specs:
+        for member in range(state.n_members):
+            left = int(keep[state.views.rows(spec, member)].sum())
+            if left < 2:
+                raise ValueError(
+                    f"Removing {int((~keep).sum())} of {len(keep)} rows leaves member {member} of "
+                    f"the bag {left} of the rows it was not fitted on, and it needs 2. Keep more, "
+                    "add rows first, or fit again."
+                )
+
+
+def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:
+    """Relabel rows by id, and take their reliability anew; no other row is searched for."""
+    views = state.views
+    views.bank.relabel(ids, labels)
+    views.forget_labels()
+    positions = views.bank.positions(ids)
+    for spec in views.specs:
+        if spec.judged_in != spec.name:
+            continue  # the column is that of another space
+        for member in range(state.n_members) if spec.scope == "fold" else views.judges:
+            side = views.side(spec, member)
+            allowed = positions[torch.isin(positions, views.rows(spec, member))]
+            column = views.bank.keys[side].clone()
+            column[allowed] = views.reliability(spec, member, allowed)
+            views.bank.keys[side] = column

@@ -1,0 +1,350 @@
+"""Query: rows, and what a fitted model finds for them, each thing computed once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.model.blocks import row_blocks, view_blocks
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.pooling import finish
+from nearwise.classifier.model.shared_networks import SharedState
+from nearwise.classifier.model.state import Answer, Calibration, Looks, joined, pool
+from nearwise.classifier.uncertainty.calibration_rows import (
+    JudgedRows,
+    Remoteness,
+    judged_rows,
+    remoteness_of,
+)
+from nearwise.classifier.uncertainty.conformal import (
+    Method,
+    check_confidence,
+    check_enough,
+    check_method,
+    check_penalty,
+    nonconformity,
+    p_values,
+    sets_from_p_values,
+)
+from nearwise.classifier.uncertainty.explain import (
+    CHUNK,
+    Explanation,
+    Parts,
+    Reason,
+    explained,
+    make_parts,
+    reasons,
+    remembered_reasons,
+)
+from nearwise.classifier.uncertainty.novelty import (
+    NoveltyScore,
+    check_novelty_score,
+    novelty_p_values,
+    novelty_scores,
+)
+from nearwise.classifier.uncertainty.selective import (
+    Judge,
+    Score,
+    Selection,
+    check_request,
+    guarantee,
+)
+
+Extra = Literal["members", "remoteness", "reasons"]
+
+
+class Query:
+    """Rows, and what one version of a fitted model finds for them.
+
+    Encoding, base, searches and members' predictions are computed in one pass over the rows,
+    block by block, when the first answer is asked for; all answers are made from them. What an
+    answer needs beyond a prediction is named beforehand, or costs a second pass.
+
+    Parameters
+    ----------
+    model : FittedModel
+    views : list of Encoded or EncodedImages, or None
+        The rows in all their views; None stands for the remembered rows, each without itself.
+    sets : bool, default=False
+        Whether `sets` will be asked for.
+    novelty : bool, default=False
+        Whether novelty or selective prediction will be asked for.
+    explain : int or None or False, default=False
+        Neighbors that `explanations` will show; None shows all, False none.
+    """
+
+    def __init__(
+        self,
+        model: FittedModel,
+        views: list[AnyRows] | None,
+        *,
+        sets: bool = False,
+        novelty: bool = False,
+        explain: int | Literal[False] | None = False,
+    ) -> None:
+        self.model, self.views = model, views
+        self._shown = explain
+        self._extras: set[Extra] = set()
+        for extra, wanted in (("members", sets), ("remoteness", novelty), ("reasons", explain)):
+            if wanted is not False:
+                self._extras.add(extra)  # type: ignore[arg-type]
+        self._passed: set[Extra] | None = None  # extras of the pass that was made
+        self._calibration = model.state.calibration(1 if views is None else len(views))
+
+    # --- one pass over the rows ---------------------------------------------------------------
+
+    def _pass(self, *extras: Extra) -> None:
+        """Have the rows seen by all members, with what else is needed; once."""
+        if self._passed is not None and self._passed.issuperset(extras):
+            return
+        self._extras.update(extras)
+        self._merged: list[Answer] = []
+        self._each: list[list[Answer]] = []
+        self._members: list[list[Answer]] = []
+        self._apart: list[Remoteness] = []
+        self._reasons: list[Reason] = []
+        for looks in self._looks():
+            self._note(looks)
+        self._passed = set(self._extras)
+
+    def _looks(self) -> Iterator[Looks]:
+        assert self.views is not None  # remembered rows are asked fold by fold
+        for block in view_blocks(self.views):
+            n_rows = len(block[0])
+            if "reasons" not in self._extras or n_rows <= CHUNK:
+                yield self.model.state.looks(block)
+                continue
+            for rows in torch.arange(n_rows).split(CHUNK):  # what members see of a row is large
+                yield self.model.state.looks([view.take(rows.numpy()) for view in block])
+
+    def _note(self, looks: Looks) -> None:
+        """Keep what the answers need of what the members see."""
+        state, n_classes = self.model.state, self.model.n_classes
+        answers = [state.answers(group, n_classes) for group in looks.merged]
+        pooled = [pool(of_view) for of_view in answers]
+        merged = state.merged(pooled)
+        self._merged.append(merged)
+        if looks.each is not looks.merged and len(looks.each) > 1:
+            pooled = [pool(state.answers(group, n_classes)) for group in looks.each]
+        self._each.append(pooled)
+        if "members" in self._extras:
+            self._members.append([state.merged(list(one)) for one in zip(*answers, strict=True)])
+        if "remoteness" in self._extras:
+            _, first = looks.each[0][0]
+            self._apart.append(remoteness_of(state.views, first.found[0]))
+        if "reasons" in self._extras:
+            assert self._shown is not False
+            self._reasons += reasons(
+                state, looks.features, looks.merged, self._shown, n_classes, self._calibration
+            )
+
+    # --- answers --------------------------------------------------------------------------------
+
+    @cached_property
+    def _answers(self) -> tuple[Answer, list[Answer]]:
+        """The merged answer and that to each view, in the wanted class shares."""
+        corrected = self._calibration.corrected
+        if self.views is None:
+            merged = corrected(self.model.state.predict_left_out(self.model.n_classes))
+            return merged, [merged]
+        self._pass()
+        merged = corrected(joined(self._merged))
+        if len(self.views) == 1:
+            return merged, [merged]
+        return merged, [corrected(joined(list(one))) for one in zip(*self._each, strict=True)]
+
+    def proba(self) -> np.ndarray:
+        """Class probabilities, (n, n_classes)."""
+        return finish(self._answers[0].log_proba, self._calibration.whole)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """Probabilities beside their two halves, base and neighbors."""
+        return make_parts(*self._answers, self._calibration)
+
+    def explanations(self, *, trust: bool = False) -> list[Explanation]:
+        """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
+        state, classes = self.model.state, self.model.classes
+        if self.views is None:
+            assert self._shown is not False
+            behind = remembered_reasons(state, self._shown, len(classes))
+        else:
+            self._pass("reasons")
+            behind = dict(enumerate(self._reasons))
+        shown = explained(state, behind, self.parts, classes, self.model.remembered)
+        if not trust:
+            return shown
+        novel, sets = self.novelty_p_value(), self.sets()
+        return [
+            replace(one, novelty_p_value=float(p), prediction_set=list(classes[held]))
+            for one, p, held in zip(shown, novel, sets, strict=True)
+        ]
+
+    def selection(
+        self,
+        *,
+        coverage: float | None = None,
+        max_risk: float | None = None,
+        score: Score | Literal["auto"] = "auto",
+        confidence: float = 0.95,
+    ) -> Selection:
+        """Predictions and which of them to act on; `AttnKNNClassifier.predict_selective`."""
+        check_request(coverage, max_risk, confidence)
+        rows, apart, parts = self._calibration_rows(), self._remoteness(), self.parts
+        judge = self._judge(rows)
+        name = judge.choose(score)
+        n_scores = len(judge.scores) if score == "auto" else 1
+        alpha = (1.0 - confidence) / n_scores
+        if coverage is not None:
+            found, n_tests = judge.at_coverage(name, coverage), n_scores
+            bound = judge.bound(name, found, alpha)
+        else:
+            assert max_risk is not None  # checked
+            found, bound = judge.under_risk(name, max_risk, alpha)
+            n_tests = n_scores * judge.n_thresholds
+        values = judge.score(name, parts, apart)
+        return Selection(
+            labels=self.model.classes[parts.proba.argmax(axis=1)],
+            accepted=values >= found.value,
+            score=values,
+            score_name=name,
+            threshold=found.value,
+            coverage=found.coverage,
+            expected_risk=found.risk,
+            risk_bound=bound,
+            confidence=confidence,
+            n_judged=len(rows.labels),
+            n_accepted=found.accepted,
+            aurc=judge.aurc,
+            guarantee=guarantee(
+                confidence,
+                bound,
+                n_tests,
+                held_out=isinstance(self.model.state, SharedState),
+                refreshed="refreshed_rows" in self.model.state.choice,
+                doubted=rows.doubted,
+            ),
+        )
+
+    def sets(
+        self,
+        confidence: float = 0.9,
+        *,
+        method: Method = "lac",
+        class_conditional: bool = False,
+        allow_empty: bool = True,
+        penalty: float = 0.05,
+        free_ranks: int = 1,
+        seed: int | None = None,
+    ) -> np.ndarray:
+        """Prediction sets, bool (n, n_classes); `AttnKNNClassifier.predict_set`."""
+        check_confidence(confidence)
+        check_method(method)
+        raps = check_penalty(penalty, free_ranks)
+        rows = self._calibration_rows()
+        check_enough(rows.truth, self.model.classes, confidence, each=class_conditional)
+        generator = None if seed is None else check_random_state(seed)
+
+        def draw(n_rows: int) -> np.ndarray | None:
+            return None if generator is None else generator.uniform(size=n_rows)
+
+        judged = nonconformity(rows.parts.proba, method, raps, draw(len(rows.labels)))
+        blocks = []
+        for proba in self._member_probabilities():
+            drawn = draw(proba.shape[1])
+            p = p_values(
+                np.stack([nonconformity(one, method, raps, drawn) for one in proba]),
+                judged,
+                rows.truth,
+                rows.folds,
+                by_class=class_conditional,
+            )
+            sets = sets_from_p_values(p, confidence)
+            if not allow_empty:
+                empty = np.flatnonzero(~sets.any(axis=1))
+                sets[empty, proba[-1][empty].argmax(axis=1)] = True
+            blocks.append(sets)
+        return np.concatenate(blocks)
+
+    def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
+        """How unlike the remembered rows the rows are, (n,); larger is less alike."""
+        name = check_novelty_score(score)
+        apart = self._remoteness()
+        return novelty_scores(name, self._calibration_rows(), self.parts, apart)
+
+    def novelty_p_value(self, score: NoveltyScore = "combined") -> np.ndarray:
+        """Share of calibration rows with at least the novelty score of each row, (n,)."""
+        name = check_novelty_score(score)
+        rows = self._calibration_rows()
+        known = novelty_scores(name, rows, rows.parts, rows.remoteness)
+        return novelty_p_values(self.novelty_score(name), known, rows.counts)
+
+    # --- what answers are made from -------------------------------------------------------------
+
+    def _calibration_rows(self) -> JudgedRows:
+        if self.views is None:
+            raise ValueError(
+                "Rows are judged against the training rows, so these cannot be asked themselves. "
+                "Give new rows as X."
+            )
+        return judged_rows(self.model.state, self.model.n_classes, len(self.views))
+
+    def _judge(self, rows: JudgedRows) -> Judge:
+        kept = self.model.state.views.derived  # a change of the memory starts with none
+        key = ("judge", self.model.n_classes, 1 if self.views is None else len(self.views))
+        if key not in kept:
+            kept[key] = Judge(rows)
+        judge: Judge = kept[key]
+        return judge
+
+    def _remoteness(self) -> Remoteness:
+        self._pass("remoteness")
+        return Remoteness(*map(np.concatenate, zip(*self._apart, strict=True)))
+
+    def _member_probabilities(self) -> Iterator[np.ndarray]:
+        """Probabilities by every member alone and by all, (n_members + 1, n, n_classes) a block."""
+        self._pass("members")
+        calibration = self._calibration
+        columns = zip(*self._members, strict=True)
+        everyone = [joined(list(blocks)) for blocks in columns] + [joined(self._merged)]
+        for rows in row_blocks(torch.arange(len(everyone[0].log_proba))):
+            yield np.stack([_finished(one, rows, calibration) for one in everyone])
+
+
+def _finished(answer: Answer, rows: torch.Tensor, calibration: Calibration) -> np.ndarray:
+    part = Answer(*(values[rows] for values in answer))
+    return finish(calibration.corrected(part).log_proba, calibration.whole)
+
+
+def kneighbors(
+    model: FittedModel, features: Callable[[], torch.Tensor] | None, n_neighbors: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distances to, and ids of, the nearest remembered rows in the feature space, ascending.
+
+    Parameters
+    ----------
+    model : FittedModel
+    features : callable
+        Gives the rows' keys; None stands for the remembered rows, each without itself.
+    n_neighbors : int or None
+        None takes as many as the model does.
+    """
+    views = model.state.views
+    spec = views.specs[0]
+    k = spec.n_neighbors if n_neighbors is None else n_neighbors
+    spare = len(views.rows(spec, 0)) - (features is None)
+    if not 1 <= k <= spare:
+        raise ValueError(
+            f"n_neighbors={k} must lie between 1 and the {spare} rows that may be found."
+        )
+    if features is None:
+        found = views.search(spec, 0, views.bank.keys["features"], k, views.bank.ids)
+    else:
+        found = views.search(spec, 0, features(), k)
+    ids: Any = views.bank.ids[found.indices].numpy()
+    return (found.distances * spec.unit).numpy(), ids

@@ -1,0 +1,366 @@
+"""What the JSON part of a model folder may hold; everything else is refused by its name."""
+
+import inspect
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from nearwise.classifier.inputs.column_report import Use
+from nearwise.functional import Metric
+from nearwise.memory import IndexName
+from nearwise.nn.cluster_attention import Clusters
+from nearwise.nn.neighbor_head import AdaptiveK, Null, Pooling
+
+_TABLE_SPACES = ("features", "supervised", "trained")
+_LARGEST = 2**53  # whole numbers beyond are no counts
+Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+Size = Annotated[int, Field(ge=1, le=_LARGEST)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Category = str | bool | int | float
+# A numpy type of labels: truth values, numbers, objects, text, moments and spans of time.
+LabelType = Annotated[
+    str, Field(pattern=r"^([|<>=](b1|[iuf][1248]|O)|[<>=](U\d{1,9}|[Mm]8\[\w{1,4}\]))$")
+]
+
+
+class Part(BaseModel):
+    """One object of the JSON; unknown and missing names and other types are errors."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class StoredBank(Part):
+    """Of `MemoryBank`."""
+
+    spaces: list[str]
+    n_classes: Size
+    next_id: Count
+
+
+class StoredDate(Part):
+    """Of `DateColumn`."""
+
+    layout: str
+    zone: str
+    origin: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+    parts: Annotated[list[str], Field(min_length=1)]
+
+
+class StoredColumn(Part):
+    """Of `ColumnReport`."""
+
+    name: str
+    type: str
+    missing: Count
+    distinct: Count | None
+    use: Use
+    parts: list[str]
+    gap_words: list[str]
+    reason: str
+    change: str
+
+
+class StoredTable(Part):
+    """Of `TableEncoder`."""
+
+    columns: list[str]
+    kinds: dict[str, Use]
+    categories: dict[str, list[Category]]
+    median: list[Finite]
+    mean: list[Finite]
+    scale: list[Positive]
+    has_gaps: list[bool]
+    dates: dict[str, StoredDate]
+    gap_words: dict[str, list[str]]
+    report: list[StoredColumn]
+
+
+class StoredImages(Part):
+    """Of `ImageEncoder`."""
+
+    height: Size
+    width: Size
+    channels: Literal[1, 3]
+
+
+class StoredSpec(Part):
+    """Of `SpaceSpec`."""
+
+    name: str
+    scope: Literal["all", "fold"]
+    per_member: bool
+    metric: Metric
+    unit: Positive
+    n_neighbors: Size
+
+
+class StoredAcceptance(Part):
+    """Of `Acceptance`."""
+
+    share: Share
+    temperature: Positive
+    source: str
+    nll: float
+
+
+class StoredCorrection(Part):
+    """Of `ClassCorrection`."""
+
+    shift: list[Finite]
+    scale: list[Positive]
+    bias: list[Finite]
+    source: str
+    wanted: list[Share] | None
+
+
+class StoredTransition(Part):
+    """Of `Transition`."""
+
+    matrix: list[list[Share]]
+    rate: Share
+    interval: Annotated[list[Share], Field(min_length=2, max_length=2)]
+    low: list[list[Share]]
+    high: list[list[Share]]
+    source: str
+
+
+class StoredHead(Part):
+    """Of `NeighborHead`."""
+
+    n_spaces: Size
+    has_base: bool
+    pooling: Pooling
+    num_heads: Size
+    hidden: Size
+    null: Null | None
+    k_ensemble: list[Size] | None
+    adaptive_k: AdaptiveK | None
+    k_temperature: bool
+    temperature: bool
+    clusters: Clusters | None
+    bilinear: Count
+    key_widths: list[Count]
+
+
+class StoredNetwork(Part):
+    """Of `NeighborNetwork`; the embedder checks its own settings."""
+
+    embedder: dict[str, Any]
+    n_classes: Size
+    head: bool
+    similarity: Literal["euclidean", "cosine"]
+    learn_scale: bool
+
+
+class StoredEmbedding(Part):
+    """Of `Embedding`."""
+
+    kind: str
+    networks: Annotated[list[StoredNetwork], Field(min_length=1)]
+
+
+class StoredFeatures(Part):
+    """Of `FeatureSpace`."""
+
+    kind: Literal["standard", "quantile", "raw", "whitened"]
+
+
+class StoredStage(Part):
+    """Of `StageSpace`."""
+
+    encoder: StoredTable
+    features: StoredFeatures
+
+
+class StoredCandidate(Part):
+    """Of `Candidate`; `kind` names an array model, "skops" any other classifier."""
+
+    name: str
+    view: Literal["dense", "ordinal", "ordinal_filled"]
+    kind: Literal["logistic", "kernel-logistic", "forest", "boosting", "skops"]
+
+
+class StoredBase(Part):
+    """Of `Base`."""
+
+    gates: dict[str, Positive]
+    n_classes: Size
+    nll: dict[str, float]
+    transition: list[list[Share]] | None
+    candidates: list[StoredCandidate]
+
+
+class StoredShared(Part):
+    """Of `SharedState`."""
+
+    merge: Literal["probabilities", "logits", "embeddings"]
+    of_views: Annotated[list[Positive], Field(min_length=3, max_length=3)]
+    classes: StoredCorrection | None
+
+
+class StoredStream(Part):
+    """Of `StreamState`."""
+
+    seed: int
+    refreshed_at: Count
+    refreshed_size: Count
+    first: Count
+    declared: bool
+
+
+class StoredModel(Part):
+    """The whole JSON part of a classifier's folder."""
+
+    bank: StoredBank
+    encoder: StoredTable | StoredImages
+    specs: Annotated[list[StoredSpec], Field(min_length=1)]
+    index: IndexName
+    memory_budget: Size
+    acceptance: StoredAcceptance
+    part_temperatures: Annotated[list[Positive], Field(min_length=2, max_length=2)]
+    class_correction: StoredCorrection | None
+    choice: dict[str, Any]
+    history: list[dict[str, Any]]
+    head: StoredHead
+    n_members: Size
+    tta: list[Literal["flip", "shift"]]
+    n_views: Size
+    transition: StoredTransition | None
+    shared: StoredShared | None = None
+    use_head: bool = True
+    stages: list[dict[str, StoredStage]] | None = None
+    features: StoredFeatures | None = None
+    embedding: StoredEmbedding | None = None
+    base: StoredBase | None = None
+    params: dict[str, Any]
+    classes: Annotated[list[Category], Field(min_length=2)]
+    classes_dtype: LabelType
+    n_features_in: Count
+    feature_names_in: list[str]
+    target_name: str
+    weight_unit: Positive
+    stream: StoredStream
+    row_names: list[str] | None
+    versions: dict[str, str]
+
+
+def check_json(meta: dict[str, Any]) -> None:
+    """Refuse a JSON part whose names, types or ranges are not those that are written.
+
+    Raises
+    ------
+    ValueError
+        Naming the first entry that is wrong.
+    """
+    try:
+        model = StoredModel.model_validate(meta)
+    except ValidationError as error:
+        raise ValueError(_first(error)) from None
+    _check_lengths(model)
+
+
+def check_params(kind: Any, params: dict[str, Any]) -> None:
+    """Refuse parameters that the constructor of `kind` does not know or that have another type.
+
+    Raises
+    ------
+    ValueError
+        Naming the first parameter that is wrong.
+    """
+    hints = get_type_hints(kind.__init__)
+    known = inspect.signature(kind).parameters
+    for name in known:
+        if name not in params and name != "base":  # a base of one's own is stored apart
+            raise ValueError(f"params.{name}: missing")
+    for name, value in params.items():
+        if name not in known:
+            raise ValueError(f"params.{name}: {kind.__name__} has no such parameter")
+        if name not in hints:  # of a class of the user's own
+            continue
+        try:
+            adapter = TypeAdapter(hints[name], config=ConfigDict(arbitrary_types_allowed=True))
+            adapter.validate_python(value)
+        except ValidationError as error:
+            raise ValueError(f"params.{name}: {_first(error)}") from None
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    seen = repr(first["input"])
+    shown = "" if first["type"] == "missing" or len(seen) > 80 else f", not {seen}"
+    return f"{where}: {first['msg']}{shown}" if where else f"{first['msg']}{shown}"
+
+
+def _check_lengths(model: StoredModel) -> None:
+    """Refuse parts of the JSON that do not fit each other."""
+    n_classes = len(model.classes)
+    if model.bank.n_classes != n_classes:
+        raise ValueError(f"bank.n_classes: {model.bank.n_classes} for {n_classes} classes")
+    if len({*map(repr, model.classes)}) != n_classes:
+        raise ValueError("classes: one occurs twice")
+    _, is_text, width = model.classes_dtype.partition("U")
+    if is_text and int(width) > 64 + 4 * max(len(str(label)) for label in model.classes):
+        raise ValueError(f"classes_dtype: {width} characters for much shorter labels")
+    if model.transition is not None:
+        for name in ("matrix", "low", "high"):
+            _check_square(f"transition.{name}", getattr(model.transition, name))
+        if not isinstance(model.choice.get("label_noise"), dict):
+            raise ValueError("choice.label_noise: missing beside a transition")
+    if model.base is not None and model.base.transition is not None:
+        _check_square("base.transition", model.base.transition)
+    if isinstance(model.encoder, StoredTable) and len(model.feature_names_in) not in (
+        0,
+        model.n_features_in,
+    ):
+        raise ValueError("feature_names_in: not one name per column")
+    if isinstance(model.encoder, StoredTable):
+        _check_table("encoder", model.encoder)
+    if model.head.n_spaces != len(model.specs):
+        raise ValueError(f"head.n_spaces: {model.head.n_spaces} for {len(model.specs)} specs")
+    for spec in model.specs:
+        if spec.n_neighbors > model.bank.next_id:
+            raise ValueError(
+                f"specs.{spec.name}.n_neighbors: {spec.n_neighbors} where there were never more "
+                f"than {model.bank.next_id} rows"
+            )
+    names = [spec.name for spec in model.specs]
+    if len({*names}) != len(names):
+        raise ValueError("specs: one name occurs twice")
+    is_image = isinstance(model.encoder, StoredImages)
+    if not is_image and not {*names} <= {*_TABLE_SPACES}:
+        raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
+    if (model.stages is not None) != is_image or (model.features is None) != is_image:
+        raise ValueError("stages, features: these do not fit the kind of rows")
+    if is_image and (model.shared is None or model.embedding is None):
+        raise ValueError("shared, embedding: missing for images")
+    if model.stages is not None and model.embedding is not None:
+        if len(model.stages) != len(model.embedding.networks):
+            raise ValueError("stages: not one entry per network")
+        for member, stages in enumerate(model.stages):
+            for name, stage in stages.items():
+                _check_table(f"stages.{member}.{name}.encoder", stage.encoder)
+    if model.base is not None and model.shared is not None:
+        raise ValueError("base: not where rows are held out once")
+
+
+def _check_square(where: str, matrix: list[list[float]]) -> None:
+    if any(len(row) != len(matrix) for row in matrix):
+        raise ValueError(f"{where}: not a square matrix")
+
+
+def _check_table(where: str, table: StoredTable) -> None:
+    kinds = [table.kinds.get(name) for name in table.columns]
+    if None in kinds or len(set(table.columns)) != len(kinds) or len(table.kinds) != len(kinds):
+        raise ValueError(f"{where}.kinds: not one kind per column")
+    dated = {name for name in table.columns if table.kinds[name] == "date"}
+    if {*table.dates} != dated:
+        raise ValueError(f"{where}.dates: not one entry per column of dates")
+    numbers = kinds.count("number") + sum(len(date.parts) for date in table.dates.values())
+    for name in ("median", "mean", "scale", "has_gaps"):
+        if len(getattr(table, name)) != numbers:
+            raise ValueError(f"{where}.{name}: not one entry per number of a row")
+    if {*table.categories} != {n for n in table.columns if table.kinds[n] == "category"}:
+        raise ValueError(f"{where}.categories: not one list per column of categories")

@@ -1,0 +1,504 @@
+"""A fitted classifier as a folder: tensors, JSON, and scikit-learn parts through skops."""
+
+import os
+import platform
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from nearwise.classifier.fit.base import Base, Candidate
+from nearwise.classifier.fit.embedding import Embedding
+from nearwise.classifier.fit.feature_space import FeatureSpace
+from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.class_prior import ClassCorrection
+from nearwise.classifier.model.fitted_model import FittedModel, StreamState
+from nearwise.classifier.model.key_space import SpaceSpec
+from nearwise.classifier.model.memory_views import MemoryViews
+from nearwise.classifier.model.pooling import Acceptance
+from nearwise.classifier.model.row_encoders import ImageSight, Sight, StageSpace, TableSight
+from nearwise.classifier.model.shared_networks import HeldOut, SharedState
+from nearwise.classifier.model.state import Calibration, CrossFittedState, LearnedState
+from nearwise.classifier.noise.transition import Transition
+from nearwise.classifier.online.changes import forgetting
+from nearwise.classifier.storage.array_models import from_arrays, kind_of
+from nearwise.classifier.storage.model_schema import check_json, check_params
+from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
+from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
+from nearwise.classifier.storage.stored_parts import (
+    InvalidPartError,
+    check_classes,
+    check_features,
+    check_tensors,
+    filled,
+    part_of_folder,
+    under,
+)
+from nearwise.functional.devices import choose_device
+from nearwise.memory import Folder, MemoryBank, StoreError, read_folder, write_folder
+from nearwise.nn import NeighborHead, build_network, network_config
+
+KIND = "attention k-NN classifier"
+# Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
+VERSION = 2
+_FEW = 4  # rows that a folder is tried with
+_CLOSE = 1e-6  # a base of one's own may sum in another order each time
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a model depends on."""
+    import sklearn
+
+    import nearwise
+
+    return {
+        "nearwise": nearwise.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "scikit-learn": sklearn.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def pack_state(
+    state: LearnedState,
+) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
+    """Take a state apart into tensors, JSON and blobs."""
+    bank_tensors, bank_meta = state.views.bank.state()
+    tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
+    tensors["prior"] = state.prior
+    if state.views.transitions is not None:
+        tensors["transitions"] = state.views.transitions
+    for member, head in enumerate(state.heads):
+        tensors |= {f"head/{member}/{k}": v for k, v in head.state_dict().items()}
+    meta: dict[str, Any] = {
+        "bank": bank_meta,
+        "encoder": state.encoder.to_json(),
+        "specs": [spec.to_json() for spec in state.views.specs],
+        "index": state.views.index,
+        "memory_budget": state.views.memory_budget,
+        "acceptance": asdict(state.acceptance),
+        "part_temperatures": list(state.part_temperatures),
+        "class_correction": None if state.classes is None else state.classes.to_json(),
+        "choice": state.choice,
+        "history": state.history,
+        "head": state.heads[0].config,
+        "n_members": state.n_members,
+        "tta": list(state.tta),
+        "n_views": state.n_views,
+        "transition": None if state.transition is None else state.transition.to_json(),
+    }
+    blobs: dict[str, bytes] = {}
+    if isinstance(state, SharedState):
+        of_views = state.of_views.classes
+        meta["shared"] = {
+            "merge": state.merge,
+            "of_views": list(state.of_views[:3]),
+            "classes": None if of_views is None else of_views.to_json(),
+        }
+        meta["use_head"] = state.sight.use_head
+        if state.held is not None:
+            tensors |= {f"held/{name}": tensor for name, tensor in state.held.tensors().items()}
+        if isinstance(state.sight, ImageSight):
+            _pack_embedding(state.sight.embedding, tensors, meta)
+            _pack_stages(state.sight, tensors, meta)
+        else:
+            assert isinstance(state.sight, TableSight)
+            _pack_spaces(state.sight.features, state.sight.embedding, tensors, meta)
+    else:
+        assert isinstance(state, CrossFittedState)  # there is no third kind
+        _pack_spaces(state.features, state.embedding, tensors, meta)
+        if state.base is not None:
+            _pack_base(state.base, tensors, meta, blobs)
+    return tensors, meta, blobs
+
+
+def _pack_spaces(
+    features: FeatureSpace,
+    embedding: Embedding | None,
+    tensors: dict[str, Tensor],
+    meta: dict[str, Any],
+) -> None:
+    meta["features"], arrays = features.to_state()
+    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    if embedding is not None:
+        _pack_embedding(embedding, tensors, meta)
+
+
+def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    meta["embedding"] = {
+        "kind": embedding.kind,
+        "networks": [network_config(network) for network in embedding.networks],
+    }
+    for member, network in enumerate(embedding.networks):
+        tensors |= {f"network/{member}/{k}": v for k, v in network.state_dict().items()}
+
+
+def _pack_stages(sight: ImageSight, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    meta["stages"] = []
+    for member, spaces in enumerate(sight.stages):
+        described = {}
+        for name, space in spaces.items():
+            kind, arrays = space.features.to_state()
+            described[name] = {"encoder": space.encoder.to_json(), "features": kind}
+            prefix = f"stage/{member}/{name}/"
+            tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
+        meta["stages"].append(described)
+
+
+def _pack_base(
+    base: Base, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
+) -> None:
+    candidates = []
+    for candidate in base.candidates:
+        kind = kind_of(candidate.folds[0]) or "skops"
+        candidates.append({"name": candidate.name, "view": candidate.view, "kind": kind})
+        for fold, model in enumerate(candidate.folds):
+            name = f"base/{candidate.name}/{fold}"
+            if kind == "skops":
+                blobs[name] = dump_model(model)
+                continue
+            arrays = model.to_arrays().items()
+            tensors |= {f"{name}/{part}": torch.from_numpy(np.asarray(a)) for part, a in arrays}
+    meta["base"] = {
+        "gates": base.gates,
+        "n_classes": base.n_classes,
+        "nll": base.nll,
+        "transition": None if base.transition is None else base.transition.tolist(),
+        "candidates": candidates,
+    }
+
+
+def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossFittedState:
+    """Rebuild a state from what `pack_state` returned; `check_json` has seen the JSON part."""
+    meta, tensors = folder.meta, folder.tensors
+    with part_of_folder("prior and side columns"):
+        check_tensors(meta, tensors)
+    prior = tensors["prior"]
+    heads = []
+    for member in range(meta["n_members"]):
+        with part_of_folder(f"head/{member}"):
+            make = partial(NeighborHead, prior=prior, **_tupled(meta["head"]))
+            heads.append(filled(make, under(tensors, f"head/{member}/")))
+    with part_of_folder("bank"):
+        bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
+    images = meta.get("stages") is not None
+    encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
+    views = MemoryViews(
+        bank,
+        [SpaceSpec(**spec) for spec in meta["specs"]],
+        meta["index"],
+        meta["memory_budget"],
+        transitions=tensors.get("transitions"),
+    )
+    views.with_keys = bool(meta["head"]["bilinear"])
+    common: dict[str, Any] = {
+        "encoder": encoder,
+        "views": views,
+        "prior": prior,
+        "heads": heads,
+        "acceptance": Acceptance(**meta["acceptance"]),
+        "part_temperatures": tuple(meta["part_temperatures"]),
+        "classes": ClassCorrection.from_json(meta["class_correction"]),
+        "choice": meta["choice"],
+        "history": meta["history"],
+        "tta": tuple(meta["tta"]),
+        "n_views": meta["n_views"],
+        "transition": Transition.from_json(meta["transition"]) if meta["transition"] else None,
+    }
+    embedding = _unpack_embedding(folder)
+    if images:
+        assert isinstance(encoder, ImageEncoder) and embedding is not None  # check_json saw to it
+        sight: Sight = ImageSight(
+            encoder, embedding, _unpack_stages(folder), prior, meta["use_head"]
+        )
+        return SharedState(**common, **_unpack_shared(folder), sight=sight)
+    assert isinstance(encoder, TableEncoder)
+    with part_of_folder("features"):
+        features = _unpack_features(meta["features"], encoder, under(tensors, "features/"))
+    if meta.get("shared") is not None:
+        sight = TableSight(encoder, features, embedding, prior, meta["use_head"])
+        return SharedState(**common, **_unpack_shared(folder), sight=sight)
+    base = _unpack_base(folder, trusted)
+    return CrossFittedState(**common, features=features, embedding=embedding, base=base)
+
+
+def _unpack_features(
+    meta: dict[str, Any], encoder: TableEncoder, tensors: dict[str, Tensor]
+) -> FeatureSpace:
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    check_features(meta["kind"], encoder, arrays)
+    return FeatureSpace.from_state(meta, arrays)
+
+
+def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
+    members = []
+    for member, described in enumerate(folder.meta["stages"]):
+        spaces = {}
+        for name, parts in described.items():
+            prefix = f"stage/{member}/{name}/"
+            with part_of_folder(prefix.rstrip("/")):
+                encoder = TableEncoder.from_json(parts["encoder"])
+                found = under(folder.tensors, prefix)
+                features = _unpack_features(parts["features"], encoder, found)
+            spaces[name] = StageSpace(encoder, features)
+        members.append(spaces)
+    return members
+
+
+def _unpack_shared(folder: Folder) -> dict[str, Any]:
+    shared, held = folder.meta["shared"], under(folder.tensors, "held/")
+    classes = ClassCorrection.from_json(shared["classes"])
+    with part_of_folder("held"):
+        return {
+            "merge": shared["merge"],
+            "of_views": Calibration(*shared["of_views"])._replace(classes=classes),
+            "held": HeldOut.from_tensors(held) if held else None,
+        }
+
+
+def _unpack_embedding(folder: Folder) -> Embedding | None:
+    described = folder.meta.get("embedding")
+    if described is None:
+        return None
+    networks = []
+    for member, config in enumerate(described["networks"]):
+        name = f"network/{member}"
+        with part_of_folder(name):
+            networks.append(
+                filled(partial(build_network, config), under(folder.tensors, f"{name}/"))
+            )
+    return Embedding(described["kind"], networks)
+
+
+def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
+    meta = folder.meta.get("base")
+    if meta is None:
+        return None
+    candidates = []
+    for described in meta["candidates"]:
+        folds = []
+        for fold in range(folder.meta["n_members"]):
+            name = f"base/{described['name']}/{fold}"
+            with part_of_folder(name):
+                if described["kind"] == "skops":
+                    folds.append(load_model(folder.blobs[name], trusted))
+                else:
+                    found = under(folder.tensors, f"{name}/").items()
+                    arrays = {part: tensor.numpy() for part, tensor in found}
+                    folds.append(from_arrays(described["kind"], arrays))
+                check_classes(folds[-1], meta["n_classes"])
+        candidates.append(Candidate(described["name"], folds[0], described["view"], folds))
+    through = None if meta["transition"] is None else np.array(meta["transition"])
+    base = Base(candidates, meta["gates"], meta["n_classes"], through)
+    base.nll = meta["nll"]
+    return base
+
+
+def _tupled(config: dict[str, Any]) -> dict[str, Any]:
+    """Head settings as they were before JSON made lists of tuples."""
+    sizes = config["k_ensemble"]
+    return config | {
+        "k_ensemble": None if sizes is None else tuple(sizes),
+        "key_widths": tuple(config["key_widths"]),
+    }
+
+
+def plain_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as JSON holds them: numpy's numbers and sequences become Python's."""
+    return {str(name): _plain_value(value) for name, value in params.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _plain_value(value.model_dump())
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain_value(one) for name, one in value.items()}
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, list | tuple | range):
+        return [_plain_value(item) for item in value]
+    return value
+
+
+def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more."""
+    fitted: FittedModel = model._fitted  # the same version to the end, whatever is added meanwhile
+    tensors, meta, blobs = pack_state(fitted.state)
+    row_tensors, row_blobs = pack_rows(fitted.rows)
+    params = plain_params(model.get_params(deep=False))
+    if not (params["base"] is None or isinstance(params["base"], str)):
+        blobs["param.base"] = dump_model(params.pop("base"))
+    for name in ("checkpoint_dir", "cache_dir"):  # folders of this machine
+        if name in params:
+            params[name] = None
+    if not isinstance(params.get("random_state"), int | None):
+        params["random_state"] = None  # a generator moves on; the fitted model does not need it
+    meta |= {
+        "params": params,
+        "classes": fitted.classes.tolist(),
+        "classes_dtype": fitted.classes.dtype.str,
+        "n_features_in": model.n_features_in_,
+        "feature_names_in": getattr(model, "feature_names_in_", np.array([])).tolist(),
+        "target_name": fitted.target_name,
+        "weight_unit": fitted.weight_unit,
+        "stream": fitted.stream.to_json(),
+        "row_names": None if fitted.row_names is None else fitted.row_names.tolist(),
+        "versions": versions(),
+    }
+    trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
+    path = Path(folder)
+    # The generation of each folder that this model was loaded from or saved to.
+    known = model.__dict__.setdefault("_folders", {})
+    key = os.path.realpath(path)
+    generation = write_folder(
+        path,
+        kind=KIND,
+        format_version=VERSION,
+        tensors=tensors | row_tensors,
+        meta=plain_params(meta),
+        blobs=blobs | row_blobs,
+        check=lambda written: _compare(model, fitted, written, trusted, path),
+        replaces=None if overwrite else known.get(key),
+    )
+    known[key] = generation
+    if trusted:
+        warnings.warn(
+            f"{path} holds a base with parts that are only loaded where you trust them. Open it "
+            f"with {type(model).__name__}.load({str(path)!r}, trusted={trusted}).",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
+    """Parts of a folder that hold classifiers of the user's own."""
+    return [blob for name, blob in blobs.items() if name.startswith(("base/", "param.base"))]
+
+
+def _compare(
+    model: Any, fitted: FittedModel, written: Folder, trusted: Sequence[str], path: Path
+) -> None:
+    """Refuse to let a folder take the old one's place that does not predict as the model does."""
+    try:
+        stored = _rebuilt(type(model), written, trusted, path)
+    except StoreError as error:
+        raise StoreError(
+            "invalid",
+            f"{path} was not written: what was read back would not open ({error.__cause__}). What "
+            "was there before is unchanged. This is a fault of nearwise; please report it.",
+        ) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mine = model._query_of(fitted, fitted.rows[:_FEW]).proba()
+        gap = np.abs(mine - stored.predict_proba(stored._fitted.rows[:_FEW])).max()
+    if not gap <= _CLOSE or not np.array_equal(fitted.classes, stored.classes_):
+        raise StoreError(
+            "invalid",
+            f"{path} was not written: what was read back predicts otherwise (by {gap:.2g}). What "
+            "was there before is unchanged. This is a fault of nearwise, or of a base that does "
+            "not predict the same twice; please report it.",
+        )
+
+
+def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
+    """Read a classifier of class `kind` that `save_model` wrote."""
+    path = Path(folder)
+    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
+    model = _rebuilt(kind, content, trusted, path)
+    model._folders = {os.path.realpath(path): content.generation}
+    return model
+
+
+def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
+    """Rebuild a classifier from a folder's content, checking every part.
+
+    Raises
+    ------
+    StoreError
+        Naming the part that cannot be what was written.
+    """
+    meta = content.meta
+    try:
+        with part_of_folder("JSON"):
+            check_json(meta)
+            check_params(kind, meta["params"])
+        with part_of_folder("param.base"):
+            params = dict(meta["params"])
+            if "param.base" in content.blobs:
+                params["base"] = load_model(content.blobs["param.base"], trusted)
+        with part_of_folder("params"):
+            model = kind(**params)
+        with part_of_folder("classes"):
+            classes = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
+        model.n_features_in_ = meta["n_features_in"]
+        if meta["feature_names_in"]:
+            model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
+        names = meta["row_names"]
+        state = unpack_state(content, trusted)
+        with part_of_folder("rows"):
+            rows = unpack_rows(content, len(state.views.bank), model.n_features_in_)
+        embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
+        device = _device_here(model)
+        for network in [] if embedding is None else embedding.networks:
+            network.to(device)
+        state.place(device)
+        with part_of_folder("row_names"):
+            if names is not None and len(names) != len(rows):
+                raise ValueError(f"{len(names)} names for {len(rows)} rows")
+        with part_of_folder("model"):
+            fitted = FittedModel(
+                state=state,
+                classes=classes,
+                rows=rows,
+                row_names=None if names is None else np.array(names, dtype=np.str_),
+                weight_unit=meta["weight_unit"],
+                target_name=meta["target_name"],
+                stream=StreamState(**meta["stream"]),
+            )
+            model._publish(forgetting(fitted, model._bound))
+        with part_of_folder("predictions"):
+            _try(model)
+    except InvalidPartError as error:
+        raise StoreError(
+            "invalid",
+            f"{path} holds what nearwise never writes: {error}. Restore it from a copy, or fit the "
+            "model again.",
+        ) from error
+    return model
+
+
+def _try(model: Any) -> None:
+    """Predict a few remembered rows: what no check by itself sees shows here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        proba = model.predict_proba(model._fitted.rows[:_FEW])
+    if proba.shape[1] != len(model.classes_) or not np.isfinite(proba).all():
+        raise ValueError(f"some are not finite, or not of {len(model.classes_)} classes")
+    if np.abs(proba.sum(axis=1) - 1).max() > _CLOSE:
+        raise ValueError("some do not sum to 1")
+
+
+def _device_here(model: Any) -> torch.device:
+    """Device of a model that may have been saved on another machine."""
+    try:
+        return choose_device(model.device)
+    except ValueError as error:
+        device = choose_device("auto")
+        warnings.warn(
+            f'Saved with a device that is not here ({error}); the model is on {device}, by "auto".',
+            UserWarning,
+            stacklevel=4,
+        )
+        model.device = "auto"
+        return device

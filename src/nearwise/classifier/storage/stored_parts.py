@@ -1,0 +1,172 @@
+"""Checks of the tensors in a model folder: what no write can have produced is refused."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearwise.classifier.inputs.table import Encoded, TableEncoder
+from nearwise.classifier.model.memory_views import ASKED, FOLD
+from nearwise.classifier.storage.array_models import Arrays
+from nearwise.classifier.storage.stored_base import UntrustedTypesError
+
+# Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.
+_MAY_BE_INFINITE = ("base/", "rows")
+_TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class InvalidPartError(ValueError):
+    """A part of a folder that cannot be what was written; the message begins with its name."""
+
+
+@contextmanager
+def part_of_folder(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a part is read into an `InvalidPartError` that names it.
+
+    A stored part may be anything, so that checks cannot foresee every error. A missing package,
+    types that nobody trusts and a lack of memory are no faults of the part and stay as they are.
+    """
+    try:
+        yield
+    except (InvalidPartError, UntrustedTypesError, ImportError, MemoryError):
+        raise
+    except KeyError as error:
+        raise InvalidPartError(f"{name}: {error} is missing") from error
+    except Exception as error:
+        what = str(error).rstrip(".") or type(error).__name__
+        raise InvalidPartError(f"{name}: {what}") from error
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Tensors whose names begin with a prefix, without it."""
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse values that are not finite, class shares that are none, and columns out of range.
+
+    Parameters
+    ----------
+    meta : dict
+        The JSON part, checked.
+    tensors : dict of str to Tensor
+        All tensors of the folder.
+
+    Raises
+    ------
+    ValueError
+        Naming the first tensor that is wrong.
+    """
+    for name, tensor in tensors.items():
+        free = name.startswith(_MAY_BE_INFINITE)
+        if tensor.is_floating_point() and not free and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{name} holds NaN or infinity")
+    n_classes, n_members = meta["bank"]["n_classes"], meta["n_members"]
+    prior = tensors["prior"]
+    if prior.ndim != 1 or not 2 <= len(prior) <= n_classes or not _are_shares(prior):
+        raise ValueError(f"prior is not the shares of at most {n_classes} classes")
+    for name, entries in _per_class(meta):
+        # Classes that came later have none.
+        if entries is not None and not 2 <= len(entries) <= len(prior):
+            raise ValueError(f"{name} has {len(entries)} entries for {len(prior)} classes")
+    n_heads = len({name.split("/")[1] for name in tensors if name.startswith("head/")})
+    if n_heads != n_members:
+        raise ValueError(f"n_members is {n_members} and there are {n_heads} heads")
+    ids = tensors["bank/ids"]
+    if len(ids) and int(ids.min()) < 0:
+        raise ValueError("bank/ids holds negative numbers")
+    _refuse_others(tensors, f"bank/keys.{FOLD}", range(-1, n_members))
+    _refuse_others(tensors, f"bank/keys.{ASKED}", range(2))
+    transitions = tensors.get("transitions")
+    if transitions is not None:
+        wide = (len(prior), len(prior))
+        if transitions.ndim != 3 or transitions.shape[1:] != wide or not _are_shares(transitions):
+            raise ValueError("transitions are not stochastic matrices of the classes")
+        if len(transitions) not in (1, n_members):
+            raise ValueError(f"there are {len(transitions)} transitions for {n_members} members")
+
+
+def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
+    """Give the lists of the JSON part that hold an entry per class of some fit."""
+    shared = meta.get("shared") or {"classes": None}
+    for where, found in (("", meta["class_correction"]), ("shared ", shared["classes"])):
+        for part in ("shift", "scale", "bias", "wanted") if found is not None else ():
+            yield f"{where}class_correction.{part}", found[part]
+    if meta["transition"] is not None:
+        yield "transition.matrix", meta["transition"]["matrix"]
+
+
+def _are_shares(values: Tensor) -> bool:
+    total = values.double().sum(-1)
+    return bool((values >= 0).all()) and bool(((total - 1).abs() < _TOLERANCE).all())
+
+
+def _refuse_others(tensors: dict[str, Tensor], name: str, allowed: range) -> None:
+    values = tensors.get(name)
+    if values is not None and not bool(
+        torch.isin(values, torch.tensor([*allowed]).to(values)).all()
+    ):
+        raise ValueError(f"{name} holds values other than {allowed.start} to {allowed.stop - 1}")
+
+
+def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:
+    """Refuse a feature map whose arrays do not fit the columns.
+
+    Raises
+    ------
+    ValueError
+        Naming the first array that is wrong.
+    """
+    n_numbers = len(encoder.numeric)
+    one_row = Encoded(np.zeros((1, n_numbers)), np.zeros((1, len(encoder.categorical)), int))
+    width = encoder.dense(one_row).shape[1]
+    wanted: dict[str, tuple[int | None, ...]] = {
+        "standard": {},
+        "quantile": {"quantiles": (None, n_numbers)},
+        "raw": {"scale": (n_numbers,)},
+        "whitened": {"mean": (width,), "rotation": (width, None)},
+    }[kind]  # type: ignore[assignment]
+    if set(arrays) != set(wanted):
+        raise ValueError(f"it has the arrays {sorted(arrays)}; {kind!r} has {sorted(wanted)}")
+    for name, shape in wanted.items():
+        array = arrays[name]
+        if array.dtype != np.float64 or len(array.shape) != len(shape) or not array.shape[-1]:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}")
+        if any(side not in (None, size) for side, size in zip(shape, array.shape, strict=True)):
+            raise ValueError(f"{name} has shape {array.shape}; the columns ask for {shape}")
+    if kind == "quantile" and (np.diff(arrays["quantiles"], axis=0) < 0).any():
+        raise ValueError("quantiles do not ascend")
+
+
+def check_classes(model: Any, n_classes: int) -> None:
+    """Refuse a classifier of classes that are not there."""
+    classes = np.asarray(model.classes_)
+    if classes.dtype.kind not in "iu" or classes.min() < 0 or classes.max() >= n_classes:
+        raise ValueError(f"its classes are not positions from 0 to {n_classes - 1}")
+
+
+def filled(make: Callable[[], Network], tensors: dict[str, Tensor]) -> Network:
+    """Build a network and give it stored weights, in eval mode.
+
+    The shapes are compared on a network without memory first: settings may ask for more than
+    there is.
+
+    Raises
+    ------
+    ValueError
+        If names, shapes or types of the weights are not those that the settings ask for.
+    """
+    with torch.device("meta"):
+        described = {name: (t.shape, t.dtype) for name, t in make().state_dict().items()}
+    stored = {name: (t.shape, t.dtype) for name, t in tensors.items()}
+    if described != stored:
+        odd = sorted({*described.items()} ^ {*stored.items()}, key=str)
+        raise ValueError(f"its weights do not fit its settings, first {odd[0][0]!r}")
+    network = make()
+    network.load_state_dict(tensors)
+    return network.eval()

@@ -1,0 +1,1 @@
+"""How far to trust a prediction: calibration rows, sets, abstention, novelty, explanations."""

@@ -1,0 +1,218 @@
+"""What trust is built on: rows whose labels their own predictions have not seen, and distances."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.model.memory_views import FOLD, MemoryViews
+from nearwise.classifier.model.shared_networks import SharedState
+from nearwise.classifier.model.state import Answer, Calibration, LearnedState
+from nearwise.classifier.uncertainty.explain import Parts, make_parts
+from nearwise.functional import Neighbors, paired_distances
+
+MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
+ALL_MEMBERS = -1
+_CHUNK = 4096
+_TINY = 1e-6  # in typical neighbor distances
+_LEAST_COUNT = 0.5  # rows of a class below which nothing is known of it
+
+
+class Remoteness(NamedTuple):
+    """How far rows lie from the memory, in the feature space.
+
+    Attributes
+    ----------
+    distance : float64 ndarray of shape (n,)
+        To the k-th neighbor, k being those the classifier asks, in typical neighbor distances.
+    sparsity : float64 ndarray of shape (n,)
+        Logarithm of the mean distance to the neighbors over theirs to their own: above 0 where
+        the row lies thinner than its neighbors do. A difference under metric="inner_product".
+    """
+
+    distance: np.ndarray
+    sparsity: np.ndarray
+
+
+class JudgedRows(NamedTuple):
+    """Rows with their labels, predicted as if new: cross-fitted, or held out once.
+
+    Attributes
+    ----------
+    labels : int64 ndarray of shape (n,)
+        Class positions.
+    folds : int64 ndarray of shape (n,)
+        The member that predicted the row; -1 where all members did.
+    parts : Parts
+    remoteness : Remoteness
+    truth : float64 ndarray of shape (n, n_classes)
+        How much each row counts as each true class: one 1 a row, or where `label_noise` doubts
+        labels the row of the inverse transition for its label. Over many rows the wrong labels
+        then cancel out; single entries may be negative or above 1. Doubted rows that judge for
+        other class shares than their own count as much as each class is wanted.
+    """
+
+    labels: np.ndarray
+    folds: np.ndarray
+    parts: Parts
+    remoteness: Remoteness
+    truth: np.ndarray
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Whether each row's prediction is its given label, bool (n,)."""
+        right: np.ndarray = self.parts.proba.argmax(axis=1) == self.labels
+        return right
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """How much each row counts as a wrong prediction, (n,): 0 or 1 where labels are right."""
+        best = self.parts.proba.argmax(axis=1)
+        share: np.ndarray = self.counts - self.truth[np.arange(len(best)), best]
+        return share
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How much each row counts in all, (n,): 1 but for doubted rows in wanted class shares."""
+        total: np.ndarray = self.truth.sum(axis=1)
+        return total
+
+    @property
+    def doubted(self) -> bool:
+        """Whether labels are doubted, so that `truth` holds more than ones and zeros."""
+        return not np.isin(self.truth, (0.0, 1.0)).all()
+
+
+def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
+    """Predict the rows that later predictions are judged by; kept until the memory changes.
+
+    After a cross-fit these are the remembered rows, each without itself and by the member that
+    was not fitted on it (a random 10,000 of more); after a fit with rows held out, those rows, in
+    one or in all views. Rows of weight 0 are left out.
+    """
+    place = ("judged rows", n_classes, n_views)
+    if place not in state.views.derived:
+        make = _held_out if isinstance(state, SharedState) else _left_out
+        rows = make(state, n_classes, n_views)
+        state.views.derived[place] = _in_wanted_shares(rows, state.calibration(n_views))
+    found: JudgedRows = state.views.derived[place]
+    return found
+
+
+def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
+    """Keep a random part of the rows that has the class shares predictions are made for.
+
+    What is then counted on them holds there, whatever came to the memory or went; shares far from
+    those of the rows leave few of them. Doubted rows are all kept, and count as each class as often
+    as it would be. Rows of classes that came after the fit are kept as the rarest of the others.
+    """
+    if calibration.classes is None or calibration.classes.wanted is None:
+        return rows
+    wanted = np.asarray(calibration.classes.wanted)
+    there = rows.truth[:, : len(wanted)].sum(axis=0)
+    seen = there >= _LEAST_COUNT
+    chance = np.ones(rows.truth.shape[1])
+    if seen.any():
+        ratio = np.where(seen, wanted / np.maximum(there, _LEAST_COUNT), 0.0)
+        chance[: len(wanted)] = ratio / ratio.max()
+    if rows.doubted:
+        return rows._replace(truth=rows.truth * chance)
+    of_rows = chance[rows.labels]
+    kept = np.flatnonzero(np.random.default_rng(0).random(len(of_rows)) < of_rows)
+    return JudgedRows(
+        rows.labels[kept],
+        rows.folds[kept],
+        Parts(*(part[kept] for part in rows.parts)),
+        Remoteness(*(part[kept] for part in rows.remoteness)),
+        rows.truth[kept],
+    )
+
+
+def _true_classes(state: LearnedState, labels: np.ndarray, n_classes: int) -> np.ndarray:
+    """How much rows count as each true class, (n, n_classes); see `JudgedRows.truth`.
+
+    The inverse of the transition makes counts of given labels unbiased for those of true ones
+    (backward correction: Patrini et al., "Making Deep Neural Networks Robust to Label Noise",
+    CVPR 2017). Classes that came after the fit are taken as labelled.
+    """
+    back = np.eye(n_classes)
+    if state.views.transitions is not None and state.transition is not None:
+        known = len(state.transition.matrix)
+        back[:known, :known] = np.linalg.inv(state.transition.matrix)
+    truth: np.ndarray = back[labels]
+    return truth
+
+
+def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
+    bank = state.views.bank
+    rows = np.flatnonzero(bank.sample_weight.numpy() > 0)
+    if len(rows) > MOST_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, MOST_ROWS, replace=False))
+    positions = torch.from_numpy(rows)
+    calibration = state.calibration(n_views)
+    answer = calibration.corrected(state.predict_left_out(n_classes, positions))
+    keys, ids = bank.keys["features"][positions], bank.ids[positions]
+    labels = bank.labels[positions].numpy()
+    return JudgedRows(
+        labels,
+        bank.keys[FOLD][positions, 0].numpy().astype(np.int64),
+        make_parts(answer, [answer], calibration),
+        remoteness(state.views, keys, ids),
+        _true_classes(state, labels, n_classes),
+    )
+
+
+def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
+    assert isinstance(state, SharedState)
+    if state.held is None:
+        raise ValueError(
+            "This classifier was saved by a version that did not keep the rows it held out, and "
+            "nothing else says how far it can be trusted. Fit it again."
+        )
+    kept = torch.nonzero(state.held.weight > 0)[:, 0]
+    merged, each = state.predict_held_out(n_classes, n_views)
+    calibration = state.calibration(n_views)
+    answer, *views = (
+        calibration.corrected(Answer(*(part[kept] for part in one))) for one in (merged, *each)
+    )
+    labels = state.held.labels[kept].numpy()
+    return JudgedRows(
+        labels,
+        state.held.folds[kept].numpy(),
+        make_parts(answer, views, calibration),
+        remoteness(state.views, state.held.seen[0].keys["features"][kept], None),
+        _true_classes(state, labels, n_classes),
+    )
+
+
+def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None) -> Remoteness:
+    """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
+    spec = views.specs[0]
+    return remoteness_of(views, views.search(spec, 0, views.place(keys), spec.n_neighbors, ids))
+
+
+def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:
+    """Distances to the memory of rows whose neighbors in the feature space are known."""
+    spec = views.specs[0]
+    found = Neighbors(*(part.cpu() for part in searched))
+    near, far = found.distances.mean(1), _own_distances(views)[found.indices].mean(1)
+    if spec.metric == "inner_product":  # its distances have no zero to divide by
+        sparsity = near - far
+    else:
+        sparsity = torch.log(near.clamp_min(0) + _TINY) - torch.log(far.clamp_min(0) + _TINY)
+    return Remoteness(found.distances[:, -1].double().numpy(), sparsity.double().numpy())
+
+
+def _own_distances(views: MemoryViews) -> Tensor:
+    """Mean distance of every remembered row to its own neighbors, (n,)."""
+    if "own distances" not in views.derived:
+        spec, keys = views.specs[0], views.bank.keys["features"]
+        own = views.own_neighbors(spec, 0)
+        parts = [
+            paired_distances(keys[rows], keys[own[rows]], spec.metric).mean(1) / spec.unit
+            for rows in torch.arange(len(keys)).split(_CHUNK)
+        ]
+        views.derived["own distances"] = torch.cat(parts)
+    result: Tensor = views.derived["own distances"]
+    return result

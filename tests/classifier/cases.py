@@ -1,0 +1,84 @@
+"""Small data sets and cheap settings for the estimator's tests."""
+
+import warnings
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from nearwise.classifier import AttnKNNClassifier
+
+QUICK = {"head_params": {"epochs": 3}, "pooling": "log-linear", "random_state": 0}
+CHEAP = {"base": None, "n_members": 2, **QUICK}
+
+
+def blobs(n=90, n_classes=3, n_features=4, seed=0, spread=1.2):
+    """Overlapping clusters, so that probabilities are not all 0 or 1."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % n_classes
+    centers = rng.normal(size=(n_classes, n_features)) * 2
+    return centers[y] + spread * rng.normal(size=(n, n_features)), y
+
+
+def table(n=120, seed=0):
+    """Numbers, gaps, text, categories, truth values and a mixed column, with text labels."""
+    rng = np.random.default_rng(seed)
+    X, y = blobs(n, 2, 2, seed)
+    frame = pd.DataFrame(
+        {
+            "age": X[:, 0],
+            "income": np.where(rng.random(n) < 0.2, np.nan, X[:, 1]),
+            "town": np.where(y == 1, rng.choice(["Rome", "Oslo"], n), "Lima"),
+            "grade": pd.cut(X[:, 1], 3),
+            "mixed": [i % 3 if i % 2 else "none" for i in range(n)],
+            "member": rng.random(n) < 0.5,
+        }
+    )
+    frame.loc[::7, "town"] = None
+    return frame, np.array(["no", "yes"])[y]
+
+
+def fitted(X=None, y=None, **settings):
+    """Fit the cheapest classifier, with some settings changed."""
+    if X is None:
+        X, y = blobs()
+    return AttnKNNClassifier(**{**CHEAP, **settings}).fit(X, y)
+
+
+def logistic():
+    return LogisticRegression(max_iter=200)
+
+
+def sums_to_one(proba):
+    proba = np.asarray(proba)
+    return bool(
+        np.isfinite(proba).all()
+        and (proba >= 0).all()
+        and np.abs(proba.sum(axis=-1) - 1).max() < 1e-9
+    )
+
+
+def same(first, second):
+    """Equal bit for bit."""
+    return np.array_equal(np.asarray(first), np.asarray(second))
+
+
+@contextmanager
+def quietly():
+    """Silence warnings that a test is not about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def head_rows(spaces, base_log_proba, labels, weight=None):
+    from nearwise.training import HeadRows
+
+    ones = torch.ones(len(labels)) if weight is None else weight
+    return HeadRows(spaces, base_log_proba, labels, ones)
+
+
+class OwnLogistic(LogisticRegression):
+    """A base whose type scikit-learn does not know."""

@@ -1,0 +1,126 @@
+"""The base's candidates: what stops boosting, and what ready embeddings are met with."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.fit.base import auto_candidates
+from nearwise.classifier.fit.embedding import network_inputs
+from nearwise.classifier.fit.problem import auto_members
+from nearwise.classifier.inputs.table import TableEncoder
+
+
+def boosting(encoder):
+    candidates = auto_candidates(encoder, 10_000, 2, fast=True, seed=0, n_jobs=1)
+    return next(c for c in candidates if c.name == "boosting")
+
+
+@pytest.fixture
+def table():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(600, 4))
+    y = (X[:, 0] + generator.normal(size=600) > 0).astype(int)
+    encoder = TableEncoder()
+    return encoder, encoder.fit(X), y
+
+
+def predictions(table, y, weight=None):
+    encoder, rows, _ = table
+    fold = (np.arange(400), np.arange(400, 600))
+    candidate = boosting(encoder)
+    candidate.fit_fold(encoder, rows, y, weight, fold)
+    return candidate.log_proba(encoder, rows, 0, 3)
+
+
+def test_boosting_of_a_large_table_stops_on_the_rows_that_its_fold_holds_out(table):
+    y = table[2]
+    flipped = y.copy()
+    flipped[400:] = 1 - flipped[400:]
+    assert not np.allclose(predictions(table, y), predictions(table, flipped))
+
+
+def test_held_out_rows_of_weight_zero_do_not_decide_when_to_stop(table):
+    y = table[2]
+    weight = np.ones(len(y))
+    weight[500:] = 0
+    strange = y.copy()
+    strange[500:] = 1 - strange[500:]
+    same = predictions(table, y, weight), predictions(table, strange, weight)
+    np.testing.assert_array_equal(*same)
+
+
+def test_a_class_that_only_the_held_out_rows_have_does_not_break_the_stopping(table):
+    y = table[2].copy()
+    y[590:] = 2
+    log_proba = predictions(table, y)
+    assert np.isfinite(log_proba).all()
+    assert (log_proba[:, 2] < np.log(1e-3)).all()
+
+
+def test_stopping_rows_that_all_weigh_nothing_are_left_alone(table):
+    y = table[2]
+    weight = np.ones(len(y))
+    weight[400:] = 0
+    assert np.isfinite(predictions(table, y, weight)).all()
+
+
+def embedding_table(scale, n_rows=2_000):
+    X = np.random.default_rng(0).normal(size=(n_rows, 64)) * scale
+    encoder = TableEncoder()
+    return encoder, encoder.fit(X)
+
+
+def test_ready_embeddings_keep_half_of_the_spread_of_their_components():
+    spread = np.linspace(0.4, 4.0, 64)
+    inputs = network_inputs(*embedding_table(spread))[0].numpy()
+    np.testing.assert_allclose(inputs.std(axis=0), np.sqrt(spread / np.median(spread)), rtol=0.1)
+
+
+def test_a_column_in_other_units_drowns_no_other():
+    spread = np.ones(64)
+    spread[0], spread[1] = 5e4, 0.0
+    inputs = network_inputs(*embedding_table(spread))[0].numpy()
+    np.testing.assert_allclose(inputs[:, 2:].std(axis=0), 1, rtol=0.1)
+    assert 1 < inputs[:, 0].std() < 6
+    assert (inputs[:, 1] == 0).all()
+
+
+def test_a_table_of_fewer_columns_is_standardised():
+    X = np.random.default_rng(0).normal(size=(2_000, 63)) * np.linspace(0.4, 4, 63)
+    encoder = TableEncoder()
+    inputs = network_inputs(encoder, encoder.fit(X))[0].numpy()
+    np.testing.assert_allclose(inputs.std(axis=0), 1, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_columns", "preset", "members"),
+    [
+        (1_000, 10, "default", 5),
+        (20_001, 63, "default", 5),
+        (20_000, 64, "default", 5),
+        (20_001, 64, "default", 4),
+        (1_000, 10, "fast", 3),
+        (20_001, 64, "fast", 3),
+    ],
+)
+def test_members_by_size(n_rows, n_columns, preset, members):
+    encoder = TableEncoder()
+    encoder.fit(np.random.default_rng(0).normal(size=(30, n_columns)))
+    assert auto_members(encoder, n_rows, fast=preset == "fast") == members
+
+
+def test_a_network_that_ignores_categories_does_not_become_the_only_base():
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 2, 160)
+    X = pd.DataFrame({"noise": generator.normal(size=160), "tells": np.array(["a", "b"])[y]})
+    model = AttnKNNClassifier(embedder="mlp", preset="fast", random_state=0).fit(X, y)
+    assert model.choice_["base_nll"]["pool"] < 0.1
+
+
+@pytest.mark.parametrize("setting", [{"entropy_weight": 0.01}, {"ce_weight": 0.0}])
+def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fitted(setting):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    model = AttnKNNClassifier(embedder="deep", train_params=setting, random_state=0)
+    with pytest.raises(ValueError, match=f'{next(iter(setting))}.*"deep" network'):
+        model.fit(X, X[:, 0] > 0)

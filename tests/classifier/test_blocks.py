@@ -1,0 +1,88 @@
+"""Rows are predicted block by block: the same numbers, and no search beyond a block."""
+
+import numpy as np
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.model import blocks
+from nearwise.classifier.model.memory_views import MemoryViews
+from tests.classifier.cases import QUICK, blobs, fitted, logistic, quietly, same, table
+
+SMALL = 16
+HELD = {**QUICK, "n_members": 2, "validation_fraction": 0.25, "train_params": {"epochs": 2}}
+
+
+def held_out(merge):
+    """Fit two views of rows."""
+    X, y = blobs(160, 3, 6)
+    model = AttnKNNClassifier(**HELD, tta_merge=merge).fit(X, y, views=[X + 0.1])
+    return model, X[:41], X[:41] + 0.1
+
+
+def one_view(X, y, **settings):
+    model = fitted(X, y, **settings)
+    return model, X[:41], None
+
+
+MODELS = {
+    "no base": lambda: one_view(*blobs(), embedder="identity"),
+    "a base and a trained space": lambda: one_view(
+        *blobs(), base=logistic(), embedder="table", train_params={"epochs": 2}
+    ),
+    "a table": lambda: one_view(*table(), base=logistic()),
+    "views merged": lambda: held_out("logits"),
+    "embeddings merged": lambda: held_out("embeddings"),
+}
+
+
+def of_rows(view, rows):
+    return None if view is None else [view[rows]]
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_more_rows_than_a_block_give_what_the_blocks_give_alone(case, monkeypatch):
+    with quietly():
+        model, X, view = MODELS[case]()
+        at_once = model.predict_parts(X, of_rows(view, slice(None)))
+        groups = [slice(start, start + SMALL) for start in range(0, len(X), SMALL)]
+        alone = [model.predict_parts(X[rows], of_rows(view, rows)) for rows in groups]
+        monkeypatch.setattr(blocks, "BLOCK", SMALL)
+        parts = model.predict_parts(X, of_rows(view, slice(None)))
+        proba = model.predict_proba(X, of_rows(view, slice(None)))
+    assert same(proba, parts.proba)
+    for name, part, whole in zip(parts._fields, parts, at_once, strict=True):
+        assert same(part, np.concatenate([getattr(one, name) for one in alone])), name
+        np.testing.assert_allclose(part, whole, atol=1e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted(*blobs(200), embedder="identity")
+
+
+ASKED = {
+    "predict": lambda model, X: model.predict(X),
+    "predict_proba": lambda model, X: model.predict_proba(X),
+    "predict_set": lambda model, X: model.predict_set(X, method="aps", seed=3),
+    "predict_selective": lambda model, X: model.predict_selective(X, coverage=0.8).score,
+    "novelty_p_value": lambda model, X: model.novelty_p_value(X),
+    "predict_proba of the training rows": lambda model, X: model.predict_proba(None),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_no_search_is_larger_than_a_block(case, model, monkeypatch):
+    X = blobs(70, seed=5)[0]
+    at_once = ASKED[case](model, X)  # and what is worked out once about the memory
+    sizes = []
+    search = MemoryViews.search
+
+    def watched(self, spec, member, query, *rest):
+        sizes.append(len(query))
+        return search(self, spec, member, query, *rest)
+
+    monkeypatch.setattr(MemoryViews, "search", watched)
+    monkeypatch.setattr(blocks, "BLOCK", SMALL)
+    in_blocks = ASKED[case](model, X)
+    assert max(sizes) == SMALL
+    np.testing.assert_allclose(in_blocks, at_once, atol=1e-5)

@@ -1,0 +1,217 @@
+"""Predictions for other class shares than those of the training rows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.model.class_prior import ClassCorrection, capped_rows, check_class_prior
+from tests.classifier.cases import CHEAP, blobs, fitted, logistic, same, sums_to_one
+
+
+def tailed(n=240, seed=0):
+    """Three overlapping classes of 144, 72 and 24 rows."""
+    X, y = blobs(n * 2, 3, seed=seed, spread=2.0)
+    keep = np.concatenate([np.flatnonzero(y == c)[:m] for c, m in enumerate((144, 72, 24))])
+    return X[keep], y[keep]
+
+
+def shares(X, y):
+    counts = np.bincount(y) + 0.5
+    return counts / counts.sum()
+
+
+@pytest.mark.parametrize("prior", ["uniform", [0.2, 0.3, 0.5]], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"base": logistic()}], ids=["no-base", "base"])
+def test_prediction_is_bayes_rule_on_the_prediction_for_the_training_shares(prior, settings):
+    X, y = tailed()
+    settings = settings | {"calibration": None}
+    plain = fitted(X, y, **settings)
+    moved = fitted(X, y, class_prior=prior, **settings)
+    wanted = np.full(3, 1 / 3) if prior == "uniform" else np.array(prior)
+    before, after = plain.predict_parts(X), moved.predict_parts(X)
+    for name in ("proba", "base_proba", "neighbor_proba"):
+        one, two = getattr(before, name), getattr(after, name)
+        assert sums_to_one(two)
+        expected = one * wanted / shares(X, y)
+        expected /= expected.sum(1, keepdims=True)
+        np.testing.assert_allclose(two, expected, atol=2e-5)
+    np.testing.assert_allclose(after.null_mass, before.null_mass)
+    assert same(after.proba, moved.predict_proba(X))
+
+
+def test_wanting_the_training_shares_changes_nothing():
+    X, y = tailed()
+    plain, same_shares = fitted(X, y), fitted(X, y, class_prior=shares(X, y), calibration=None)
+    expected = fitted(X, y, calibration=None).predict_proba(X)
+    np.testing.assert_allclose(same_shares.predict_proba(X), expected, atol=1e-5)
+    assert same(plain.predict_proba(X), fitted(X, y, class_prior="train").predict_proba(X))
+    assert "classes" not in plain.choice_
+
+
+def test_without_base_and_neighbors_the_wanted_prior_answers():
+    X, y = tailed()
+    model = fitted(X, y, class_prior=[0.1, 0.2, 0.7], null="prior", calibration=None)
+    for head in model._state.heads:
+        with torch.no_grad():
+            head.attention[0].null.bias.fill_(200.0)  # all attention to no neighbor
+            head.attention[0].null.weight.zero_()
+            head.space_gate.fill_(math.log(math.expm1(1.0)))  # a power of 1
+    proba = model.predict_proba(X[:4])
+    np.testing.assert_allclose(proba, np.tile([0.1, 0.2, 0.7], (4, 1)), atol=1e-5)
+
+
+def test_rare_classes_are_found_where_every_class_counts_alike():
+    X, y = tailed()
+    Xt, yt = blobs(600, 3, seed=0, spread=2.0)
+    Xt, yt = Xt[480:], yt[480:]
+    rare = yt == 2
+    plain, fair = fitted(X, y), fitted(X, y, class_prior="uniform")
+    assert (fair.predict(Xt) == yt)[rare].mean() > (plain.predict(Xt) == yt)[rare].mean() + 0.1
+
+
+def test_a_correction_keeps_what_later_classes_have_and_survives_json():
+    correction = ClassCorrection((0.5, -0.5), (1.1, 0.9), (0.2, 0.0), "vector")
+    log_proba = torch.log(torch.tensor([[0.6, 0.1, 0.3]], dtype=torch.float64))
+    after = torch.softmax(correction(log_proba, 2.0) / 2.0, dim=1)[0].tolist()
+    warm = [math.sqrt(p) for p in (0.6, 0.1, 0.3)]
+    warm = [p / sum(warm) for p in warm]
+    known = [
+        math.exp(s * (math.log(p) + shift) + b)
+        for p, shift, s, b in zip(warm, (0.5, -0.5), (1.1, 0.9), (0.2, 0.0), strict=False)
+    ]
+    expected = [p / sum(known) * (warm[0] + warm[1]) for p in known] + [warm[2]]
+    assert after == pytest.approx(expected)
+    assert ClassCorrection.from_json(correction.to_json()) == correction
+
+
+def test_weights_count_in_the_class_shares():
+    X, y = blobs(90, 3)
+    weight = np.where(y == 2, 3.0, 1.0)
+    model = fitted(X, y, class_prior="uniform", calibration=None)
+    weighed = AttnKNNClassifier(**CHEAP, class_prior="uniform").fit(X, y, weight)
+    taken = [np.exp(-np.array(m._state.classes.shift)) / 3 for m in (model, weighed)]
+    np.testing.assert_allclose(taken[0], 1 / 3, atol=1e-6)
+    np.testing.assert_allclose(taken[1], [0.2, 0.2, 0.6], atol=0.01)
+    np.testing.assert_allclose(weighed._state.prior, taken[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_rows_without_weight_leave_the_class_shares_alone(refreshed):
+    X, y = blobs(90, 3)
+    weight = np.ones(90)
+    weight[np.flatnonzero(y == 2)[5:]] = 0
+    model = AttnKNNClassifier(**CHEAP).fit(X, y, weight)
+    if refreshed:
+        model.refresh()
+    unit = 90 / 65  # weights are brought to a mean of 1
+    shares = np.array([30, 30, 5]) * unit + 0.5
+    np.testing.assert_allclose(model._state.prior, shares / shares.sum(), atol=1e-5)
+
+
+CONFIGURATIONS = {
+    "uniform": {"class_prior": "uniform"},
+    "per-class": {"class_prior": (0.5, 0.25, 0.25), "calibration": "per-class"},
+    "per-class-train": {"calibration": "per-class"},
+    "capped": {"max_per_class": 20, "class_prior": "uniform"},
+    "held-out": {
+        "class_prior": "uniform", "validation_fraction": 0.2, "embedder": "deep",
+        "base": "auto", "train_params": {"epochs": 1}, "max_per_class": 30,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_saved_changed_and_explained_it_predicts_alike(name, tmp_path):
+    X, y = tailed()
+    model = fitted(X, y, **CONFIGURATIONS[name])
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    for one in (model, again):
+        one.add(X[:2] + 30, [9, 9])
+        one.remove([int(one.memory_.ids[5])])
+    proba = model.predict_proba(X)
+    assert sums_to_one(proba) and same(again.predict_proba(X), proba)
+    assert proba.shape == (len(X), 4)
+    (explanation,) = model.explain(X[:1])
+    np.testing.assert_allclose(explanation.proba, proba[0], atol=1e-6)
+    if name != "held-out":
+        assert sums_to_one(model.predict_proba(None))
+
+
+def test_views_are_corrected_as_they_are_calibrated(tmp_path):
+    X, y = tailed()
+    near = X + 0.1
+    settings = {"embedder": "deep", "base": "auto", "train_params": {"epochs": 1}}
+    model = AttnKNNClassifier(
+        **{**CHEAP, **settings}, class_prior="uniform", validation_fraction=0.2
+    ).fit(X, y, views=[near])
+    assert model._state.of_views.classes is not None
+    proba = model.predict_proba(X, views=[near])
+    assert sums_to_one(proba) and sums_to_one(model.predict_proba(X, views=[]))
+    model.save(tmp_path / "model")
+    assert same(AttnKNNClassifier.load(tmp_path / "model").predict_proba(X, views=[near]), proba)
+
+
+def test_a_capped_memory_finds_few_of_a_large_class_and_weighs_each_for_many():
+    X, y = tailed()
+    model = fitted(X, y, max_per_class=20)
+    bank = model.memory_
+    _, ids = model.kneighbors(X, 60)
+    assert ids.shape[1] == 60
+    found = np.unique(ids)
+    assert [int((y[found] == c).sum()) for c in range(3)] == [20, 20, 20]
+    weight = bank.sample_weight.numpy()[found]
+    np.testing.assert_allclose(weight, np.array([7.2, 3.6, 1.2])[y[found]])
+    with pytest.raises(ValueError, match="between 1 and the 60 rows"):
+        model.kneighbors(X, 61)
+
+
+def test_a_capped_memory_asks_all_it_may_find_and_is_refreshed_by_these():
+    X, y = tailed()
+    model = fitted(X, y, max_per_class=8)  # 24 rows, fewer than the 32 neighbors usually asked
+    assert model._state.views.specs[0].n_neighbors == 23
+    model.refresh()
+    assert model.choice_["refreshed_rows"] == 24
+    n = len(model.memory_)
+    assert len(model.label_issues(n_neighbors=40)) == n
+    assert model.label_evidence(n_neighbors=40).knn_graph.shape == (n, n)
+
+
+def test_capped_rows_are_the_same_for_one_seed_and_grow_with_the_cap():
+    y = np.repeat([0, 1, 2], [50, 10, 3])
+    few, weight = capped_rows(y, 5, 0)
+    more, _ = capped_rows(y, 20, 0)
+    assert np.bincount(y[few]).tolist() == [5, 5, 3] and set(few) <= set(more)
+    assert weight.tolist() == np.array([10.0, 2.0, 1.0])[y[few]].tolist()
+    assert same(capped_rows(y, 5, 0)[0], few) and not same(capped_rows(y, 5, 1)[0], few)
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ("balanced", 'class_prior=\'balanced\' is not known. Use "train", "uniform"'),
+        ([0.5, 0.5], r"class_prior has shape \(2,\) but there are 3 classes"),
+        ([[0.5, 0.25, 0.25]], r"class_prior has shape \(1, 3\) but there are 3"),
+        (0.3, r"class_prior has shape \(\) but there are 3 classes"),
+        ([0.5, 0.5, 0.0], "class_prior holds 0.0; every share must be positive"),
+        ([0.7, 0.5, -0.2], "class_prior holds -0.2; every share must be positive"),
+        ([0.5, 0.5, float("nan")], "class_prior holds nan; every share must be positive"),
+        ([0.5, 0.3, 0.1], "class_prior sums to 0.9 and must sum to 1. Divide it"),
+        (None, "class_prior has shape"),
+    ],
+    ids=str,
+)
+def test_a_prior_that_is_none_is_named(prior, message):
+    with pytest.raises(ValueError, match=message):
+        check_class_prior(prior, 3)
+    with pytest.raises(ValueError, match=message):
+        fitted(*tailed(), class_prior=prior)
+
+
+@pytest.mark.parametrize("cap", [1, 0, 2.5, "ten"])
+def test_a_cap_that_is_none_is_named(cap):
+    with pytest.raises(ValueError, match=r"max_per_class=.* must be a whole number of at least 2"):
+        fitted(*tailed(), max_per_class=cap)

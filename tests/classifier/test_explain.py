@@ -1,0 +1,134 @@
+"""Explanations name who was asked, how much they weighed, and what they changed."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.classifier import AttnKNNClassifier
+from tests.classifier.cases import (
+    CHEAP,
+    blobs,
+    fitted,
+    logistic,
+    quietly,
+    same,
+    sums_to_one,
+    table,
+)
+
+SETTINGS = [
+    {},
+    {"base": logistic()},
+    {"base": logistic(), "pooling": "mixture"},
+    {"null": None},
+    {"k_ensemble": (2, 6)},
+    {"n_neighbors": 1, "null": None},
+    {"embedder": "table", "train_params": {"epochs": 1}},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("queries", ["new", None])
+def test_weights_and_the_null_share_all_the_attention(settings, queries):
+    with quietly():
+        model = fitted(**settings)
+    X = None if queries is None else blobs(12, seed=1)[0]
+    explanations = model.explain(X, n_neighbors=None)
+    parts = model.predict_parts(X)
+    assert len(explanations) == len(parts.proba)
+    for row, explanation in enumerate(explanations):
+        weights = [neighbor.weight for neighbor in explanation.neighbors]
+        assert sum(weights) + explanation.null_mass == pytest.approx(1, abs=1e-5)
+        assert weights == sorted(weights, reverse=True)
+        ids = [neighbor.id for neighbor in explanation.neighbors]
+        assert len(set(ids)) == len(ids) and (queries or row not in ids)
+        assert same(explanation.proba, parts.proba[row])
+        assert same(explanation.base_proba, parts.base_proba[row])
+        assert same(explanation.neighbor_proba, parts.neighbor_proba[row])
+        assert explanation.label == model.classes_[parts.proba[row].argmax()]
+        assert all(sums_to_one(neighbor.proba_without) for neighbor in explanation.neighbors)
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:5], ids=str)
+def test_without_a_neighbor_is_what_a_weight_of_zero_predicts(settings):
+    model = fitted(**settings)
+    for head in model._state.heads:  # let nothing but distance and weight decide
+        for attention in head.attention:
+            torch.nn.init.zeros_(attention.score.weight)
+            torch.nn.init.zeros_(attention.null.weight)
+    X = blobs(3, seed=2)[0]
+    bank = model.memory_
+    for row, explanation in enumerate(model.explain(X, n_neighbors=3)):
+        for neighbor in explanation.neighbors:
+            (position,) = bank.positions([neighbor.id]).tolist()
+            bank.sample_weight[position] = 0.0
+            expected = model.predict_proba(X)[row]
+            bank.sample_weight[position] = 1.0
+            assert np.allclose(neighbor.proba_without, expected, atol=1e-5)
+
+
+def test_without_the_only_neighbor_the_shares_of_the_classes_answer():
+    X, y = blobs()
+    model = AttnKNNClassifier(**CHEAP, n_neighbors=1, null=None, calibration=None)
+    (explanation,) = model.fit(X, y).explain(X[:1])
+    assert np.allclose(explanation.neighbors[0].proba_without, 1 / 3, atol=1e-2)
+
+
+def test_the_rows_shown_are_the_training_rows():
+    X, y = blobs()
+    model = fitted(X, y)
+    for neighbor in model.explain(X[:1])[0].neighbors:
+        assert list(neighbor.row.values()) == X[neighbor.id].tolist()
+        assert list(neighbor.row) == ["x0", "x1", "x2", "x3"]
+        assert neighbor.label == y[neighbor.id]
+    distances, ids = model.kneighbors(X[:1])
+    known = dict(zip(ids[0].tolist(), distances[0].tolist(), strict=True))
+    for neighbor in model.explain(X[:1])[0].neighbors:
+        assert neighbor.distance == pytest.approx(known[neighbor.id], abs=1e-3)
+
+
+def test_the_rows_shown_of_a_table_keep_text_and_gaps():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    for neighbor in model.explain(frame[:2], n_neighbors=5)[1].neighbors:
+        row = frame.iloc[neighbor.id]
+        assert list(neighbor.row) == list(frame.columns)
+        assert neighbor.row["age"] == row["age"] and neighbor.label == y[neighbor.id]
+        assert neighbor.row["mixed"] == row["mixed"]
+
+
+def test_as_many_neighbors_as_asked_for():
+    model = fitted()
+    X, _ = blobs(2, seed=1)
+    assert [len(e.neighbors) for e in model.explain(X, n_neighbors=3)] == [3, 3]
+    assert [len(e.neighbors) for e in model.explain(X)] == [10, 10]
+    assert [len(e.neighbors) for e in model.explain(X, n_neighbors=None)] == [32, 32]
+
+
+def test_rows_added_and_removed_are_shown_under_their_ids():
+    X, y = blobs()
+    model = fitted(X, y)
+    model.remove([0, 1])
+    far = np.full((1, 4), 50.0)
+    (added,) = model.add(far, [2]).tolist()
+    first = model.explain(far, n_neighbors=1)[0].neighbors[0]
+    assert first.id == added == 90 and list(first.row.values()) == far[0].tolist()
+    for neighbor in model.explain(X[2:3])[0].neighbors:
+        if neighbor.id < 90:
+            assert list(neighbor.row.values()) == X[neighbor.id].tolist()
+
+
+@pytest.mark.slow
+def test_more_rows_than_one_group_keep_their_order():
+    X, y = blobs(300)
+    model = fitted(X, y)
+    for queries in (X, None):
+        explained = np.array([e.proba for e in model.explain(queries, n_neighbors=1)])
+        assert same(explained, model.predict_proba(queries))
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5])
+def test_a_number_of_neighbors_that_is_none_is_refused(k):
+    model = fitted()
+    with pytest.raises(ValueError, match=r"n_neighbors=.* must be a whole number of at least 1"):
+        model.explain(blobs()[0][:2], n_neighbors=k)

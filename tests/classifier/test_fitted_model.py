@@ -1,0 +1,257 @@
+"""A fitted model is safe to change while it is asked, and a change is whole or not there."""
+
+import copy
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.model.memory_views import MemoryViews
+from nearwise.classifier.model.state import LearnedState
+from tests.classifier.cases import QUICK, blobs, fitted, logistic, quietly, same, table
+
+SOURCE = str(Path(sys.modules["nearwise"].__file__).parent)
+X, Y = blobs(150)
+NEW = X[-20:] + 0.05
+
+
+@pytest.fixture
+def model():
+    return fitted(X[:-20], Y[:-20], base=logistic())
+
+
+CHANGES = {
+    "add": lambda m: m.add(NEW[:4], Y[:4]),
+    "add a class": lambda m: m.add(NEW[:4] + 9, [7] * 4),
+    "remove": lambda m: m.remove([0, 5, 9]),
+    "relabel": lambda m: m.relabel([1, 2], [2, 2]),
+    "partial_fit": lambda m: m.partial_fit(NEW, Y[:20]),
+    "refresh": lambda m: m.refresh(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_query_answers_from_the_version_it_was_asked_of(model, change):
+    query, before = model.query(NEW, sets=True, novelty=True, explain=3), model.predict_proba(NEW)
+    bank, n = model.memory_, len(model.memory_)
+    shown = model.explain(NEW, 3)
+    CHANGES[change](model)
+    assert not same(model.predict_proba(NEW), before)
+    assert same(query.proba(), before)
+    assert len(bank) == n
+    for one, other in zip(query.explanations(), shown, strict=True):
+        assert [n.id for n in one.neighbors] == [n.id for n in other.neighbors]
+        assert same(one.proba, other.proba)
+    assert len(query.sets()) == len(query.novelty_p_value()) == len(NEW)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_copy_changes_alone(model, change):
+    before, other = model.predict_proba(NEW), copy.deepcopy(model)
+    CHANGES[change](other)
+    assert same(model.predict_proba(NEW), before)
+    assert same(model.predict_proba(None), copy.deepcopy(model).predict_proba(None))
+
+
+class Injected(Exception):
+    """Stands for whatever can go wrong at a line."""
+
+
+def lines_of(change, model, stop_at=None):
+    """Run a change, count the lines of nearwise it passes, and fail at one of them."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        if event == "line":
+            count += 1
+            if count == stop_at:
+                raise Injected
+        return trace
+
+    sys.settrace(trace)
+    try:
+        change(model)
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def every_failure_leaves_the_old_model(change, model, step):
+    before, version = model.predict_proba(NEW), model._fitted
+    n_lines = lines_of(change, copy.deepcopy(model))
+    assert n_lines > 100
+    for stop_at in range(1, n_lines, step):
+        try:
+            lines_of(change, model, stop_at)
+        except Injected:
+            assert model._fitted is version
+            continue
+        model._model = version  # the line after the one that published it
+    assert same(model.predict_proba(NEW), before)
+    changed = copy.deepcopy(model)
+    change(changed)
+    change(model)
+    assert same(model.predict_proba(NEW), changed.predict_proba(NEW))
+
+
+@pytest.mark.parametrize("change", ["add", "remove", "relabel"])
+def test_a_failure_in_a_change_leaves_the_old_model(model, change):
+    every_failure_leaves_the_old_model(CHANGES[change], model, step=37)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_failure_at_any_line_of_a_change_leaves_the_old_model(model, change):
+    every_failure_leaves_the_old_model(CHANGES[change], model, step=1)
+
+
+def work_together(seconds, n_readers, n_writers, folder):
+    """Read and write at once; every answer must be that of a version that was published."""
+    model = fitted(X[:-20], Y[:-20], base=logistic())
+    versions = [model._fitted]
+    answers, faults, over = [], [], threading.Event()
+    writing = threading.Lock()
+
+    def read(place):
+        rows = NEW[place : place + 5]
+        while not over.is_set():
+            first = len(versions) - 1
+            proba = model.predict_proba(rows)
+            shown = model.explain(rows[:1], 2)[0]
+            last = len(versions)
+            answers.append((place, first, last, proba))
+            assert len(shown.neighbors) == 2
+
+    def write(place):
+        rng = np.random.default_rng(place)
+        mine = []
+        while not over.is_set():
+            with writing:  # so that versions are noted in their order
+                if len(mine) > 6:
+                    model.remove(mine[:3])
+                    del mine[:3]
+                elif mine and rng.random() < 0.3:
+                    model.relabel(mine[:1], [int(rng.integers(3))])
+                else:
+                    mine += model.add(X[:2] + rng.normal(size=(2, 4)), Y[:2]).tolist()
+                versions.append(model._fitted)
+            time.sleep(0.002)
+
+    def guarded(work, place):
+        try:
+            work(place)
+        except BaseException as fault:
+            faults.append(fault)
+            over.set()
+
+    jobs = [(read, i) for i in range(n_readers)] + [(write, i) for i in range(n_writers)]
+    threads = [threading.Thread(target=guarded, args=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    over.wait(seconds)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults
+    known = {}
+    for place, first, last, proba in answers:
+        for number in range(first, min(last + 1, len(versions))):
+            if (place, number) not in known:
+                rows = NEW[place : place + 5]
+                known[place, number] = model._query_of(versions[number], rows).proba()
+        candidates = [known[place, n] for n in range(first, min(last + 1, len(versions)))]
+        assert any(same(proba, one) for one in candidates)
+    model.save(folder / "model")
+    again = AttnKNNClassifier.load(folder / "model")
+    assert same(again.predict_proba(NEW), model.predict_proba(NEW))
+    return len(versions), len(answers)
+
+
+def test_readers_and_writers_work_at_once(tmp_path):
+    n_versions, n_answers = work_together(2, 2, 1, tmp_path)
+    assert n_versions > 3 and n_answers > 3
+
+
+@pytest.mark.slow
+def test_four_readers_and_two_writers_work_at_once_for_a_minute(tmp_path):
+    n_versions, n_answers = work_together(60, 4, 2, tmp_path)
+    assert n_versions > 50 and n_answers > 50
+
+
+def test_two_writers_lose_nothing(model):
+    n = len(model.memory_)
+
+    def add(place):
+        for row in range(5):
+            model.add(NEW[place * 5 + row][None], [0])
+
+    threads = [threading.Thread(target=add, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bank = model.memory_
+    assert len(bank) == len(bank.labels) == len(model._fitted.rows) == n + 20
+    assert len(set(bank.ids.tolist())) == n + 20
+
+
+def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
+    with quietly():
+        frame, y = table(120)
+        model = fitted(frame[:100], y[:100], base=logistic())
+    rows = frame[100:]
+    model.query(rows, sets=True, novelty=True).selection(coverage=0.5)  # calibration rows are kept
+    passes, searches = [], []
+    looks, search = type(model._state).looks, MemoryViews.search
+
+    def counted_looks(state, views):
+        passes.append(len(views[0]))
+        return looks(state, views)
+
+    def counted_search(views, *arguments, **more):
+        searches.append(arguments[0].name)
+        return search(views, *arguments, **more)
+
+    monkeypatch.setattr(type(model._state), "looks", counted_looks)
+    monkeypatch.setattr(MemoryViews, "search", counted_search)
+    model.predict_proba(rows)
+    plain = len(searches)
+    query = model.query(rows, sets=True, novelty=True, explain=5)
+    everything = (
+        query.proba(),
+        query.parts,
+        query.sets(),
+        query.selection(coverage=0.8),
+        query.novelty_p_value(),
+        query.explanations(trust=True),
+    )
+    assert len(everything) == 6
+    assert passes == [20, 20]
+    assert len(searches) == 2 * plain
+    assert issubclass(type(model._state), LearnedState)
+
+
+def test_one_query_says_what_the_methods_say():
+    with quietly():
+        frame, y = table(140)
+        model = fitted(frame[:110], y[:110], base=logistic(), **QUICK)
+    rows = frame[110:]
+    query = model.query(rows, sets=True, novelty=True, explain=4)
+    assert same(query.proba(), model.predict_proba(rows))
+    assert same(
+        query.sets(0.8, method="aps", seed=1), model.predict_set(rows, 0.8, method="aps", seed=1)
+    )
+    assert same(query.novelty_score("sparsity"), model.novelty_score(rows, "sparsity"))
+    assert same(query.novelty_p_value(), model.novelty_p_value(rows))
+    chosen, alone = query.selection(coverage=0.6), model.predict_selective(rows, coverage=0.6)
+    assert same(chosen.accepted, alone.accepted) and chosen.threshold == alone.threshold
+    late = model.query(rows)  # what was not named beforehand costs a pass, and no more
+    assert same(late.sets(), model.predict_set(rows))
+    assert same(late.novelty_p_value("distance"), model.novelty_p_value(rows, "distance"))

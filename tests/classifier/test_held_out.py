@@ -1,0 +1,275 @@
+"""Rows held out once: a memory without them, heads fitted to them, and several views of a row."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.model.shared_networks import merge_answers
+from nearwise.classifier.model.state import Answer
+from tests.classifier.cases import blobs
+
+QUICK = {
+    "validation_fraction": 0.25,
+    "n_members": 2,
+    "head_params": {"epochs": 3},
+    "train_params": {"epochs": 3},
+    "random_state": 0,
+}
+
+
+def embeddings(n=200, seed=0):
+    """Overlapping classes in 6 columns, and a second, noisier look at the same rows."""
+    X, y = blobs(n, 3, 6, seed, spread=2.0)
+    return X, y, X + 0.3 * np.random.default_rng(seed + 1).normal(size=X.shape)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return embeddings()
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    X, y, view = data
+    return AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+
+
+def test_the_memory_holds_the_rows_that_were_not_held_out_under_their_own_numbers(data, fitted):
+    X, y, _ = data
+    assert len(fitted.memory_) == 150
+    ids = fitted.memory_.ids.numpy()
+    np.testing.assert_array_equal(fitted.classes_[fitted.memory_.labels.numpy()], y[ids])
+    neighbor = fitted.explain(X[:1])[0].neighbors[0]
+    np.testing.assert_allclose(list(neighbor.row.values()), X[neighbor.id])
+
+
+@pytest.mark.parametrize("merge", ["auto", "probabilities", "logits", "embeddings"])
+def test_probabilities_sum_to_one_for_one_view_and_for_two(data, merge):
+    X, y, view = data
+    model = AttnKNNClassifier(**QUICK, tta_merge=merge).fit(X, y, views=[view])
+    for views in (None, [view[:9]]):
+        proba = model.predict_proba(X[:9], views)
+        assert proba.shape == (9, 3)
+        np.testing.assert_allclose(proba.sum(axis=1), 1, atol=1e-12)
+
+
+def test_two_equal_views_say_what_one_says_and_do_not_disagree(data, fitted):
+    X = data[0][:30]
+    one, two = fitted.predict_parts(X), fitted.predict_parts(X, [X])
+    whole = fitted._state.of_views.whole
+    sharper = one.proba ** (fitted.temperature_ / whole)
+    expected = sharper / sharper.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(two.proba, expected, atol=1e-4)
+    assert two.disagreement.max() < 1e-6
+
+
+def test_views_that_differ_disagree_within_bounds(data, fitted):
+    X, _, view = data
+    disagreement = fitted.predict_parts(X, [view]).disagreement
+    assert 0 < disagreement.mean() < disagreement.max() <= 1
+    assert not fitted.predict_parts(X).disagreement.any()
+
+
+def test_merging_is_the_mean_of_probabilities_or_of_logits():
+    generator = torch.Generator().manual_seed(0)
+    logs = [torch.randn(4, 3, generator=generator).log_softmax(1) for _ in range(2)]
+    views = [Answer(log, log, log, torch.zeros(4)) for log in logs]
+    mean = (logs[0].exp() + logs[1].exp()) / 2
+    torch.testing.assert_close(merge_answers(views, "probabilities").log_proba.exp(), mean)
+    product = (logs[0].exp() * logs[1].exp()).sqrt()
+    torch.testing.assert_close(
+        merge_answers(views, "logits").log_proba.exp(), product / product.sum(1, keepdim=True)
+    )
+
+
+def test_labels_that_mean_nothing_leave_no_confidence(data):
+    X, y, view = data
+    labels = np.random.default_rng(0).permutation(y)
+    model = AttnKNNClassifier(**QUICK).fit(X, labels, views=[view])
+    remembered = model.memory_.ids.numpy()
+    proba = model.predict_proba(X[remembered], [view[remembered]])
+    # the networks and the neighbors know these labels; the held-out rows said what that is worth
+    assert proba.max(axis=1).mean() < 0.5
+
+
+def test_remembered_rows_cannot_be_predicted_as_if_unseen(fitted):
+    for method in (fitted.predict_proba, fitted.predict, fitted.explain):
+        with pytest.raises(ValueError, match="trained on the labels of all remembered rows"):
+            method(None)
+
+
+def test_a_saved_classifier_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
+    X, _, view = data
+    fitted.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    for views in (None, [view]):
+        for before, after in zip(
+            fitted.predict_parts(X, views), again.predict_parts(X, views), strict=True
+        ):
+            np.testing.assert_array_equal(before, after)
+
+
+def test_the_memory_learns_forgets_and_changes_its_mind(data):
+    X, y, view = data
+    model = AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+    far = np.full((8, 6), 30.0) + np.arange(8)[:, None]
+    before = model.predict_proba(far[:1])
+    with pytest.raises(ValueError, match="means over 2 views of a row, and 1 were given"):
+        model.add(far, np.full(8, 7))
+    ids = model.add(far, np.full(8, 7), views=[far])
+    assert ids.tolist() == list(range(200, 208))  # ids of training rows are not given again
+    assert model.classes_.tolist() == [0, 1, 2, 7]
+    assert model.predict_proba(far[:1])[0, 3] > 0.3
+    model.relabel(ids, np.zeros(8, dtype=int), forget_classes=True)
+    assert model.predict_proba(far[:1])[0, 0] >= before[0, 0] - 0.05
+    model.remove(ids)
+    assert len(model.memory_) == 150
+
+
+def test_a_fit_repeats_for_the_same_seed(data):
+    X, y, view = data
+    first, second = (AttnKNNClassifier(**QUICK).fit(X, y, views=[view]) for _ in range(2))
+    np.testing.assert_array_equal(first.predict_proba(X, [view]), second.predict_proba(X, [view]))
+
+
+def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
+    X, y, view = data
+    settings = {**QUICK, "embedder": "identity", "train_params": None}
+    model = AttnKNNClassifier(**settings).fit(X, y, views=[view])
+    assert model.choice_["base"] is None
+    base = model.predict_parts(X[:5]).base_proba
+    np.testing.assert_allclose(base, base[:1].repeat(5, axis=0))
+    assert model.choice_["spaces"] == ["features"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "views", "message"),
+    [
+        ({}, "wrong rows", "View 1 has 7 rows but X has 200"),
+        ({}, "an array", r"write views=\[view\]"),
+        ({"validation_fraction": None}, "right", "Views need rows that are held out once"),
+        (
+            {"validation_fraction": 0.05},
+            "right",
+            r"0\.05 of 200 rows holds out 10 .*at least 20 are needed: .*a share of 0\.1 or more",
+        ),
+        ({"validation_fraction": 1.5}, None, "a share between 0 and 1"),
+        ({"base": "logistic"}, None, 'Use "auto", None or a classifier'),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_to_do(data, settings, views, message):
+    X, y, view = data
+    given = {"wrong rows": [view[:7]], "an array": view, "right": [view], None: None}[views]
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**{**QUICK, **settings}).fit(X, y, views=given)
+
+
+def test_predictions_take_as_many_views_as_the_fit(data, fitted):
+    X, _, view = data
+    with pytest.raises(ValueError, match="3 views were given, the classifier was fitted with 2"):
+        fitted.predict_proba(X[:4], [view[:4], view[:4]])
+    plain = AttnKNNClassifier(**QUICK).fit(X, data[1])
+    with pytest.raises(ValueError, match="2 views were given, the classifier was fitted with"):
+        plain.predict_proba(X[:4], [view[:4]])
+
+
+def test_an_added_row_has_the_key_that_a_remembered_one_has(data):
+    X, y, view = data
+    model = AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+    known = int(model.memory_.ids[0])
+    ids = model.add(X[known : known + 1], y[known : known + 1], views=[view[known : known + 1]])
+    place = int(model.memory_.positions(ids)[0])
+    for name in ("features", "trained"):
+        keys = model.memory_.keys[name]
+        np.testing.assert_allclose(keys[place], keys[0], atol=1e-5)
+
+
+def test_neighbors_are_asked_for_as_far_as_the_memory_goes():
+    X, y, view = embeddings(40)
+    settings = {**QUICK, "validation_fraction": 0.5}
+    model = AttnKNNClassifier(**settings).fit(X, y, views=[view])
+    assert model.predict_proba(X).shape == (40, 3)
+    with pytest.raises(ValueError, match="n_neighbors=30 exceeds the 20 samples"):
+        AttnKNNClassifier(**settings, n_neighbors=30).fit(X, y, views=[view])
+
+
+def test_classes_with_one_held_out_row_each_are_fitted():
+    X = np.random.default_rng(0).normal(size=(120, 6))
+    y = np.arange(120) % 30
+    X += 4 * np.random.default_rng(1).normal(size=(30, 6))[y]
+    model = AttnKNNClassifier(**QUICK).fit(X, y)
+    assert np.isfinite(model.oof_nll_)
+
+
+def test_held_out_rows_without_any_weight_are_refused(data, fitted):
+    X, y, view = data
+    weight = np.zeros(len(y))
+    weight[fitted.memory_.ids.numpy()] = 1
+    with pytest.raises(ValueError, match="Every row that was held out has sample_weight 0"):
+        AttnKNNClassifier(**QUICK).fit(X, y, weight, views=[view])
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Features full of noise, beside which the trained space is much the better one."""
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 3
+    return np.eye(3)[y].repeat(2, axis=1) + rng.normal(scale=0.9, size=(400, 6)), y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("views", [False, True])
+def test_spaces_that_do_not_lower_the_held_out_nll_are_left_out(noisy, views, tmp_path):
+    X, y = noisy
+    more = {"views": [X + 0.01]} if views else {}
+    settings = QUICK | {"head_params": {"epochs": 8}}
+    model = AttnKNNClassifier(**settings, spaces="chosen").fit(X, y, **more)
+    nlls, kept = model.choice_["spaces_nll"], model.choice_["spaces"]
+    assert set(nlls) == {"all", "without trained"}
+    gone = nlls["without trained"] < nlls["all"] - 1 / 80
+    assert kept == (["features"] if gone else ["features", "trained"])
+    assert [spec.name for spec in model._state.views.specs] == kept
+    new = {"views": [X[:5]]} if views else {}
+    proba = model.predict_proba(X[:5], **new)
+    ids = model.add(X[:2], y[:2], **({"views": [X[:2]]} if views else {}))
+    model.remove(ids)
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(X[:5], **new), proba)
+
+
+def test_a_space_whose_neighbors_mislead_is_left_out(noisy, monkeypatch):
+    X, y = noisy
+    from nearwise.classifier.fit import held_out
+
+    look_at = held_out.SharedState.look_at
+
+    def misled(self, seen):
+        """Neighbors of the trained space carry labels drawn by lot."""
+        view = look_at(self, seen)
+        if len(view.spaces) < 2:
+            return view
+        labels = torch.randint(0, 3, view.spaces[1].labels.shape, generator=torch.manual_seed(0))
+        return view._replace(spaces=[view.spaces[0], view.spaces[1]._replace(labels=labels)])
+
+    monkeypatch.setattr(held_out.SharedState, "look_at", misled)
+    settings = QUICK | {"head_params": {"epochs": 1}, "base": None}
+    model = AttnKNNClassifier(**settings, spaces="chosen").fit(X, y)
+    assert model.choice_["spaces"] == ["features"]
+    assert "trained" not in model.memory_.keys
+    model.add(X[:2], y[:2])
+    assert np.isfinite(model.predict_proba(X[:5])).all()
+
+
+def test_spaces_are_judged_through_the_transition(noisy):
+    X, y = noisy
+    settings = QUICK | {"head_params": {"epochs": 1}, "base": None}
+    model = AttnKNNClassifier(**settings, spaces="chosen", label_noise=0.3).fit(X, y)
+    assert model.choice_["spaces_nll"]["all"] == model.choice_["pooling_nll"]["log-linear"]
+
+
+def test_leaving_spaces_out_needs_rows_that_were_held_out_once():
+    X, y = blobs()
+    with pytest.raises(ValueError, match="this fit cross-fits"):
+        AttnKNNClassifier(spaces="chosen").fit(X, y)

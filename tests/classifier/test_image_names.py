@@ -1,0 +1,54 @@
+"""Images that come with the names of their files keep them."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.data import Dataset, load_dataset
+from tests.classifier.image_cases import QUICK, named_folder, patches
+
+
+def pixels_of(name, root):
+    with Image.open(root.parent / name) as image:
+        return np.asarray(image)[..., None]
+
+
+def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path):
+    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
+    model = AttnKNNClassifier(**QUICK).fit(first)
+    assert model.target_name_ == "class"
+    model.add(more)
+    model.remove(model.memory_.ids[:3])
+    model.add(*patches(2, seed=2))  # an array, whose rows have no name
+    model.save(tmp_path / "model")
+    loaded = AttnKNNClassifier.load(tmp_path / "model")
+    assert len(loaded.row_names_) == len(loaded.memory_) == 75 + 6 - 3 + 2
+    assert loaded.row_names_[-2:].tolist() == ["", ""]
+    assert sum(name.startswith("more/") for name in loaded.row_names_) == 6
+    seen = set()
+    for why in loaded.explain(more, None):
+        for neighbor in why.neighbors:
+            name = neighbor.row.get("file")
+            seen.add(name and name.partition("/")[0])
+            if name is not None:
+                np.testing.assert_array_equal(neighbor.row["image"], pixels_of(name, first))
+                assert name.split("/")[1] == neighbor.label
+    assert {"first", "more"} <= seen
+
+
+def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
+    first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
+    model = AttnKNNClassifier(**QUICK).partial_fit(load_dataset(first, image_size=8))
+    assert all(name.startswith("first/") for name in model.row_names_)
+    model.partial_fit(load_dataset(more))
+    assert model.row_names_[-6:].tolist() == sorted(load_dataset(more).row_names)
+    assert AttnKNNClassifier(**QUICK).fit(*patches(100)).row_names_ is None
+
+
+def test_a_data_set_with_views_is_not_fitted_without_them():
+    rows = np.eye(4, dtype=np.float32).repeat(10, axis=0)
+    y, flip = np.arange(40) % 4, {"flip": rows}
+    dataset = Dataset("ready", rows, y, "label", "embeddings", "here", views=flip)
+    with pytest.raises(ValueError, match=r"further views \(flip\).*views=\[\.\.\.\]"):
+        AttnKNNClassifier().fit(dataset)

@@ -1,0 +1,381 @@
+"""Images as rows: what is taken, views, several depths, and the way through the classifier."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.inputs.images import (
+    EncodedImages,
+    ImageEncoder,
+    check_images,
+    image_augmentation,
+    image_views,
+    is_images,
+)
+from nearwise.classifier.model.shared_networks import SharedState
+from nearwise.training import Augmentation
+from tests.classifier.image_cases import QUICK, patches
+
+
+@pytest.fixture(scope="module")
+def data():
+    return patches()
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return AttnKNNClassifier(**QUICK, tta=("shift",)).fit(*data)
+
+
+def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, fitted):
+    images, labels = patches(seed=1)
+    assert fitted.score(images, labels) > 0.9
+    explanation = fitted.explain(images[:1], 2)[0]
+    neighbor = explanation.neighbors[0]
+    np.testing.assert_array_equal(neighbor.row["image"], data[0][neighbor.id])
+    assert set(fitted.choice_["spaces"]) >= {"features", "trained", "stage1"}
+    assert fitted.column_types_ == {"image": "8 x 8 x 1 uint8"}
+
+
+def test_an_explanation_is_of_the_merged_prediction_or_of_one_view(data, fitted):
+    for views in (None, []):
+        shown = fitted.explain(data[0][:5], None, views=views)
+        expected = fitted.predict_proba(data[0][:5], views)
+        np.testing.assert_allclose([e.proba for e in shown], expected)
+        for explanation in shown:
+            total = sum(n.weight for n in explanation.neighbors) + explanation.null_mass
+            assert total == pytest.approx(1, abs=1e-5)
+
+
+def test_rows_are_added_where_labels_are_doubted_and_depths_left_out(data, monkeypatch):
+    look_at = SharedState.look_at
+
+    def misled(self, seen):
+        """Neighbors of all depths but the deepest carry the other class's label."""
+        view = look_at(self, seen)
+        others = [one._replace(labels=1 - one.labels) for one in view.spaces[1:]]
+        return view._replace(spaces=[view.spaces[0], *others])
+
+    monkeypatch.setattr(SharedState, "look_at", misled)
+    settings = {"base": None, "spaces": "chosen", "label_noise": 0.2}
+    short = {"head_params": {"epochs": 1}, "train_params": {"epochs": 1, "batch_size": 32}}
+    model = AttnKNNClassifier(**{**QUICK, **settings, **short}).fit(*data)
+    assert "stage1" not in model.choice_["spaces"]
+    assert not [name for name in model.memory_.keys if "stage1" in name]
+    before = len(model.memory_)
+    model.add(data[0][:2], data[1][:2])
+    assert len(model.memory_) == before + 2
+
+
+def test_a_neighbor_that_is_masked_changes_the_merged_prediction(data, fitted):
+    explanation = fitted.explain(data[0][:1], 1)[0]
+    neighbor = explanation.neighbors[0]
+    model = AttnKNNClassifier(**QUICK, tta=("shift",)).fit(*data)
+    model.memory_.sample_weight[model.memory_.positions([neighbor.id])] = 0
+    np.testing.assert_allclose(
+        model.predict_proba(data[0][:1])[0], neighbor.proba_without, atol=1e-5
+    )
+
+
+def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
+    for views in (None, []):
+        np.testing.assert_allclose(fitted.predict_proba(data[0], views).sum(axis=1), 1)
+    assert fitted.predict_parts(data[0]).disagreement.mean() > 0
+    assert not fitted.predict_parts(data[0], []).disagreement.any()
+
+
+def test_settings_given_as_models_are_saved(data, tmp_path):
+    settings = {**QUICK, "train_params": {"epochs": 1, "augment": Augmentation(crop_padding=1)}}
+    AttnKNNClassifier(**settings).fit(*data).save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    assert again.train_params["augment"]["crop_padding"] == 1
+
+
+def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    for views in (None, []):
+        np.testing.assert_array_equal(
+            again.predict_proba(data[0], views), fitted.predict_proba(data[0], views)
+        )
+
+
+def test_the_memory_takes_new_images_of_a_new_class(data):
+    model = AttnKNNClassifier(**QUICK).fit(*data)
+    novel = np.full((12, 8, 8, 1), 250, dtype=np.uint8)
+    novel[:, ::2, ::2] = 0
+    before = len(model.memory_)
+    model.add(novel, np.full(12, "grid"))
+    assert len(model.memory_) == before + 12
+    assert model.predict_proba(novel)[:, model.classes_ == "grid"].mean() > 0.3
+
+
+def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path):
+    model = AttnKNNClassifier(**QUICK, base=None).fit(*data)
+    base = model.predict_parts(data[0][:4]).base_proba
+    np.testing.assert_allclose(base, base[:1].repeat(4, axis=0))
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(data[0]), model.predict_proba(data[0]))
+
+
+def test_colour_images_and_tensors_and_grey_without_a_channel_axis_are_taken():
+    images, labels = patches(80, channels=3)
+    model = AttnKNNClassifier(**QUICK, tta=["flip"]).fit(images, labels)
+    assert model.score(torch.from_numpy(images), labels) > 0.9
+    grey = np.zeros((3, 5, 6), dtype=np.uint8)
+    assert check_images(grey).shape == (3, 5, 6, 1)
+
+
+def test_a_folder_of_class_folders_is_read_with_its_labels(tmp_path, data):
+    for number, (image, label) in enumerate(zip(*data, strict=True)):
+        (tmp_path / label).mkdir(exist_ok=True)
+        Image.fromarray(image[..., 0]).save(tmp_path / label / f"{number:03}.png")
+    model = AttnKNNClassifier(**QUICK).fit(tmp_path)
+    assert model.classes_.tolist() == ["down", "up"]
+    assert (model.predict(tmp_path)[:60] == "down").mean() > 0.9
+    with pytest.raises(ValueError, match="brings its own labels"):
+        model.fit(tmp_path, data[1])
+
+
+def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
+    for number, (image, label) in enumerate(zip(*data, strict=True)):
+        part = tmp_path / ("test" if number % 4 < 2 and number < 40 else "train") / label
+        part.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(part / f"{number:03}.png")
+    model = AttnKNNClassifier(**QUICK).fit(tmp_path)
+    assert len(model.memory_) == 75  # three quarters of the 100 training images
+    with pytest.raises(ValueError, match="is no folder of images"):
+        model.fit("cifar10")
+
+
+def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
+    settings = {**QUICK, "validation_fraction": "auto"}
+    model = AttnKNNClassifier(**settings).fit(*patches(50))
+    assert len(model.memory_) == 30  # 20 are needed for heads and temperatures
+    with pytest.raises(ValueError, match=r'0\.5 of 38 rows holds out 19 .*"auto" needs 40\)\.$'):
+        AttnKNNClassifier(**settings).fit(*patches(38))
+
+
+def test_images_and_tables_are_not_mixed_up(data, fitted):
+    with pytest.raises(ValueError, match="was fitted on images; X holds none"):
+        fitted.predict(np.zeros((3, 64)))
+    table = AttnKNNClassifier(base=None, random_state=0).fit(data[0].reshape(120, 64), data[1])
+    with pytest.raises(ValueError, match="was fitted on a table; X holds images"):
+        table.predict(data[0])
+    with pytest.raises(ValueError, match="Images have their further views by tta"):
+        AttnKNNClassifier(**QUICK).fit(*data, views=[data[0]])
+
+
+def test_views_stay_those_of_the_fit(data, fitted):
+    before = fitted.predict_proba(data[0][:9])
+    fitted.set_params(tta=None)
+    np.testing.assert_array_equal(fitted.predict_proba(data[0][:9]), before)
+    fitted.set_params(tta=("shift",))
+
+
+def test_a_hub_data_set_is_read_with_its_labels(data):
+    datasets = pytest.importorskip("datasets")
+    hub = datasets.Dataset.from_dict(
+        {"picture": [Image.fromarray(image[..., 0]) for image in data[0]], "kind": data[1]},
+        features=datasets.Features(
+            {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["up", "down"])}
+        ),
+    )
+    assert AttnKNNClassifier(**QUICK).fit(hub).score(*data) > 0.9
+
+
+def test_flipping_twice_gives_the_image_back_and_shifts_move_by_a_sixteenth():
+    pixels = np.random.default_rng(0).integers(0, 255, (2, 3, 32, 32), dtype=np.uint8)
+    (once,) = image_views(EncodedImages(pixels), ("flip",))
+    (twice,) = image_views(once, ("flip",))
+    np.testing.assert_array_equal(twice.pixels, pixels)
+    assert not np.array_equal(once.pixels, pixels)
+    shifted = image_views(EncodedImages(pixels), ("shift",))
+    assert len(shifted) == 4
+    np.testing.assert_array_equal(shifted[0].pixels[..., 2:, 2:], pixels[..., :-2, :-2])
+    np.testing.assert_array_equal(shifted[3].pixels[..., :-2, :-2], pixels[..., 2:, 2:])
+
+
+def test_grey_images_are_never_mirrored_in_training():
+    assert "flip" not in image_augmentation(ImageEncoder(28, 28, 1))
+    assert image_augmentation(ImageEncoder(32, 32, 3))["flip"]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros((4, 8, 8, 3)), "expected as uint8 from 0 to 255, got float64"),
+        (np.zeros((4, 8, 8, 4), dtype=np.uint8), "with 1 or 3 channels, got shape"),
+        (np.zeros((0, 8, 8, 3), dtype=np.uint8), "there are no images"),
+    ],
+)
+def test_what_is_no_image_is_refused(X, message):
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier().fit(X, np.zeros(len(X)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"embedder": "table"}, "is for tables and ready embeddings, but X holds images"),
+        ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'. Did you mean 'resnet18'"),
+        ({"embedder": "no/folder"}, "is no folder here. A model on the hub is written 'hf:no"),
+        ({"embedder_params": {"frozn": True}}, "'frozn' is not known. Did you mean 'frozen'"),
+        ({"validation_fraction": 0.1}, r"0\.1 of 120 rows holds out 12 .*, or a share of 0\.17"),
+        ({"tta": ("rotate",)}, "names an unknown view"),
+        ({"validation_fraction": None}, "Images are not cross-fitted"),
+    ],
+)
+def test_settings_that_do_not_fit_images_are_refused(data, settings, message):
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**{**QUICK, **settings}).fit(*data)
+
+
+def test_settings_of_images_are_refused_for_tables():
+    X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    with pytest.raises(ValueError, match="tta and embedder_params are for images"):
+        AttnKNNClassifier(tta=("flip",)).fit(X, y)
+    with pytest.raises(ValueError, match="image embedders take X as uint8"):
+        AttnKNNClassifier(embedder="resnet18").fit(X, y)
+
+
+def test_images_of_another_size_are_refused(data, fitted):
+    with pytest.raises(ValueError, match="9 x 8 x 1, the classifier was fitted on 8 x 8 x 1"):
+        fitted.predict_proba(np.zeros((2, 9, 8, 1), dtype=np.uint8))
+
+
+def test_only_arrays_of_three_or_four_axes_are_images():
+    assert is_images(np.zeros((2, 3, 4, 1))) and is_images(torch.zeros(2, 3, 4))
+    assert not is_images(np.zeros((2, 3))) and not is_images([[[1, 2]]])
+
+
+def test_one_pass_of_the_backbone_gives_keys_and_depths(data, fitted, monkeypatch):
+    images, _ = patches(12, seed=1)
+    (network,) = fitted._state.sight.embedding.networks
+    model = network.embedder.backbone.model
+    passes = []
+    hook = model.register_forward_hook(lambda *_: passes.append(1))
+    fitted.predict_proba(images, [])
+    hook.remove()
+    assert len(passes) == 1
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    """A small vision transformer in a folder of its own."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=16, image_size=8, patch_size=4)
+    folder = tmp_path_factory.mktemp("vit")
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vit, tmp_path):
+    images, labels = patches(90)
+    new, _ = patches(10, seed=1)
+    settings = {**QUICK, "embedder": str(vit), "train_params": {"epochs": 1}}
+    settings["embedder_params"] = {"dim": 8, "frozen": True}
+    plain = AttnKNNClassifier(**settings).fit(images, labels).predict_proba(new)
+    folder = tmp_path / "cache"
+    kept = AttnKNNClassifier(**settings, cache_dir=folder).fit(images, labels)
+    np.testing.assert_array_equal(kept.predict_proba(new), plain)
+
+    passes = []
+    for network in kept._state.sight.embedding.networks:
+        network.embedder.backbone.model.register_forward_hook(lambda *_: passes.append(1))
+    n_kept = len(list(folder.iterdir()))
+    np.testing.assert_array_equal(kept.predict_proba(new), plain)
+    assert not passes
+    # Another projection over the same backbone takes what is there.
+    other = AttnKNNClassifier(**{**settings, "random_state": 0, "num_heads": 2}, cache_dir=folder)
+    other.fit(images, labels).predict_proba(new)
+    assert len(list(folder.iterdir())) == n_kept
+
+
+def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
+    with pytest.raises(ValueError, match=r"there is none\. Set embedder_params"):
+        AttnKNNClassifier(**QUICK, cache_dir=tmp_path).fit(*data)
+    with pytest.raises(ValueError, match="there is none"):
+        AttnKNNClassifier(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)
+
+
+@pytest.mark.slow
+def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_path):
+    images, labels = patches(seed=1)
+    noise = np.random.default_rng(0).integers(0, 256, images[:8].shape, dtype=np.uint8)
+    held = len(fitted._state.held.labels)
+    for views in (None, []):
+        chosen = fitted.predict_selective(images, coverage=0.9, views=views)
+        assert chosen.n_judged == held
+        assert chosen.accepted.mean() > 0.5
+        sets = fitted.predict_set(images, 0.8, views=views)
+        assert sets[np.arange(len(labels)), np.searchsorted(fitted.classes_, labels)].mean() > 0.6
+        odd, usual = (fitted.novelty_p_value(x, "distance", views=views) for x in (noise, images))
+        assert odd.mean() < usual.mean()
+    fitted.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_set(images, 0.8), fitted.predict_set(images, 0.8))
+    np.testing.assert_array_equal(again.novelty_score(noise), fitted.novelty_score(noise))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Give a folder with twelve images without labels, and the images."""
+    images, _ = patches(12, seed=1)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    for place, image in enumerate(images):
+        Image.fromarray(image[..., 0]).save(folder / f"{place:02}.png")
+    return folder, images
+
+
+def test_files_and_a_flat_folder_are_predicted_as_their_pixels_are(fitted, files):
+    folder, images = files
+    want = fitted.predict_proba(images)
+    np.testing.assert_array_equal(fitted.predict_proba(folder), want)
+    np.testing.assert_array_equal(fitted.predict_proba(str(folder)), want)
+    some = [folder / "03.png", str(folder / "00.png")]
+    np.testing.assert_allclose(fitted.predict_proba(some), want[[3, 0]], atol=1e-6)
+    assert fitted.predict(folder / "02.png").tolist() == fitted.predict(images[2:3]).tolist()
+    colored = folder / "color.png"
+    Image.fromarray(images[0].repeat(3, axis=2)).save(colored)
+    np.testing.assert_allclose(fitted.predict_proba([colored]), want[:1], atol=1e-6)
+
+
+def test_files_that_cannot_be_predicted_are_named(fitted, files):
+    folder, _ = files
+    large = folder.parent / "large.png"
+    Image.new("L", (9, 8)).save(large)
+    with pytest.raises(ValueError, match=r"large\.png is 8 x 9.*data\.read_images"):
+        fitted.predict([large])
+    (folder / "05.png").write_bytes((folder / "05.png").read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"05\.png"):
+        fitted.predict(folder)
+    with pytest.raises(FileNotFoundError, match="There is no image"):
+        fitted.predict([folder / "none.png"])
+    with pytest.raises(ValueError, match=r"notes\.txt is no image"):
+        fitted.predict([folder / "notes.txt"])
+    with pytest.raises(ValueError, match="Image files alone bring no labels"):
+        AttnKNNClassifier().fit([folder / "00.png", folder / "01.png"])
+
+
+def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
+    images, _ = patches(5, seed=1)
+    _, ids = fitted.kneighbors(images, 1)
+    bank = fitted.memory_
+    distance = torch.cdist(fitted.keys(images), bank.keys["features"])
+    assert torch.equal(bank.ids[distance.argmin(dim=1)], torch.from_numpy(ids[:, 0]))
+    assert fitted.keys(images, "trained").shape == (5, bank.keys["trained"].shape[1])
+    with pytest.raises(ValueError, match="There is no space 'traned'"):
+        fitted.keys(images, "traned")
+
+
+def test_a_few_images_that_are_all_right_do_not_make_predictions_certain():
+    model = AttnKNNClassifier(**QUICK | {"validation_fraction": 0.4}).fit(*patches(60))
+    assert model.predict(patches(60)[0]).tolist() == patches(60)[1].tolist()
+    assert model.temperature_ > 0.25  # the NLL alone has its minimum at e^-3

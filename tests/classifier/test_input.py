@@ -1,0 +1,247 @@
+"""Every mistake in data or settings is named: what is wrong, what was seen, what to do."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from nearwise.classifier import AttnKNNClassifier
+from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same, sums_to_one, table
+
+SETTINGS = {
+    "preset": ("quick", "preset='quick' is not known. Use one of 'default', 'fast'"),
+    "embedder": ("resnet", "embedder='resnet' is not known. Use one of 'auto', 'identity'"),
+    "metric": ("euclidian", "metric='euclidian' is not known. Use one of 'euclidean'"),
+    "pooling": ("loglinear", "pooling='loglinear' is not known. Use one of 'auto'"),
+    "adaptive_k": ("entrpy", "adaptive_k='entrpy' is not known. Use one of None, 'entropy'"),
+    "calibration": (
+        "platt",
+        "calibration='platt' is not known. Use one of 'auto', 'per-class'",
+    ),
+    "index": ("faiss", "index='faiss' is not known. Use one of"),
+    "null": (True, "null=True is not known. Use one of 'auto', 'prior', 'parametric', None"),
+    "base": ("forest", "base='forest' is not known. Use \"auto\", None or a classifier"),
+    "n_neighbors": ("five", "n_neighbors='five' must be a whole number of at least 1"),
+    "n_members": (1, "n_members=1 leaves nothing to cross-fit with. Give at least 2"),
+    "num_heads": (0, "num_heads=0 must be a whole number of at least 1"),
+    "k_ensemble": ((), r"k_ensemble=\(\) must name whole sizes"),
+    "device": ("gpu", 'device=\'gpu\' is not known. Use "auto", "cpu"'),
+    "head_params": ({"epoch": 3}, "Unknown head setting 'epoch'. Did you mean 'epochs'"),
+    "train_params": ({"epoch": 3}, "Unknown training setting 'epoch'. Did you mean 'epochs'"),
+    "memory_budget": (10, "memory_budget=10 bytes is too small"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_misspelt_settings_are_named_with_what_is_known(name):
+    value, message = SETTINGS[name]
+    with pytest.raises(ValueError, match=message):
+        fitted(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_neighbors", 0),
+        ("n_neighbors", 2.5),
+        ("n_neighbors", True),
+        ("k_ensemble", "5"),
+        ("k_ensemble", 5),
+        ("k_ensemble", (0, 5)),
+        ("k_ensemble", (2.5,)),
+        ("preset", ["fast"]),
+        ("metric", np.array([1, 2])),
+    ],
+    ids=str,
+)
+def test_values_of_the_wrong_kind_are_named(name, value):
+    with pytest.raises(ValueError, match=f"{name}=.*(must|not known)"):
+        fitted(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "base",
+    [LinearRegression(), KMeans(), SVC(), LogisticRegression, object(), StandardScaler()],
+    ids=lambda base: getattr(base, "__name__", type(base).__name__),
+)
+def test_a_base_that_gives_no_class_probabilities_is_refused(base):
+    with pytest.raises(ValueError, match=r'is not usable\. Give None, "auto", or a scikit-learn'):
+        fitted(base=base)
+
+
+def test_a_pipeline_is_a_base_too():
+    X, y = blobs()
+    model = fitted(X, y, base=make_pipeline(StandardScaler(), LogisticRegression()))
+    assert model.score(X, y) > 0.7
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AttnKNNClassifier(**CHEAP).fit(*blobs())
+
+
+def spoiled(value):
+    X = blobs()[0].copy()
+    X[[4, 9], 1] = value
+    return X
+
+
+QUERIES = {
+    "infinity": (spoiled(np.inf), "contains infinity in 2 of 90 rows, first in row 4"),
+    "minus infinity": (spoiled(-np.inf), "contains infinity in 2 of 90 rows"),
+    "too large": (spoiled(-1e300), r"\['x1'\] hold numbers too large .* up to 1e\+300 .*Rescale"),
+    "too far": (spoiled(1e38), r"\['x1'\] hold numbers too large .* up to 1e\+38 .*Rescale"),
+    "too few columns": (np.zeros((2, 3)), "X has 3 features, but AttnKNNClassifier is expecting 4"),
+    "too many columns": (
+        np.zeros((2, 5)),
+        "X has 5 features, but AttnKNNClassifier is expecting 4",
+    ),
+    "no rows": (np.zeros((0, 4)), r"Found array with 0 sample\(s\)"),
+    "one dimension": (np.zeros(4), "Expected 2D array, got 1D array"),
+    "text": (np.array([["a", "1", "2", "3"]]), r"holds text \('a'\) where numbers are expected"),
+    "text in a list": ([[1, 2, 3, "b"]], r"holds text \('b'\) where numbers are expected"),
+    "text in a table": (
+        pd.DataFrame({"a": ["u"], "b": [1], "c": [1], "d": [1]}),
+        "held numbers in training and now holds 'u'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUERIES)
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "explain", "kneighbors"])
+def test_bad_queries_are_named(model, case, method):
+    queries, message = QUERIES[case]
+    with quietly(), pytest.raises(ValueError, match=message):
+        getattr(model, method)(queries)
+
+
+@pytest.mark.parametrize("case", ["infinity", "too large", "no rows", "one dimension", "text"])
+def test_bad_training_rows_are_named(case):
+    X, message = QUERIES[case]
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**CHEAP).fit(X, [0, 1] * (len(X) // 2))
+
+
+LABELS = {
+    "one class": (lambda y: y * 0, "All 90 rows belong to one class, 0.*at least 2 classes"),
+    "a single row": (
+        lambda y: np.where(np.arange(90) == 5, 8, y),
+        r"One class has a single row \(8\).*add such rows afterwards",
+    ),
+    "too few": (lambda y: y[:-1], "X has 90 rows but y has 89 labels"),
+    "missing": (lambda y: np.where(y == 2, np.nan, y), "missing labels in 30 of 90 rows"),
+    "continuous": (
+        lambda y: y + 0.5,
+        r"such as 0\.5, a quantity.*3 different.*pandas\.cut",
+    ),
+    "none": (lambda y: None, "requires y to be passed, but the target y is None"),
+    "two columns": (lambda y: np.column_stack([y, y]), "1d array"),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_bad_labels_are_named(case):
+    X, y = blobs()
+    change, message = LABELS[case]
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**CHEAP).fit(X, change(y))
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(89), r"sample_weight has shape \(89,\) but X has 90 rows"),
+        (-np.ones(90), "negative, infinite or missing"),
+        (np.full(90, np.nan), "negative, infinite or missing"),
+        (np.zeros(90), "Every sample_weight is zero"),
+    ],
+    ids=["short", "negative", "NaN", "zero"],
+)
+def test_bad_weights_are_named(weight, message):
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**CHEAP).fit(*blobs(), sample_weight=weight)
+
+
+def test_more_neighbors_than_rows_are_refused_with_both_numbers():
+    with pytest.raises(
+        ValueError,
+        match=r"n_neighbors=90 exceeds the 90 samples in the memory bank \(89 after leaving out",
+    ):
+        fitted(n_neighbors=90)
+    with pytest.raises(ValueError, match=r"k_ensemble=\[3, 9\] asks for more than n_neighbors=5"):
+        fitted(n_neighbors=5, k_ensemble=(3, 9))
+
+
+TABLES = {
+    "empty": (lambda f: f.iloc[:0], "the table is empty"),
+    "no columns": (lambda f: f[[]], "no columns but the target"),
+    "infinity": (lambda f: f.assign(age=np.inf), "'age' holds infinity in 120 rows"),
+    "too large": (
+        lambda f: f.assign(age=f["age"] * 1e300, income=f["income"] * 1e60),
+        r"\['age', 'income'\] hold numbers too large to compute with in 32 bits, up to .*e\+300",
+    ),
+    "nothing but gaps": (lambda f: f.assign(age=np.nan), r"\['age'\] hold nothing but missing"),
+    "lists": (lambda f: f.assign(age=[[1]] * len(f)), "'age' holds list values"),
+    "complex": (lambda f: f.assign(age=1j), "'age' holds complex numbers"),
+    "twice": (
+        lambda f: pd.concat([f, f[["age"]]], axis=1),
+        r"^Columns \['age'\] occur more than once. Rename or drop them",
+    ),
+    "twice as text": (lambda f: f.assign(**{"1": 0}).rename(columns={"age": 1}), r"\['1'\] occur"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_bad_tables_are_named(case):
+    frame, y = table()
+    change, message = TABLES[case]
+    changed = change(frame)
+    with pytest.raises(ValueError, match=message):
+        AttnKNNClassifier(**CHEAP).fit(changed, y[: len(changed)])
+
+
+def test_repeated_columns_are_named_at_prediction_too():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    with pytest.raises(ValueError, match=r"^Columns \['age'\] occur more than once"):
+        model.predict(pd.concat([frame, frame[["age"]]], axis=1))
+
+
+def test_unknown_categories_are_taken_as_missing_and_counted():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    strange = frame.iloc[:10].copy()
+    strange["town"] = ["Quito"] * 3 + ["Lima"] * 7
+    with pytest.warns(UserWarning, match=r"not in the training table: town \(3\)\. They are taken"):
+        proba = model.predict_proba(strange)
+    assert sums_to_one(proba)
+    gone = strange.copy()
+    gone.loc[gone.index[:3], "town"] = None
+    assert same(proba, model.predict_proba(gone))
+
+
+def test_new_gaps_are_filled_and_counted():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    holes = frame.iloc[:10].copy()
+    holes.loc[holes.index[:4], "age"] = np.nan
+    with pytest.warns(UserWarning, match=r"none in training: age \(4\)"):
+        assert sums_to_one(model.predict_proba(holes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict_proba(frame)
+
+
+def test_a_failed_fit_does_not_spoil_the_fitted_model():
+    X, y = blobs()
+    model = fitted(X, y)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="one class"):
+        model.fit(X, y * 0)
+    assert same(model.predict_proba(X), before)

@@ -1,0 +1,206 @@
+"""Ctrl-C keeps what there is; kill -9 loses nothing; a killed fit goes on from its checkpoints."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.fit import cross_fitting as fitting
+from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same, sums_to_one
+
+ROOT = Path(__file__).resolve().parents[2]
+EMBEDDED = {**CHEAP, "n_members": 3, "embedder": "table", "train_params": {"epochs": 6}}
+
+
+def interrupt(monkeypatch, member, epoch, error=KeyboardInterrupt):
+    """Raise an error at the end of one epoch of one member's embedder."""
+    original, calls = fitting.train_member, []
+
+    def train(*args, progress, **kwargs):
+        calls.append(None)
+        mine = len(calls) - 1
+
+        def watched(record):
+            progress(record)
+            if (mine, record["epoch"]) == (member, epoch):
+                raise error
+
+        return original(*args, progress=watched, **kwargs)
+
+    monkeypatch.setattr(fitting, "train_member", train)
+    return calls
+
+
+def test_ctrl_c_before_every_member_has_an_embedder_goes_on_without(monkeypatch, capsys):
+    X, y = blobs()
+    calls = interrupt(monkeypatch, member=1, epoch=2)
+    with pytest.warns(UserWarning, match="interrupted in epoch"):
+        model = AttnKNNClassifier(**EMBEDDED).fit(X, y)
+    assert "trained space is left out and the fit goes on" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert len(calls) == 2 and model.choice_["embedder"] == "identity (interrupted)"
+    assert model.score(X, y) > 0.7 and sums_to_one(model.predict_proba(X))
+    without = AttnKNNClassifier(**{**EMBEDDED, "embedder": "identity"}).fit(X, y)
+    assert same(model.predict_proba(X), without.predict_proba(X))
+
+
+def test_ctrl_c_in_the_last_member_keeps_its_best_epoch(monkeypatch):
+    X, y = blobs()
+    interrupt(monkeypatch, member=2, epoch=2)
+    with pytest.warns(UserWarning, match="best weights so far"):
+        model = AttnKNNClassifier(**EMBEDDED).fit(X, y)
+    assert model.choice_["embedder"] == "table"
+    epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder table"]
+    assert epochs[-2:] == [1, 2]
+
+
+def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
+    X, y = blobs(420)
+
+    def stop(*args, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nearwise.training.loop.fit_start_scale", stop)
+    settings = {**EMBEDDED, "embedder": "auto", "train_params": {"epochs": 1, "fit_scale": True}}
+    with quietly():
+        model = AttnKNNClassifier(**settings).fit(X, y)
+    assert model.choice_["embedder"] == "identity (interrupted)"
+
+
+def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeypatch, tmp_path):
+    X, y = blobs()
+    unbroken = AttnKNNClassifier(**EMBEDDED).fit(X, y)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        interrupt(patch, member=1, epoch=3, error=RuntimeError("power cut"))
+        AttnKNNClassifier(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
+    seen = []
+    monkeypatch.setattr(
+        "nearwise.classifier.fit.progress.Progress.epoch",
+        lambda self, name, record, total: seen.append((name, record["epoch"])),
+    )
+    resumed = AttnKNNClassifier(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
+    again = [epoch for name, epoch in seen if name == "embedder table, member 2"]
+    assert again[0] == 4 and "embedder table, member 1" not in dict(seen)
+    assert same(resumed.predict_proba(X), unbroken.predict_proba(X))
+    assert same(resumed.predict_proba(None), unbroken.predict_proba(None))
+    assert resumed.history_ == unbroken.history_
+
+
+@pytest.mark.parametrize("change", ["rows", "labels", "weights", "seed"])
+def test_another_fit_never_goes_on_from_these_checkpoints(change, tmp_path):
+    X, y = blobs()
+    settings = {**EMBEDDED, "n_members": 2, "train_params": {"epochs": 1}}
+    settings["checkpoint_dir"] = tmp_path
+    AttnKNNClassifier(**settings).fit(X, y)
+    weight = np.ones(90)
+    if change == "rows":
+        X = X + np.eye(90, 4)
+    elif change == "labels":
+        y = np.where(np.arange(90) == 3, 1, y)
+    elif change == "weights":
+        weight[0] = 2
+    else:
+        settings["random_state"] = 1
+    model = AttnKNNClassifier(**settings).fit(X, y, sample_weight=weight)
+    fresh = AttnKNNClassifier(**{**settings, "checkpoint_dir": None}).fit(X, y, weight)
+    assert same(model.predict_proba(X), fresh.predict_proba(X))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypatch, tmp_path):
+    X, y = blobs()
+    settings = {**EMBEDDED, "checkpoint_dir": tmp_path}
+    AttnKNNClassifier(**settings).fit(X, y)
+    fresh = AttnKNNClassifier(**EMBEDDED, k_ensemble=(3, 9)).fit(X, y)
+    monkeypatch.setattr("nearwise.training.loop._Run._train_epoch", pytest.fail)
+    again = AttnKNNClassifier(**settings, k_ensemble=(3, 9)).fit(X, y)
+    assert same(again.predict_proba(X), fresh.predict_proba(X))
+
+
+def test_checkpoints_need_a_seed(tmp_path):
+    with pytest.raises(ValueError, match="checkpoint_dir needs a random_state"):
+        fitted(checkpoint_dir=tmp_path, random_state=None)
+
+
+def test_silence_is_the_default(capfd):
+    fitted()
+    out, err = capfd.readouterr()
+    assert out == "" and err == ""
+
+
+CHILD = """
+import sys
+import torch
+torch.set_num_threads(1)
+from nearwise.classifier import AttnKNNClassifier
+from tests.classifier.cases import blobs
+from tests.classifier.test_interrupts import EMBEDDED
+X, y = blobs()
+what, folder = sys.argv[1:]
+if what == "fit":
+    print("ready", flush=True)
+    AttnKNNClassifier(**EMBEDDED, checkpoint_dir=folder).fit(X, y)
+model = AttnKNNClassifier.load(folder) if what == "save" else None
+print("ready", flush=True)
+while what == "save":
+    ids = model.add(X[:20] + 1, y[:20])
+    model.save(folder)
+    model.remove(ids)
+    model.save(folder)
+"""
+
+
+def child(what, folder):
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([*sys.path, str(ROOT)]))
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, what, str(folder)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def kill(process, after):
+    time.sleep(after)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.slow
+def test_kill_9_during_add_and_save_leaves_the_old_or_the_new_model(tmp_path):
+    X, y = blobs()
+    model = fitted(X, y)
+    model.save(tmp_path / "model")
+    old = model.predict_proba(X)
+    model.add(X[:20] + 1, y[:20])
+    new = model.predict_proba(X)
+    assert not same(old, new)
+    delays = np.random.default_rng(0).uniform(0.0, 0.4, size=20)
+    for delay in delays:
+        kill(child("save", tmp_path / "model"), delay)
+        left = AttnKNNClassifier.load(tmp_path / "model")
+        proba = left.predict_proba(X)
+        assert same(proba, old if len(left.memory_) == 90 else new)
+        if len(left.memory_) != 90:
+            left.remove(left.memory_.ids[90:])
+            left.save(tmp_path / "model")
+
+
+@pytest.mark.slow
+def test_kill_9_during_a_fit_with_checkpoints_changes_nothing(tmp_path):
+    X, y = blobs()
+    unbroken = AttnKNNClassifier(**EMBEDDED).fit(X, y).predict_proba(X)
+    for delay in np.random.default_rng(1).uniform(0.0, 1.5, size=20):
+        kill(child("fit", tmp_path), delay)
+    resumed = AttnKNNClassifier(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
+    assert same(resumed.predict_proba(X), unbroken)

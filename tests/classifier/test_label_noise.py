@@ -1,0 +1,314 @@
+"""Wrong labels: the transition, what is learned through it, and what a row's own label moves."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.classifier import AttnKNNClassifier, audited_transition
+from nearwise.classifier.fit.problem import Problem, make_folds
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.state import as_float
+from nearwise.classifier.noise.denoising import Denoiser
+from nearwise.classifier.noise.transition import (
+    check_label_noise,
+    estimate_transition,
+    known_transition,
+    with_interval,
+)
+from nearwise.classifier.settings import check_settings
+from nearwise.functional import given_log_proba, posterior_log_proba
+from nearwise.lab.corrupt import label_noise
+from tests.classifier.cases import CHEAP, blobs, logistic, same, sums_to_one
+
+CLASSES = np.array(["a", "b", "c"])
+
+
+def even(rate, n=3):
+    return (1 - rate) * np.eye(n) + rate / (n - 1) * (1 - np.eye(n))
+
+
+def sure_proba(n, seed=0, confidence=0.97):
+    """Calibrated probabilities, the true classes drawn from them, and labels 30 % wrong."""
+    rng = np.random.default_rng(seed)
+    top = rng.integers(0, 3, n)
+    proba = np.where(np.eye(3)[top] == 1, confidence, (1 - confidence) / 2)
+    true = np.array([rng.choice(3, p=p) for p in proba])
+    return proba, true, label_noise(true, 0.3, seed=seed, classes=np.arange(3))
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    X, y = blobs(240, 3, spread=0.9)
+    return X, y, label_noise(y, 0.3, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fitted_noisy(noisy):
+    X, _, given = noisy
+    settings = {**CHEAP, "base": logistic()}
+    return AttnKNNClassifier(label_noise="auto", **settings).fit(X, given)
+
+
+def test_given_labels_follow_from_true_ones_by_the_transition():
+    log_proba = torch.log_softmax(torch.randn(5, 3), 1)
+    matrix = torch.tensor([[0.8, 0.1, 0.1], [0.0, 1.0, 0.0], [0.3, 0.3, 0.4]])
+    expected = torch.zeros(5, 3)
+    for i in range(5):
+        for true in range(3):
+            for given in range(3):
+                expected[i, given] += log_proba[i, true].exp() * matrix[true, given]
+    torch.testing.assert_close(given_log_proba(log_proba, matrix).exp(), expected)
+    assert given_log_proba(log_proba, None) is log_proba
+
+
+def test_posterior_is_bayes_rule():
+    log_proba = torch.log(torch.tensor([[0.5, 0.5], [0.9, 0.1]]))
+    matrix = torch.tensor([[0.9, 0.1], [0.4, 0.6]])
+    found = posterior_log_proba(log_proba, matrix, torch.tensor([1, 1])).exp()
+    expected = torch.tensor([[0.05, 0.30], [0.09, 0.06]])
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True))
+
+
+def test_transition_is_found_within_its_interval():
+    proba, _, given = sure_proba(2000)
+    found = with_interval(proba, given, seed=0)
+    assert found.interval[0] < 0.3 < found.interval[1] + 0.03
+    assert abs(found.rate - 0.3) < 0.03
+    assert (found.low <= found.matrix + 1e-9).all() and (found.matrix <= found.high + 1e-9).all()
+    np.testing.assert_allclose(found.matrix.sum(1), 1)
+
+
+def test_rows_without_wrong_labels_show_next_to_none():
+    proba, true, _ = sure_proba(1500)
+    assert np.diag(estimate_transition(proba, true)).min() > 0.95
+
+
+def test_classes_that_err_each_in_their_own_way_are_told_apart():
+    proba, true, _ = sure_proba(4000, confidence=0.99)
+    matrix = np.array([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8]])
+    given = label_noise(true, kind="transition", transition=matrix, seed=0, classes=np.arange(3))
+    np.testing.assert_allclose(estimate_transition(proba, given), matrix, atol=0.05)
+
+
+def test_checked_rows_say_how_labels_come_about():
+    true = np.repeat(CLASSES, 2000)
+    matrix = np.array([[0.6, 0.4, 0.0], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8]])
+    given = label_noise(true, kind="transition", transition=matrix, seed=0)
+    np.testing.assert_allclose(audited_transition(given, true), matrix, atol=0.03)
+    few = np.random.default_rng(0).permutation(len(true))[:400]
+    found = audited_transition(label_noise(true, 0.3, seed=1)[few], true[few])
+    np.testing.assert_allclose(found, even(0.3), atol=0.06)  # classes err alike
+    wider = audited_transition(given, true, classes=["a", "b", "c", "d"])
+    np.testing.assert_allclose(wider.sum(axis=1), 1)
+    check_label_noise(wider, np.array(["a", "b", "c", "d"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "true", "classes", "said"),
+    [
+        (["a"] * 30, ["a"] * 29, None, "shape"),
+        (["a"] * 5, ["b"] * 5, None, "5 checked rows"),
+        (["a"] * 30, ["z"] * 30, ["a", "b"], "true holds .*z.*not among"),
+    ],
+)
+def test_an_audit_that_cannot_be_counted_is_refused(given, true, classes, said):
+    with pytest.raises(ValueError, match=said):
+        audited_transition(given, true, classes=classes)
+
+
+def test_a_rate_is_spread_evenly_and_none_stays_none():
+    np.testing.assert_allclose(check_label_noise(0.3, CLASSES), even(0.3))
+    np.testing.assert_allclose(check_label_noise(0, CLASSES), np.eye(3))
+    assert check_label_noise(None, CLASSES) is None
+    assert check_label_noise("auto", CLASSES) == "auto"
+
+
+def test_rate_of_a_given_transition_is_that_of_the_classes_behind_the_labels():
+    matrix = np.array([[1.0, 0.0], [0.5, 0.5]])
+    labels = np.array([0] * 75 + [1] * 25)  # half of each class is true
+    assert known_transition(matrix, labels).rate == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (1.0, "not a share"),
+        (-0.1, "not a share"),
+        (float("nan"), "not a share"),
+        (2 / 3, "do not tell them apart"),
+        ("much", "not usable"),
+        (object(), "not usable"),
+        (np.ones((3, 2)) / 2, "is square"),
+        (even(0.2, 4), "1 have no row"),
+        (even(0.2, 2), "a row and a column for each"),
+        (np.full((3, 3), 0.5), "not stochastic: the row of class a sums to 1.5"),
+        (np.eye(3) * 2 - np.full((3, 3), 1 / 3), "no probabilities"),
+        ([[0.5, 0.5, 0], [0.4, 0.6, 0], [0.5, 0.5, 0]], "never gives|tell them apart"),
+    ],
+)
+def test_what_is_no_transition_is_refused(given, words):
+    X, y = blobs()
+    with pytest.raises(ValueError, match=words):
+        AttnKNNClassifier(label_noise=given, **CHEAP).fit(X, CLASSES[y])
+
+
+def test_noise_is_found_and_most_labels_are_mended(noisy, fitted_noisy):
+    _, y, given = noisy
+    model = fitted_noisy
+    assert 0.2 < model.noise_rate_ < 0.4
+    low, high = model.transition_interval_
+    assert (low <= high).all()
+    mended = model._state.views.labels(0).numpy()
+    assert (mended == y).mean() > (given == y).mean() + 0.15
+    assert model.choice_["label_noise"]["interval"][0] > 0.05
+
+
+def test_probabilities_speak_of_true_labels(noisy, fitted_noisy):
+    X, _, given = noisy
+    plain = AttnKNNClassifier(**{**CHEAP, "base": logistic()}).fit(X, given)
+    fresh, truth = blobs(400, 3, spread=0.9)
+    nll = [
+        -np.log(m.predict_proba(fresh)[np.arange(400), truth]).mean() for m in (fitted_noisy, plain)
+    ]
+    assert nll[0] < 0.7 * nll[1]
+    assert sums_to_one(fitted_noisy.predict_proba(fresh))
+
+
+def test_clean_labels_are_left_as_they_are():
+    X, y = blobs(240, 3, spread=0.7)
+    plain = AttnKNNClassifier(**CHEAP).fit(X, y)
+    auto = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, y)
+    assert same(plain.predict_proba(X), auto.predict_proba(X))
+    assert "as they are" in auto.choice_["label_noise"]["decision"]
+    assert auto.noise_rate_ < 0.05 and not hasattr(plain, "noise_rate_")
+
+
+def test_a_refit_forgets_the_noise_of_the_fit_before(noisy):
+    X, y, _ = noisy
+    model = AttnKNNClassifier(label_noise=0.3, **CHEAP).fit(X, y)
+    model.set_params(label_noise=None).fit(X, y)
+    names = ("noise_rate_", "transition_", "transition_interval_")
+    assert not any(hasattr(model, name) for name in names)
+
+
+def test_a_rows_own_label_leaves_its_own_prediction_unmoved(fitted_noisy):
+    model = fitted_noisy
+    before = model.predict_proba(None)
+    for i in (0, 7, 44, 89):
+        label = model.memory_.labels[i].item()
+        for other in {0, 1, 2} - {label}:
+            model.relabel([i], [other])
+            assert same(model.predict_proba(None)[i], before[i])
+        model.relabel([i], [label])
+    assert same(model.predict_proba(None), before)
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy, cleaned):
+    X, _, given = noisy
+    encoder = TableEncoder()
+    rows = encoder.fit(X)
+    model = AttnKNNClassifier(**{**CHEAP, "base": logistic()})
+    settings = check_settings(model, len(X), 3, 0)
+    train, held_out = make_folds(given, 3, 0)[0]
+    verdicts = []
+    for labels in (given, np.where(np.isin(np.arange(len(X)), held_out), (given + 1) % 3, given)):
+        problem = Problem(encoder, rows, labels, None, 3)
+        with Progress(0) as progress:
+            denoiser = Denoiser(problem, settings, as_float(X), progress, None)
+            verdicts.append(denoiser.judge(train, cleaned=cleaned))
+    assert same(verdicts[0].log_proba, verdicts[1].log_proba)
+    assert same(verdicts[0].matrix, verdicts[1].matrix)
+
+
+def test_saving_and_loading_keeps_every_bit(tmp_path, noisy, fitted_noisy):
+    fitted_noisy.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    assert same(again.predict_proba(noisy[0]), fitted_noisy.predict_proba(noisy[0]))
+    assert same(again.predict_proba(None), fitted_noisy.predict_proba(None))
+    assert same(again.transition_interval_, fitted_noisy.transition_interval_)
+    assert again.noise_rate_ == fitted_noisy.noise_rate_
+
+
+def test_an_added_row_with_a_wrong_label_is_seen_through(noisy):
+    X, _, given = noisy
+    model = AttnKNNClassifier(label_noise=0.3, **CHEAP).fit(X, given)
+    sure = int(model.predict_proba(X).max(1).argmax())
+    right = model.predict(X[[sure]])[0]
+    (added,) = model.add(X[[sure]], [(right + 1) % 3]).tolist()
+    at = int(model.memory_.positions([added])[0])
+    assert int(model._state.views.labels(0)[at]) == right
+    assert model.memory_.labels[at] == (right + 1) % 3
+    (fresh,) = model.add(X[[0]] + 30, [9]).tolist()
+    at = int(model.memory_.positions([fresh])[0])
+    assert int(model._state.views.labels(0)[at]) == 3
+    assert sums_to_one(model.predict_proba(X))
+
+
+def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
+    X, y, given = noisy
+    settings = {**CHEAP, "train_params": {"epochs": 3}, "n_members": 1}
+    model = AttnKNNClassifier(label_noise=0.3, validation_fraction=0.25, **settings)
+    model.fit(X, given, views=[X + 0.01])
+    mended = model._state.views.labels(0).numpy()
+    kept = model.memory_.ids.numpy()
+    assert (mended == y[kept]).mean() > (given == y)[kept].mean() + 0.15
+    assert sums_to_one(model.predict_proba(X, views=[X]))
+    issues = model.label_issues()
+    assert set(issues["id"]) == set(kept.tolist())
+
+
+def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_noisy):
+    X, _, given = noisy
+    (why,) = fitted_noisy.explain(X[:1], n_neighbors=None)
+    shown = {neighbor.id: neighbor for neighbor in why.neighbors}
+    believed = fitted_noisy._state.views.labels(0)
+    assert all(n.label == given[i] for i, n in shown.items())
+    assert all(n.posterior_label == believed[i] for i, n in shown.items())
+    assert any(n.label != n.posterior_label for n in shown.values())
+
+
+@pytest.mark.parametrize(
+    ("rare", "flipped", "noise"), [(6, 0.25, "auto"), (6, 0.3, 0.3), (2, 0, 0.2)]
+)
+def test_a_class_too_rare_for_every_fold_stops_nothing(rare, flipped, noise):
+    y = np.repeat([0, 1], [300 - rare, rare])
+    given = label_noise(y, flipped, seed=0) if flipped else y
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    model = AttnKNNClassifier(label_noise=noise, **{**CHEAP, "base": logistic()}).fit(X, given)
+    assert sums_to_one(model.predict_proba(X))
+
+
+def test_weights_count(noisy):
+    X, y, given = noisy
+    weight = np.where(given == y, 1.0, 1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given, weight)
+    assert model.noise_rate_ < 0.15
+
+
+def test_another_noise_gives_another_checkpoint_folder(noisy, tmp_path):
+    from nearwise.classifier.settings import check_checkpoint
+
+    X, _, given = noisy
+    model = AttnKNNClassifier(checkpoint_dir=tmp_path, **CHEAP)
+    settings = check_settings(model, len(X), 3, 0)
+    folders = {
+        check_checkpoint(model, replace(settings, label_noise=n), [X], given, None).checkpoint
+        for n in (None, "auto", even(0.3))
+    }
+    assert len(folders) == 3
+    folders = set()
+    bases = [{"base": "auto"}, {"base": logistic()}]
+    for other in ({}, {"n_neighbors": 5}, {"metric": "cosine"}, *bases):
+        model = AttnKNNClassifier(checkpoint_dir=tmp_path, **{**CHEAP, **other})
+        settings = replace(check_settings(model, len(X), 3, 0), label_noise="auto")
+        own = [check_checkpoint(model, settings, [X], given, None).checkpoint for _ in range(2)]
+        assert own[0] == own[1]
+        folders.add(own[0])
+    assert len(folders) == 5

@@ -1,0 +1,144 @@
+"""A row's own label never reaches its own leave-one-out prediction."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.nn import pair_reliability
+from tests.classifier.cases import CHEAP, QUICK, blobs, fitted, logistic, quietly, same, sums_to_one
+from tests.reference.neighbor_head import slow_pair_reliability
+
+CONFIGURATIONS = {
+    "default": {},
+    "one-neighbor": {"n_neighbors": 1},
+    "two-neighbors": {"n_neighbors": 2},
+    "all-neighbors": {"n_neighbors": 89},
+    "k-ensemble": {"k_ensemble": (3, 9)},
+    "entropy": {"adaptive_k": "entropy"},
+    "no-null": {"null": None},
+    "clusters": {"head_params": {"epochs": 3, "keep": "always", "clusters": "label"}},
+    "bilinear": {"head_params": {"epochs": 3, "keep": "always", "bilinear": 2}},
+    "cosine": {"metric": "cosine"},
+    "base": {"base": logistic()},
+    "mixture": {"base": logistic(), "pooling": "mixture"},
+    "embedder": {"embedder": "table", "train_params": {"epochs": 2}},
+}
+
+
+def relabeled_one_by_one(model, ids):
+    """Yield (id, own leave-one-out prediction) with each row's label changed to every other."""
+    for i in ids:
+        before = model.memory_.labels[i].item()
+        for label in set(range(len(model.classes_))) - {before}:
+            model.relabel([i], model.classes_[[label]])
+            yield i, model.predict_proba(None)[i]
+        model.relabel([i], model.classes_[[before]])
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_changing_a_rows_label_leaves_its_own_prediction_unmoved(name):
+    with quietly():
+        model = fitted(**CONFIGURATIONS[name])
+    before = model.predict_proba(None)
+    for i, proba in relabeled_one_by_one(model, [0, 7, 44, 89]):
+        assert same(proba, before[i])
+    assert same(model.predict_proba(None), before)
+
+
+def test_changing_a_rows_label_moves_its_neighbors():
+    model = fitted(n_neighbors=3)
+    before = model.predict_proba(None)
+    nearest = int(model.kneighbors(None, 1, return_distance=False)[0, 0])
+    other = (model.memory_.labels[nearest].item() + 1) % 3
+    model.relabel([nearest], [other])
+    assert not same(model.predict_proba(None)[0], before[0])
+
+
+def with_duplicates():
+    X, y = blobs(60, 2)
+    X[10:30], y[10:30] = X[10], 1
+    return X, y
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_neighbors": 1}, {"base": logistic()}], ids=str)
+def test_twenty_exact_duplicates_never_lend_a_row_its_own_label(settings):
+    X, y = with_duplicates()
+    model = fitted(X, y, **settings)
+    before = model.predict_proba(None)
+    assert sums_to_one(before)
+    for i, proba in relabeled_one_by_one(model, [10, 17, 29]):
+        assert same(proba, before[i])
+
+
+def test_a_row_is_never_its_own_neighbor_among_duplicates():
+    X, y = with_duplicates()
+    model = fitted(X, y)
+    distances, ids = model.kneighbors(None, 20)
+    assert not (ids == np.arange(60)[:, None]).any()
+    assert (distances[10, :19] < 1e-6).all()
+    for i, explanation in enumerate(model.explain(None, n_neighbors=None)):
+        assert i not in {neighbor.id for neighbor in explanation.neighbors}
+
+
+def test_twins_with_opposite_labels_are_predicted_by_each_other():
+    X, _ = blobs(60, 2)
+    X, y = np.repeat(X[:40] * 10, 2, axis=0), np.tile([0, 1], 40)
+    model = fitted(X, y, n_neighbors=1, null=None)
+    assert (model.predict(None) == y).mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"base": None}, {"base": logistic()}, {"preset": "fast"}],
+    ids=["no-base", "logistic", "fast"],
+)
+def test_nothing_is_learned_from_labels_that_are_noise(settings):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(240, 3)), np.tile([0, 1], 120)
+    model = AttnKNNClassifier(**QUICK, **settings).fit(X, y)
+    proba = model.predict_proba(None)
+    nll = -np.log(proba[np.arange(240), y]).mean()
+    assert nll > np.log(2) - 0.03
+    assert model.oof_nll_ > np.log(2) - 0.03
+    assert 0.35 < (model.predict(None) == y).mean() < 0.65
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("n_classes", [1, 3])
+def test_reliability_of_a_neighbor_equals_loops_that_strike_the_query(width, n_classes):
+    g = torch.Generator().manual_seed(0)
+    n, k = 12, 4
+    labels = torch.randint(0, n_classes, (n,), generator=g)
+    own = torch.stack(
+        [
+            torch.tensor([j for j in torch.randperm(n, generator=g).tolist() if j != i][:width])
+            for i in range(n)
+        ]
+    )
+    query = torch.arange(n)
+    neighbors = torch.stack([torch.randperm(n, generator=g)[:k] for _ in range(n)])
+    fast = pair_reliability(neighbors, own, labels, query)
+    torch.testing.assert_close(fast, slow_pair_reliability(neighbors, own, labels, query))
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_reliability_for_a_query_does_not_see_the_querys_label(width):
+    g = torch.Generator().manual_seed(1)
+    n = 10
+    labels = torch.randint(0, 2, (n,), generator=g)
+    own = torch.stack([torch.tensor([j for j in range(n) if j != i][:width]) for i in range(n)])
+    neighbors = torch.tensor([[j for j in range(n) if j != 0]])
+    before = pair_reliability(neighbors, own, labels, torch.tensor([0]))
+    labels[0] = 1 - labels[0]
+    after = pair_reliability(neighbors, own, labels, torch.tensor([0]))
+    assert torch.equal(before, after)
+
+
+def test_the_model_of_a_row_added_later_leaves_it_out_too():
+    X, y = blobs()
+    model = AttnKNNClassifier(**CHEAP).fit(X, y)
+    (added,) = model.add(X[:1], y[:1]).tolist()
+    before = model.predict_proba(None)[90]
+    model.relabel([added], [(y[0] + 1) % 3])
+    assert same(model.predict_proba(None)[90], before)

@@ -1,0 +1,147 @@
+"""Rows that were learned from are known again by content, and predicted as if they were new."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.model.learned_rows import row_digests
+from tests.classifier.cases import blobs, fitted, quietly, same, table
+
+
+@pytest.fixture(scope="module")
+def learned():
+    with quietly():
+        X, y = table()
+        return X, y, fitted(X, pd.Series(y, name="label"))
+
+
+def through_csv(frame, **options):
+    return pd.read_csv(io.StringIO(frame.to_csv(index=False, **options)))
+
+
+def test_every_training_row_is_known_and_predicted_as_without_itself(learned):
+    X, y, model = learned
+    found = model.learned_rows(X, y)
+    assert same(found.ids, np.arange(len(X))) and not found.new.any()
+    rows, parts = model.predict_learned(found)
+    assert same(rows, np.arange(len(X)))
+    assert same(parts.proba, model.predict_proba(None))
+    everything = model.predict_parts(None)
+    assert all(same(one, other) for one, other in zip(parts, everything, strict=True))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda X: X.sample(frac=1, random_state=1), id="another order"),
+        pytest.param(lambda X: X.head(7), id="a few rows"),
+        pytest.param(lambda X: pd.concat([X, X.head(3)]), id="rows twice"),
+        pytest.param(through_csv, id="CSV"),
+        pytest.param(lambda X: through_csv(X, float_format="%.6g"), id="six digits"),
+        pytest.param(lambda X: through_csv(X, float_format="%.9e"), id="exponents"),
+        pytest.param(lambda X: X.astype({"age": "float32"}), id="float32"),
+        pytest.param(lambda X: X.assign(member=X["member"].astype(int)), id="0 and 1"),
+        pytest.param(lambda X: X.assign(age=X["age"] * (1 - 1e-9)), id="last bits"),
+    ],
+)
+def test_the_form_of_a_file_does_not_matter(learned, changed):
+    X, _, model = learned
+    with quietly():
+        found = model.learned_rows(changed(X.assign(grade=X["grade"].astype(str))))
+    assert not found.new.any()
+
+
+@pytest.mark.parametrize(
+    ("column", "other"),
+    [
+        ("age", lambda values: values + 0.01),
+        ("town", lambda values: values.replace("Rome", "Oslo")),
+        ("member", lambda values: ~values),
+        ("income", lambda values: values.fillna(0.0)),
+    ],
+)
+def test_a_row_that_differs_in_one_column_is_new(learned, column, other):
+    X, y, model = learned
+    given = X.assign(**{column: other(X[column])})
+    changed = (given[column] != X[column]) & given[column].notna()
+    assert changed.sum() > 10
+    assert same(model.learned_rows(given, y).new, changed)
+
+
+def test_new_rows_are_new(learned):
+    _, _, model = learned
+    with quietly():
+        found = model.learned_rows(table(seed=5)[0])
+    assert found.new.all()
+    rows, parts = model.predict_learned(found)
+    assert len(rows) == 0 and parts.proba.shape == (0, 2)
+
+
+def test_among_equal_rows_each_gets_its_own_and_the_label_decides():
+    X = np.repeat(np.arange(12.0)[:, None], 5, axis=0)
+    y = np.tile([0, 1, 1, 0, 1], 12)
+    model = fitted(X, y)
+    assert same(model.learned_rows(X, y).ids, np.arange(60))
+    assert same(model.learned_rows(X[:1], [1]).ids, [1])
+    assert same(y[model.learned_rows(X[:2], [0, 0]).ids], [0, 0])
+
+
+def test_large_numbers_apart_by_one_are_other_rows():
+    X = np.arange(1_600_000_000, 1_600_000_000 + 120.0)[:, None]
+    model = fitted(X[::2], np.tile([0, 1], 30))
+    assert same(model.learned_rows(X).new, np.arange(120) % 2 == 1)
+
+
+def test_one_value_far_from_all_others_does_not_make_these_one():
+    X = np.arange(60.0)[:, None]
+    X[-1] = 1e12
+    model = fitted(X, np.tile([0, 1], 30))
+    assert model.learned_rows(X[:-1] + 0.5).new.all()
+    assert not model.learned_rows(X).new.any()
+
+
+def test_a_table_of_categories_alone_works():
+    X = pd.DataFrame({"a": list("abcd") * 15, "b": list("xyz") * 20})
+    model = fitted(X, np.tile([0, 1], 30))
+    asked = pd.DataFrame({"a": ["a", "d"], "b": ["x", "q"]})
+    with quietly():
+        assert same(model.learned_rows(asked).new, [False, True])
+
+
+def test_rows_that_were_added_are_known_and_rows_that_went_are_counted(learned):
+    X, y, _ = learned
+    with quietly():
+        model = fitted(X, y)
+        new, labels = table(20, seed=9)
+        ids = model.add(new, labels)
+        assert same(model.learned_rows(new, labels).ids, ids)
+        model.remove(ids[:5])
+        assert model.learned_rows(new).new.sum() == 5
+    assert model.n_forgotten_ == 5
+
+
+def test_rows_held_out_once_are_known_and_predicted_by_what_never_saw_them(tmp_path):
+    X, y = blobs(150)
+    settings = {"embedder": "identity", "validation_fraction": 0.2}
+    fitted(X, y, **settings).save(tmp_path / "m")
+    model = AttnKNNClassifier.load(tmp_path / "m")
+    found = model.learned_rows(X, y)
+    assert not found.new.any() and model.n_forgotten_ == 0
+    remembered = np.flatnonzero(found.ids >= 0)
+    assert same(found.ids[remembered], remembered)
+    rows, parts = model.predict_learned(found)
+    assert len(rows) == 30 and same(np.sort(found.held_out[rows]), np.arange(30))
+    nll = -np.log(parts.proba[np.arange(30), y[rows]]).mean()
+    assert nll == pytest.approx(model.oof_nll_, rel=0.02)
+    assert model.learned_rows(X + 0.5).new.all()
+
+
+def test_a_gap_and_a_negative_zero_have_one_form():
+    from nearwise.classifier.inputs.table import Encoded
+
+    codes = np.zeros((2, 1), dtype=np.int64)
+    signed = np.array([[np.nan, -0.0], [-np.nan, 0.0]])
+    assert len(np.unique(row_digests(Encoded(signed, codes)))) == 1

@@ -1,0 +1,175 @@
+"""What an estimate of wrong labels must show before it is believed, and answers on pure noise."""
+
+import importlib
+import json
+import re
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.noise import denoising
+from nearwise.classifier.noise.noise_evidence import doubt_losses, signal_of, weigh
+from nearwise.classifier.noise.transition import Transition, taken_in_part
+from nearwise.cli.wrong_labels import wrong_labels_line
+from nearwise.lab.corrupt import label_noise
+from tests.classifier.cases import CHEAP, blobs, same, sums_to_one
+
+
+def estimate(rate, low, high):
+    matrix = (1 - rate) * np.eye(3) + rate / 2 * (1 - np.eye(3))
+    return Transition(matrix, rate, (low, high), matrix - 0.01, matrix + 0.01, "rows")
+
+
+def pure_noise(n_classes, seed, n=200):
+    """Rows and labels that have nothing to do with each other, and as many fresh ones."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(2, n, 4)), rng.integers(0, n_classes, (2, n))
+
+
+def test_signal_counts_standard_errors():
+    rng = np.random.default_rng(0)
+    proba = rng.dirichlet([1, 1, 2], 400)
+    drawn = np.array(
+        [signal_of(proba, rng.choice(3, 400, p=[0.2, 0.2, 0.6]), None) for _ in range(200)]
+    )
+    assert abs(drawn.mean()) < 0.3 and 0.85 < drawn.std() < 1.15
+    labels = np.array([rng.choice(3, p=p) for p in proba])
+    assert signal_of(proba, labels, None) > 6
+    assert abs(signal_of(np.tile([0.2, 0.3, 0.5], (400, 1)), labels, None)) < 1e-9
+
+
+def test_signal_is_that_of_the_rows_that_have_weight():
+    rng = np.random.default_rng(0)
+    proba, labels = rng.dirichlet([1, 1], 300), rng.integers(0, 2, 300)
+    right = proba.argmax(axis=1)
+    mixed = np.where(np.arange(300) < 150, right, labels)
+    weight = (np.arange(300) >= 150).astype(float)
+    assert signal_of(proba, mixed, None) > 5
+    assert abs(signal_of(proba, mixed, weight)) < 3
+
+
+def test_doubt_alone_does_no_worse_than_the_class_shares():
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 300, p=[0.1, 0.3, 0.6])
+    sure_and_wrong = np.log(rng.dirichlet([0.1] * 3, 300) * 0.97 + 0.01)
+    shares = np.bincount(labels) / 300
+    assert doubt_losses(sure_and_wrong, labels, None).mean() < -(shares @ np.log(shares)) + 0.01
+
+
+@pytest.mark.parametrize(
+    ("found", "signal", "evidence", "share", "reason"),
+    [
+        (estimate(0.3, 0.2, 0.4), 8.0, 3.0, 1.0, ""),
+        (estimate(0.3, 0.2, 0.4), 8.0, 0.0, 1.0, ""),
+        (estimate(0.3, 0.2, 0.4), 8.0, np.log(0.25), 0.25, "better than"),
+        (estimate(0.3, 0.2, 0.4), 2.9, 50.0, 0.0, "no more .* than class shares"),
+        (estimate(0.559, 0.609, 0.75), 8.0, 50.0, 0.0, r"0\.56 leaves \[0\.61, 0\.75\]"),
+    ],
+)
+def test_an_estimate_is_taken_as_far_as_labels_bear_it_out(found, signal, evidence, share, reason):
+    support = weigh(found, signal, evidence)
+    assert support.share == pytest.approx(share)
+    assert (support.reason == "") == (reason == "")
+    assert re.search(reason, support.reason)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_what_is_taken_in_part_lies_in_an_interval_up_to_what_was_found(share):
+    found = estimate(0.559, 0.609, 0.75)
+    part = taken_in_part(found, share)
+    assert part.rate == pytest.approx(share * 0.559)
+    assert part.interval[0] <= part.rate <= part.interval[1] == 0.75
+    assert (part.low <= part.matrix).all() and (part.matrix <= part.high).all()
+    np.testing.assert_allclose(part.matrix.sum(axis=1), 1)
+    assert taken_in_part(found, 1.0) is found
+
+
+@pytest.fixture(scope="module", params=[(3, "auto"), (10, "auto"), (3, 0.3)], ids=str)
+def on_pure_noise(request):
+    """A classifier of pure noise, what `fit` warned of, its training and its fresh rows."""
+    n_classes, noise = request.param
+    (X, fresh), (y, truth) = pure_noise(n_classes, seed=4)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = AttnKNNClassifier(label_noise=noise, **CHEAP).fit(X, y)
+    return model, [str(one.message) for one in said], (X, y), (fresh, truth)
+
+
+def test_pure_noise_is_answered_by_the_class_shares_with_a_warning(on_pure_noise):
+    model, said, (_, y), (fresh, truth) = on_pure_noise
+    assert sum("no better than the class shares" in one for one in said) == 1
+    proba = model.predict_proba(fresh)
+    chance = -np.log((np.bincount(y) / len(y))[truth]).mean()
+    assert -np.log(proba[np.arange(len(truth)), truth]).mean() < chance + 0.01
+    assert sums_to_one(proba)
+    assert model.choice_["label_noise"]["answers"] == "class shares"
+
+
+def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
+    model, said, (_, y), (fresh, _) = on_pure_noise
+    note = model.choice_["label_noise"]
+    assert note["interval"][0] <= model.noise_rate_ <= note["interval"][1]
+    assert json.loads(json.dumps(note, allow_nan=False)) == note
+    line = wrong_labels_line(model)
+    assert "Answers are the class shares." in line
+    if model.label_noise == "auto":
+        assert any("labels are taken as they are" in one for one in said)
+        assert "Wrong labels: not known (between 0.0% and" in line
+        assert model.noise_rate_ == 0 and same(model.transition_, np.eye(len(model.classes_)))
+        assert same(model._state.views.labels(0), y)
+        low, high = model.transition_interval_
+        assert (low <= model.transition_).all() and (model.transition_ <= high).all()
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    assert same(again.predict_proba(fresh), model.predict_proba(fresh))
+    assert again.noise_rate_ == model.noise_rate_ and again.choice_["label_noise"] == note
+
+
+@pytest.fixture(scope="module")
+def informative():
+    X, y = blobs(150, 3, spread=0.6)
+    given = label_noise(y, 0.3, seed=0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given)
+    return model, [str(one.message) for one in said], X, given
+
+
+def test_thirty_percent_of_few_informative_rows_are_believed(informative):
+    model, said, _, _ = informative
+    note = model.choice_["label_noise"]
+    assert note["taken"] == 1 and "decision" not in note and 0.2 < model.noise_rate_ < 0.4
+    assert not [one for one in said if "label_noise" in one]
+    assert "95 % interval" in wrong_labels_line(model)
+
+
+def test_doubt_that_explains_labels_better_draws_the_rate_down(informative, monkeypatch):
+    whole, _, X, given = informative
+    monkeypatch.setattr(denoising, "_evidence", lambda *_: float(np.log(0.6)))
+    with pytest.warns(UserWarning, match="60% of the estimated rate is taken"):
+        part = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given)
+    assert part.noise_rate_ == pytest.approx(0.6 * whole.noise_rate_, rel=0.25)
+    assert part._state.views.transitions is not None
+    assert part.predict_proba(X).max(axis=1).mean() < whole.predict_proba(X).max(axis=1).mean()
+
+
+def test_the_line_says_a_rate_that_was_given():
+    model = SimpleNamespace(
+        choice_={"label_noise": {"interval": [0.3, 0.3], "rate": 0.3}}, noise_rate_=0.3
+    )
+    assert wrong_labels_line(model) == "Wrong labels: 30.0%."
+
+
+@pytest.mark.slow
+def test_twenty_draws_of_pure_noise_stay_at_chance(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    pure_noise_draws = importlib.import_module("pure_noise")
+    found = pure_noise_draws.main(["--out", str(tmp_path / "rows"), "--results", str(tmp_path)])
+    assert len(found) == 6
+    for one in found:
+        assert one["draws"] == one["warned"] == 20, one
+        assert one["above_worst"] < 0.01, one

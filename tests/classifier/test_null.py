@@ -1,0 +1,59 @@
+"""The null's share is given with every prediction, for tables, embeddings and images, and later."""
+
+import numpy as np
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier
+from tests.classifier.cases import CHEAP, blobs, fitted, logistic
+from tests.classifier.image_cases import QUICK as IMAGES
+from tests.classifier.image_cases import patches
+
+
+def case(kind):
+    """Rows, labels, a classifier fitted on them, and further views."""
+    if kind == "images":
+        X, y = patches()
+        return X, y, AttnKNNClassifier(**IMAGES).fit(X, y), None
+    X, y = blobs()
+    if kind == "table":
+        return X, y, fitted(X, y, base=logistic()), None
+    views = [X + 0.1]
+    settings = {**CHEAP, "base": "auto", "embedder": "deep", "train_params": {"epochs": 1}}
+    model = AttnKNNClassifier(**settings, validation_fraction=0.3)
+    return X, y, model.fit(X, y, views=views), views
+
+
+@pytest.mark.parametrize("kind", ["table", "embeddings", "images"])
+def test_share_of_the_null_is_returned_and_shown_and_stays_after_a_change(kind):
+    X, y, model, views = case(kind)
+    for _ in range(2):
+        parts = model.predict_parts(X[:5], views=None if views is None else [v[:5] for v in views])
+        assert parts.null_mass.shape == (5,)
+        assert ((parts.null_mass >= 0) & (parts.null_mass <= 1)).all() and parts.null_mass.any()
+        shown = model.explain(X[:5], None, views=None if views is None else [views[0][:5]])
+        for row, explanation in enumerate(shown):
+            assert explanation.null_mass == pytest.approx(parts.null_mass[row], abs=1e-5)
+            weights = sum(neighbor.weight for neighbor in explanation.neighbors)
+            assert weights + explanation.null_mass == pytest.approx(1.0, abs=1e-4)
+        model.add(X[:3], y[:3], views=None if views is None else [views[0][:3]])
+        model.remove([int(model.memory_.ids[10])])
+
+
+@pytest.mark.parametrize("pooling", ["log-linear", "mixture"])
+def test_kinds_of_null_predict_differently(pooling):
+    X, y = blobs()
+    proba = {
+        null: fitted(X, y, base=logistic(), pooling=pooling, null=null).predict_proba(X)
+        for null in ("prior", "parametric", None, "auto")
+    }
+    auto = "prior" if pooling == "log-linear" else "parametric"
+    assert np.array_equal(proba["auto"], proba[auto])
+    assert not np.array_equal(proba["prior"], proba["parametric"])
+    assert not np.array_equal(proba[None], proba[auto])
+
+
+def test_a_null_that_carries_a_base_needs_one():
+    with pytest.raises(ValueError, match='null="parametric" carries the prediction of a base'):
+        fitted(null="parametric")
+    with pytest.raises(ValueError, match="and there is none"):
+        fitted(null="parametric", base="auto", validation_fraction=0.3, embedder="identity")

@@ -1,0 +1,191 @@
+"""Probabilities are probabilities, whatever the settings and the input."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from nearwise.classifier import AttnKNNClassifier
+from tests.classifier.cases import (
+    CHEAP,
+    QUICK,
+    blobs,
+    fitted,
+    logistic,
+    quietly,
+    same,
+    sums_to_one,
+    table,
+)
+
+SETTINGS = [
+    {},
+    {"n_neighbors": 1},
+    {"n_neighbors": 59},
+    {"n_neighbors": 1, "null": None},
+    {"k_ensemble": [1, 2, 5, 10, 20, 40]},
+    {"k_ensemble": (5, 500)},
+    {"adaptive_k": "entropy"},
+    {"null": None},
+    {"num_heads": 1},
+    {"metric": "sqeuclidean"},
+    {"metric": "cosine"},
+    {"metric": "inner_product"},
+    {"calibration": None},
+    {"n_members": 5},
+    {"pooling": "mixture"},
+    {"base": logistic()},
+    {"base": logistic(), "pooling": "mixture", "null": None},
+    {"base": logistic(), "pooling": "mixture", "null": "prior"},
+    {"base": logistic(), "pooling": "log-linear", "null": "parametric"},
+    {"head_params": {"epochs": 2, "keep": "always", "clusters": "label", "bilinear": 2}},
+    {"base": logistic(), "pooling": "mixture", "adaptive_k": "entropy"},
+    {"base": logistic(), "k_ensemble": (2, 7)},
+    {"embedder": "table", "train_params": {"epochs": 1}},
+    {"index": "faiss-flat-l2"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_rows_sum_to_one_everywhere(settings):
+    if "faiss" in settings.get("index", ""):
+        pytest.importorskip("faiss")
+    X, y = blobs(60)
+    X[40:] = X[:20]  # duplicates and ties
+    with quietly():
+        model = AttnKNNClassifier(**{**CHEAP, **settings}).fit(X, y)
+    far = np.full((1, 4), 1e6)
+    for queries in (X, None, far, np.zeros((1, 4))):
+        parts = model.predict_parts(queries)
+        assert all(sums_to_one(part) for part in parts[:3])
+        assert ((parts.null_mass >= 0) & (parts.null_mass <= 1 + 1e-6)).all()
+        assert same(parts.proba, model.predict_proba(queries))
+        assert same(model.predict(queries), model.classes_[parts.proba.argmax(axis=1)])
+        if model.null is None:
+            assert (parts.null_mass == 0).all()
+
+
+@pytest.mark.parametrize("null", ["auto", None])
+@pytest.mark.parametrize("zeroed", ["a class", "most rows", "all but one"])
+def test_weights_of_zero_leave_no_gaps(null, zeroed):
+    X, y = blobs(60)
+    weight = np.ones(60)
+    weight[
+        {"a class": y == 0, "most rows": np.arange(60) > 5, "all but one": np.arange(60) > 0}[
+            zeroed
+        ]
+    ] = 0
+    with quietly():
+        model = AttnKNNClassifier(**CHEAP, n_neighbors=5, null=null)
+        model.fit(X, y, sample_weight=weight)
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+    for explanation in model.explain(X[:5], n_neighbors=None):
+        for neighbor in explanation.neighbors:
+            assert weight[neighbor.id] > 0 or neighbor.weight == 0
+
+
+def test_every_kind_of_input_predicts_the_same():
+    X, y = blobs()
+    X = X.astype(np.float32)
+    model = fitted(X.astype(np.float64), y)
+    expected = model.predict_proba(X.astype(np.float64))
+    kinds = [
+        X,
+        np.asfortranarray(X),
+        X.tolist(),
+        torch.from_numpy(X),
+        torch.from_numpy(X).double().requires_grad_(),
+        pd.DataFrame(X),
+    ]
+    assert all(same(model.predict_proba(queries), expected) for queries in kinds)
+
+
+def test_every_kind_of_training_input_learns_the_same():
+    X, y = blobs()
+    X = X.astype(np.float32)
+    expected = fitted(X.astype(np.float64), y).predict_proba(X)
+    pairs = [(X, y), (torch.from_numpy(X), torch.from_numpy(y)), (X.tolist(), y.tolist())]
+    pairs.append((pd.DataFrame(X), pd.Series(y)))
+    for rows, labels in pairs:
+        assert same(fitted(rows, labels).predict_proba(X), expected)
+
+
+def test_half_precision_tensors_are_taken():
+    X, y = blobs()
+    half = torch.from_numpy(X).bfloat16()
+    assert fitted(half, y).score(half, y) > 0.7
+
+
+def test_a_prediction_does_not_depend_on_the_other_rows_of_the_batch():
+    model = fitted(base=logistic())
+    X, _ = blobs(seed=1)
+    together = model.predict_proba(X)
+    alone = np.concatenate([model.predict_proba(X[i : i + 1]) for i in range(10)])
+    assert np.allclose(together[:10], alone, atol=1e-5)
+
+
+def test_probabilities_are_floored_so_that_no_row_costs_infinity():
+    X, y = blobs(spread=0.01)
+    proba = fitted(X, y).predict_proba(X)
+    assert proba.min() > 1e-7 and sums_to_one(proba)
+
+
+def test_tables_with_text_gaps_and_intervals():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    assert sums_to_one(model.predict_proba(frame)) and model.score(frame, y) > 0.8
+    blank = frame.iloc[:1].copy()
+    blank["income"], blank["town"] = np.nan, None
+    assert sums_to_one(model.predict_proba(blank))
+
+
+def test_a_table_of_text_alone():
+    frame, y = table()
+    model = AttnKNNClassifier(**CHEAP).fit(frame[["town", "mixed"]], y)
+    assert sums_to_one(model.predict_proba(frame[["town", "mixed"]]))
+
+
+def test_one_column_is_enough():
+    X, y = blobs(n_features=1)
+    assert sums_to_one(fitted(X, y).predict_proba(X))
+
+
+def test_constant_columns_do_no_harm():
+    X, y = blobs()
+    X = np.column_stack([X, np.full(90, 3.0), np.zeros(90)])
+    assert fitted(X, y).score(X, y) > 0.7
+    assert sums_to_one(fitted(np.ones((20, 2)), np.tile([0, 1], 10)).predict_proba([[1.0, 1.0]]))
+
+
+def test_categories_beyond_what_boosting_takes():
+    n = 600
+    frame = pd.DataFrame({"code": [f"c{i % 300}" for i in range(n)], "x": np.arange(n) % 7})
+    y = (frame["x"] > 3).to_numpy()
+    from nearwise.classifier.inputs.table import TableEncoder, category_places
+
+    encoder = TableEncoder()
+    encoder.fit(frame)
+    assert list(category_places(encoder)) == []
+    assert sums_to_one(AttnKNNClassifier(**CHEAP).fit(frame, y).predict_proba(frame))
+
+
+def test_the_fewest_rows_that_can_be_learned_from():
+    X, y = np.array([[0.0], [0.1], [5.0], [5.1]]), [0, 0, 1, 1]
+    with quietly():
+        model = AttnKNNClassifier(**QUICK, base=logistic(), n_members=2).fit(X, y)
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+    assert model.predict([[0.05], [5.05]]).tolist() == [0, 1]
+
+
+def test_kneighbors_gives_distances_in_the_metrics_unit():
+    X, y = blobs()
+    model = fitted(X, y)
+    distances, ids = model.kneighbors(X[:3], 4)
+    keys = model.memory_.keys["features"]
+    assert (ids[:, 0] == [0, 1, 2]).all()
+    assert np.allclose(distances[:, 0], 0, atol=1e-3)
+    expected = torch.linalg.norm(keys[:3, None] - keys[torch.from_numpy(ids)], dim=2)
+    assert np.allclose(distances[:, 1:], expected[:, 1:], atol=1e-4)
+    assert model.kneighbors(X[:3], return_distance=False).shape == (3, 32)
+    with pytest.raises(ValueError, match="must lie between 1 and the 89"):
+        model.kneighbors(None, 90)

@@ -1,0 +1,275 @@
+"""Batches in turn, a bounded memory, and attention that is brought up to date."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from nearwise.classifier import AttnKNNClassifier, classifier
+from nearwise.memory import EVICTION_NAMES
+from tests.classifier.cases import CHEAP, blobs, fitted, logistic, quietly, same, sums_to_one
+
+X, Y = blobs(240, n_classes=4, spread=0.8)
+FIRST = np.flatnonzero(Y[:120] < 2)  # two of four classes
+LATER = np.setdiff1d(np.arange(240), FIRST)
+
+
+def stream(model, rows=LATER, cut=30):
+    for start in range(0, len(rows), cut):
+        batch = rows[start : start + cut]
+        model.partial_fit(X[batch], Y[batch])
+    return model
+
+
+def begun(**settings):
+    return AttnKNNClassifier(**{**CHEAP, **settings}).partial_fit(X[FIRST], Y[FIRST])
+
+
+def test_the_first_batch_is_fitted_and_later_ones_are_added():
+    model = begun()
+    assert same(model.predict_proba(X), fitted(X[FIRST], Y[FIRST]).predict_proba(X))
+    stream(model)
+    assert len(model.memory_) == 240 and model.classes_.tolist() == [0, 1, 2, 3]
+    assert model.score(X, Y) > 0.9
+
+
+def test_declared_classes_have_columns_before_their_first_row(tmp_path):
+    model = AttnKNNClassifier(**CHEAP).partial_fit(X[FIRST], Y[FIRST], classes=[0, 1, 2, 3])
+    assert model.classes_.tolist() == [0, 1, 2, 3]
+    proba = model.predict_proba(X)
+    assert proba.shape == (240, 4) and sums_to_one(proba) and proba[:, 2:].max() < 1e-3
+    model.save(tmp_path / "m")
+    for one in (model, AttnKNNClassifier.load(tmp_path / "m")):
+        with pytest.raises(ValueError, match=r"y holds \[9\]"):
+            one.partial_fit(X[:1], [9])
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [([1, 1, 1], "must be one that can be fitted.*one class"), ([0, 0, 1], "single row")],
+)
+def test_a_first_batch_that_cannot_be_fitted_says_so(labels, message):
+    model = AttnKNNClassifier(**CHEAP)
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(X[:3], labels)
+    assert not hasattr(model, "classes_")
+
+
+def test_labels_beyond_the_declared_are_refused_at_once():
+    with pytest.raises(ValueError, match=r"y holds \[1\]"):
+        AttnKNNClassifier(**CHEAP).partial_fit(X[FIRST], Y[FIRST], classes=[0, 2])
+
+
+@pytest.mark.parametrize("eviction", EVICTION_NAMES)
+def test_a_full_memory_stays_full_and_says_who_went(eviction):
+    model = begun(capacity=50, eviction=eviction)
+    assert len(model.memory_) == 50 and len(model.evicted_) == 10
+    before = set(model.memory_.ids.tolist())
+    ids = model.add(X[LATER[:30]], Y[LATER[:30]])
+    after = set(model.memory_.ids.tolist())
+    assert len(after) == 50
+    assert set(model.evicted_.tolist()) == (before | set(ids.tolist())) - after
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+
+
+@pytest.mark.parametrize("eviction", EVICTION_NAMES)
+@pytest.mark.parametrize("capacity", [30, 50])
+def test_rows_that_are_never_found_go_first(eviction, capacity):
+    model = begun(capacity=capacity, eviction=eviction, max_per_class=20)  # 40 of 60 are found
+    bank = model.memory_
+    assert len(bank) == capacity and int(bank.keys["side.asked"].sum()) == min(capacity, 40)
+    model.add(X[LATER[:30]], Y[LATER[:30]])
+    bank = model.memory_
+    assert len(bank) == int(bank.keys["side.asked"].sum()) == capacity
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+
+
+@pytest.mark.parametrize("eviction", EVICTION_NAMES)
+def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(eviction, tmp_path):
+    settings = {"capacity": 70, "eviction": eviction}
+    whole = stream(begun(**settings))
+    broken = stream(begun(**settings), LATER[:90])
+    broken.save(tmp_path / "half")
+    broken = stream(AttnKNNClassifier.load(tmp_path / "half"), LATER[90:])
+    assert broken.memory_ == whole.memory_
+    assert same(broken.predict_proba(X), whole.predict_proba(X))
+    assert whole._fitted.stream == broken._fitted.stream
+
+
+def test_the_same_seed_and_batches_give_the_same_memory_and_another_seed_another():
+    memories = [
+        stream(begun(capacity=60, random_state=seed)).memory_.ids.tolist() for seed in (0, 0, 1)
+    ]
+    assert memories[0] == memories[1] != memories[2]
+
+
+def test_old_rows_fade_with_age_and_stay_in_a_reservoir():
+    old = {}
+    for eviction in ("age", "reservoir"):
+        model = stream(begun(capacity=60, eviction=eviction))
+        old[eviction] = float((model.memory_.ids < 120).float().mean())
+    assert old["age"] < old["reservoir"] - 0.2
+
+
+@pytest.mark.parametrize("settings", [{}, {"base": logistic()}], ids=["no base", "base"])
+def test_refresh_makes_new_classes_full_classes(settings, tmp_path):
+    with quietly():
+        model = begun(**settings)
+    model.add(X[LATER], Y[LATER])
+    known = len(model._state.prior)
+    model.refresh()
+    assert (known, len(model._state.prior)) == (2, 4)
+    assert model._state.prior.sum() == pytest.approx(1)
+    proba = model.predict_proba(X)
+    assert proba.shape == (240, 4) and sums_to_one(proba)
+    assert sums_to_one(model.predict_parts(X).base_proba)
+    left_out = model.predict_proba(None)
+    assert (left_out.argmax(1) == model.memory_.labels.numpy()).mean() > 0.85
+    model.save(tmp_path / "m")
+    again = AttnKNNClassifier.load(tmp_path / "m")
+    assert same(again.predict_proba(X), proba) and same(again.predict_proba(None), left_out)
+
+
+def test_refresh_takes_the_reliability_of_all_rows_anew():
+    model = begun()
+    model.add(X[FIRST] + 1e-3, 1 - Y[FIRST])  # every old row now has a neighbor against it
+    before = model.memory_.keys["side.reliability.features"][: len(FIRST)].clone()
+    model.refresh()
+    after = model.memory_.keys["side.reliability.features"][: len(FIRST)]
+    assert after.mean() < before.mean() - 0.2
+
+
+def test_bounds_say_that_a_refreshed_head_knows_the_judged_rows(tmp_path):
+    model = begun()
+    model.add(X[LATER], Y[LATER])
+    assert "refreshed" not in model.predict_selective(X[:3], coverage=0.8).guarantee
+    model.refresh()
+    model.save(tmp_path / "m")
+    for one in (model, AttnKNNClassifier.load(tmp_path / "m")):
+        said = one.predict_selective(X[:3], coverage=0.8).guarantee
+        assert "refreshed has trained on some of the judged" in said
+
+
+def test_refresh_repeats_itself_bit_for_bit():
+    probas = []
+    for _ in range(2):
+        model = begun()
+        model.add(X[LATER], Y[LATER])
+        probas.append(model.refresh().predict_proba(X))
+    assert same(*probas)
+
+
+def test_partial_fit_refreshes_when_a_new_class_has_come():
+    model = begun()
+    stream(model, LATER[:60], cut=20)
+    assert len(model._state.prior) > 2 and "left out" in model.calibration_source_
+
+
+@pytest.mark.parametrize("prior", ["uniform", (0.2, 0.8)], ids=str)
+def test_wanted_shares_are_set_against_those_of_the_memory_at_a_refresh(prior, tmp_path):
+    given, plain = begun(class_prior=prior), begun()
+    for model in (given, plain):
+        model.add(X[LATER[:30]], Y[LATER[:30]])  # brings two classes more
+        model.refresh()
+    there = given._state.prior.double().numpy()
+    assert there.min() < 0.2 < there.max()
+    before, after = plain.predict_proba(X), given.predict_proba(X)
+    wanted = np.full(4, 0.25) if prior == "uniform" else np.array(prior)
+    listed = slice(0, len(wanted))
+    moved = before[:, listed] * wanted / there[listed]
+    moved *= before[:, listed].sum(1, keepdims=True) / moved.sum(1, keepdims=True)
+    np.testing.assert_allclose(after[:, listed], moved, atol=1e-4)
+    np.testing.assert_allclose(after[:, len(wanted) :], before[:, len(wanted) :], atol=1e-4)
+    given.save(tmp_path / "m")
+    for model in (given, AttnKNNClassifier.load(tmp_path / "m")):
+        model.partial_fit(X[LATER[30:]], Y[LATER[30:]])
+        assert sums_to_one(model.predict_proba(X))
+    assert same(given.predict_proba(X), model.predict_proba(X))
+
+
+def test_what_was_calibrated_by_class_streams_without_a_refresh_and_says_why():
+    model = begun(calibration="per-class")
+    stream(model)  # brings two classes more, and rows enough for a refresh
+    assert len(model.memory_) == 240 and sums_to_one(model.predict_proba(X))
+    with pytest.raises(ValueError, match=r"calibrated class by class.*Fit again"):
+        model.refresh()
+
+
+def test_refresh_asks_all_there_are_where_there_are_fewer_than_neighbors():
+    model = begun(n_neighbors=45)
+    model.remove(model.memory_.ids[:20])
+    model.refresh()
+    assert model._state.views.specs[0].n_neighbors == len(model.memory_) - 1 == 39
+
+
+def test_a_setting_that_is_none_is_refused_before_the_batch_is_added():
+    model = begun().set_params(pooling="both")
+    with pytest.raises(ValueError, match="pooling='both' is not known"):
+        model.partial_fit(X[LATER], Y[LATER])
+    assert len(model.memory_) == len(FIRST)
+
+
+def test_networks_that_saw_the_memory_refuse_a_refresh_and_stream_without():
+    with quietly():
+        model = begun(validation_fraction=0.4)
+    with pytest.raises(ValueError, match=r"held rows out once.*Fit again"):
+        model.refresh()
+    stream(model)
+    assert model.score(X, Y) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"capacity": 1}, "capacity=1 must be"),
+        ({"capacity": 50.0}, "capacity=50.0 must be"),
+        ({"eviction": "fifo"}, "eviction='fifo' is not known"),
+        ({"capacity": 7, "base": logistic(), "n_members": 3}, "3 cross-fitted.* at least 8"),
+    ],
+)
+def test_settings_of_the_memory_are_checked_before_anything_is_fitted(
+    settings, message, monkeypatch
+):
+    monkeypatch.setattr(classifier, "fit_problem", None)
+    with pytest.raises(ValueError, match=message):
+        begun(**settings)
+
+
+def test_a_memory_as_small_as_may_be_feeds_every_member_of_a_cross_fit():
+    with quietly():
+        model = begun(base=logistic(), n_members=3, capacity=8)
+        stream(model, LATER[:20], cut=1)
+    assert len(model.memory_) == 8 and model.classes_.tolist() == [0, 1, 2, 3]
+    assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
+
+
+def test_a_capacity_that_was_lowered_too_far_changes_nothing():
+    with quietly():
+        model = begun(base=logistic(), n_members=3)
+    model.capacity = 4
+    with pytest.raises(ValueError, match="too small for 3 cross-fitted members"):
+        model.add(X[:1], Y[:1])
+    assert len(model.memory_) == len(FIRST)
+
+
+def test_more_classes_than_places_change_nothing():
+    model = begun(capacity=3)
+    before = model.memory_.ids.clone()
+    with pytest.raises(ValueError, match="capacity=3 is too small for 4 classes"):
+        model.add(X[LATER], Y[LATER])
+    assert torch.equal(model.memory_.ids, before) and len(model.classes_) == 2
+
+
+def test_the_last_row_of_a_class_is_not_relabelled_away():
+    model = begun()
+    ids = model.add(X[[2]], Y[[2]])
+    with pytest.raises(ValueError, match="no row of the class 2"):
+        model.relabel(ids, [0])
+    model.relabel(ids, [0], forget_classes=True)
+    assert not (model.memory_.labels == 2).any()
+
+
+def test_a_clone_starts_a_stream_of_its_own():
+    model = stream(begun(capacity=60))
+    fresh = clone(model)
+    assert fresh.capacity == 60 and not hasattr(fresh, "evicted_")

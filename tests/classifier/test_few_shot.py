@@ -17,7 +17,7 @@ KNOWN = Y < 6
 
 @pytest.fixture(scope="module")
 def model():
-    settings = {"metric": "identity", "n_episodes": 150, "random_state": 0}
+    settings = {"metric": "identity", "n_episodes": 80, "random_state": 0}
     return FewShotAttention(**settings).fit(X[KNOWN], Y[KNOWN])
 
 

@@ -103,6 +103,7 @@ def test_a_model_of_numbers_knows_folders_named_by_them(nearwise, tmp_path):
     assert nearwise("evaluate", tmp_path / "model", tmp_path / "new", *options).exit_code == 0
 
 
+@pytest.mark.slow
 def test_wrong_labels_are_ranked_with_their_files(nearwise, tmp_path):
     folder = named_folder(tmp_path / "set", 80)
     wrong = [folder / "down" / "001.png", folder / "down" / "003.png"]

@@ -1,11 +1,12 @@
 """One small model folder per format version, and what each must predict.
 
 ``python -m tests.store.versions`` (from the root of the repository) writes the folder of the
-present version. Run it once when `nearwise.classifier.storage.persistence.VERSION` has been raised.
+present version. Run it once when VERSION in `classifier/storage/persistence.py` has been raised.
 """
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 from nearwise.classifier import AttnKNNClassifier
@@ -22,7 +23,7 @@ def stored_form():
     waiting = [StoredModel]
     while waiting:
         part = waiting.pop()
-        fields = {name: str(field.annotation) for name, field in part.model_fields.items()}
+        fields = {name: _plain(field.annotation) for name, field in part.model_fields.items()}
         found[part.__name__] = fields
         waiting.extend(
             other
@@ -31,6 +32,11 @@ def stored_form():
             and any(other.__name__ in kind for kind in fields.values())
         )
     return {"json": found, "parameters": [*inspect.signature(AttnKNNClassifier).parameters]}
+
+
+def _plain(annotation):
+    """Name a type without the module that it stands in, which may move."""
+    return re.sub(r"nearwise[\w.]*\.", "", str(annotation))
 
 
 def write(folder):

@@ -6,6 +6,7 @@ from nearwise.classifier.inputs.column_report import ColumnReport, ColumnWarning
 from nearwise.classifier.inputs.columns import report_columns
 from nearwise.classifier.model.learned_rows import LearnedRows
 from nearwise.classifier.noise.transition import audited_transition
+from nearwise.classifier.query import Query
 from nearwise.classifier.retrieval import RetrievalConfidence
 from nearwise.classifier.uncertainty.explain import Explanation, Neighbor, Parts
 from nearwise.classifier.uncertainty.selective import Selection
@@ -19,6 +20,7 @@ __all__ = [
     "LearnedRows",
     "Neighbor",
     "Parts",
+    "Query",
     "RetrievalConfidence",
     "Selection",
     "audited_transition",

@@ -12,7 +12,7 @@ import pytest
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.state import LearnedState
-from tests.classifier.cases import QUICK, blobs, fitted, logistic, quietly, same, table
+from tests.classifier.cases import CHEAP, QUICK, blobs, fitted, logistic, quietly, same, table
 
 SOURCE = str(Path(sys.modules["nearwise"].__file__).parent)
 X, Y = blobs(150)
@@ -255,3 +255,66 @@ def test_one_query_says_what_the_methods_say():
     late = model.query(rows)  # what was not named beforehand costs a pass, and no more
     assert same(late.sets(), model.predict_set(rows))
     assert same(late.novelty_p_value("distance"), model.novelty_p_value(rows, "distance"))
+
+
+def test_explanations_that_were_not_named_beforehand_show_ten_neighbors(model):
+    late = model.query(NEW).explanations()
+    for one, other in zip(late, model.explain(NEW, 10), strict=True):
+        assert [n.id for n in one.neighbors] == [n.id for n in other.neighbors]
+    assert len(model.query(None).explanations()) == len(model.memory_)
+
+
+@pytest.mark.parametrize("ask", ["novelty_score", "novelty_p_value", "sets"])
+def test_remembered_rows_are_not_set_against_themselves(model, ask):
+    with pytest.raises(ValueError, match="Give new rows as X"):
+        getattr(model.query(None), ask)()
+    with pytest.raises(ValueError, match="Give new rows as X"):
+        model.explain(None, 3, trust=True)
+
+
+def test_a_pass_that_was_interrupted_is_made_again(model, monkeypatch):
+    query = model.query(NEW, novelty=True)
+    before = query.novelty_score()
+    looks = type(model._state).looks
+
+    def interrupted(state, views):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(model._state), "looks", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        query.sets()
+    monkeypatch.setattr(type(model._state), "looks", looks)
+    assert same(query.novelty_score(), before)
+    assert same(query.sets(), model.predict_set(NEW))
+
+
+def test_a_fit_that_fails_leaves_the_old_model(model):
+    before = model.predict_proba(NEW)
+    with pytest.raises(ValueError, match="class"):
+        model.fit(np.zeros((5, 9)), np.zeros(5))
+    assert model.n_features_in_ == 4
+    assert same(model.predict_proba(NEW), before)
+
+
+def test_a_first_batch_with_declared_classes_is_published_whole(monkeypatch):
+    from nearwise.classifier.online import changes
+
+    def fails(*arguments):
+        raise Injected
+
+    model = AttnKNNClassifier(**CHEAP)
+    monkeypatch.setattr(changes, "with_classes", fails)
+    with pytest.raises(Injected):
+        model.partial_fit(X, Y, classes=[0, 1, 2, 3])
+    monkeypatch.undo()
+    assert not hasattr(model, "classes_")
+    model.partial_fit(X, Y, classes=[0, 1, 2, 3])
+    assert model.classes_.tolist() == [0, 1, 2, 3] and len(model.memory_) == len(X)
+
+
+def test_training_rows_are_explained_when_a_fold_has_none_left():
+    model = fitted(X, Y, n_members=2)
+    folds = model.memory_.keys["side.fold"][:, 0]
+    model.add(X[:9] + 0.01, Y[:9])
+    model.remove(model.memory_.ids[:150][folds == 0])
+    assert len(model.explain(None, 3)) == int((folds == 1).sum())

@@ -69,6 +69,8 @@ from nearwise.classifier.uncertainty.selective import Score, Selection, check_re
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import EvictionName, IndexName, MemoryBank
 
+_COLUMNS = ("n_features_in_", "feature_names_in_")  # scikit-learn's, set while rows are checked
+
 
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
@@ -303,7 +305,21 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         -------
         self : AttnKNNClassifier
         """
-        X, y, names = from_source(X, y, training=True)
+        known = {name: self.__dict__[name] for name in _COLUMNS if name in self.__dict__}
+        try:
+            model = self._fit_model(from_source(X, y, training=True), sample_weight, views)
+        except BaseException:
+            for name in _COLUMNS:  # those of the model that stays
+                self.__dict__.pop(name, None)
+            self.__dict__.update(known)
+            raise
+        self._publish(model)
+        return self
+
+    def _fit_model(
+        self, source: Source, sample_weight: Any, views: Sequence[Any] | None
+    ) -> FittedModel:
+        X, y, names = source
         rows = validation.check_rows(self, X, reset=True)
         others = validation.check_views(self, views, len(rows))
         classes, codes = labels.check_labels(y, len(rows))
@@ -346,8 +362,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         )
         model = changes.bounded(model, self._bound)
         stream = replace(model.stream, refreshed_size=len(model.bank))
-        self._publish(replace(model, stream=stream))
-        return self
+        return replace(model, stream=stream)
 
     def _plan_columns(self, rows: pd.DataFrame | np.ndarray) -> list[ColumnPlan]:
         """Decide what the columns are used as; those of an array are numbers, all of them."""
@@ -391,19 +406,20 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "_model"):
-            self._lock = threading.RLock()
+        return {name: value for name, value in state.items() if name != "_writers"}
 
     # --- the model, and what is known of it ---------------------------------------------------
 
     def _publish(self, model: FittedModel) -> None:
         """Let a model that was fitted or read take the place of any other."""
-        self._lock = threading.RLock()  # taken by changes; predictions never wait
-        self._model = model
+        with self._lock:
+            self._model = model
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """Taken by whoever changes the model; predictions never wait."""
+        lock: threading.RLock = self.__dict__.setdefault("_writers", threading.RLock())
+        return lock
 
     @property
     def _state(self) -> LearnedState:
@@ -572,7 +588,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ((75, 3), (75, 3))
         """
         if explain is not None and explain is not False:
-            check_count("n_neighbors", explain, 1)
+            check_count("explain", explain, 1)
         return self._query_of(self._fitted, X, views, sets=sets, novelty=novelty, explain=explain)
 
     def _query_of(
@@ -642,6 +658,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If trust is asked for the training rows, or there are too few rows to judge by.
         """
+        if n_neighbors is not None:
+            check_count("n_neighbors", n_neighbors, 1)
         query = self.query(X, views, explain=n_neighbors, sets=trust, novelty=trust)
         return query.explanations(trust=trust)
 
@@ -1114,10 +1132,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If the first batch cannot be fitted, or a label is not among the declared classes.
         """
         source = from_source(X, y, training=True)
-        if not hasattr(self, "_model"):
-            self._fit_first(source, classes, sample_weight, views)
-            return self
         with self._lock:
+            if not hasattr(self, "_model"):
+                self._fit_first(source, classes, sample_weight, views)
+                return self
             model = self._model
             if can_refresh(model.state):
                 self._settings_of_refresh(model)  # refused before anything is learned
@@ -1144,11 +1162,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 f"The first batch of a stream must be one that can be fitted. {error} Collect "
                 "more rows before the first call of partial_fit."
             ) from error
-        self.fit(source, None, sample_weight, views=views)
+        model = self._fit_model(source, sample_weight, views)
         if declared is not None:
             later = [c for c in declared.tolist() if c not in set(present.tolist())]
-            model = changes.with_classes(self._model, later)
-            self._model = replace(model, stream=replace(model.stream, declared=True))
+            model = changes.with_classes(model, later)
+            model = replace(model, stream=replace(model.stream, declared=True))
+        self._publish(model)
 
     def _settings_of_refresh(self, model: FittedModel) -> FitSettings:
         """Check the settings again; a memory of fewer rows than `n_neighbors` asks all it has."""

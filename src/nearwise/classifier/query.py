@@ -55,6 +55,8 @@ from nearwise.classifier.uncertainty.selective import (
     guarantee,
 )
 
+SET_CONFIDENCE = 0.9
+DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
 Extra = Literal["members", "remoteness", "reasons"]
 
 
@@ -102,6 +104,7 @@ class Query:
         """Have the rows seen by all members, with what else is needed; once."""
         if self._passed is not None and self._passed.issuperset(extras):
             return
+        self._passed = None  # until all rows have been seen
         self._extras.update(extras)
         self._merged: list[Answer] = []
         self._each: list[list[Answer]] = []
@@ -138,9 +141,8 @@ class Query:
             _, first = looks.each[0][0]
             self._apart.append(remoteness_of(state.views, first.found[0]))
         if "reasons" in self._extras:
-            assert self._shown is not False
             self._reasons += reasons(
-                state, looks.features, looks.merged, self._shown, n_classes, self._calibration
+                state, looks.features, looks.merged, self._n_shown, n_classes, self._calibration
             )
 
     # --- answers --------------------------------------------------------------------------------
@@ -170,19 +172,21 @@ class Query:
     def explanations(self, *, trust: bool = False) -> list[Explanation]:
         """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
         state, classes = self.model.state, self.model.classes
+        if trust:  # refused before anything is computed
+            check_enough(self._calibration_rows().truth, classes, SET_CONFIDENCE, each=False)
         if self.views is None:
-            assert self._shown is not False
-            behind = remembered_reasons(state, self._shown, len(classes))
+            parts = self.parts
+            behind = remembered_reasons(state, self._n_shown, len(classes))
         else:
             self._pass("reasons")
-            behind = dict(enumerate(self._reasons))
-        shown = explained(state, behind, self.parts, classes, self.model.remembered)
+            parts, behind = self.parts, dict(enumerate(self._reasons))
+        shown = explained(state, behind, parts, classes, self.model.remembered)
         if not trust:
             return shown
-        novel, sets = self.novelty_p_value(), self.sets()
+        p_values, sets = self.novelty_p_value(), self.sets(SET_CONFIDENCE)
         return [
             replace(one, novelty_p_value=float(p), prediction_set=list(classes[held]))
-            for one, p, held in zip(shown, novel, sets, strict=True)
+            for one, p, held in zip(shown, p_values, sets, strict=True)
         ]
 
     def selection(
@@ -233,7 +237,7 @@ class Query:
 
     def sets(
         self,
-        confidence: float = 0.9,
+        confidence: float = SET_CONFIDENCE,
         *,
         method: Method = "lac",
         class_conditional: bool = False,
@@ -274,8 +278,8 @@ class Query:
     def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
         """How unlike the remembered rows the rows are, (n,); larger is less alike."""
         name = check_novelty_score(score)
-        apart = self._remoteness()
-        return novelty_scores(name, self._calibration_rows(), self.parts, apart)
+        rows, apart = self._calibration_rows(), self._remoteness()
+        return novelty_scores(name, rows, self.parts, apart)
 
     def novelty_p_value(self, score: NoveltyScore = "combined") -> np.ndarray:
         """Share of calibration rows with at least the novelty score of each row, (n,)."""
@@ -285,6 +289,11 @@ class Query:
         return novelty_p_values(self.novelty_score(name), known, rows.counts)
 
     # --- what answers are made from -------------------------------------------------------------
+
+    @property
+    def _n_shown(self) -> int | None:
+        """Neighbors shown in explanations; None for all."""
+        return DEFAULT_SHOWN if self._shown is False else self._shown
 
     def _calibration_rows(self) -> JudgedRows:
         if self.views is None:

@@ -66,8 +66,8 @@ def predict(
         bool,
         typer.Option(
             "--novelty",
-            help="Add the out-of-distribution p-value: the share of known rows that are at "
-            "least as far from their neighbors.",
+            help="Add the out-of-distribution p-value: the share of known rows with at least "
+            "this novelty score.",
         ),
     ] = False,
     keep: Annotated[
@@ -124,8 +124,8 @@ def predict(
         novelty=wishes.novelty or wishes.selective,
         explain=(neighbors or None) if explain else False,
     )
+    chosen = wishes.select(query)  # first: it may be refused
     explanations = query.explanations() if explain else None
-    chosen = wishes.select(query)
     trust = trust_columns(query, wishes, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
         classes = query.model.classes.tolist()

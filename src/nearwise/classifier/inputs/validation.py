@@ -55,7 +55,7 @@ def check_new_rows(estimator: Any, X: Any, encoder: Any) -> pd.DataFrame | np.nd
     X = as_rows(X, getattr(estimator, "feature_names_in_", None), estimator.n_features_in_)
     if not isinstance(X, pd.DataFrame):
         _refuse_one_dimension(X)
-        _refuse_nameless(encoder, X)
+        _refuse_nameless(encoder)
     return check_rows(estimator, X, reset=False, optional=encoder.left_out)
 
 
@@ -122,7 +122,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"the {what} {shown}{more}"
 
 
-def _refuse_nameless(encoder: TableEncoder, X: Any) -> None:
+def _refuse_nameless(encoder: TableEncoder) -> None:
     """Refuse an array where the columns of training hold what no array of numbers can."""
     of_text = [
         name

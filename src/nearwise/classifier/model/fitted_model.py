@@ -43,7 +43,7 @@ class StreamState:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FittedModel:
     """One version of a fitted classifier.
 
@@ -66,8 +66,6 @@ class FittedModel:
     stream : StreamState
     evicted : int64 Tensor of shape (n_evicted,)
         Ids that the last change forgot for the capacity.
-    version : int
-        Changes since the fit.
     """
 
     state: LearnedState
@@ -78,7 +76,6 @@ class FittedModel:
     target_name: str
     stream: StreamState
     evicted: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    version: int = 0
 
     @property
     def bank(self) -> MemoryBank:
@@ -98,7 +95,7 @@ class FittedModel:
 
     def fork(self) -> Self:
         """Copy the model for a change; what the change replaces is the copy's own."""
-        return replace(self, state=self.state.fork(), version=self.version + 1)
+        return replace(self, state=self.state.fork())
 
     def remembered(self, position: int) -> dict[str, Any]:
         """Give the training row at a bank position, column name to value."""

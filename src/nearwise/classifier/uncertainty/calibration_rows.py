@@ -13,7 +13,6 @@ from nearwise.classifier.uncertainty.explain import Parts, make_parts
 from nearwise.functional import Neighbors, paired_distances
 
 MOST_ROWS = 10_000  # of a memory; more would take longer than they would sharpen what follows
-ALL_MEMBERS = -1
 _CHUNK = 4096
 _TINY = 1e-6  # in typical neighbor distances
 _LEAST_COUNT = 0.5  # rows of a class below which nothing is known of it

@@ -50,7 +50,7 @@ def nonconformity(
     Returns
     -------
     scores : float64 ndarray of shape (n, n_classes)
-        Larger is more novel.
+        Larger conforms less.
 
     References
     ----------

@@ -111,8 +111,8 @@ class Explanation:
     neighbors : list of Neighbor
         Largest weight first.
     novelty_p_value : float or None
-        Out-of-distribution p-value, as `novelty_p_value` gives it. This
-        and the set are None where `explain` was not asked for trust.
+        Out-of-distribution p-value, as `novelty_p_value` gives it. This and the set are None unless
+        `explain` was asked for trust.
     prediction_set : list or None
         Classes that hold the true one nine times in ten, as `predict_set` gives them.
     """
@@ -176,6 +176,8 @@ def without_each(
         One per query.
     """
     counts = [len(positions) for positions in shown]
+    if not sum(counts):
+        return [np.zeros((0, n_classes)) for _ in shown]
     queries = torch.repeat_interleave(torch.arange(len(shown)), torch.tensor(counts))
     found = []
     for query, gone in zip(queries.split(_MASKED), torch.cat(shown).split(_MASKED), strict=True):
@@ -279,7 +281,7 @@ def remembered_reasons(
     found: dict[int, Reason] = {}
     for member in range(state.n_members):
         mine = torch.nonzero(bank.keys[FOLD][:, 0] == member)[:, 0]
-        for group in mine.split(CHUNK):
+        for group in mine.split(CHUNK) if len(mine) else ():  # all of a fold may be gone
             looks = [[(member, state.look_again(member, group))]]
             keys = bank.keys["features"][group]
             behind = reasons(state, keys, looks, n_neighbors, n_classes, calibration)

@@ -105,7 +105,7 @@ def train_elsewhere(folder, settings, epochs, n_epochs):
     return child
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", ["fresh", pytest.param("cached", marks=pytest.mark.slow)])
 def test_killed_run_goes_on_to_the_result_of_an_unbroken_one(tmp_path, settings):
     child = train_elsewhere(tmp_path / "run", settings, 12, 3)
     child.send_signal(signal.SIGKILL)

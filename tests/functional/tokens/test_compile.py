@@ -37,9 +37,9 @@ def _fresh_compiler():
 @pytest.mark.parametrize(
     ("metric", "options"),
     [
-        ("matmul", {}),
         ("matmul", {"is_causal": True}),
-        ("cosine", {"include_self": "always"}),
+        pytest.param("matmul", {}, marks=pytest.mark.slow),
+        pytest.param("cosine", {"include_self": "always"}, marks=pytest.mark.slow),
         ("l2", {"include_self": "never"}),
     ],
 )

@@ -36,6 +36,7 @@ def ran(digits, tmp_path_factory):
     return folder, run_comparison(digits, folder, config=SLICE, arms=ARMS)
 
 
+@pytest.mark.slow
 def test_every_arm_is_measured_by_every_probe_in_every_context(ran):
     _, found = ran
     assert set(found.encoders) == set(ARMS)
@@ -48,6 +49,7 @@ def test_every_arm_is_measured_by_every_probe_in_every_context(ran):
                 assert len(found.at(Cell(encoder, probe, context), "protocol")) == 1
 
 
+@pytest.mark.slow
 def test_accuracies_are_those_of_the_rows(ran):
     _, found = ran
     for record in found.records:
@@ -55,6 +57,7 @@ def test_accuracies_are_those_of_the_rows(ran):
         assert right.shape == (80,) and right.mean() == pytest.approx(record["accuracy"])
 
 
+@pytest.mark.slow
 def test_all_fields_take_as_many_steps_and_a_shared_stage_is_trained_once(ran):
     folder, found = ran
     assert {f["history"][-1]["step"] for f in found.fields} == {10}  # 144 rows in batches of 32
@@ -66,12 +69,14 @@ def test_all_fields_take_as_many_steps_and_a_shared_stage_is_trained_once(ran):
     assert sorted(run["step"] for run in runs) == [5, 5, 10, 10, 10]
 
 
+@pytest.mark.slow
 def test_only_the_contrastive_fields_have_a_contrastive_curve(ran):
     _, found = ran
     told = {f["encoder"]: any("nce" in row for row in f["history"]) for f in found.fields}
     assert told == {name: name.endswith("+nce") for name in TRAINED}
 
 
+@pytest.mark.slow
 def test_geometry_maps_and_reconstructions_are_there(ran):
     _, found = ran
     assert {(g["encoder"], g["context"]) for g in found.geometry} == {
@@ -89,6 +94,7 @@ def test_geometry_maps_and_reconstructions_are_there(ran):
     assert set(found.pictures["contexts"]["full"]["fields"]) == set(TRAINED)
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_read_back(ran):
     folder, found = ran
     again = load_comparison(folder)
@@ -148,6 +154,7 @@ def test_seeds_side_by_side_share_features(digits, tmp_path, capfd):
     assert "cannot be used" not in told and "not kept" not in told
 
 
+@pytest.mark.slow
 def test_the_original_pixels_are_the_flattened_image(ran, digits):
     """Patches hold every pixel once, so that k-NN sees what it sees in the image itself."""
     from sklearn.neighbors import KNeighborsClassifier

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if p.exists()]
 # The first pages of a newcomer run with every change, and all pages in './run slow'.
 SLOW = {
-    "abstention", "calibration", "few-shot", "images", "label-noise", "long-tail",
+    "abstention", "calibration", "few-shot", "guide", "images", "label-noise", "long-tail",
     "memory-attention", "neural-fields", "prediction-sets", "probes", "representations",
     "out-of-distribution", "retrieval", "streams", "token-attention",
     "vit-training",

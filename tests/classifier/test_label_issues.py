@@ -64,6 +64,7 @@ def test_a_rows_own_label_does_not_speak_for_it(planted):
     assert same(model.label_evidence().pred_probs[3], before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [None, 0.2])
 def test_a_class_that_came_later_is_taken_as_it_is(planted, fraction):
     X, _, given = planted

@@ -60,11 +60,12 @@ for name, value in plain.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this torch cannot register a device in Python",
 )
-@pytest.mark.parametrize("what", ["table", pytest.param("images", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ["table", "images"])
 def test_everything_runs_on_an_accelerator_and_nothing_is_mixed(what, tmp_path):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

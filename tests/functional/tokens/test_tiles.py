@@ -90,6 +90,7 @@ def test_the_choice_on_a_gpu_is_plain_torch_until_kernels_are_asked_for(monkeypa
         implementation.implementation_for(elsewhere, 3)
 
 
+@pytest.mark.slow
 def test_compiled_for_any_number_of_tokens_it_stays_one_graph(monkeypatch):
     torch.compiler.reset()
     monkeypatch.setattr(plain, "_TILE", 50)

@@ -16,6 +16,7 @@ TINY = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_contrastive_field_trains_what_it_goes_on_from_and_is_found_again(nearwise, tmp_path):
     command = ("field", "train", "--objective", "sparse-nce", "-o", tmp_path, *TINY)
     done = nearwise(*command)
@@ -38,6 +39,7 @@ def test_the_control_takes_as_many_steps(nearwise, tmp_path):
     assert find_models(tmp_path, {})[0].run["step"] == 4
 
 
+@pytest.mark.slow
 def test_a_saved_model_can_be_named_to_start_from(nearwise, tmp_path):
     nearwise("field", "train", "-o", tmp_path / "a", *TINY)
     start = find_models(tmp_path / "a", {})[0].folder

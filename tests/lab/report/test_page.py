@@ -103,6 +103,7 @@ def test_one_seed_is_compared_by_rows(one_seed):
     assert "paired by test row" in html
 
 
+@pytest.mark.slow
 def test_the_demo_prints_its_table_and_its_page(tmp_path, capsys, monkeypatch):
     from fakes import attention, bayes
 

@@ -23,6 +23,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from nearwise import AttnKNNClassifier
+from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import blobs, table
 from tests.classifier.image_cases import QUICK as IMAGES
 from tests.classifier.image_cases import patches
@@ -32,23 +33,15 @@ NEW = 24  # rows that are asked about
 Answers = dict[str, np.ndarray]
 
 
-def frame(n: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
-    return table(n, seed)
-
-
 def embeddings(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     X, y = load_digits(return_X_y=True)
     rows = np.random.default_rng(seed).permutation(len(X))[:n]
     return X[rows].astype(np.float32), y[rows]
 
 
-def wrong(y: np.ndarray, rate: float) -> np.ndarray:
-    """Give a share of the labels to another class."""
-    rng = np.random.default_rng(1)
-    classes, codes = np.unique(y, return_inverse=True)
-    flip = rng.random(len(y)) < rate
-    codes[flip] = (codes[flip] + rng.integers(1, len(classes), flip.sum())) % len(classes)
-    return classes[codes]
+def noisy(X, y) -> tuple:
+    """Give a fifth of the rows a wrong label."""
+    return X, label_noise(y, 0.2, seed=1)
 
 
 def fit(X, y, views=None, weight=None, **settings) -> tuple[AttnKNNClassifier, dict]:
@@ -68,7 +61,7 @@ def images(**settings) -> tuple[AttnKNNClassifier, dict]:
 
 
 def changed() -> tuple[AttnKNNClassifier, dict]:
-    X, y = frame(180)
+    X, y = table(180)
     model, asked = fit(X.iloc[:-10], y[:-10], preset="fast")
     ids = model.add(X.iloc[-10:], y[-10:])
     model.add(X.iloc[:1], ["perhaps"])
@@ -102,8 +95,8 @@ def weighted() -> tuple[AttnKNNClassifier, dict]:
 
 
 CASES: dict[str, Callable[[], tuple[AttnKNNClassifier, dict]]] = {
-    "table-default": lambda: fit(*frame(200)),
-    "table-fast": lambda: fit(*frame(260, 1), preset="fast", calibration="per-class"),
+    "table-default": lambda: fit(*table(200)),
+    "table-fast": lambda: fit(*table(260, 1), preset="fast", calibration="per-class"),
     "numbers-embedder": lambda: fit(*blobs(440, 3, 6), train_params={"epochs": 3}, n_members=2),
     "embeddings-fast": lambda: fit(*embeddings(330), preset="fast"),
     "embeddings-held-out": lambda: fit(
@@ -112,13 +105,9 @@ CASES: dict[str, Callable[[], tuple[AttnKNNClassifier, dict]]] = {
     "views": views,
     "images": images,
     "images-flipped": lambda: images(tta=("flip",), class_prior="uniform"),
-    "noise-given": lambda: fit(
-        *(lambda X, y: (X, wrong(y, 0.2)))(*frame(260, 2)), preset="fast", label_noise=0.2
-    ),
-    "noise-estimated": lambda: fit(
-        *(lambda X, y: (X, wrong(y, 0.2)))(*blobs(300, 3, 5)), base=None, label_noise="auto"
-    ),
-    "class-prior": lambda: fit(*frame(220, 3), preset="fast", class_prior=[0.3, 0.7]),
+    "noise-given": lambda: fit(*noisy(*table(260, 2)), preset="fast", label_noise=0.2),
+    "noise-estimated": lambda: fit(*noisy(*blobs(300, 3, 5)), base=None, label_noise="auto"),
+    "class-prior": lambda: fit(*table(220, 3), preset="fast", class_prior=[0.3, 0.7]),
     "changed": changed,
     "stream": stream,
     "weighted": weighted,

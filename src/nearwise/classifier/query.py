@@ -90,11 +90,13 @@ class Query:
         explain: int | Literal[False] | None = False,
     ) -> None:
         self.model, self.views = model, views
-        self._shown = explain
-        self._extras: set[Extra] = set()
-        for extra, wanted in (("members", sets), ("remoteness", novelty), ("reasons", explain)):
-            if wanted is not False:
-                self._extras.add(extra)  # type: ignore[arg-type]
+        named: dict[Extra, bool] = {
+            "members": sets,
+            "remoteness": novelty,
+            "reasons": explain is not False,
+        }
+        self._extras = {extra for extra, wanted in named.items() if wanted}
+        self._n_shown = DEFAULT_SHOWN if explain is False else explain
         self._passed: set[Extra] | None = None  # extras of the pass that was made
         self._calibration = model.state.calibration(1 if views is None else len(views))
 
@@ -132,7 +134,7 @@ class Query:
         pooled = [pool(of_view) for of_view in answers]
         merged = state.merged(pooled)
         self._merged.append(merged)
-        if looks.each is not looks.merged and len(looks.each) > 1:
+        if looks.each is not looks.merged:
             pooled = [pool(state.answers(group, n_classes)) for group in looks.each]
         self._each.append(pooled)
         if "members" in self._extras:
@@ -289,11 +291,6 @@ class Query:
         return novelty_p_values(self.novelty_score(name), known, rows.counts)
 
     # --- what answers are made from -------------------------------------------------------------
-
-    @property
-    def _n_shown(self) -> int | None:
-        """Neighbors shown in explanations; None for all."""
-        return DEFAULT_SHOWN if self._shown is False else self._shown
 
     def _calibration_rows(self) -> JudgedRows:
         if self.views is None:

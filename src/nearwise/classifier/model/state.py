@@ -42,7 +42,7 @@ class Looks(NamedTuple):
     merged : list of list of (member, MemberView)
         What the merged prediction is made from: one group per view, or one of their mean.
     each : list of list of (member, MemberView)
-        One group per view.
+        One group per view; the very list of `merged` unless that is made from their mean.
     """
 
     features: Tensor
@@ -367,8 +367,8 @@ class CrossFittedState(LearnedState):
         features = self.feature_keys(rows)
         shared: dict[str, Neighbors] = {}
         members = range(self.n_members)
-        group = [(member, self.look(member, rows, features, shared)) for member in members]
-        return Looks(features, [group], [group])
+        groups = [[(member, self.look(member, rows, features, shared)) for member in members]]
+        return Looks(features, groups, groups)
 
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""

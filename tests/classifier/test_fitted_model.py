@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.memory_views import MemoryViews
@@ -75,6 +76,8 @@ def lines_of(change, model, stop_at=None):
                 raise Injected
         return trace
 
+    # What rises on the very line of a "with torch.no_grad()" as it ends can skip its exit.
+    torch.set_grad_enabled(True)
     sys.settrace(trace)
     try:
         change(model)

@@ -25,9 +25,10 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import FewShotAttention
 from nearwise.conditions import hardware, versions
-from nearwise.data import Episode, draw_episodes, load_dataset
+from nearwise.data import load_dataset
+from nearwise.lab.few_shot.episodes import Episode, draw_episodes
+from nearwise.lab.few_shot.estimator import FewShotAttention
 from nearwise.metrics import ece, nll
 from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside

@@ -33,7 +33,8 @@ from nearwise.data import load_dataset, split_dataset
 from nearwise.json_values import plain
 from nearwise.lab.corrupt import long_tail
 from nearwise.lab.experiments import get_method
-from nearwise.metrics import evaluate_probabilities, shot_breakdown
+from nearwise.metrics import evaluate_probabilities
+from nearwise.metrics.shots import shot_breakdown
 from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 

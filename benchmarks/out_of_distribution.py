@@ -29,7 +29,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
-from nearwise.cli.parsing import parse_seeds, split_list
+from nearwise.cli.rows.parsing import parse_seeds, split_list
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_dataset, load_images
 from nearwise.json_values import plain

@@ -18,11 +18,11 @@ import numpy as np
 
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_dataset, load_images
+from nearwise.lab.probing.data import probe_data
 from nearwise.metrics import accuracy, brier, nll
 from nearwise.nn.field import make_perceiver
 from nearwise.probes import KNNProbe, Patches, RandomInit, extract_features
 from nearwise.probes.knn import SIZES
-from nearwise.probes.probe_data import probe_data
 
 CONTEXTS = ("full", "0.2:fixed", "0.2")
 ENCODERS = {

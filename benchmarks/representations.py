@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nearwise.cli.parsing import parse_count, parse_seeds
+from nearwise.cli.rows.parsing import parse_count, parse_seeds
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_images
 from nearwise.lab.cli.settings_text import change_settings

@@ -31,9 +31,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.functional import knn_attention, tail_corrected_attention
+from nearwise.functional import knn_attention
 from nearwise.functional.tokens import attend
 from nearwise.lab.nn import lazy_gumbel_attention
+from nearwise.lab.nn.tail import tail_corrected_attention
 from nearwise.report.measures import mean_with_interval
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from nearwise.cli.parsing import parse_seeds
+from nearwise.cli.rows.parsing import parse_seeds
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, train_vit
 from nearwise.metrics import paired_difference

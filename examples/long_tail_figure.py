@@ -19,7 +19,8 @@ from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.lab.corrupt import long_tail
-from nearwise.metrics import ece, shot_breakdown
+from nearwise.metrics import ece
+from nearwise.metrics.shots import shot_breakdown
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "long-tail.png"
 SEEDS = (0, 1, 2)

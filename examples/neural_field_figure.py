@@ -17,9 +17,9 @@ from reliability import DARK
 
 from nearwise.data import Context, load_images
 from nearwise.data.images.pixels import as_images
+from nearwise.lab.field_training.run import FieldConfig, reconstruction_errors, train_field
+from nearwise.lab.probing.data import probe_data
 from nearwise.lab.report.fields import draw_pictures, reconstruction_rows
-from nearwise.probes.probe_data import probe_data
-from nearwise.training.field import FieldConfig, reconstruction_errors, train_field
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "neural-field.png"
 COLORS = {"reconstruction": "#0f86c9", "sparse": "#d1495b"}

@@ -17,7 +17,8 @@ LEVELS = (
     {"report", "serve"},
     {"cli"},
     # the lab builds on all of the library
-    {"lab.nn", "lab.corrupt", "lab.vit_files"},
+    {"lab.nn", "lab.corrupt", "lab.vit_files", "lab.data", "lab.geometry", "lab.few_shot"},
+    {"lab.probing", "lab.field_training"},
     {"lab.experiments"},
     {"lab.report", "lab.vit_runs"},
     {"lab.cli"},

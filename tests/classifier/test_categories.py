@@ -8,7 +8,7 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.data.tables import read_table
+from nearwise.data.tables.files import read_table
 from tests.classifier.cases import CHEAP, same
 
 

@@ -14,7 +14,7 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.noise import denoising
 from nearwise.classifier.noise.noise_evidence import doubt_losses, signal_of, weigh
 from nearwise.classifier.noise.transition import Transition, taken_in_part
-from nearwise.cli.wrong_labels import wrong_labels_line
+from nearwise.cli.rows.wrong_labels import wrong_labels_line
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, blobs, same, sums_to_one
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from nearwise.cli.fit_command import checkpoints
+from nearwise.cli.commands.fit import checkpoints
 
 OPTIONS = ("-t", "label", "--drop", "row", "--preset", "fast", "--members", "2", "--base", "none")
 

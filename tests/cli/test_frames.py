@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from nearwise.cli.frames import drop_columns, match_columns, split_target
+from nearwise.cli.rows.frames import drop_columns, match_columns, split_target
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearwise.cli.parsing import parse_count, parse_seeds, split_list
+from nearwise.cli.rows.parsing import parse_count, parse_seeds, split_list
 
 
 @pytest.mark.parametrize(

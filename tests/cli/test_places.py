@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from nearwise.cli.frames import match_places
+from nearwise.cli.rows.frames import match_places
 
 
 def numbered(*columns) -> pd.DataFrame:

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.data import read_table, tables, write_table
+from nearwise.data import read_table, write_table
+from nearwise.data.tables import files as tables
 
 FORMATS = ["csv", "tsv", "parquet", "npz"]
 

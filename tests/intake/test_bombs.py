@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parents[2] / "src"
 # reads the files it is given; tells each error and by how many bytes memory grew
 READER = """
 import json, re, resource, sys
-from nearwise.data.tables import read_table
+from nearwise.data.tables.files import read_table
 
 def memory(name):
     return int(re.search(rf"{name}:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024

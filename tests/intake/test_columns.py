@@ -13,8 +13,8 @@ import pytest
 from nearwise.classifier import AttnKNNClassifier, ColumnReport, ColumnWarning, report_columns
 from nearwise.classifier.inputs.columns import plan_columns
 from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.cli.column_lines import column_lines
-from nearwise.data.tables import read_table
+from nearwise.cli.rows.column_lines import column_lines
+from nearwise.data.tables.files import read_table
 from tests.classifier.cases import CHEAP, quietly, same, sums_to_one
 
 N = 120

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from nearwise.cli.models import sole_writer
-from nearwise.cli.places import check_output
+from nearwise.cli.outputs import check_output
 from tests.classifier.image_cases import named_folder
 from tests.cli.conftest import make_table
 

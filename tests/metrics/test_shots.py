@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nearwise.metrics import shot_breakdown, shot_groups, uneven
+from nearwise.metrics.shots import shot_breakdown, shot_groups, uneven
 
 
 def names(train_counts, **settings):

@@ -6,8 +6,8 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+from nearwise.lab.probing.cost import probe_flops
 from nearwise.probes import MLPProbe, TransformerProbe, make_probe
-from nearwise.probes.cost import probe_flops
 from tests.probes.cases import blobs
 
 SMALL = {"d_model": 16, "num_layers": 1, "num_heads": 2, "epochs": 8, "batch_size": 32, "lr": 5e-3}

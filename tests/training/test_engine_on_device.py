@@ -14,8 +14,8 @@ import sys
 import torch
 from nearwise.nn import VisionTransformer
 from nearwise.training import Augmentation, EngineConfig, train_epochs
-from nearwise.training.classify import PixelScale, Recipe, SupervisedImages
-from nearwise.training.image_rows import ImageTensor
+from nearwise.lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages
+from nearwise.lab.experiments.vit.image_rows import ImageTensor
 from tests.reference.strict_device import NAME, strict_device
 
 pixels = torch.randint(256, (48, 3, 8, 8), generator=torch.Generator().manual_seed(0))

@@ -1,7 +1,6 @@
 """The scikit-learn contract: AttnKNNClassifier and what it composes."""
 
 from nearwise.classifier.classifier import AttnKNNClassifier
-from nearwise.classifier.few_shot import FewShotAttention
 from nearwise.classifier.inputs.column_report import ColumnReport, ColumnWarning
 from nearwise.classifier.inputs.columns import report_columns
 from nearwise.classifier.model.learned_rows import LearnedRows
@@ -16,7 +15,6 @@ __all__ = [
     "ColumnReport",
     "ColumnWarning",
     "Explanation",
-    "FewShotAttention",
     "LearnedRows",
     "Neighbor",
     "Parts",

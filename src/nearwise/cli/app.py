@@ -10,16 +10,15 @@ from typing import Annotated, TextIO
 import typer
 
 from nearwise import __version__
-from nearwise.cli.clean_command import clean
+from nearwise.cli.commands.clean import clean
+from nearwise.cli.commands.datasets import datasets
+from nearwise.cli.commands.evaluate import evaluate
+from nearwise.cli.commands.fit import fit
+from nearwise.cli.commands.manage import add, inspect
+from nearwise.cli.commands.predict import predict
+from nearwise.cli.commands.verify import verify
 from nearwise.cli.console import flowing, open_streams, say
-from nearwise.cli.dataset_command import datasets
 from nearwise.cli.errors import show_tracebacks
-from nearwise.cli.evaluate_command import evaluate
-from nearwise.cli.fit_command import fit
-from nearwise.cli.manage_commands import add, inspect
-from nearwise.cli.predict_command import predict
-from nearwise.cli.probe_command import probe
-from nearwise.cli.verify_command import verify
 
 app = typer.Typer(
     name="nearwise",
@@ -33,7 +32,7 @@ app = typer.Typer(
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "With a table of your own": (fit, predict, evaluate, add, inspect, verify, clean),
-    "Methods side by side": (probe, datasets),
+    "Data sets": (datasets,),
 }
 for _panel, _group in _COMMANDS.items():
     for _command in _group:

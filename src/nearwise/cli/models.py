@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearwise.cli.places import refuse_inside_model
+from nearwise.cli.outputs import refuse_inside_model
 from nearwise.safe_files import is_own_lock, open_lock
 
 if TYPE_CHECKING:

@@ -3,27 +3,22 @@
 from nearwise.data.contexts import Context
 from nearwise.data.dataset import Dataset
 from nearwise.data.describe import DatasetSummary, describe_dataset
-from nearwise.data.episodes import Episode, draw_episodes
 from nearwise.data.images.folder import read_images
 from nearwise.data.images.hub import image_dataset
-from nearwise.data.images.human import load_human_labels
 from nearwise.data.images.load import load_images
 from nearwise.data.registry import dataset_names, load_dataset
 from nearwise.data.split import hold_out, split_dataset
-from nearwise.data.tables import read_table, write_table
+from nearwise.data.tables.files import read_table, write_table
 
 __all__ = [
     "Context",
     "Dataset",
     "DatasetSummary",
-    "Episode",
     "dataset_names",
     "describe_dataset",
-    "draw_episodes",
     "hold_out",
     "image_dataset",
     "load_dataset",
-    "load_human_labels",
     "load_images",
     "read_images",
     "read_table",

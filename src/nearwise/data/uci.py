@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nearwise.data.delimited import read_delimited
+from nearwise.data.tables.delimited import read_delimited
 
 Table = tuple[pd.DataFrame, NDArray[np.generic], str]
 

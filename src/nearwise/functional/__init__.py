@@ -2,11 +2,7 @@
 
 from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
 from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
-from nearwise.functional.tokens import (
-    attention_implementation,
-    knn_attention,
-    tail_corrected_attention,
-)
+from nearwise.functional.tokens import attention_implementation, knn_attention
 from nearwise.functional.transition import (
     believed_proba,
     given_log_proba,
@@ -39,7 +35,6 @@ __all__ = [
     "paired_distances",
     "pairwise_distances",
     "posterior_log_proba",
-    "tail_corrected_attention",
     "topk_neighbors",
     "true_log_proba",
     "uniform_weights",

@@ -9,7 +9,6 @@ from nearwise.nn.embedders import (
     TableEmbedder,
     TabularMLP,
 )
-from nearwise.nn.episodes import EpisodeAttention
 from nearwise.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
@@ -65,7 +64,6 @@ __all__ = [
     "ClusterAttention",
     "ConvNNAttention",
     "Embedder",
-    "EpisodeAttention",
     "HeadOutput",
     "IdentityEmbedder",
     "ImageEmbedder",

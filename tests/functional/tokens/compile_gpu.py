@@ -123,7 +123,12 @@ def compile_case(capability, name):
     found = []
     tokens = [torch.randn(shape).to(dtype) for _ in range(3)]
     problem = make_problem(*tokens, n_neighbors, **{**DEFAULTS, **options})
-    from nearwise.functional.tokens import gpu_backward_kernels, gpu_kernels
+    from nearwise.functional.tokens.kernels import (
+        gpu_backward as gpu_backward_kernels,
+    )
+    from nearwise.functional.tokens.kernels import (
+        gpu_forward as gpu_kernels,
+    )
 
     gpu._kernels = lambda: Compiling(gpu_kernels, found)
     gpu._backward_kernels = lambda: Compiling(gpu_backward_kernels, found)

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nearwise.lab.field_training.contrast import dense_info_nce, soft_targets_by_distance
+from nearwise.lab.field_training.warp import AffineWarp, random_warps
 from nearwise.nn.field import coordinate_grid, sample_images, to_xy
-from nearwise.nn.field.contrast import dense_info_nce, soft_targets_by_distance
-from nearwise.nn.field.warp import AffineWarp, random_warps
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nearwise.functional import attention_implementation, knn_attention, tail_corrected_attention
+from nearwise.functional import attention_implementation, knn_attention
 from nearwise.lab.nn import MultiHeadNeighborAttention, lazy_gumbel_attention
+from nearwise.lab.nn.tail import tail_corrected_attention
 from nearwise.memory import TokenMemory
 from nearwise.nn import (
     KNNAttention,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional.threads import Threads
-from nearwise.functional.tokens.backward_kernels import backward_rows
-from nearwise.functional.tokens.cpu_kernels import attend_rows
+from nearwise.functional.tokens.kernels.backward import backward_rows
+from nearwise.functional.tokens.kernels.forward import attend_rows
 from nearwise.functional.tokens.pairs import centered
 from nearwise.functional.tokens.problem import Found, Tokens
 from nearwise.functional.vectors import LANES

@@ -218,12 +218,12 @@ def _backward_blocks(width: int, value_width: int, n_slots: int) -> dict[str, in
 
 
 def _kernels() -> ModuleType:
-    from nearwise.functional.tokens import gpu_kernels
+    from nearwise.functional.tokens.kernels import gpu_forward as gpu_kernels
 
     return gpu_kernels
 
 
 def _backward_kernels() -> ModuleType:
-    from nearwise.functional.tokens import gpu_backward_kernels
+    from nearwise.functional.tokens.kernels import gpu_backward as gpu_backward_kernels
 
     return gpu_backward_kernels

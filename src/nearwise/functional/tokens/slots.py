@@ -7,8 +7,8 @@ from torch import Tensor
 
 from nearwise.functional.operators import operator
 from nearwise.functional.threads import Threads
-from nearwise.functional.tokens import slot_kernels as kernels
 from nearwise.functional.tokens.implementation import implementation_for
+from nearwise.functional.tokens.kernels import slots as kernels
 from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
 from nearwise.functional.tokens.slot_gradients import differentiate
 

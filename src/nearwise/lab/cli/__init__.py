@@ -6,6 +6,7 @@ from nearwise.cli.console import flowing
 from nearwise.lab.cli.compare_commands import compare, demo
 from nearwise.lab.cli.experiment_command import experiment
 from nearwise.lab.cli.field_commands import field
+from nearwise.lab.cli.probe_command import probe
 from nearwise.lab.cli.report_command import report
 from nearwise.lab.cli.vit_commands import vit
 
@@ -21,7 +22,7 @@ def register(app: typer.Typer) -> None:
     app : Typer
         The ``nearwise`` command.
     """
-    for command in (demo, compare, experiment, report):
+    for command in (demo, compare, experiment, report, probe):
         app.command(rich_help_panel=_SIDE_BY_SIDE, help=flowing(command.__doc__))(command)
     app.add_typer(field, rich_help_panel=_LAYERS)
     app.add_typer(vit, rich_help_panel=_LAYERS)

@@ -7,8 +7,8 @@ import typer
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.parsing import parse_seeds, split_list
-from nearwise.cli.places import check_folder, paths_among
+from nearwise.cli.outputs import check_folder, paths_among
+from nearwise.cli.rows.parsing import parse_seeds, split_list
 from nearwise.lab.cli.needs import lab_command
 
 

@@ -9,14 +9,14 @@ import typer
 
 from nearwise.cli.console import say, show
 from nearwise.cli.options import DataRootOption, QuietOption
-from nearwise.cli.places import check_folder, paths_among
+from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.lab.cli.needs import lab_command
 from nearwise.lab.cli.settings_text import change_settings, image_set_name
 
 if TYPE_CHECKING:
     from nearwise.lab.experiments.fields import FieldProgress, FieldRun
-    from nearwise.probes.probe_data import ProbeData
-    from nearwise.training.field import FieldConfig
+    from nearwise.lab.field_training.run import FieldConfig
+    from nearwise.lab.probing.data import ProbeData
 
 _TEST_SHARE = 500 / 1797  # of sets without an official test part, such as the digits
 _SMALL_IMAGE = 10  # pixels; up to here the preset for digits does
@@ -135,7 +135,7 @@ def train(
 
 def _load(dataset: str, limit: int | None, data_root: Path | None, *, seed: int) -> "ProbeData":
     from nearwise.data import load_images
-    from nearwise.probes.probe_data import probe_data
+    from nearwise.lab.probing.data import probe_data
 
     loaded = load_images(dataset, data_root=data_root)
     limits = None if limit is None else (limit, len(loaded))

@@ -7,7 +7,7 @@ import typer
 
 from nearwise.cli.console import say, steps
 from nearwise.cli.options import QuietOption
-from nearwise.cli.parsing import split_list
+from nearwise.cli.rows.parsing import split_list
 from nearwise.lab.cli.needs import lab_command
 
 

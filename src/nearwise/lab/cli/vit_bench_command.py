@@ -8,8 +8,8 @@ import typer
 
 from nearwise.cli.console import progress, say, show
 from nearwise.cli.options import QuietOption
-from nearwise.cli.parsing import split_list
-from nearwise.cli.places import check_folder
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.parsing import split_list
 from nearwise.lab.cli.needs import lab_command
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.errors import INTERRUPTED, reported
-from nearwise.cli.places import check_folder, paths_among
+from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.lab.cli.vit_flags import settings_command
 from nearwise.lab.experiments.vit.settings import NEVER_EXISTED, VitSettings
 from nearwise.training.settings import plain_message

@@ -12,10 +12,10 @@ from typing import Any
 from nearwise.data.images.pixels import as_images
 from nearwise.data.images.seen import keep_digests
 from nearwise.lab.experiments.artifacts import load_json, save_json
+from nearwise.lab.field_training.config import FREE_SETTINGS
+from nearwise.lab.field_training.run import FieldConfig, Objective, train_field
+from nearwise.lab.probing.data import ProbeData, digest_of_part
 from nearwise.nn.field import PerceiverAutoencoder, find_models
-from nearwise.probes.probe_data import ProbeData, digest_of_part
-from nearwise.training.field import FieldConfig, Objective, train_field
-from nearwise.training.field_config import FREE_SETTINGS
 
 HISTORY = "history.json"
 _CHECKPOINT = "checkpoint"

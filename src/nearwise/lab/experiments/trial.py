@@ -18,7 +18,8 @@ from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_pr
 from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.lab.experiments.methods import Method
 from nearwise.lab.experiments.records import Record
-from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
+from nearwise.metrics import evaluate_probabilities
+from nearwise.metrics.shots import shot_breakdown, uneven
 from nearwise.report.examples import make_gallery
 from nearwise.report.predictions import Predictions
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearwise.functional.tokens import attention_implementation
 from nearwise.lab.nn.operation_rules import RULES, Cost, is_free, pointwise_cost
-from nearwise.nn.tokens.slots import SlotConvolution
+from nearwise.nn.tokens.parts.slots import SlotConvolution
 
 OperationKind = Literal["linear", "attention", "convolution", "selection", "gather", "other"]
 OPERATION_KINDS: tuple[OperationKind, ...] = get_args(OperationKind)

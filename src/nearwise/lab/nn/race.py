@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nearwise.functional.tokens.chosen import Chosen, check_samples, choose
 from nearwise.functional.tokens.complement import Complement
 from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
 from nearwise.functional.tokens.problem import TokenMetric, Tokens
+from nearwise.lab.nn.chosen import Chosen, check_samples, choose
 
 # Rounding may lift a score above the lowest of the nearest: the bound leaves room for it.
 _ROOM, _ROOM_PER_UNIT = 1e-3, 1e-5

@@ -9,8 +9,8 @@ from nearwise.nn.tokens.local import LocalAttention
 from nearwise.nn.tokens.memory import MemoryAttention
 from nearwise.nn.tokens.multihead import KNNMultiheadAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
+from nearwise.nn.tokens.parts.sampling import Sampling
 from nearwise.nn.tokens.registry import TOKEN_LAYERS, token_layer
-from nearwise.nn.tokens.sampling import Sampling
 
 __all__ = [
     "TOKEN_LAYERS",

@@ -9,10 +9,10 @@ from torch import Tensor
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import pair_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
 from nearwise.nn.tokens.knn import log_total
-from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
-from nearwise.nn.tokens.slots import Convolution, SlotConvolution
+from nearwise.nn.tokens.parts.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
+from nearwise.nn.tokens.parts.sampling import Sampling, SamplingKind, grid_of
+from nearwise.nn.tokens.parts.slots import Convolution, SlotConvolution
 
 Similarity = Literal["matmul", "cosine", "euclidean"]
 Weighting = Literal["softmax", "raw"]

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from nearwise.functional.tokens.masks import checked_padding
 from nearwise.functional.tokens.pairs import unit
 from nearwise.functional.tokens.problem import KeyPositions
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
 from nearwise.nn.tokens.dense import (
     dense_attention,
     expanded_mask,
     with_somebody,
 )
-from nearwise.nn.tokens.rotary import RotaryPositions
+from nearwise.nn.tokens.parts.base import BlockOptions, Masks, TokenAttention, check_tokens
+from nearwise.nn.tokens.parts.rotary import RotaryPositions
 
 
 class LocalAttention(TokenAttention):

@@ -116,7 +116,7 @@ def test_a_second_run_measures_nothing_again(ran, digits, monkeypatch):
 
     monkeypatch.setattr("nearwise.lab.experiments.fields.train_field", refuse)
     # the function of that name hides the module
-    monkeypatch.setattr(sys.modules["nearwise.probes.evaluate"], "_measured", refuse)
+    monkeypatch.setattr(sys.modules["nearwise.lab.probing.protocol"], "_measured", refuse)
     study = "nearwise.lab.experiments.representations"
     monkeypatch.setattr(f"{study}.measuring.Looker.geometry", refuse)
     monkeypatch.setattr(f"{study}.beforehand.run_side_by_side", refuse)
@@ -159,7 +159,7 @@ def test_the_original_pixels_are_the_flattened_image(ran, digits):
     """Patches hold every pixel once, so that k-NN sees what it sees in the image itself."""
     from sklearn.neighbors import KNeighborsClassifier
 
-    from nearwise.probes.probe_data import probe_data
+    from nearwise.lab.probing.data import probe_data
 
     _, found = ran
     config = study_config("digits-images", SLICE)

@@ -11,9 +11,9 @@ import torch
 import nearwise.nn as layers
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, load_vit_encoder, train_vit
 from nearwise.lab.experiments.vit.data import augmentation, load_vit_data
+from nearwise.lab.experiments.vit.image_rows import ImageFiles
 from nearwise.lab.experiments.vit.model import build_vit
 from nearwise.probes import extract_features, open_encoder
-from nearwise.training.image_rows import ImageFiles
 
 SMALL = {
     "dataset": "digits",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from nearwise.training.field import Objective
+from nearwise.lab.field_training.run import Objective
 
 
 @dataclass(frozen=True)

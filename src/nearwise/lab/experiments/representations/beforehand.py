@@ -11,8 +11,8 @@ from nearwise.lab.experiments.representations.looking import Told
 from nearwise.lab.experiments.representations.measuring import Study
 from nearwise.lab.experiments.representations.settings import StudyConfig
 from nearwise.lab.experiments.side_by_side import run_side_by_side
-from nearwise.probes.probe_data import ProbeData
-from nearwise.training.field import Objective
+from nearwise.lab.field_training.run import Objective
+from nearwise.lab.probing.data import ProbeData
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nearwise.lab.experiments.artifacts import save_json
 from nearwise.lab.experiments.representations.records import Comparison
-from nearwise.probes.records import unpacked
+from nearwise.lab.probing.records import unpacked
 from nearwise.safe_files import write_aside
 
 FILE, ARRAYS = "comparison.json", "comparison.npz"

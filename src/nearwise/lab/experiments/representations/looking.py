@@ -14,16 +14,13 @@ from nearwise.data.images.pixels import as_images, as_unit_floats
 from nearwise.lab.experiments.fields import FieldRun
 from nearwise.lab.experiments.representations.arms import arm_of
 from nearwise.lab.experiments.representations.settings import StudyConfig
-from nearwise.metrics.geometry import (
-    alignment,
-    cka,
-    describe_geometry,
-    neighbor_overlap,
-    trustworthiness,
-)
+from nearwise.lab.field_training.run import reconstruction_errors
+from nearwise.lab.geometry.describe import describe_geometry
+from nearwise.lab.geometry.directions import alignment
+from nearwise.lab.geometry.likeness import cka
+from nearwise.lab.geometry.neighborhoods import neighbor_overlap, trustworthiness
+from nearwise.lab.probing.data import LabeledImages, ProbeData
 from nearwise.probes import Encoder, extract_features
-from nearwise.probes.probe_data import LabeledImages, ProbeData
-from nearwise.training.field import reconstruction_errors
 
 _NEIGHBORS = 20
 _TRUST = 12

@@ -18,13 +18,14 @@ from nearwise.lab.experiments.representations.arms import FIELDS, PIXELS, RANDOM
 from nearwise.lab.experiments.representations.looking import Looker, Told, reconstructed
 from nearwise.lab.experiments.representations.records import MAIN, POOLING, PROTOCOL
 from nearwise.lab.experiments.representations.settings import StudyConfig
+from nearwise.lab.field_training.run import Objective
+from nearwise.lab.probing import evaluate
+from nearwise.lab.probing.data import ProbeData, digest_of_part
 from nearwise.nn.field import PerceiverAutoencoder
-from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe, evaluate
+from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import make_probe
-from nearwise.probes.encoder import fingerprint_of
-from nearwise.probes.probe_data import ProbeData, digest_of_part
-from nearwise.training.field import Objective
+from nearwise.probes.features.encoder import fingerprint_of
 
 LIGHT = ("knn", "linear")
 """Probes of the comparisons of protocols and of pooling."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.lab.experiments.representations.arms import ENCODERS
+from nearwise.lab.geometry.crossed import crossed_difference
 from nearwise.metrics import PairedDifference
-from nearwise.metrics.crossed import crossed_difference
 
 PROBES = ("knn", "attention", "linear", "transformer")
 MAIN, POOLING, PROTOCOL = "main", "pooling", "protocol"

@@ -17,8 +17,8 @@ from nearwise.lab.experiments.representations.measuring import Found, Study
 from nearwise.lab.experiments.representations.records import Comparison
 from nearwise.lab.experiments.representations.settings import StudyConfig, study_config
 from nearwise.lab.experiments.side_by_side import Jobs, number_of_jobs
-from nearwise.probes import Encoder, without_seen
-from nearwise.probes.probe_data import probe_data
+from nearwise.lab.probing.data import probe_data, without_seen
+from nearwise.probes import Encoder
 
 
 def run_comparison(

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from nearwise.data.contexts import Context
 from nearwise.lab.experiments.fields import stage_configs, usual_epochs
+from nearwise.lab.field_training.run import FieldConfig, Objective
 from nearwise.nn.field import PRESETS
-from nearwise.training.field import FieldConfig, Objective
 from nearwise.training.settings import refuse_unknown
 
 _RECIPES: dict[str, dict[str, Any]] = {

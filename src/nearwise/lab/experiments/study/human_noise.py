@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from nearwise.data import Dataset, load_human_labels
+from nearwise.data import Dataset
 from nearwise.data.images.sets import CIFAR10_CLASSES
+from nearwise.lab.data.human import load_human_labels
 from nearwise.lab.experiments.study.presets import StudyPreset
 
 # Data sets whose training rows are CIFAR-10's, in its order.

@@ -17,7 +17,8 @@ from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study.evaluate import Prediction, study_nll
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
-from nearwise.metrics import evaluate_probabilities, shot_breakdown, uneven
+from nearwise.metrics import evaluate_probabilities
+from nearwise.metrics.shots import shot_breakdown, uneven
 from nearwise.report.predictions import Predictions
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from nearwise.data import load_images, split_dataset
 from nearwise.data.images.folder import list_folder
 from nearwise.data.split import hold_out
+from nearwise.lab.experiments.vit.image_rows import ImageFiles, ImageTensor
+from nearwise.lab.experiments.vit.learner import PixelScale, channel_scale
 from nearwise.lab.experiments.vit.settings import VitSettings
 from nearwise.training.augment import Augmentation
-from nearwise.training.classify import PixelScale, channel_scale
-from nearwise.training.image_rows import ImageFiles, ImageTensor
 
 SETS = {"cifar10": "cifar10", "cifar100": "cifar100", "mnist": "mnist", "digits": "digits-images"}
 UPRIGHT = ("mnist", "digits")  # a mirrored digit is another sign

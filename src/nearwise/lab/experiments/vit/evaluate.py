@@ -10,13 +10,13 @@ import torch.nn.functional as F
 
 from nearwise.functional.devices import choose_device
 from nearwise.lab.experiments.vit.data import VitData, load_vit_data
+from nearwise.lab.experiments.vit.image_rows import ImageRows
+from nearwise.lab.experiments.vit.learner import SupervisedImages
 from nearwise.lab.experiments.vit.model import rebuilt
 from nearwise.lab.experiments.vit.outputs import load_model
 from nearwise.lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.lab.experiments.vit.settings import HOW, OF_DATA, VitSettings
 from nearwise.metrics import evaluate_probabilities
-from nearwise.training.classify import SupervisedImages
-from nearwise.training.image_rows import ImageRows
 
 # What a trained model may be evaluated with in another way than it was trained.
 AT_TEST = (*OF_DATA, *HOW, "noise", "noise_on", "batch_size", "sample_in_eval", "use_amp")

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nearwise.lab.experiments.vit.learner import PixelScale
 from nearwise.lab.experiments.vit.settings import VitSettings
 from nearwise.lab.nn import count_operations
 from nearwise.nn import Sampling, VisionTransformer
-from nearwise.training.classify import PixelScale
 
 
 def build_vit(

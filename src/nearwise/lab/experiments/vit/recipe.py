@@ -3,8 +3,8 @@
 from typing import Any
 
 from nearwise.lab.experiments.vit.data import VitData, augmentation
+from nearwise.lab.experiments.vit.learner import Recipe
 from nearwise.lab.experiments.vit.settings import VitSettings
-from nearwise.training.classify import Recipe
 from nearwise.training.engine_settings import EngineConfig, Precision
 
 

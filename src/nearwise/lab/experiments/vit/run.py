@@ -15,6 +15,8 @@ from nearwise.functional.devices import choose_device
 from nearwise.lab.experiments.measure import MIB, PeakMemory
 from nearwise.lab.experiments.vit.data import VitData, load_vit_data
 from nearwise.lab.experiments.vit.evaluate import measure_test
+from nearwise.lab.experiments.vit.image_rows import ImageTensor
+from nearwise.lab.experiments.vit.learner import SupervisedImages
 from nearwise.lab.experiments.vit.model import Cost, build_vit, cost_of
 from nearwise.lab.experiments.vit.outputs import (
     CHECKPOINT,
@@ -32,9 +34,7 @@ from nearwise.lab.experiments.vit.outputs import (
 from nearwise.lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.lab.experiments.vit.settings import HOW, VitSettings
 from nearwise.nn import VisionTransformer
-from nearwise.training.classify import SupervisedImages
 from nearwise.training.engine import EngineResult, train_epochs
-from nearwise.training.image_rows import ImageTensor
 
 
 @dataclass(frozen=True)

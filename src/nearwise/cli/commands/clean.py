@@ -1,0 +1,178 @@
+"""``nearwise clean``: the rows of a table, or images of a folder, whose label looks wrong."""
+
+import warnings
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nearwise.cli.console import say, show
+from nearwise.cli.errors import reported
+from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
+from nearwise.cli.outputs import check_output
+from nearwise.cli.rows.column_options import (
+    CategoryOption,
+    DateOption,
+    DropOption,
+    KeepOption,
+    NumberOption,
+    column_uses,
+    report,
+)
+from nearwise.cli.rows.image_rows import (
+    ColorOption,
+    ImageSizeOption,
+    ImageWishes,
+    SkipDamagedOption,
+    names_images,
+)
+from nearwise.cli.rows.parsing import parse_noise
+from nearwise.cli.rows.rows import Rows, read_to_learn
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import rich.table
+
+_NEIGHBORS = 5
+_WIDEST = 4  # columns of a row that are shown
+
+
+@reported
+def clean(
+    data: DataArgument,
+    target: TargetOption = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Write all rows, worst first: CSV, TSV or Parquet, told by the suffix; - is "
+            "standard output.",
+        ),
+    ] = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    category: CategoryOption = None,
+    number: NumberOption = None,
+    date: DateOption = None,
+    top: Annotated[int, typer.Option(min=1, help="Suspects to print.")] = 10,
+    noise: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none|RATE", help="Share of wrong labels: estimated, none, or in [0, 1)."
+        ),
+    ] = "auto",
+    preset: Annotated[
+        Literal["default", "fast"], typer.Option(help="fast: for a first look.")
+    ] = "fast",
+    judge: Annotated[
+        Literal["nearwise", "cleanlab"],
+        typer.Option(help='cleanlab: its ranking of the same probabilities (extra "labels").'),
+    ] = "nearwise",
+    image_size: ImageSizeOption = None,
+    color: ColorOption = None,
+    skip_damaged: SkipDamagedOption = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the fit.")] = 0,
+    header: HeaderOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Find rows whose label looks wrong, and show the neighbors that say so.
+
+    Every row is judged by models that were not fitted on it, most suspicious first. A suspect is a
+    row to look at, not a verdict: rare cases look suspicious too. Rows count from 0.
+
+    Of images DATA is a folder with a folder for each class. A share of them is held out to fit the
+    attention to and not judged; another --seed holds others out.
+
+    [bold]Examples[/bold]
+      nearwise clean train.csv --target species
+      nearwise clean train.csv -t churned --category zip --top 20 --out suspects.csv
+      nearwise clean flowers/ --image-size 64 --noise 0.05
+    """
+    from nearwise.data.tables.files import table_format
+
+    check_output("--out", out, [data])
+    rate = parse_noise("--noise", noise)
+    if out not in (None, "-") and table_format(out) is None:
+        raise ValueError(f"--out {out}: use the suffix .csv, .tsv or .parquet, or - for CSV.")
+    if rate is None and names_images(data):
+        raise ValueError(
+            "--noise none: one network sees all images, so only what is known of wrong labels can "
+            "speak against one. Use --noise auto, or say how many may be wrong: --noise 0.05."
+        )
+    wishes = ImageWishes(image_size, color, skip_damaged)
+    uses = column_uses(data, keep=keep, category=category, number=number, date=date)
+    rows = read_to_learn(data, target, wishes, drop=drop or [], header=header, quiet=quiet)
+    if rows.names is None:
+        report(rows.X, data, uses, quiet=quiet)
+
+    from nearwise.classifier import AttnKNNClassifier, ColumnWarning
+
+    model = AttnKNNClassifier(
+        preset=preset,
+        label_noise=rate,
+        columns=uses or None,
+        random_state=seed,
+        verbose=0 if quiet else 1,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
+        model.fit(rows.source)
+    if rate == "auto" and rows.names is not None and not model.doubts_labels:
+        raise ValueError(
+            f"{data}: {model.choice_['label_noise']['decision']}; so no image was judged. To rank "
+            "the images all the same, say how many labels may be wrong: --noise 0.05."
+        )
+    issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
+    if out != "-":
+        title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
+        show(_suspects(issues.head(top), rows, title))
+    if rate == "auto" and not quiet:
+        from nearwise.cli.rows.wrong_labels import wrong_labels_line
+
+        say(wrong_labels_line(model))
+    if len(issues) < len(rows) and not quiet:
+        say(
+            f"note: {len(rows) - len(issues)} of {len(rows)} {rows.noun} were held out to fit the "
+            "attention to and not judged. Another --seed holds others out."
+        )
+    if out is not None:
+        write_issues(issues, rows, out)
+        if not quiet and out != "-":
+            say(f"Wrote {len(issues)} rows to {out}, most suspicious first.")
+
+
+def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
+    """Write the ranking; neighbors are ids with blanks between, images have their file."""
+    from nearwise.data.tables.files import write_table
+
+    table = issues.assign(neighbors=[" ".join(map(str, ids)) for ids in issues["neighbors"]])
+    if rows.names is not None:
+        table.insert(1, "file", rows.names[issues["id"]])
+    write_table(table, out)
+
+
+def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> "rich.table.Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("row", justify="right", style="bold")
+    table.add_column(f"{rows.y.name} given")
+    table.add_column("suggested")
+    table.add_column("given is right", justify="right")
+    table.add_column("labels of its neighbors (rows)")
+    suspects = issues.to_dict("records")
+    described = [rows.described(suspect["id"], _WIDEST) for suspect in suspects]
+    for name in described[0]:
+        table.add_column(name, overflow="fold")
+    for suspect, columns in zip(suspects, described, strict=True):
+        asked = ", ".join(f"{rows.y.iloc[row]} ({row})" for row in suspect["neighbors"])
+        table.add_row(
+            str(suspect["id"]),
+            str(suspect["given"]),
+            str(suspect["suggested"]),
+            f"{suspect['proba_given']:.1%}",
+            asked,
+            *columns.values(),
+        )
+    return table

@@ -1,0 +1,276 @@
+"""``nearwise evaluate``: how good a model is on rows it has not learned from."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nearwise.cli.answers.trust_columns import (
+    ConfidenceOption,
+    Wishes,
+    measure_trust,
+    trust_in_words,
+)
+from nearwise.cli.console import progress, say, show
+from nearwise.cli.errors import reported
+from nearwise.cli.models import open_model
+from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
+from nearwise.cli.outputs import check_output
+from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.rows import read_for_model
+from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows, take_rows
+from nearwise.extras import require_extra
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import rich.table
+
+# metric -> how it reads, and which way is better
+_METRICS = {
+    "accuracy": ("accuracy", "higher"),
+    "macro_f1": ("macro F1", "higher"),
+    "nll": ("NLL (nats a row)", "lower"),
+    "brier": ("Brier score", "lower"),
+    "ece": ("ECE (15 bins)", "lower"),
+    "equal_mass_ece": ("ECE (equal mass)", "lower"),
+    "classwise_ece": ("ECE (classwise)", "lower"),
+    "smooth_ece": ("ECE (smooth)", "lower"),
+    "signed_gap": ("confidence - accuracy", "near 0"),
+    "aurc": ("AURC", "lower"),
+    "augrc": ("AUGRC", "lower"),
+}
+_WITH_INTERVAL = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")
+LEVEL = 0.95
+
+
+@reported
+def evaluate(
+    model: ModelArgument,
+    data: DataArgument,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one learned from."),
+    ] = None,
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write the numbers; - is standard output."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Write a page with diagrams and hard cases."),
+    ] = None,
+    resamples: Annotated[
+        int, typer.Option(min=20, help="Bootstrap resamples behind each interval.")
+    ] = 500,
+    coverage: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Measure the answers when only so many are given."),
+    ] = 0.9,
+    confidence: ConfidenceOption = None,
+    resize: ResizeOption = False,
+    skip_damaged: SkipDamagedOption = False,
+    header: HeaderOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure a model on labelled rows it has not learned from.
+
+    Rows that equal rows it learned from, in every column, are told by their content and not mixed
+    with the others: their number is said, and they are scored apart, each predicted without itself
+    by what was not fitted on it. If DATA holds no other rows, these scores are shown.
+
+    Beside the model stand its two halves: the base alone (neighbors switched off) and the
+    neighbors alone; what the neighbors add is the difference. Intervals are 95 % percentile
+    bootstraps over rows. Of images DATA is a folder with a folder for each class; where it has a
+    training and a test part, the latter is taken.
+
+    Below stands how far the model knows its limits: the share of wrong answers when only the
+    surest --coverage of rows is answered, beside what the training rows, predicted as if new,
+    promised (with --confidence); and how often sets of --confidence hold the true class, and how
+    large they are.
+
+    [bold]Examples[/bold]
+      nearwise evaluate iris.model test.csv
+      nearwise evaluate iris.model test.csv --json scores.json --report report.html
+      nearwise evaluate flowers.model flowers/ --resize
+    """
+    check_output("--json", json_file, [data])
+    check_output("--report", report, [data, *([json_file] if json_file else [])])
+    if report is not None:
+        require_extra("The page of --report", "report", "matplotlib", "jinja2")
+    learned = open_model(model)
+    images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+    rows = read_for_model(
+        learned, model, data, target, images, part="test", header=header, quiet=quiet
+    )
+    y = class_positions(rows.y, learned.classes_, data)
+
+    scored = score_rows(learned, rows.X, rows.y, y, data, rows.noun)
+    features, y, halves = take_rows(rows.X, scored.at), scored.y, scored.halves
+    scores, intervals = _measure(y, halves, resamples, quiet=quiet)
+    null_mass = float(scored.parts.null_mass.mean())
+    wishes = Wishes(coverage, confidence=confidence)
+    wishes.check_ranges()
+    trust = (
+        measure_trust(learned, features, y, wishes)
+        if scored.new
+        else {"not_measured": ONLY_LEARNED}
+    )
+    shots = _shots(learned, y, halves)
+    written = []
+    if json_file:
+        numbers = {
+            "model": str(model),
+            "data": data,
+            "n": len(y),
+            "rows": scored.as_json(),
+            "metrics": scores["model"],
+            "intervals": {name: list(ends) for name, ends in intervals.items()},
+            "level": LEVEL,
+            "resamples": resamples,
+            "base_alone": scores["base alone"],
+            "neighbors_alone": scores["neighbors alone"],
+            "null_mass": null_mass,
+            **trust,
+            "shots": shots,
+        }
+        _write_json(json_file, numbers)
+        written.append(json_file)
+    if report is not None:
+        from nearwise.cli.answers.evaluation_page import write_page
+
+        write_page(report, learned, data, features, scored, scores, trust)
+        written.append(str(report))
+    if json_file != "-":
+        show(_score_table(scores, intervals, f"{model} on {scored.what} ({data})"))
+        for remark in scored.remarks:
+            show(remark)
+        if shots:
+            show(_shot_table(shots))
+        show(f"Attention that went to no neighbor: {null_mass:.1%}")
+        show(trust_in_words(trust))
+    if written and not quiet and json_file != "-":
+        say(f"Wrote {', '.join(written)}.")
+
+
+def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
+    """Translate labels to positions among the model's classes.
+
+    Parameters
+    ----------
+    labels : Series
+        True labels.
+    classes : ndarray of shape (n_classes,)
+        The model's classes.
+    where : str
+        Name of the file, for the message.
+
+    Returns
+    -------
+    positions : int64 ndarray of shape (n_rows,)
+        In [0, n_classes).
+
+    Raises
+    ------
+    ValueError
+        If a label is none of the classes.
+    """
+    import pandas as pd
+
+    positions = pd.Index(classes).get_indexer(pd.Index(labels.to_numpy()))
+    unknown = labels[positions < 0]
+    if len(unknown):
+        names = ", ".join(repr(str(label)) for label in unknown.unique()[:5])
+        raise ValueError(
+            f"{where}: {len(unknown)} of {len(labels)} rows carry a label the model has never "
+            f"seen ({names}); it knows {', '.join(repr(str(label)) for label in classes[:20])}. "
+            "Teach it rows of that class with 'nearwise add', or leave those rows out."
+        )
+    return positions
+
+
+def _measure(
+    y: "np.ndarray", halves: "dict[str, np.ndarray]", resamples: int, *, quiet: bool
+) -> tuple[dict[str, dict[str, float]], dict[str, tuple[float, float]]]:
+    """Scores of each part, and the model's intervals."""
+    from nearwise import metrics
+
+    scores = {name: metrics.evaluate_probabilities(y, proba) for name, proba in halves.items()}
+    intervals = {}
+    for name in progress(_WITH_INTERVAL, "intervals", quiet=quiet):
+        interval = metrics.bootstrap_interval(
+            getattr(metrics, name), y, halves["model"], level=LEVEL, n_resamples=resamples
+        )
+        intervals[name] = (interval.low, interval.high)
+    return scores, intervals
+
+
+def _score_table(
+    scores: dict[str, dict[str, float]], intervals: dict[str, tuple[float, float]], title: str
+) -> "rich.table.Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("metric")
+    table.add_column("model", justify="right", style="bold")
+    table.add_column(f"{LEVEL:.0%} interval", justify="right")
+    table.add_column("base alone", justify="right")
+    table.add_column("neighbors alone", justify="right")
+    table.add_column("better")
+    for name, (label, better) in _METRICS.items():
+        low_high = "{:.4f} to {:.4f}".format(*intervals[name]) if name in intervals else ""
+        values = [f"{scores[part][name]:.4f}" for part in scores]
+        table.add_row(label, values[0], low_high, *values[1:], better)
+    return table
+
+
+def _shots(
+    learned: Any, y: "np.ndarray", halves: "dict[str, np.ndarray]"
+) -> dict[str, dict[str, Any]]:
+    """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
+    from nearwise import metrics
+    from nearwise.classifier.model.memory_views import ASKED
+
+    memory = learned.memory_
+    labels, weight = memory.labels, None
+    if learned.max_per_class:  # a row that may be found weighs as many as it stands for
+        found = memory.keys[ASKED][:, 0] > 0 if ASKED in memory.keys else slice(None)
+        labels, weight = labels[found], memory.sample_weight[found]
+    counts = labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()
+    if not metrics.uneven(counts):
+        return {}
+    return {name: metrics.shot_breakdown(y, proba, counts) for name, proba in halves.items()}
+
+
+def _shot_table(shots: dict[str, dict[str, Any]]) -> "rich.table.Table":
+    from rich.table import Table
+
+    whole = shots["model"]
+    table = Table(
+        title=f"Accuracy by the size of the class ({whole['rule']})", title_justify="left"
+    )
+    table.add_column("classes")
+    for column in shots:
+        table.add_column(column, justify="right")
+    for name, n_classes in whole["classes"].items():
+        if n_classes:
+            values = [shots[part][name] for part in shots]
+            shown = ["-" if value is None else f"{value:.4f}" for value in values]
+            table.add_row(f"{name}-shot ({n_classes})", *shown)
+    table.add_row("mean over classes", *(f"{shots[part]['balanced']:.4f}" for part in shots))
+    return table
+
+
+def _write_json(path: str, numbers: dict[str, Any]) -> None:
+    """Write numbers with the conditions they were made under."""
+    from nearwise.conditions import command_line, hardware, versions
+    from nearwise.json_values import plain
+    from nearwise.safe_files import write_aside
+
+    conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
+    text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)
+    if path == "-":
+        show(text)
+    else:
+        write_aside(Path(path), f"{text}\n".encode())

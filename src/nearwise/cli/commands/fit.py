@@ -1,0 +1,305 @@
+"""``nearwise fit``: learn a model from a table, or from folders of images."""
+
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nearwise.cli.console import say
+from nearwise.cli.errors import INTERRUPTED, reported
+from nearwise.cli.models import check_place, new_model
+from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.column_options import (
+    CategoryOption,
+    DateOption,
+    DropOption,
+    KeepOption,
+    NumberOption,
+    column_uses,
+    report,
+)
+from nearwise.cli.rows.image_rows import (
+    ColorOption,
+    ImageSizeOption,
+    ImageWishes,
+    SkipDamagedOption,
+)
+from nearwise.cli.rows.parsing import parse_count, parse_noise
+from nearwise.cli.rows.rows import Rows, read_to_learn
+from nearwise.interrupts import watch_interrupt
+
+if TYPE_CHECKING:
+    from nearwise.classifier import AttnKNNClassifier
+
+# The file says that a folder of checkpoints may be removed; without it nothing is.
+_MARK = "made-by-nearwise-fit.txt"
+_MARK_TEXT = "Training checkpoints of 'nearwise fit'. They go when the model is saved.\n"
+_FIT = re.compile(r"fit-[0-9a-f]+")
+
+
+@reported
+def fit(
+    data: DataArgument,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder for the model.")
+    ],
+    target: TargetOption = None,
+    drop: DropOption = None,
+    keep: KeepOption = None,
+    category: CategoryOption = None,
+    number: NumberOption = None,
+    date: DateOption = None,
+    weight: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
+    ] = None,
+    preset: Annotated[
+        Literal["default", "fast"] | None,
+        typer.Option(help="fast: fewer members and candidates, for a first look."),
+    ] = None,
+    base: Annotated[
+        Literal["auto", "none"] | None,
+        typer.Option(
+            help="The parametric half: auto pools scikit-learn models by out-of-fold NLL; none "
+            "lets the class shares stand in."
+        ),
+    ] = None,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where the trained key space comes from. Tables: auto, identity (none), table, "
+            "deep, mlp. Images: auto, resnet-small, resnet18, resnet50, "
+            "hf:NAME[@REVISION], or the folder of a model.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Passes over the rows that a network is trained for."),
+    ] = None,
+    n_neighbors: Annotated[
+        str | None, typer.Option(metavar="INT|auto", help="Neighbors asked for each row.")
+    ] = None,
+    members: Annotated[
+        str | None, typer.Option(metavar="INT|auto", help="Cross-fitted members of the bag.")
+    ] = None,
+    label_noise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|RATE",
+            help="Labels are wrong in part: estimate how many, or say the share; predictions then "
+            "speak of the true ones.",
+        ),
+    ] = None,
+    class_prior: Annotated[
+        Literal["train", "uniform"] | None,
+        typer.Option(help="Class shares where predictions are used; uniform is fair to rare ones."),
+    ] = None,
+    image_size: ImageSizeOption = None,
+    color: ColorOption = None,
+    skip_damaged: SkipDamagedOption = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: the same one gives the same model.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from where an interrupted fit stopped.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the model at --out.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    header: HeaderOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Learn a classifier from a table, or from a folder of images, and save it as a folder.
+
+    Columns of text are categories, dates become year, month, day of week and days; empty cells
+    are missing values. Row numbers, row ids and text that differs in every row are left out. A
+    report says what each column is used as and which flag changes it. Of images DATA is a folder
+    with a folder for each class, perhaps within "train" beside "test" or "val", which is then left
+    for 'nearwise evaluate'.
+
+    Training checkpoints lie beside the model (MODEL.checkpoint) until it is saved, so a fit that
+    was killed goes on with --resume. Ctrl-C keeps the best so far.
+
+    [bold]Examples[/bold]
+      nearwise fit train.csv --target species --out iris.model
+      nearwise fit train.parquet -t churned -o churn.model --drop customer_id
+      nearwise fit train.csv -t churned -o churn.model --category zip --keep visit_id
+      nearwise fit train.csv -t churned -o churn.model --resume
+      nearwise fit train.csv -t churned -o churn.model --label-noise auto
+      nearwise fit flowers/ --out flowers.model --image-size 64
+    """
+    check_place(out, overwrite=overwrite)
+    check_folder("--out", out, [data], for_model=True)
+    check_checkpoints(out)
+    columns = column_uses(data, keep=keep, category=category, number=number, date=date)
+    wishes = ImageWishes(image_size, color, skip_damaged)
+    rows = read_to_learn(
+        data, target, wishes, drop=drop or [], weight=weight, header=header, quiet=quiet
+    )
+    chosen: dict[str, Any] = {
+        "preset": preset,
+        "base": base,
+        "embedder": embedder,
+        "n_neighbors": parse_count("--n-neighbors", n_neighbors),
+        "n_members": parse_count("--members", members),
+        "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
+        "class_prior": class_prior,
+        "train_params": None if epochs is None else {"epochs": epochs},
+    }
+    if rows.names is None:
+        chosen["columns"] = columns or None
+        report(rows.X, data, columns, quiet=quiet)
+    # what the user left open stays the estimator's own default
+    settings = {name: value for name, value in chosen.items() if value is not None}
+    if base == "none":
+        settings["base"] = None
+
+    from nearwise.classifier import AttnKNNClassifier, ColumnWarning
+
+    start = time.perf_counter()
+    with (
+        new_model(out, overwrite=overwrite),
+        checkpoints(out, resume=resume) as folder,
+        watch_interrupt() as interrupt,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
+        model = AttnKNNClassifier(
+            **settings,
+            random_state=seed,
+            verbose=0 if quiet else 2 if verbose else 1,
+            checkpoint_dir=folder,
+        )
+        model.fit(rows.source, sample_weight=rows.weight)
+        model.save(out)
+        if not quiet:
+            _summarize(model, rows, time.perf_counter() - start, out, unnamed=header is False)
+        if interrupt.seen:
+            say(
+                f"Stopped early: {out} holds the best so far. The same command with --resume "
+                "--overwrite goes on from there."
+            )
+            raise typer.Exit(INTERRUPTED)
+
+
+def checkpoint_folder(out: Path) -> Path:
+    """Where the checkpoints of a fit lie until its model is at `out`."""
+    place = out if out.name not in ("", "..") else out.resolve()
+    return place.with_name(f"{place.name}.checkpoint")
+
+
+def check_checkpoints(out: Path) -> None:
+    """Refuse a folder that has the name of the checkpoints and was not made by a fit.
+
+    Parameters
+    ----------
+    out : Path
+        Where the model will be.
+
+    Raises
+    ------
+    ValueError
+        If a link, a file or a folder of somebody else has that name.
+    """
+    folder = checkpoint_folder(out)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        what = "a symbolic link" if folder.is_symlink() else "a file"
+    elif folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
+        what = "a folder that 'nearwise fit' did not make"
+    else:
+        return
+    raise ValueError(
+        f"{folder} is {what}, and training checkpoints would go there; nothing was touched. Move "
+        "it away, or choose another --out."
+    )
+
+
+@contextmanager
+def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
+    """Keep training checkpoints beside a model until it is complete.
+
+    Parameters
+    ----------
+    out : Path
+        Where the model will be.
+    resume : bool
+        Whether checkpoints of an earlier try are used; otherwise they are removed.
+
+    Yields
+    ------
+    folder : Path
+        For the checkpoints. Removed when the block ends without an exception, but for what no fit
+        wrote there.
+
+    Raises
+    ------
+    ValueError
+        As `check_checkpoints`.
+    """
+    check_checkpoints(out)
+    folder = checkpoint_folder(out)
+    if not resume:
+        _remove_checkpoints(folder)
+    before = _fits(folder)
+    if resume and not before:
+        say(f"note: nothing to resume at {folder}; starting afresh.")
+    folder.mkdir(exist_ok=True)
+    (folder / _MARK).write_text(_MARK_TEXT, encoding="utf-8")
+    try:
+        yield folder
+    except BaseException:
+        if not _fits(folder):  # nothing to resume either
+            _remove_checkpoints(folder)
+        raise
+    if before and _fits(folder) - before:  # each fit's rows and options have a folder of their own
+        say(f"note: {folder} was of other rows or options; this fit started afresh.")
+    _remove_checkpoints(folder)
+
+
+def _fits(folder: Path) -> set[str]:
+    """Names of the folders that fits made within a folder of checkpoints."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return {path.name for path in found if _FIT.fullmatch(path.name) and not path.is_symlink()}
+
+
+def _remove_checkpoints(folder: Path) -> None:
+    """Remove what fits wrote; files of anybody else stay, and with them the folder."""
+    if not (folder / _MARK).is_file():
+        return
+    for name in _fits(folder):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    left = sorted(path.name for path in folder.iterdir() if path.name != _MARK)
+    if left:
+        say(f"note: {folder} holds {', '.join(left[:5])}, which no fit wrote; it was left there.")
+        return
+    (folder / _MARK).unlink()
+    folder.rmdir()
+
+
+def _summarize(
+    model: "AttnKNNClassifier", rows: Rows, seconds: float, out: Path, *, unnamed: bool
+) -> None:
+    if rows.names is None:
+        n_used = sum(use != "left out" for use in model.column_types_.values())
+        what, judged = f"rows and {n_used} columns", "NLL out of fold"
+    else:
+        size = model.column_types_["image"].removesuffix(" uint8")
+        n_held = len(rows) - len(model.memory_)
+        what, judged = f"images of {size}", f"NLL of the {n_held} images held out"
+    say(
+        f"Learned {len(model.classes_)} classes from {len(rows)} {what} in {seconds:.1f} s; "
+        f"{judged} {model.oof_nll_:.4f}."
+    )
+    if model.label_noise is not None:
+        from nearwise.cli.rows.wrong_labels import wrong_labels_line
+
+        say(wrong_labels_line(model))
+    new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
+    header = " --no-header" if unnamed else ""
+    say(f"Saved to {out}. Next: nearwise predict {out} {new}{header} --out predictions.csv --proba")

@@ -1,0 +1,297 @@
+"""``nearwise add`` and ``nearwise inspect``: what a model remembers."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from nearwise.cli.answers.explanations import plain_columns
+from nearwise.cli.console import say, show
+from nearwise.cli.errors import reported
+from nearwise.cli.models import new_model, open_model, require_model, sole_writer
+from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.column_lines import column_lines
+from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.parsing import parse_numbers
+from nearwise.cli.rows.rows import read_for_model
+
+if TYPE_CHECKING:
+    import rich.table
+
+    from nearwise.classifier import AttnKNNClassifier
+
+_SHOWN = 30
+_TITLES = {
+    "choice": "chosen",
+    "calibration_source": "calibration",
+    "oof_nll": "out-of-fold NLL",
+    "left_out": "left out one by one",
+}
+
+
+@reported
+def add(
+    model: ModelArgument,
+    data: DataArgument,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one learned from."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Leave MODEL as it is; write here."),
+    ] = None,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            "--capacity",
+            metavar="N",
+            help="Most rows the model remembers from now on; others are forgotten.",
+        ),
+    ] = None,
+    eviction: Annotated[
+        str | None,
+        typer.Option(
+            "--eviction",
+            metavar="WHO",
+            help="Who is forgotten: reservoir (at random), class-balanced, importance or age.",
+        ),
+    ] = None,
+    refresh: Annotated[
+        bool,
+        typer.Option("--refresh", help="Also bring the attention up to date with the memory."),
+    ] = False,
+    resize: ResizeOption = False,
+    skip_damaged: SkipDamagedOption = False,
+    header: HeaderOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Teach a model new rows without training it again; new classes too.
+
+    The rows join the memory, so the next prediction may ask them. Of images DATA is a folder with a
+    folder for each class. The model's folder changes in one step: whatever happens on the way, it
+    holds the old model or the new one.
+
+    [bold]Examples[/bold]
+      nearwise add iris.model more.csv
+      nearwise add iris.model more.csv --out bigger.model
+      nearwise add iris.model more.csv --capacity 5000 --eviction age --refresh
+      nearwise add flowers.model more_flowers/ --resize
+    """
+    require_model(model)
+    if out is not None and out.resolve() == model.resolve():
+        raise ValueError(
+            f"--out {out} is the model itself. Leave --out away to change it in place."
+        )
+    with ExitStack() as held:
+        held.enter_context(sole_writer(model))
+        if out is not None:
+            check_folder("--out", out, [data], for_model=True)
+            held.enter_context(new_model(out, overwrite=False))
+        learned = open_model(model)
+        images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+        rows = read_for_model(
+            learned, model, data, target, images, part="train", header=header, quiet=quiet
+        )
+        before = set(learned.classes_.tolist())
+        if capacity is not None:
+            learned.capacity = capacity
+        if eviction is not None:
+            learned.eviction = cast(Any, eviction)  # add checks it
+        learned.add(rows.source)
+        if refresh:
+            learned.refresh()
+        learned.save(out or model)
+    if not quiet:
+        new = [str(label) for label in learned.classes_.tolist() if label not in before]
+        say(
+            f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
+            f"{len(learned.memory_)} {rows.noun}"
+            + (f", and the new classes {', '.join(new)}." if new else ".")
+            + (f" {len(learned.evicted_)} were forgotten." if len(learned.evicted_) else "")
+        )
+
+
+@reported
+def inspect(
+    model: ModelArgument,
+    scores: Annotated[
+        bool,
+        typer.Option("--scores", help="Also measure every remembered row without itself."),
+    ] = False,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            "--rows",
+            metavar="IDS",
+            help="Show remembered rows instead, by the ids that predictions name as neighbors: "
+            "0-4, or 0,2,7.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Tell what a model is: rows, classes, columns, what was chosen, calibration, scores.
+
+    [bold]Examples[/bold]
+      nearwise inspect iris.model
+      nearwise inspect iris.model --scores --json
+      nearwise inspect iris.model --rows 3,17
+    """
+    from nearwise.json_values import plain
+
+    if rows is not None and scores:
+        raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")
+    learned = open_model(model)
+    facts: Any
+    if rows is not None:
+        facts = remembered_rows(learned, parse_numbers("--rows", rows))
+    else:
+        facts = describe(learned, scores=scores)
+    if as_json:
+        show(json.dumps(plain(facts), indent=2, ensure_ascii=False))
+    else:
+        show((_row_table if rows is not None else _fact_table)(facts, str(model)))
+
+
+def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Look remembered rows up by id.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+        Fitted.
+    ids : sequence of int
+
+    Returns
+    -------
+    rows : list of dict
+        "id", the label by the target's name, and the columns; of an image its file, if known.
+
+    Raises
+    ------
+    ValueError
+        If an id is not remembered.
+    """
+    bank = model.memory_
+    strange = sorted(set(ids) - set(bank.ids.tolist()))
+    if strange:
+        named = ", ".join(map(str, strange[:5]))
+        last = int(bank.ids.max())
+        some_gone = " Others were held out in the fit, or forgotten." if len(bank) <= last else ""
+        raise ValueError(
+            f"--rows: the model does not remember {named}. It remembers {len(bank)} rows, with ids "
+            f"from {int(bank.ids.min())} to {last}.{some_gone}"
+        )
+    found = []
+    for row, position in zip(ids, bank.positions(ids).tolist(), strict=True):
+        label = model.classes_[int(bank.labels[position])]
+        columns = plain_columns(model._fitted.remembered(position))
+        found.append({"id": row, model.target_name_: label} | columns)
+    return found
+
+
+def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, Any]:
+    """Collect what a fitted model can tell about itself.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+        Fitted.
+    scores : bool, default=False
+        Also predict every remembered row without itself, and measure that.
+
+    Returns
+    -------
+    facts : dict
+        rows, target, classes (rows of each), columns (use of each), column_report (of each its
+        type, gaps, distinct values, use and why), for images from files files
+        (how many from each folder), settings (those that differ
+        from the defaults), choice, calibration_source, temperature, oof_nll, and with `scores`
+        left_out (metrics of the remembered rows, each without itself).
+    """
+    import numpy as np
+
+    labels = np.asarray(model.memory_.labels)
+    positions = labels.argmax(axis=1) if labels.ndim == 2 else labels
+    counts = np.bincount(positions, minlength=len(model.classes_))
+    defaults = type(model)().get_params(deep=False)
+    facts = {
+        "rows": len(model.memory_),
+        "target": model.target_name_,
+        "classes": {str(label): int(n) for label, n in zip(model.classes_, counts, strict=True)},
+        "columns": model.column_types_,
+        "column_report": [one.to_json() for one in model.column_report_],
+        "files": _count_files(model),
+        "settings": {
+            name: value
+            for name, value in model.get_params(deep=False).items()
+            if value is not defaults[name] and value != defaults[name] and name != "verbose"
+        },
+        "choice": model.choice_,
+        "calibration_source": model.calibration_source_,
+        "temperature": model.temperature_,
+        "oof_nll": model.oof_nll_,
+    }
+    if not facts["files"]:
+        del facts["files"]
+    if scores:
+        from nearwise.metrics import evaluate_probabilities
+
+        facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
+    return facts
+
+
+def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
+    """Count remembered images by the folder that was given; empty where none has a file."""
+    names = [] if model.row_names_ is None else model.row_names_.tolist()
+    return dict(Counter(name.partition("/")[0] or "no file" for name in names))
+
+
+def _fact_table(facts: dict[str, Any], title: str) -> "rich.table.Table":
+    from rich.table import Table
+
+    from nearwise.classifier import ColumnReport
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    reports = [ColumnReport.from_json(one) for one in facts.get("column_report", ())]
+    for name, value in facts.items():
+        if name == "column_report":
+            continue
+        if name == "columns" and reports:
+            table.add_row("columns", "\n".join(column_lines(reports, flags=False)))
+        elif isinstance(value, dict):
+            lines = [f"{key}: {_short(one)}" for key, one in list(value.items())[:_SHOWN]]
+            if len(value) > _SHOWN:
+                lines.append(f"and {len(value) - _SHOWN} more (--json shows all)")
+            table.add_row(_TITLES.get(name, name), "\n".join(lines))
+        else:
+            table.add_row(_TITLES.get(name, name), _short(value))
+    return table
+
+
+def _row_table(rows: list[dict[str, Any]], title: str) -> "rich.table.Table":
+    from rich.table import Table
+
+    table = Table(title=f"Rows that {title} remembers", title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(_short(value) for value in row.values()))
+    return table
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_short, value))
+    return str(value)

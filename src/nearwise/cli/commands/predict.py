@@ -1,0 +1,190 @@
+"""``nearwise predict``: labels, probabilities and the neighbors behind them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nearwise.cli.answers.explanations import json_record, neighbor_columns, write_json_lines
+from nearwise.cli.answers.trust_columns import (
+    ConfidenceOption,
+    CoverageOption,
+    RiskOption,
+    Wishes,
+    spoken,
+    trust_columns,
+)
+from nearwise.cli.console import say
+from nearwise.cli.errors import reported
+from nearwise.cli.models import open_model
+from nearwise.cli.options import HeaderOption, ModelArgument, QuietOption, RowsArgument
+from nearwise.cli.outputs import check_output
+from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.rows import read_to_predict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nearwise.classifier import Explanation
+    from nearwise.classifier.query import Query
+
+Format = Literal["csv", "tsv", "parquet", "npz", "jsonl"]
+
+
+@reported
+def predict(
+    model: ModelArgument,
+    data: RowsArgument,
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="CSV, TSV, Parquet, npz or JSON lines (.jsonl), told by the suffix; - is "
+            "standard output.",
+        ),
+    ] = "-",
+    proba: Annotated[
+        bool, typer.Option("--proba", help="Add the probability of every class.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add the neighbors that were asked.")
+    ] = False,
+    neighbors: Annotated[
+        int,
+        typer.Option(min=0, help="With --explain: how many, weightiest first; 0 shows all."),
+    ] = 5,
+    coverage: CoverageOption = None,
+    max_risk: RiskOption = None,
+    sets: Annotated[
+        bool, typer.Option("--sets", help="Add the set of classes that may be the true one.")
+    ] = False,
+    confidence: ConfidenceOption = None,
+    novelty: Annotated[
+        bool,
+        typer.Option(
+            "--novelty",
+            help="Add the out-of-distribution p-value: the share of known rows with at least "
+            "this novelty score.",
+        ),
+    ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy a column of DATA (an id, say); repeatable."),
+    ] = None,
+    resize: ResizeOption = False,
+    skip_damaged: SkipDamagedOption = False,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", help="Of the output, where the suffix does not tell."),
+    ] = None,
+    header: HeaderOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Predict the rows of a table, or images.
+
+    The output has a row for each row of DATA, in the same order: the columns kept, then
+    'prediction'; with --proba 'proba_CLASS' for each class; with --explain 'null_mass' (how far
+    the neighbors do not answer this row) and each neighbor's id (its row number in the training
+    data, from 0), label, weight and distance, and the file of an image. JSON lines with --explain
+    add the neighbors' rows, what the prediction would be without each, and the two halves of the
+    prediction. Columns of DATA are matched by name.
+
+    How far to trust a row, judged by training rows that were predicted as if new: --coverage or
+    --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
+    not ruled out, joined by | (empty: none fits); --novelty adds 'novelty_p', the
+    out-of-distribution p-value: the share of known rows with at least this novelty score (below
+    0.05 raises a false alarm for one known row in twenty).
+
+    With a MODEL of images DATA is images, and folders that hold images at any depth; the output
+    begins with their 'file'. They become grey or colour as the model knows them.
+
+    [bold]Examples[/bold]
+      nearwise predict iris.model new.csv --out predictions.csv --proba
+      nearwise predict iris.model new.csv --out why.jsonl --explain --neighbors 10
+      nearwise predict iris.model new.csv --out answers.csv --coverage 0.9 --novelty
+      nearwise predict iris.model new.csv --out sets.csv --sets --confidence 0.95
+      nearwise predict flowers.model photos/ --resize --proba
+      cat new.csv | nearwise predict iris.model - --keep id | head
+    """
+    check_output("--out", out, data)
+    form = form or _format_of(out)
+    wishes = Wishes(coverage, max_risk, sets, novelty, confidence)
+    wishes.check()
+    learned = open_model(model)
+    images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+    kept, features = read_to_predict(
+        learned, model, data, keep or [], images, header=header, quiet=quiet
+    )
+    query = learned.query(
+        features,
+        sets=wishes.sets,
+        novelty=wishes.novelty or wishes.selective,
+        explain=(neighbors or None) if explain else False,
+    )
+    chosen = wishes.select(query)  # first: it may be refused
+    explanations = query.explanations() if explain else None
+    trust = trust_columns(query, wishes, chosen, as_text=form != "jsonl")
+    if form == "jsonl" and explanations is not None:
+        classes = query.model.classes.tolist()
+        # without columns, pandas 2 gives no records at all
+        rows = kept.to_dict("records") or [{} for _ in explanations]
+        records = [
+            json_record(one, row, classes) | {name: values[i] for name, values in trust.items()}
+            for i, (one, row) in enumerate(zip(explanations, rows, strict=True))
+        ]
+        write_json_lines(records, out)
+    else:
+        result = _table(query, kept, explanations, trust, proba=proba)
+        if form == "jsonl":
+            write_json_lines(result.to_dict("records"), out)
+        else:
+            from nearwise.data.tables.files import write_table
+
+            write_table(result, out, format=form)
+    if chosen is not None and not quiet:
+        say(spoken(chosen))
+    if not quiet and out != "-":
+        say(f"Wrote {len(kept)} rows to {out}.")
+
+
+def _format_of(out: str) -> Format:
+    """Tell the format by the suffix, before any work is done."""
+    from nearwise.data.tables.files import table_format
+
+    if out == "-":
+        return "csv"
+    suffix = Path(out).suffix.lower()
+    form: Format | None = "jsonl" if suffix in (".jsonl", ".ndjson") else table_format(out)
+    if form is None:
+        raise ValueError(
+            f"--out {out}: the suffix {suffix!r} names no format. Use .csv, .tsv, .parquet, .npz "
+            "or .jsonl, or say which with --format."
+        )
+    return form
+
+
+def _table(
+    query: "Query",
+    kept: "pd.DataFrame",
+    explanations: "Sequence[Explanation] | None",
+    trust: dict[str, list[Any]],
+    *,
+    proba: bool,
+) -> "pd.DataFrame":
+    """Lay predictions out as columns, with the neighbors behind them where they are given."""
+    import pandas as pd
+
+    probabilities, classes = query.proba(), query.model.classes
+    columns = {"prediction": classes[probabilities.argmax(axis=1)]}
+    if proba:
+        columns |= {f"proba_{label}": probabilities[:, i] for i, label in enumerate(classes)}
+    columns |= trust
+    if explanations is not None:
+        columns |= neighbor_columns(explanations)
+    taken = [name for name in kept.columns if name in columns]
+    if taken:
+        raise ValueError(f"--keep {taken[0]!r} is also the name of an output column. Rename it.")
+    return pd.concat([kept.reset_index(drop=True), pd.DataFrame(columns)], axis=1)

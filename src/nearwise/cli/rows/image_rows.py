@@ -1,0 +1,256 @@
+"""Images as the rows that a command is given: files, and folders with a folder for each class."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from nearwise.cli.console import say
+from nearwise.cli.rows.parsing import parse_size
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.data import Dataset
+
+ImageSizeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--image-size",
+        metavar="SIDE|HxW",
+        help="Images: bring all to this size in pixels, height first; the aspect is not kept.",
+    ),
+]
+ColorOption = Annotated[
+    Literal["grey", "rgb"] | None,
+    typer.Option("--color", help="Images: turn all into grey or into colour."),
+]
+SkipDamagedOption = Annotated[
+    bool,
+    typer.Option("--skip-damaged", help="Images: leave out files that cannot be read, and say so."),
+]
+ResizeOption = Annotated[
+    bool, typer.Option("--resize", help="Images: bring them to the size that MODEL knows.")
+]
+_PARTS = {"train": "training", "test": "test"}
+_TARGET = "class"  # what the labels of a folder are called
+
+
+@dataclass(frozen=True)
+class Size:
+    """Height, width and channels of the images that a model was fitted on."""
+
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def color(self) -> Literal["grey", "rgb"]:
+        """What images are turned into for this model."""
+        return "rgb" if self.channels == 3 else "grey"
+
+    def sides(self, *, resize: bool) -> tuple[int, int] | None:
+        """Height and width to bring images to, where that was asked for."""
+        return (self.height, self.width) if resize else None
+
+    def check(self, images: "np.ndarray", first: Path) -> None:
+        """Refuse images of another size.
+
+        Raises
+        ------
+        ValueError
+            Names the first of them.
+        """
+        if images.shape[1:3] != (self.height, self.width):
+            raise ValueError(
+                f"{first} is {images.shape[1]} x {images.shape[2]}, the model was fitted on "
+                f"{self.height} x {self.width} (height, width). Add --resize to bring images to "
+                "that size."
+            )
+
+
+@dataclass(frozen=True)
+class ImageWishes:
+    """What the command line asks about the images of a folder.
+
+    Attributes
+    ----------
+    size : str, optional
+        Side, or height x width, to bring all to.
+    color : {"grey", "rgb"}, optional
+    skip_damaged : bool
+    resize : bool
+        Whether images are brought to the size that a model knows.
+    """
+
+    size: str | None = None
+    color: Literal["grey", "rgb"] | None = None
+    skip_damaged: bool = False
+    resize: bool = False
+
+    def refuse(self, why: str) -> None:
+        """Refuse wishes about images where there are none; `why` says what there is instead.
+
+        Raises
+        ------
+        ValueError
+            If there is a wish.
+        """
+        given = {
+            "--image-size": self.size,
+            "--color": self.color,
+            "--skip-damaged": self.skip_damaged,
+            "--resize": self.resize,
+        }
+        for option, value in given.items():
+            if value:
+                raise ValueError(f"{option} is for images; {why}. Leave it out.")
+
+
+def image_size(model: "AttnKNNClassifier") -> Size | None:
+    """Size of the images that a model was fitted on; None for a table."""
+    from nearwise.classifier.inputs.images import ImageEncoder
+
+    encoder = model._state.encoder
+    if not isinstance(encoder, ImageEncoder):
+        return None
+    return Size(encoder.height, encoder.width, encoder.channels)
+
+
+def names_images(data: str) -> bool:
+    """Whether DATA is a folder, or a file that is an image by its ending."""
+    from nearwise.data.images.folder import SUFFIXES
+
+    return Path(data).is_dir() or Path(data).suffix.lower() in SUFFIXES
+
+
+def read_class_folder(
+    data: str,
+    part: Literal["train", "test"],
+    wishes: ImageWishes,
+    known: Size | None = None,
+    *,
+    quiet: bool = False,
+) -> "Dataset":
+    """Read a folder with a folder for each class.
+
+    Parameters
+    ----------
+    data : str
+        The folder.
+    part : {"train", "test"}
+        Which part to take where there are two; the other is left out, which is said.
+    wishes : ImageWishes
+    known : Size, optional
+        Of the model's images, which these must have or be brought to.
+    quiet : bool, default=False
+        No note.
+
+    Returns
+    -------
+    dataset : Dataset
+
+    Raises
+    ------
+    ValueError
+        If `data` is no such folder, an image is damaged, or sizes or colours differ.
+    """
+    from nearwise.data import load_images
+    from nearwise.data.images.folder import has_test_part
+
+    folder = Path(data)
+    if not folder.is_dir():
+        raise ValueError(
+            f"{data} is {'a file' if folder.exists() else 'not there'}. Labels come from folders: "
+            "give a folder that holds a folder of images for each class."
+        )
+    _refuse_tables(folder)
+    split: Literal["train", "test", "all"] = part if has_test_part(folder) else "all"
+    dataset = load_images(
+        folder,
+        split=split,
+        image_size=parse_size("--image-size", wishes.size)
+        if known is None
+        else known.sides(resize=wishes.resize),
+        color=wishes.color if known is None else known.color,
+        skip_damaged=wishes.skip_damaged,
+    )
+    if known is not None:
+        known.check(cast("np.ndarray", dataset.X), dataset.files[0])
+    if split != "all" and not quiet:
+        other = "test" if part == "train" else "train"
+        taken = f"took its {_PARTS[part]} part, {len(dataset)} images"
+        say(f"note: {data}: {taken}, and left its {_PARTS[other]} part out.")
+    return dataset
+
+
+def _refuse_tables(folder: Path) -> None:
+    """Point at the tables in a folder without class folders."""
+    from nearwise.data.tables.files import table_format
+
+    entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    tables = [path for path in entries if path.is_file() and table_format(path)]
+    if tables and not any(path.is_dir() for path in entries):
+        named = ", ".join(map(str, tables[:5]))
+        raise ValueError(f"{folder} is a folder that holds tables. Give one of them: {named}.")
+
+
+def read_files(
+    data: Sequence[str], wishes: ImageWishes, known: Size
+) -> "tuple[list[Path], np.ndarray]":
+    """Read images without labels.
+
+    Parameters
+    ----------
+    data : sequence of str
+        Files, and folders that hold images at any depth.
+    wishes : ImageWishes
+    known : Size
+        Of the model's images, which these must have or be brought to.
+
+    Returns
+    -------
+    files : list of Path
+        Of the images in the array.
+    images : uint8 ndarray of shape (n, height, width, channels)
+
+    Raises
+    ------
+    ValueError
+        If nothing is there, the size differs, or an image is damaged.
+    """
+    from nearwise.data.images.folder import decode_files, image_files
+
+    files: list[Path] = []
+    for place in map(Path, data):
+        if not place.exists():
+            raise ValueError(
+                f"There is no file or folder {place}. Give an image, or a folder of them."
+            )
+        files += image_files(place)
+    images, kept = decode_files(
+        files,
+        image_size=known.sides(resize=wishes.resize),
+        color=known.color,
+        skip_damaged=wishes.skip_damaged,
+    )
+    files = [files[place] for place in kept]
+    known.check(images, files[0])
+    return files, images
+
+
+def check_target(target: str | None, known: str = _TARGET) -> None:
+    """Refuse a target column for images, whose folder is their label.
+
+    Raises
+    ------
+    ValueError
+        If one is named that is not what the labels are called anyway.
+    """
+    if target not in (None, known, _TARGET):
+        raise ValueError(
+            f"--target {target}: the label of an image is the name of its folder. Leave it out."
+        )

@@ -1,0 +1,318 @@
+"""Delimited text: how it is encoded and laid out, and its values to the last bit."""
+
+import codecs
+import csv
+import io
+import re
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pandas as pd
+
+from nearwise.data.tables.header import check_names
+from nearwise.data.tables.number_text import read_numbers
+from nearwise.data.tables.unpack import Note
+
+# pandas reads floats exactly by default since 3.1, where naming the old switch warns
+_EXACT: dict[str, Any] = (
+    {}
+    if tuple(int(part) for part in pd.__version__.split(".")[:2]) >= (3, 1)
+    else {"float_precision": "round_trip"}
+)
+MAX_COLUMNS = 100_000  # pandas takes a minute and 1.4 GB for a million
+_DELIMITERS = (",", ";", "\t", "|")
+_BLANKS = r"\s+"
+_SAMPLE = 1 << 16  # bytes that the layout is told by
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_WORDS = {_BLANKS: "blanks", "\t": "tabs"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the values of a line are set apart.
+
+    Parameters
+    ----------
+    delimiter : str
+        A character, or a regular expression for runs of blanks.
+    spaced : bool
+        Whether a blank follows every delimiter and is no part of the value.
+    """
+
+    delimiter: str
+    spaced: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What pandas is told about it."""
+        return {
+            "sep": self.delimiter,
+            "skipinitialspace": self.spaced,
+            "encoding": "utf-8",
+            "index_col": False,
+            "low_memory": False,
+        }
+
+
+def read_delimited(source: Path | BinaryIO, **options: Any) -> pd.DataFrame:
+    """Call `pandas.read_csv` with `options`, floats parsed to the nearest double.
+
+    Raises
+    ------
+    pandas.errors.ParserError, pandas.errors.EmptyDataError
+        As `pandas.read_csv` does.
+    """
+    return pd.read_csv(source, **_EXACT, **options)
+
+
+def parse_text(
+    content: bytes,
+    where: str,
+    note: Note,
+    *,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    known: Collection[str] = (),
+) -> pd.DataFrame:
+    """Read delimited text: encoding, delimiter, names and spellings of numbers are told by itself.
+
+    Parameters
+    ----------
+    content : bytes
+        UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252).
+    where : str
+        What the file is called.
+    note : callable
+        Takes a sentence about everything that was not read as it stands.
+    delimiter : str, optional
+        Default: told by the first lines; comma, semicolon, tab, bar or blanks.
+    header : bool, optional
+        Whether the first line holds names; by default it does, and is refused if it seems not to.
+        Without one the columns are called "0", "1", ...
+    known : collection of str
+        Columns that a model knows; a first line with all of them holds names.
+
+    Returns
+    -------
+    table : DataFrame
+
+    Raises
+    ------
+    ValueError
+        If the text cannot be decoded, a line has too many values, a quote never closes, there are
+        more than `MAX_COLUMNS` columns, or the first line does not hold names.
+    """
+    content = _as_utf8(content, where, note)
+    content = _without_remarks(content, delimiter, where, note)
+    layout = _layout(_sample(content), delimiter)
+    if layout.delimiter == _BLANKS:
+        note(f"{where}: no delimiter found; values are taken to be separated by blanks.")
+    if len(_split(_first_line(content), layout)) > MAX_COLUMNS:
+        raise ValueError(
+            f"{where} has more than {MAX_COLUMNS:,} columns, the most that are read. Is it one "
+            "line where there should be many?"
+        )
+    try:
+        cells = _first_cells(content, layout)
+        body = _read(content, layout, header)
+    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
+        raise ValueError(_complaint(content, layout, error, where)) from error
+    _note_short_lines(content, layout, body, where, note)
+    numbered = [str(i) for i in range(body.shape[1])]
+    body = read_numbers(
+        body.set_axis(range(body.shape[1]), axis=1),
+        numbered if header is False else cells,
+        layout.delimiter,
+        where,
+        note,
+        as_text=lambda places: _read(content, layout, header, dtype=str, usecols=places).set_axis(
+            places, axis=1
+        ),
+    )
+    if header is False:
+        return body.set_axis(numbered, axis=1)
+    return check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
+
+
+def _as_utf8(content: bytes, where: str, note: Note) -> bytes:
+    """Bring text to UTF-8 without a mark."""
+    encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
+    try:
+        if encoding != "utf-8":
+            content = content.decode(encoding).encode()
+        elif not content.isascii():
+            content = content.removeprefix(codecs.BOM_UTF8)
+            content.decode()
+    except UnicodeDecodeError as error:
+        if encoding != "utf-8":
+            raise ValueError(
+                f"{where} begins like {encoding} text and cannot be decoded ({error.reason}). It "
+                "is damaged or cut short; save it as UTF-8."
+            ) from error
+        content = _from_western(content, error, where, note)
+    if (place := content.find(b"\0")) >= 0:
+        line = content.count(b"\n", 0, place) + 1
+        raise ValueError(
+            f"{where} holds a NUL byte in line {line}: it is damaged, binary, or UTF-16 without "
+            "its mark. Save it as UTF-8 text."
+        )
+    return content
+
+
+def _from_western(content: bytes, error: UnicodeDecodeError, where: str, note: Note) -> bytes:
+    try:
+        text = content.decode("cp1252")
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{where} is neither UTF-8 text ({error.reason} at byte {error.start}) nor Western "
+            "European (cp1252, Latin-1). Save it as UTF-8, or as Parquet."
+        ) from error
+    note(
+        f"{where} is not UTF-8 ({error.reason} at byte {error.start}); read as Western European "
+        "text (cp1252, Latin-1). If letters look wrong, save it as UTF-8."
+    )
+    return text.encode()
+
+
+def _without_remarks(content: bytes, delimiter: str | None, where: str, note: Note) -> bytes:
+    """Leave out the lines at the top that begin with #, unless the last of them holds the names."""
+    remarks = re.match(rb"\s*(#[^\r\n]*\s*)+", content)
+    if remarks is None:
+        return content
+    lines = [line for line in remarks[0].splitlines() if line.strip()]
+    rest = content[remarks.end() :]
+    layout = _layout(_sample(rest), delimiter)
+    last = _split(lines[-1].decode(errors="replace"), layout)
+    following = _split(_first_line(rest), layout)
+    n_numbers = sum(value.replace(".", "").strip().isdigit() for value in following)
+    if 1 < len(last) == len(following) and 2 * n_numbers >= len(following):
+        rest = lines.pop() + b"\n" + rest
+    if lines:
+        note(f"{where}: left out {len(lines)} lines at the top that begin with #.")
+    return rest
+
+
+def _first_line(content: bytes) -> str:
+    line = re.match(rb"\s*([^\r\n]*)", content)
+    return line[1].decode(errors="replace") if line else ""
+
+
+def _split(line: str, layout: Layout) -> list[str]:
+    return line.split() if layout.delimiter == _BLANKS else line.split(layout.delimiter)
+
+
+def _sample(content: bytes) -> list[str]:
+    """Return the first lines; what stands in quotes is taken out of them."""
+    start = content[:_SAMPLE].decode(errors="replace")
+    lines = re.split(r"\r\n|\n|\r", re.sub(r'"[^"]*"', '""', start))
+    if len(content) > _SAMPLE and len(lines) > 1:
+        lines.pop()  # cut off
+    return [line for line in lines if line.strip()] or [""]
+
+
+def _layout(lines: Sequence[str], delimiter: str | None) -> Layout:
+    delimiter = delimiter or _delimiter(lines)
+    below = lines[1:] or lines
+    spaced = delimiter != _BLANKS and all(
+        0 < line.count(delimiter) == line.count(f"{delimiter} ") for line in below
+    )
+    return Layout(delimiter, spaced)
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Choose what occurs equally often in all lines, or all but the first; else most in that."""
+    counts = {mark: [line.count(mark) for line in lines] for mark in _DELIMITERS}
+    steady = [mark for mark, n in counts.items() if n[0] and len(set(n)) == 1]
+    # 1,5;2,5 holds as many commas as semicolons, or more
+    if {",", ";"} <= set(steady) and not any(re.search(r"(?<!\d),|,(?!\d)", x) for x in lines):
+        return ";"
+    # a first line unlike all the others is a remark: its marks say nothing
+    below = [mark for mark, n in counts.items() if len(n) > 2 and n[1] and len(set(n[1:])) == 1]
+    candidates = steady or below or [mark for mark, n in counts.items() if n[0]]
+    if not candidates and _has_blanks(lines):
+        return _BLANKS
+    return max(candidates or [","], key=lambda mark: counts[mark][:2])
+
+
+def _has_blanks(lines: Sequence[str]) -> bool:
+    """Tell whether blanks separate columns: as many in each line, one of them all numbers."""
+    rows = [line.split() for line in lines]
+    if len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
+        return False
+    columns = zip(*(rows[1:] or rows), strict=True)
+    return any(all(re.fullmatch(r"[+-]?[\d.,]+(e[+-]?\d+)?", v) for v in c) for c in columns)
+
+
+def _first_cells(content: bytes, layout: Layout) -> list[str]:
+    options = layout.options | {"nrows": 1, "dtype": object, "keep_default_na": False}
+    first = read_delimited(io.BytesIO(content), header=None, **options)
+    return [str(cell) for cell in first.iloc[0]]
+
+
+def _read(content: bytes, layout: Layout, header: bool | None, **options: Any) -> pd.DataFrame:
+    with warnings.catch_warnings():
+        # lines longer than the header: pandas would drop their last values
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        return read_delimited(
+            io.BytesIO(content),
+            header=None if header is False else 0,
+            **(layout.options | options),
+        )
+
+
+def _rows(content: bytes, layout: Layout) -> Iterator[tuple[int, int]]:
+    """Yield the line on which each row ends, counted from 1, and its number of values."""
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
+    if layout.delimiter == _BLANKS:
+        yield from ((i, len(line.split())) for i, line in enumerate(text, 1) if line.strip())
+        return
+    rows = csv.reader(text, delimiter=layout.delimiter, skipinitialspace=layout.spaced)
+    yield from ((rows.line_num, len(row)) for row in rows if row)
+
+
+def _complaint(content: bytes, layout: Layout, error: Exception, where: str) -> str:
+    """Say what keeps text from being a table, with the line where that can be found."""
+    if "EOF inside string" in str(error):
+        row = re.sub(r".*row ", "", str(error)).strip()
+        return (
+            f"{where} cannot be read as CSV: a quote that opens in row {row} never closes. Close "
+            "it, or double a quote that is part of the text."
+        )
+    try:
+        rows = _rows(content, layout)
+        _, n_names = next(rows)
+        line, n = next((line, n) for line, n in rows if n > n_names)
+    except (csv.Error, StopIteration):
+        return f"{where} cannot be read as CSV: {error}."
+    set_apart = _WORDS.get(layout.delimiter, repr(layout.delimiter))
+    return (
+        f"{where} cannot be read as CSV: line {line} has {n} values separated by {set_apart}, and "
+        f"the first line {n_names}. No line may have more values than the first: give every column "
+        "a name, put quotes around text with a delimiter in it, mark remarks at the top with #."
+    )
+
+
+def _note_short_lines(
+    content: bytes, layout: Layout, body: pd.DataFrame, where: str, note: Note
+) -> None:
+    """Tell how many lines lack values at their end, which pandas takes for gaps."""
+    n_columns = body.shape[1]
+    if n_columns < 2 or not body.iloc[:, -1].isna().any():
+        return
+    try:
+        short = [line for line, n in _rows(content, layout) if n < n_columns]
+    except csv.Error:  # a value longer than csv takes: nothing can be said
+        return
+    if short:
+        note(
+            f"{where}: {len(short)} lines have fewer than {n_columns} values (first: line "
+            f"{short[0]}); what they lack counts as gaps."
+        )

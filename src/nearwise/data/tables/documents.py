@@ -1,0 +1,237 @@
+"""Tables that are no delimited text: Parquet, JSON, JSON lines and Excel workbooks."""
+
+import io
+import json
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nearwise.data.tables.header import check_names
+from nearwise.data.tables.unpack import (
+    ExpansionError,
+    Note,
+    check_expansion,
+    is_workbook,
+    zip_names,
+)
+
+# what pandas takes for a gap in CSV, for the text cells of a workbook
+_MISSING = (
+    "", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "null", "None", "NaN", "nan",
+    "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
+)  # fmt: skip
+# columns of few values take next to nothing in Parquet
+_PARQUET_RATIO = 1000
+_TEXT_BYTES = 16  # what a text value takes at least
+_CELL_BYTES = 64  # what a cell of a workbook takes in memory
+
+
+def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
+    """Read a Parquet file whose declared size is in proportion to it.
+
+    Decimals become float64; a named index becomes a column.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, declares far more rows than it holds bytes (see `check_expansion`), or
+        has columns of lists, structures or bytes.
+    """
+    with _explained(where, "Parquet", "Write it anew, or rename it to .csv if it is text."):
+        file = pq.ParquetFile(io.BytesIO(content))
+        schema, n_rows = file.schema_arrow, file.metadata.num_rows
+        n_bytes = n_rows * sum(_n_bytes(field.type) for field in schema)
+        check_expansion(n_bytes, len(content), where, ratio=_PARQUET_RATIO)
+        n_bytes = _text_bytes(content, [f.name for f in schema if _is_text(f.type)])
+        check_expansion(n_bytes, len(content), where, ratio=_PARQUET_RATIO)
+    odd = [f"{f.name!r} ({f.type})" for f in schema if _is_nested(f.type)]
+    if odd:
+        raise ValueError(
+            f"{where}: columns {', '.join(odd[:5])} hold lists, structures or bytes. Store one "
+            "number or text per cell."
+        )
+    with _explained(where, "Parquet", "Write it anew."):
+        table = pd.read_parquet(io.BytesIO(content))
+    named = [name is not None for name in table.index.names]
+    return _with_plain_cells(table.reset_index(drop=not all(named)), where)
+
+
+@contextmanager
+def _explained(where: str, form: str, advice: str) -> Iterator[None]:
+    """Turn whatever a parser raises for damaged bytes into a ValueError with advice."""
+    try:
+        yield
+    except (MemoryError, ExpansionError):
+        raise
+    except Exception as error:  # a damaged part fails anywhere in pyarrow, pandas or openpyxl
+        raise ValueError(f"{where} cannot be read as {form}: {error}. {advice}") from error
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _text_bytes(content: bytes, names: list[str]) -> int:
+    """Count what columns of text take, without making text of what is stored once."""
+    n_bytes = 0
+    if names:
+        file = pq.ParquetFile(io.BytesIO(content), read_dictionary=names)
+        for batch in file.iter_batches(columns=names):
+            for column in batch.columns:
+                lengths = pc.cast(pc.binary_length(column.dictionary), pa.int64())
+                n_bytes += pc.sum(lengths.take(column.indices)).as_py() or 0
+    return n_bytes
+
+
+def _n_bytes(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # no fixed width
+        return _TEXT_BYTES
+
+
+def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFrame:
+    """Read JSON: a list of objects, an object of columns, or an object on each line.
+
+    Parameters
+    ----------
+    content : bytes
+        UTF-8, UTF-16 or UTF-32.
+    where : str
+        What the file is called in errors.
+    lines : bool, default=False
+        Whether each line is an object of its own.
+
+    Returns
+    -------
+    table : DataFrame
+        null and what an object lacks are gaps; types are those of JSON.
+
+    Raises
+    ------
+    ValueError
+        If this is no JSON, no table, or a cell holds a list or an object.
+    """
+    try:
+        text = content.decode(json.detect_encoding(content))
+        if lines:
+            records: Any = [json.loads(line) for line in text.splitlines() if line.strip()]
+        else:
+            records = json.loads(text)
+        if isinstance(records, dict) and {"columns", "data"} <= set(records):
+            table = pd.DataFrame(records["data"], columns=records["columns"])
+        elif _is_records(records) or isinstance(records, dict):
+            table = pd.DataFrame(records)
+        else:
+            raise ValueError("it is neither a list of objects nor an object of columns")
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise ValueError(
+            f"{where} cannot be read as {'JSON lines' if lines else 'JSON'}: {error}. Write a list "
+            'of objects such as [{"width": 1.5, "label": "a"}], or one object per line (.jsonl).'
+        ) from error
+    return _with_plain_cells(table.reset_index(drop=True), where)
+
+
+def _is_records(records: object) -> bool:
+    return isinstance(records, list) and all(isinstance(one, dict) for one in records)
+
+
+def parse_excel(
+    content: bytes, where: str, note: Note, *, header: bool | None, known: Collection[str] = ()
+) -> pd.DataFrame:
+    """Read the first sheet of an Excel workbook (.xlsx) with openpyxl.
+
+    Parameters
+    ----------
+    content : bytes
+    where, note, header, known
+        As for `nearwise.data.tables.delimited.parse_text`.
+
+    Returns
+    -------
+    table : DataFrame
+        Values as last computed by Excel; empty cells and the words for missing values are gaps,
+        empty rows are left out.
+
+    Raises
+    ------
+    ImportError
+        If openpyxl is not there.
+    ValueError
+        If this is no workbook, is out of proportion to its file, or the first row does not hold
+        names.
+    """
+    rows = _sheet_rows(content, where, note)
+    width = max(map(len, rows), default=0)
+    padded = [[*row, *[None] * (width - len(row))] for row in rows]
+    if header is False:
+        return pd.DataFrame(padded, columns=[str(i) for i in range(width)])
+    if not padded:
+        return pd.DataFrame()
+    cells = ["" if cell is None else str(cell) for cell in padded[0]]
+    body = pd.DataFrame(padded[1:], columns=range(width))
+    return check_names(cells, body, insisted=header is True, known=known, where=where, note=note)
+
+
+def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise ImportError(
+            'reading Excel files needs the extra "excel": pip install nearwise[excel], or save the '
+            "sheet as CSV."
+        ) from error
+    with _explained(where, "Excel", "Save it anew as .xlsx, or as CSV."):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            declared = sum(info.file_size for info in archive.infolist())
+        check_expansion(declared, len(content), where)
+        if not is_workbook(zip_names(content)):
+            raise ValueError("it is a zip archive without a workbook in it")
+        book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
+        sheet = book.worksheets[0]
+        if len(book.worksheets) > 1:
+            others = ", ".join(repr(one.title) for one in book.worksheets[1:6])
+            note(f"{where}: read the first sheet, {sheet.title!r}; not read: {others}.")
+        sheet.reset_dimensions()  # what the file says of its size is not believed
+        rows: list[list[Any]] = []
+        n_cells = 0
+        for row in sheet.iter_rows(values_only=True):
+            n_cells += len(row)
+            check_expansion(n_cells * _CELL_BYTES, len(content), where)
+            values = [None if value in _MISSING else value for value in row]
+            if any(value is not None for value in values):
+                rows.append(values)
+    return rows
+
+
+def _with_plain_cells(table: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Turn decimals and numbers beyond 64 bits into float64; refuse cells that hold several values.
+
+    Raises
+    ------
+    ValueError
+        Names the column of lists or objects.
+    """
+    for name, kind in table.dtypes.items():
+        if not pd.api.types.is_object_dtype(kind):
+            continue
+        kinds = {type(value) for value in table[name].dropna()}
+        if kinds & {list, dict, tuple, set}:
+            raise ValueError(
+                f"{where}: column {name!r} holds lists or objects. Store one number or text "
+                "per cell."
+            )
+        if kinds and kinds <= {int, float, Decimal}:
+            table[name] = table[name].astype(float)
+    return table

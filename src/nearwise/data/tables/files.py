@@ -1,0 +1,319 @@
+"""Read and write tables; "-" is standard input or output."""
+
+import io
+import os
+import re
+import stat
+import sys
+import warnings
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nearwise.data.tables.delimited import parse_text
+from nearwise.data.tables.documents import parse_excel, parse_json, parse_parquet
+from nearwise.data.tables.npz import FEATURE_NAMES, Arrays, read_arrays, write_arrays
+from nearwise.data.tables.unpack import (
+    COMPRESSED_SUFFIXES,
+    ZIP_MAGIC,
+    Note,
+    is_workbook,
+    refuse_other_kinds,
+    unpack,
+    zip_names,
+)
+from nearwise.names import nearest_names
+from nearwise.safe_files import standard_output, write_whole
+
+Format = Literal["csv", "tsv", "parquet", "npz"]
+FORMATS: tuple[Format, ...] = ("csv", "tsv", "parquet", "npz")
+_SUFFIXES: dict[str, Format] = {
+    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
+    ".npz": "npz",
+}  # fmt: skip
+_PARQUET_MAGIC = b"PAR1"
+_DEVICE_BYTES = 1 << 20  # most that is read of a device
+_READ_ONLY_SUFFIXES = {
+    ".xlsx": "excel", ".xlsm": "excel", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"
+}  # fmt: skip
+_NAMED = ("parquet", "npz", "json", "jsonl")  # formats in which every column has a name
+
+
+def table_format(path: str | os.PathLike[str]) -> Format | None:
+    """Return the format that the suffix of `path` names, or None for any other suffix."""
+    return _SUFFIXES.get(Path(path).suffix.lower())
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    header: bool | None = None,
+    known: Collection[str] = (),
+    note: Note | None = None,
+) -> pd.DataFrame:
+    """Read a table: delimited text, Parquet, Excel, JSON, JSON lines or npz.
+
+    What is compressed (.gz, .bz2, .xz, .zst, .zip of one file) is unpacked first. Then the first
+    bytes decide, and after them the suffix; anything else is delimited text. Its delimiter is the
+    one of comma, semicolon, tab and bar that occurs equally often in the first lines, or else most
+    in the first; blanks where there is none of them. It is UTF-8, UTF-16 with its mark, or Western
+    European (cp1252). Numbers are read to the last bit; text such as 01 becomes a number, dates
+    stay text. Columns of numbers with a decimal comma (1,5) or with commas at thousands (1,000) are
+    numbers. pandas' usual words for missing values (empty, NA, None, nan, ...) and a lone ? count
+    as missing, and so do values that a short line lacks. An npz gives columns f0, f1, ... from a
+    feature array (X, features, ...), then one column for each one-dimensional array of the same
+    length.
+
+    Parameters
+    ----------
+    path : path or "-"
+        File, or "-" for standard input.
+    header : bool, optional
+        Whether the first line of text or of a sheet holds column names. Without one the columns are
+        called "0", "1", ... By default the first line is taken for names and refused if it seems to
+        be data.
+    known : collection of str
+        Columns that are expected; a first line with all of them holds names.
+    note : callable, optional
+        Takes a sentence about each thing that was not read as it stands; a warning by default.
+
+    Returns
+    -------
+    table : DataFrame of shape (n_rows, n_columns)
+        At least one row and one column; text column names, all different; rows numbered from 0.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is empty, has no rows, cannot be read in its format, holds more than 50 MB
+        and more than 200 times its size (Parquet: 1,000 times), the first line seems to be data,
+        or a column name occurs more than once.
+    OSError
+        If the file cannot be opened.
+    ImportError
+        If an Excel file is read without the extra "excel".
+    """
+    if str(path) == "-":
+        where, content = "standard input", sys.stdin.buffer.read()
+    else:
+        where, content = str(path), _read_bytes(Path(path))
+    content = unpack(content, where)
+    if not content or content.isspace():
+        raise ValueError(f"{where} is empty. Pass a table with a header and at least one row.")
+    form = _form(content, None if str(path) == "-" else Path(path))
+    if header is False and form in _NAMED:
+        raise ValueError(
+            f"{where} names its columns itself, as {form} always does. Leave header=False "
+            "(--no-header) out."
+        )
+    said: list[str] = []
+    table = _parse(content, form, where, header, known, said.append)
+    table.columns = pd.Index([str(name) for name in table.columns])
+    if table.empty:
+        raise ValueError(
+            f"{where} has {table.shape[1]} columns and {len(table)} rows. "
+            "Pass a table with at least one row."
+        )
+    twice = table.columns[table.columns.duplicated()].unique()
+    if len(twice):
+        raise ValueError(f"{where}: the columns {list(twice)} occur more than once. Rename them.")
+    for text in said:  # of a table that can be used
+        if note is None:
+            warnings.warn(text, stacklevel=2)
+        else:
+            note(text)
+    return table
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+                return file.read(_DEVICE_BYTES)  # some never end
+            return file.read()
+    except FileNotFoundError as error:
+        folder = path.parent
+        tables = [p for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
+        stems = {p.stem: p.name for p in tables}  # an ending alike says nothing
+        guess = nearest_names(path.stem, stems)
+        hint = f" Its folder holds {', '.join(p.name for p in tables[:8])}." if tables else ""
+        hint = f" Did you mean {stems[guess[0]]!r}?" if guess else hint
+        raise FileNotFoundError(f"No file {path}.{hint} Check the path.") from error
+    except IsADirectoryError as error:
+        raise IsADirectoryError(f"{path} is a folder; pass a file in it.") from error
+
+
+def _form(content: bytes, path: Path | None) -> str:
+    """Tell the format by the first bytes, then by the suffix, that of a compression aside."""
+    if content.startswith(_PARQUET_MAGIC):
+        return "parquet"
+    if content.startswith(ZIP_MAGIC) and is_workbook(zip_names(content)):
+        return "excel"
+    if path is not None and path.suffix.lower() in COMPRESSED_SUFFIXES:
+        path = path.with_suffix("")
+    suffix = "" if path is None else path.suffix.lower()
+    known = _SUFFIXES.get(suffix) or _READ_ONLY_SUFFIXES.get(suffix)
+    if content.startswith(ZIP_MAGIC) and known != "excel":
+        return "npz"
+    if known in (None, "csv") and re.match(rb"\s*(\[\s*\{|\{\s*\")", content[:4096]):
+        return "jsonl" if re.match(rb"\s*\{[^\n]*\}\s*\n\s*\{", content[:_DEVICE_BYTES]) else "json"
+    return known or "csv"
+
+
+def _parse(
+    content: bytes, form: str, where: str, header: bool | None, known: Collection[str], note: Note
+) -> pd.DataFrame:
+    if form == "npz":
+        return _from_arrays(read_arrays(content, where), where)
+    if form == "parquet":
+        return parse_parquet(content, where)
+    if form == "excel":
+        return parse_excel(content, where, note, header=header, known=known)
+    if form in ("json", "jsonl"):
+        return parse_json(content, where, lines=form == "jsonl")
+    refuse_other_kinds(content, where)
+    delimiter = "\t" if form == "tsv" else None
+    return parse_text(content, where, note, delimiter=delimiter, header=header, known=known)
+
+
+def _from_arrays(arrays: Arrays, where: str) -> pd.DataFrame:
+    matrix = next((n for n in FEATURE_NAMES if n in arrays and arrays[n].ndim == 2), None)
+    n_rows = len(arrays[matrix]) if matrix else len(np.atleast_1d(next(iter(arrays.values()))))
+    columns: Arrays = {}
+    if matrix:
+        X = arrays[matrix]
+        columns |= {f"f{i}": X[:, i] for i in range(X.shape[1])}
+    columns |= {n: a for n, a in arrays.items() if n != matrix and a.shape == (n_rows,)}
+    left = {name: a.shape for name, a in arrays.items() if name != matrix and name not in columns}
+    if not columns or left:
+        raise ValueError(
+            f"{where} is no table: it holds { ({n: a.shape for n, a in arrays.items()}) }. Store "
+            f"one two-dimensional feature array ({', '.join(FEATURE_NAMES)}) and "
+            "one-dimensional arrays of the same length."
+        )
+    return pd.DataFrame({name: _as_column(values) for name, values in columns.items()})
+
+
+def _as_column(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Decode bytes, and bring numbers wider than 64 bits to float64."""
+    if values.dtype.kind == "S":
+        return np.asarray([bytes(value).decode() for value in values])
+    return (
+        values.astype(np.float64)
+        if values.dtype.itemsize > 8 and values.dtype.kind == "f"
+        else values
+    )
+
+
+def write_table(
+    table: pd.DataFrame, path: str | os.PathLike[str], *, format: Format | None = None
+) -> None:
+    """Write a table without its index; the file appears whole or not at all.
+
+    `read_table` gives the same values back. Parquet keeps the type of every column; CSV and TSV
+    keep numbers to the last bit but no types: categories become text, text like 007 a number,
+    empty text missing. npz stores columns f0, f1, ... of one
+    numeric type as one array X (they come first when read) and every other column as an array of
+    its own, categories as text.
+
+    Parameters
+    ----------
+    table : DataFrame of shape (n_rows, n_columns)
+        What to write; column names must differ.
+    path : path or "-"
+        File, or "-" for standard output.
+    format : {"csv", "tsv", "parquet", "npz"}, optional
+        Default: by the suffix of `path`; CSV on standard output.
+
+    Raises
+    ------
+    ValueError
+        If the format is unknown, two columns share a name, or npz would have to store missing
+        text.
+    OSError
+        If the file cannot be written (no such folder, read-only, disk full); a file that was
+        there is left as it was.
+    """
+    form = format or ("csv" if str(path) == "-" else table_format(path))
+    if form not in FORMATS:
+        raise ValueError(
+            f"Cannot tell the format of {path} (format={format!r}). Use a suffix among "
+            f"{', '.join(_SUFFIXES)} or format= one of {', '.join(FORMATS)}."
+        )
+    table = table.rename(columns=str)
+    twice = table.columns[table.columns.duplicated()].unique()
+    if len(twice):
+        raise ValueError(f"The columns {list(twice)} occur more than once. Rename them.")
+    content = _serialise(table, form)
+    if str(path) == "-":
+        with standard_output() as stream:
+            stream.flush()
+            stream.buffer.write(content)
+            stream.buffer.flush()
+    else:
+        _write_bytes(content, Path(path))
+
+
+def _serialise(table: pd.DataFrame, form: Format) -> bytes:
+    if form == "parquet":
+        stream = io.BytesIO()
+        try:
+            table.to_parquet(stream, index=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The table cannot be written as Parquet: {error}. Give each column one type."
+            ) from error
+        return stream.getvalue()
+    if form == "npz":
+        return write_arrays(_to_arrays(table))
+    text = table.to_csv(index=False, sep="\t" if form == "tsv" else ",", lineterminator="\n")
+    return text.encode("utf-8")
+
+
+def _to_arrays(table: pd.DataFrame) -> Arrays:
+    packed: list[str] = []
+    while f"f{len(packed)}" in table.columns and "X" not in table.columns:
+        packed.append(f"f{len(packed)}")
+    types = set(table[packed].dtypes)
+    arrays: Arrays = {}
+    # one array for embeddings; columns of several types keep an array each
+    if len(types) == 1 and isinstance(kind := types.pop(), np.dtype) and kind.kind in "fiu":
+        arrays["X"] = table[packed].to_numpy()
+    else:
+        packed = []
+    for name in table.columns:
+        if name not in packed:
+            arrays[name] = _plain(table[name])
+    return arrays
+
+
+def _plain(column: "pd.Series[Any]") -> NDArray[np.generic]:
+    """Return a column as numbers, truth values or fixed-width text."""
+    if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype):
+        numeric = column.astype(float) if column.isna().any() else column
+        return np.asarray(numeric.to_numpy())
+    if column.isna().any():
+        raise ValueError(
+            f"Column {column.name!r} has missing text, which npz cannot hold. Write Parquet or CSV."
+        )
+    return column.astype(str).to_numpy(dtype=str)
+
+
+def _write_bytes(content: bytes, path: Path) -> None:
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"Cannot write {path}: no folder {folder}. Make it first.")
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"Cannot write {path}: {error.strerror or error}. Choose another place "
+            "or free some space; what was there is unchanged.",
+        ) from error

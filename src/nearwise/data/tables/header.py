@@ -1,0 +1,159 @@
+"""The first line of a text table: whether it holds names, and whether they will do as names."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+import pandas as pd
+
+from nearwise.data.tables.unpack import Note
+from nearwise.names import listed
+
+_NUMBER = re.compile(r"[+-]?(?:\d[\d.,]*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_BLANK = {"", "?", "NA", "N/A", "nan", "NaN", "None", "null", "NULL"}
+_FEW = 3  # numbers from which an ascending row of them may be names, such as years
+_DIGITS = 4  # digits that make a spelling tell, as in 2020-01-31
+
+
+def check_names(
+    cells: Sequence[str],
+    body: pd.DataFrame,
+    *,
+    insisted: bool,
+    known: Collection[str],
+    where: str,
+    note: Note,
+) -> pd.DataFrame:
+    """Give a table the names of its first line, or refuse them.
+
+    Parameters
+    ----------
+    cells : sequence of str
+        The first line as written.
+    body : DataFrame
+        The lines below it, numbers read as such.
+    insisted : bool
+        Whether the caller says that the first line holds names.
+    known : collection of str
+        Columns that a model knows; a first line with all of them holds names.
+    where : str
+        What the file is called.
+    note : callable
+        Takes a sentence about what may not be as meant.
+
+    Returns
+    -------
+    table : DataFrame
+        Without nameless columns that are empty throughout. Another nameless column i is called
+        "Unnamed: i", counted from 0.
+
+    Raises
+    ------
+    ValueError
+        If the first line seems to be data, or a name occurs more than once.
+    """
+    named = known and set(known) <= set(cells)
+    if not insisted and not named:
+        _check_first_line(cells, body, where, note)
+    twice = [name for name, n in Counter(cells).items() if n > 1 and name.strip()]
+    if twice:
+        raise ValueError(
+            f"{where}: the column names {listed(twice)} occur more than once in the first line. "
+            "Give every column a name of its own."
+        )
+    nameless = [i for i, name in enumerate(cells) if not name.strip()]
+    names = [f"Unnamed: {i}" if i in nameless else name for i, name in enumerate(cells)]
+    table = body.set_axis(names, axis=1)
+    empty = [names[i] for i in nameless if len(table) and table.iloc[:, i].isna().all()]
+    told = [names[i] for i in nameless if i and names[i] not in empty]  # the first: row numbers
+    if empty:
+        note(f"{where}: {len(empty)} columns without a name and without a value; left out.")
+    if told:
+        note(f"{where}: {len(told)} columns have no name; they are called {listed(told)}.")
+    return table.drop(columns=empty)
+
+
+def _check_first_line(cells: Sequence[str], body: pd.DataFrame, where: str, note: Note) -> None:
+    """Raise if the first line seems to be a row of data; note where numbers are taken as names."""
+    columns = {
+        i: column
+        for i, (cell, (_, column)) in enumerate(zip(cells, body.items(), strict=True))
+        if cell.strip() not in _BLANK
+    }
+    places = list(columns)
+    numbers = [i for i in places if _NUMBER.fullmatch(cells[i].strip())]
+    words = sorted(set(places) - set(numbers))
+    if any(_holds_numbers(columns[i]) for i in words):
+        return  # a word above numbers is a name
+    over_numbers = [i for i in numbers if not len(body) or _holds_numbers(columns[i])]
+    alike = [i for i in words if _is_like(cells[i].strip(), columns[i])]
+    like_data = [*over_numbers, *alike]
+    if not like_data or 2 * len(like_data) < len(places):
+        return
+    shown = listed([cells[i] for i in over_numbers])
+    if not alike and _may_be_names([cells[i] for i in numbers], columns, numbers):
+        if 2 * len(over_numbers) > len(places):
+            note(
+                f"{where}: the first line is read as column names although it holds numbers "
+                f"({shown}). If it is a row of data, pass header=False (--no-header)."
+            )
+        return
+    reasons = [f"numbers such as {shown}"] if over_numbers else []
+    if alike:
+        reasons.append(f"text as further down, {listed([cells[i] for i in alike])}")
+    raise ValueError(
+        f"{where}: the first line seems to be data, not column names: it holds "
+        f"{'; '.join(reasons)}. If it is a row, write a line of names above it, or pass "
+        "header=False (on the command line --no-header): the columns are then called 0, 1, ... "
+        f"{len(cells) - 1}, also as --target. If it holds names, pass header=True (--header)."
+    )
+
+
+def _holds_numbers(column: "pd.Series") -> bool:
+    numeric = pd.api.types.is_numeric_dtype(column.dtype)
+    return numeric and not pd.api.types.is_bool_dtype(column.dtype) and bool(column.notna().any())
+
+
+def _is_like(cell: str, column: "pd.Series") -> bool:
+    """Tell whether text occurs in a column, or is spelt as its values are (dates, say)."""
+    values = column.dropna().astype(str).str.strip()
+    if not len(values):
+        return False
+    if values.eq(cell).any():
+        return True
+    spelling = _spelling(cell)
+    return spelling.count("9") >= _DIGITS and all(
+        _spelling(v) == spelling for v in values.iloc[:50]
+    )
+
+
+def _spelling(text: str) -> str:
+    return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text))
+
+
+def _may_be_names(
+    cells: Sequence[str], columns: dict[int, "pd.Series"], places: Sequence[int]
+) -> bool:
+    """Tell whether numbers are names: 0, 1, 2 ..., or ascending and far from what is below them."""
+    try:
+        values = [float(cell) for cell in cells]
+    except ValueError:  # 1.000,5
+        return False
+    if len(values) < _FEW:
+        return False
+    if values == list(range(len(values))):
+        return True  # a DataFrame without names that was written by pandas
+    rising = all(a < b for a, b in pairwise(values)) or all(a > b for a, b in pairwise(values))
+    return rising and 2 * sum(
+        _is_outside(value, columns[i]) for value, i in zip(values, places, strict=True)
+    ) > len(values)
+
+
+def _is_outside(value: float, column: "pd.Series") -> bool:
+    """Tell whether a number lies outside a column's range, widened by its width on both sides."""
+    if not _holds_numbers(column):
+        return bool(len(column))
+    low, high = float(column.min()), float(column.max())
+    width = high - low
+    return not low - width <= value <= high + width

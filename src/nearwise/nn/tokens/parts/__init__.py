@@ -1,0 +1,1 @@
+"""What layers over tokens are made of."""

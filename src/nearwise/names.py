@@ -35,16 +35,16 @@ def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[
     """
     wanted = _folded(name)
     ranked = []
-    for place, one in enumerate(dict.fromkeys(map(str, known))):
+    for order, one in enumerate(dict.fromkeys(map(str, known))):
         folded = _folded(one)
         alike = SequenceMatcher(None, folded, wanted).ratio()
         says_enough = len(wanted) >= _FEWEST
         if says_enough and folded.startswith(wanted):
-            ranked.append((0, -alike, place, one))
+            ranked.append((0, -alike, order, one))
         elif says_enough and wanted in folded:
-            ranked.append((1, -alike, place, one))
+            ranked.append((1, -alike, order, one))
         elif alike >= _LIKE:
-            ranked.append((2, -alike, place, one))
+            ranked.append((2, -alike, order, one))
     return [one for *_, one in sorted(ranked)[:n]]
 
 

@@ -82,14 +82,14 @@ def check_place(folder: Path, *, overwrite: bool) -> None:
                 f"{folder} already holds a model. Choose another --out, or replace it with "
                 "--overwrite (the old model stays until the new one is complete)."
             )
-    place = folder if folder.is_dir() else folder.absolute().parent
+    parent = folder if folder.is_dir() else folder.absolute().parent
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place) as probe:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=parent) as probe:
             probe.write(b"x")
     except OSError as error:
         raise OSError(
-            f"Cannot write in {place}: {error.strerror or error}. Choose another --out."
+            f"Cannot write in {parent}: {error.strerror or error}. Choose another --out."
         ) from error
 
 
@@ -112,8 +112,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
     ValueError
         If something else than a file has the lock's name.
     """
-    place = folder.resolve()
-    path = place.with_name(f".{place.name}.lock")
+    real = folder.resolve()
+    path = real.with_name(f".{real.name}.lock")
     handle = open_lock(path)
     try:
         try:

@@ -76,15 +76,15 @@ def check_folder(
             "touched. Choose another folder."
         )
     refuse_inside_model(option, out)
-    place = out.resolve()
+    real_out = out.resolve()
     for read in map(Path, reads):
         real = read.resolve()
-        if read.is_dir() and (real == place or real in place.parents):
+        if read.is_dir() and (real == real_out or real in real_out.parents):
             raise ValueError(
                 f"{option} {out} lies in the folder {read}, which is read: it would be taken for "
                 "data the next time. Choose a folder outside."
             )
-        if read.is_file() and place in real.parents:
+        if read.is_file() and real_out in real.parents:
             raise ValueError(
                 f"{option} {out} holds {read}, which is read, and results could replace it. "
                 "Choose another folder."

@@ -56,9 +56,9 @@ def cache_dir() -> Path:
     `$XDG_CACHE_HOME/nearwise/data` where that variable holds an absolute path; otherwise
     `~/.cache/nearwise/data` (`~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows).
     """
-    asked = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(asked):
-        base = Path(asked)
+    variable = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(variable):
+        base = Path(variable)
     elif sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":
@@ -117,7 +117,7 @@ def locate(
             raise
         except OSError as error:
             tried.append(f"download: {error}")
-    places = "\n".join(f"  {i}. {place}" for i, place in enumerate(tried, 1))
+    places = "\n".join(f"  {i}. {source}" for i, source in enumerate(tried, 1))
     raise FileNotFoundError(
         f"{file.path} was found in none of three places:\n{places}\n{_advice(file)}"
     )

@@ -209,10 +209,10 @@ class TokenMemory:
                 "least 0."
             )
         query = query.detach()
-        asked = [rows[None] for rows in query] if self.n_streams > 1 else [query]
+        queries = [rows[None] for rows in query] if self.n_streams > 1 else [query]
         found = [
             self._ask(stream, rows, n_neighbors, n_samples, jitter, generator)
-            for stream, rows in zip(self._streams, asked, strict=True)
+            for stream, rows in zip(self._streams, queries, strict=True)
         ]
         known = [part for part in found if part is not None]
         if not known:
@@ -220,7 +220,7 @@ class TokenMemory:
         width = known[0].value.shape[-1]
         whole = [
             _nothing(rows, width, n_neighbors + n_samples) if part is None else part
-            for part, rows in zip(found, asked, strict=True)
+            for part, rows in zip(found, queries, strict=True)
         ]
         return Recalled(*(torch.cat(parts) for parts in zip(*whole, strict=True)))
 

@@ -54,9 +54,9 @@ def shot_groups(
             return groups, rule
         thresholds = "thirds"
     if thresholds == "thirds":
-        place = np.empty(len(counts), dtype=np.int64)
-        place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-        third = place * 3 // len(counts)
+        rank = np.empty(len(counts), dtype=np.int64)
+        rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+        third = rank * 3 // len(counts)
         return {name: third == i for i, name in enumerate(GROUPS)}, "thirds of the classes by size"
     few, many = thresholds
     if not 0 < few <= many:

@@ -92,6 +92,6 @@ class Bilinear(nn.Module):
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Additional logits (B, K, H) from keys (B, D) and (B, K, D)."""
         shape = (self.num_heads, self.rank)
-        asked = self.query(F.normalize(query, dim=1)).unflatten(1, shape)
+        projected = self.query(F.normalize(query, dim=1)).unflatten(1, shape)
         answers = self.key(F.normalize(keys, dim=2)).unflatten(2, shape)
-        return torch.einsum("bhr,bkhr->bkh", asked, answers) / self.rank**0.5
+        return torch.einsum("bhr,bkhr->bkh", projected, answers) / self.rank**0.5

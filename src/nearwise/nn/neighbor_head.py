@@ -231,12 +231,12 @@ class NeighborHead(nn.Module):
         ranks = torch.cat([torch.arange(size, device=scores.device) for size in sizes])
         if self.k_ensemble:
             parts = []
-            for place, k in enumerate(self.k_ensemble):
+            for i, k in enumerate(self.k_ensemble):
                 keep = (ranks < k).expand(scores.shape[:2])
                 if self.log_k_temperature is None:
                     parts.append(self._softmax(scores, null, keep))
                     continue
-                sharp = torch.exp(-self.log_k_temperature[place])
+                sharp = torch.exp(-self.log_k_temperature[i])
                 parts.append(self._softmax(scores * sharp, null * sharp, keep))
             alpha = torch.stack(parts).mean(0)
         else:

@@ -186,9 +186,9 @@ class PiecewiseLinearEncoding(nn.Module):
         for column in range(x.shape[1]):
             # Sorting by hand: torch.quantile refuses more than 16 million values.
             ordered = x[:, column].detach().cpu().double().sort().values
-            place = levels * (len(ordered) - 1)
-            below, above = ordered[place.floor().long()], ordered[place.ceil().long()]
-            edges = torch.unique(torch.lerp(below, above, place - place.floor()))
+            position = levels * (len(ordered) - 1)
+            below, above = ordered[position.floor().long()], ordered[position.ceil().long()]
+            edges = torch.unique(torch.lerp(below, above, position - position.floor()))
             self._set_column(column, edges)
         self.fitted.fill_(True)
         return self

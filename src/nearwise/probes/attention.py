@@ -136,26 +136,26 @@ class AttentionProbe(Probe):
             fitted, judged = held_out(rows, self.validation_fraction, seed)
         else:
             fitted, judged = rows, self._other_rows(validation)
-        place = choose_device(self.device)
+        device = choose_device(self.device)
         shares = np.bincount(fitted.codes, minlength=len(self.classes_)) / len(fitted.codes)
-        self._prior = torch.from_numpy(shares).float().to(place)
+        self._prior = torch.from_numpy(shares).float().to(device)
         best: dict[str, Any] = {}
         nll: dict[str, float] = {}
         for keys in ("features", "both") if self.keys == "auto" else (self.keys,):
-            self._fit_keys(keys, fitted, judged, seed, place)
-            nll[keys] = float(np.mean([told["nll"] for told in self.choice_["heads"]]))
+            self._fit_keys(keys, fitted, judged, seed, device)
+            nll[keys] = float(np.mean([head["nll"] for head in self.choice_["heads"]]))
             if nll[keys] == min(nll.values()):
                 best = {name: getattr(self, name) for name in _LEARNED}
         self.__dict__.update(best)
         self.choice_["nll"] = nll
         if fitted is not rows:
-            self.spaces_ = self._remember(rows, place)
+            self.spaces_ = self._remember(rows, device)
         elif refit:
-            self.spaces_ = self._remember(joined(rows, judged), place)
+            self.spaces_ = self._remember(joined(rows, judged), device)
         return self
 
     def _fit_keys(
-        self, keys: Keys, fitted: Rows, judged: Rows, seed: int, place: torch.device
+        self, keys: Keys, fitted: Rows, judged: Rows, seed: int, device: torch.device
     ) -> None:
         """Learn with neighbors sought in these spaces."""
         self.choice_: dict[str, Any] = {"keys": keys}
@@ -163,10 +163,10 @@ class AttentionProbe(Probe):
         if keys != "features":
             self.map_ = LearnedMap(self.key_dim, self.epochs)
             n_classes = len(self.classes_)
-            result = self.map_.fit(fitted, judged, n_classes, seed=seed, device=place)
+            result = self.map_.fit(fitted, judged, n_classes, seed=seed, device=device)
             self.choice_["map_epochs"] = result.best_epoch
-        self.spaces_ = self._remember(fitted, place)
-        self.heads_ = self._fit_heads(judged, seed, place)
+        self.spaces_ = self._remember(fitted, device)
+        self.heads_ = self._fit_heads(judged, seed, device)
 
     def _check_settings(self) -> None:
         if self.keys not in get_args(Keys):
@@ -178,10 +178,10 @@ class AttentionProbe(Probe):
                 f"n_neighbors={self.n_neighbors} and key_dim={self.key_dim} must be at least 1."
             )
 
-    def _remember(self, rows: Rows, place: torch.device) -> list[KeySpace]:
-        codes = torch.from_numpy(rows.codes).to(place)
+    def _remember(self, rows: Rows, device: torch.device) -> list[KeySpace]:
+        codes = torch.from_numpy(rows.codes).to(device)
         spaces = []
-        for metric, keys in zip(self._metrics(), self._keys_of(rows.X, place), strict=True):
+        for metric, keys in zip(self._metrics(), self._keys_of(rows.X, device), strict=True):
             index = make_probe_index(keys, metric, self.index, self.device)
             spaces.append(KeySpace(index, keys, codes, self.n_neighbors))
         return spaces
@@ -190,31 +190,31 @@ class AttentionProbe(Probe):
         own: list[ProbeMetric] = [] if self.choice_["keys"] == "learned" else [self.metric]
         return own if self.map_ is None else [*own, "cosine"]
 
-    def _keys_of(self, X: NDArray[np.float32], place: torch.device) -> list[Tensor]:
-        plain = [] if self.choice_["keys"] == "learned" else [torch.from_numpy(X).to(place)]
-        return plain if self.map_ is None else [*plain, self.map_(X, place)]
+    def _keys_of(self, X: NDArray[np.float32], device: torch.device) -> list[Tensor]:
+        plain = [] if self.choice_["keys"] == "learned" else [torch.from_numpy(X).to(device)]
+        return plain if self.map_ is None else [*plain, self.map_(X, device)]
 
-    def _fit_heads(self, judged: Rows, seed: int, place: torch.device) -> list[NeighborHead]:
+    def _fit_heads(self, judged: Rows, seed: int, device: torch.device) -> list[NeighborHead]:
         """Heads stopped on the judged rows.
 
         Features know no label, so one head learns from remembered rows, each left out of its own
         neighbors. The learned map has seen those rows' labels: two heads learn from a half of the
         judged rows each and are stopped on the other.
         """
-        asked = self._rows_for_head(self._keys_of(judged.X, place), judged.codes)
+        judged_rows = self._rows_for_head(self._keys_of(judged.X, device), judged.codes)
         if self.map_ is None:
             generator = torch.Generator().manual_seed(seed)
             n = len(self.spaces_[0].keys)
-            some = torch.randperm(n, generator=generator)[:_HEAD_ROWS].to(place)
-            pairs = [(self._rows_for_head(None, self.spaces_[0].codes[some], some), asked)]
+            some = torch.randperm(n, generator=generator)[:_HEAD_ROWS].to(device)
+            pairs = [(self._rows_for_head(None, self.spaces_[0].codes[some], some), judged_rows)]
         else:
             order = torch.randperm(len(judged.codes), generator=torch.Generator().manual_seed(seed))
-            first, second = (half.to(place) for half in order.tensor_split(2))
+            first, second = (half.to(device) for half in order.tensor_split(2))
             pairs = [
-                (asked.take(first), asked.take(second)),
-                (asked.take(second), asked.take(first)),
+                (judged_rows.take(first), judged_rows.take(second)),
+                (judged_rows.take(second), judged_rows.take(first)),
             ]
-        heads, told = [], []
+        heads, records = [], []
         for member, (train, stop) in enumerate(pairs):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed + member)
@@ -224,14 +224,14 @@ class AttentionProbe(Probe):
                     has_base=False,
                     num_heads=self.num_heads,
                     temperature=True,
-                ).to(place)
+                ).to(device)
             history = train_head(
                 head, train, stop, HeadConfig.model_validate({}), seed=seed + member
             )
             best = min(record["held_out_nll"] for record in history)
-            told.append({"start_nll": history[0]["held_out_nll"], "nll": best})
+            records.append({"start_nll": history[0]["held_out_nll"], "nll": best})
             heads.append(head)
-        self.choice_["heads"] = told
+        self.choice_["heads"] = records
         counted = [*heads, *([] if self.map_ is None else [self.map_.network])]
         self.n_parameters_ = sum(p.numel() for module in counted for p in module.parameters())
         return heads
@@ -252,9 +252,9 @@ class AttentionProbe(Probe):
     def _outputs(self, X: Any) -> tuple[list[HeadOutput], list[Tensor]]:
         """Ask each head about rows; return their neighbors in each space, too."""
         check_is_fitted(self)
-        place, prior = self._prior.device, self._prior.clamp_min(1e-6)
-        rows = torch.arange(len(self.spaces_[0].keys), device=place) if X is None else None
-        keys = None if X is None else self._keys_of(self._query(X), place)
+        device, prior = self._prior.device, self._prior.clamp_min(1e-6)
+        rows = torch.arange(len(self.spaces_[0].keys), device=device) if X is None else None
+        keys = None if X is None else self._keys_of(self._query(X), device)
         seen, positions = [], []
         for i, space in enumerate(self.spaces_):
             found = space.search(None if keys is None else keys[i], rows)
@@ -288,9 +288,9 @@ class AttentionProbe(Probe):
         outputs, positions = self._outputs(X)
         names = {"both": ("features", "learned")}.get(used := self.choice_["keys"], (used,))
         null = torch.stack([output.null_mass for output in outputs]).mean(0).double()
-        told = {}
+        attentions = {}
         for i, name in enumerate(names):
             weights = torch.stack([output.weights[i] for output in outputs]).mean(0).double()
             parts = (positions[i], weights, null)
-            told[name] = Attention(*(part.cpu().numpy() for part in parts))
-        return told
+            attentions[name] = Attention(*(part.cpu().numpy() for part in parts))
+        return attentions

@@ -150,8 +150,8 @@ class LinearProbe(Probe):
         self.scale_ = np.where(scale > 1e-12 * (1 + np.abs(self.mean_)), scale, 1.0)
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
-        place = choose_device(self.device)
-        problem = _Logistic(self._standardized(rows.X), rows.codes, len(self.classes_), place)
+        device = choose_device(self.device)
+        problem = _Logistic(self._standardized(rows.X), rows.codes, len(self.classes_), device)
         start = np.zeros(problem.shape)
         for c in grid:
             start, self.n_iter_ = problem.solve(c, start, self.max_iter, self.tol)

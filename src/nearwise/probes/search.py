@@ -16,8 +16,8 @@ def make_probe_index(
     keys: Tensor, metric: ProbeMetric, index: IndexName, device: str
 ) -> NeighborIndex:
     """Index of a probe's training features, on its device."""
-    place = choose_device(device)
+    chosen = choose_device(device)
     made = make_index(
-        index, METRICS[metric], len(keys), device=None if place.type == "cpu" else place
+        index, METRICS[metric], len(keys), device=None if chosen.type == "cpu" else chosen
     )
     return made.fit(keys)

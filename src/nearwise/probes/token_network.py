@@ -76,8 +76,8 @@ class TokenTransformer(nn.Module):
             pooled = x.mean(dim=1)
         else:
             x = self.norm(x)
-            asked = self.query.expand(len(x), -1, -1)
-            pooled = self.attend(asked, x, x, need_weights=False)[0][:, 0]
+            query = self.query.expand(len(x), -1, -1)
+            pooled = self.attend(query, x, x, need_weights=False)[0][:, 0]
         logits: Tensor = self.head(pooled)
         return logits
 

@@ -53,10 +53,10 @@ class NetworkProbe(Probe):
             fitted, judged = held_out(rows, self.validation_fraction, seed)
         else:
             fitted, judged = rows, self._other_rows(validation)
-        place = choose_device(self.device)
+        device = choose_device(self.device)
         tried: dict[float, float] = {}
         for lr in self._rates():
-            network, history = self._train(fitted, judged, lr, seed, place)
+            network, history = self._train(fitted, judged, lr, seed, device)
             nlls = [record["evaluation"]["nll"] for record in history]
             tried[lr] = min(nlls)
             if tried[lr] <= min(tried.values()):
@@ -76,19 +76,19 @@ class NetworkProbe(Probe):
         return (self.lr,)
 
     def _train(
-        self, fitted: Rows, judged: Rows, lr: float, seed: int, place: torch.device
+        self, fitted: Rows, judged: Rows, lr: float, seed: int, device: torch.device
     ) -> tuple[nn.Module, list[dict[str, Any]]]:
         """Train a network at a rate; it has the weights of its best epoch."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = self._build(fitted.X, len(self.classes_))
         _standardize(network, fitted.X)
-        network = network.to(place)
-        X, codes = (torch.from_numpy(part).to(place) for part in fitted)
-        truth = torch.from_numpy(judged.codes).to(place)
+        network = network.to(device)
+        X, codes = (torch.from_numpy(part).to(device) for part in fitted)
+        truth = torch.from_numpy(judged.codes).to(device)
 
         def batch_loss(rows: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
-            at = rows.to(place)
+            at = rows.to(device)
             return {"loss": F.cross_entropy(network(X[at]).float(), codes[at])}
 
         def evaluate(epoch: int) -> dict[str, float]:
@@ -101,7 +101,7 @@ class NetworkProbe(Probe):
                 "lr": lr,
                 "weight_decay": self.weight_decay,
                 "warmup_epochs": 0.05 * self.epochs,
-                "precision": "bfloat16" if place.type == "cuda" else "float32",
+                "precision": "bfloat16" if device.type == "cuda" else "float32",
             }
         )
         result = train_epochs(
@@ -110,7 +110,7 @@ class NetworkProbe(Probe):
             len(codes),
             config,
             seed=seed,
-            device=place,
+            device=device,
             evaluate=evaluate,
             monitor="nll",
         )
@@ -272,11 +272,11 @@ class MLPProbe(NetworkProbe):
 
 def _log_proba(network: nn.Module, X: NDArray[Any]) -> Tensor:
     """Log-probabilities (n, n_classes) in eval mode, on the network's device."""
-    place = next(network.parameters()).device
+    device = next(network.parameters()).device
     network.eval()
     with torch.no_grad():
         parts = [
-            torch.log_softmax(network(part.to(place)).float(), dim=1)
+            torch.log_softmax(network(part.to(device)).float(), dim=1)
             for part in torch.from_numpy(X).split(_CHUNK)
         ]
     return torch.cat(parts)

@@ -88,12 +88,10 @@ def make_gallery(
             "predicted": predictions.classes[int(predictions.proba[position].argmax())],
             "proba": predictions.proba[position].round(4),
             "null_mass": float(explanation.null_mass),
-            "row": _values(X, place),
+            "row": _values(X, i),
             "neighbors": _neighbors(explanation),
         }
-        for place, ((position, why), explanation) in enumerate(
-            zip(chosen, explanations, strict=True)
-        )
+        for i, ((position, why), explanation) in enumerate(zip(chosen, explanations, strict=True))
     ]
     columns = [str(c) for c in dataset.X.columns] if isinstance(dataset.X, pd.DataFrame) else None
     return {
@@ -106,8 +104,8 @@ def make_gallery(
     }
 
 
-def _values(X: Any, place: int) -> list[Any]:
-    row = X.iloc[place] if isinstance(X, pd.DataFrame) else np.ravel(X[place])
+def _values(X: Any, i: int) -> list[Any]:
+    row = X.iloc[i] if isinstance(X, pd.DataFrame) else np.ravel(X[i])
     return [_short(value) for value in row.tolist()]
 
 

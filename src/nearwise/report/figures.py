@@ -71,16 +71,16 @@ def head_lines(heading: str, width: float) -> list[str]:
 
 def _bars(axis: Axes, means: Means, order: list[str], key: str, reference: str) -> None:
     scale = next(m.scale for m in MEASURES if m.key == key)
-    for place, method in enumerate(order):
+    for row, method in enumerate(order):
         mean = means[method][key]
         if mean is None:
             continue
         value = 1 - mean.mean if key == "accuracy" else mean.mean * scale
         color = ACCENT if method.split(":")[0] == reference else SOFT
-        axis.barh(place, value, height=0.62, color=color)
+        axis.barh(row, value, height=0.62, color=color)
         if mean.half is not None:
             half = mean.half * scale
-            axis.plot([max(0.0, value - half), value + half], [place, place], color=INK, lw=1)
+            axis.plot([max(0.0, value - half), value + half], [row, row], color=INK, lw=1)
     axis.set_xlim(left=0)
     axis.tick_params(axis="y", length=0)
     axis.locator_params(axis="x", nbins=4)
@@ -105,8 +105,8 @@ def reliability_diagrams(
         if lines:
             title = "\n".join(lines)
             figure.text(0.01, 1 - 0.06 / height, title, va="top", size=10, weight="bold")
-        for place, method in enumerate(methods):
-            row, column = divmod(place, columns)
+        for i, method in enumerate(methods):
+            row, column = divmod(i, columns)
             top, bottom = _diagram_axes(figure, row, column, (rows, columns), 1 - room / height)
             color = ACCENT if method == reference else SOFT
             _reliability(top, bottom, pooled[method], color)
@@ -252,7 +252,7 @@ def _curve_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
         "held_out_nll": ("held out", ACCENT, "-"),
     }
     for key, (label, color, style) in labels.items():
-        for place, member in enumerate(dict.fromkeys(r.get("member") for r in rows)):
+        for i, member in enumerate(dict.fromkeys(r.get("member") for r in rows)):
             points = [
                 (r["epoch"], r[key])
                 for r in rows
@@ -261,6 +261,6 @@ def _curve_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
             if points:
                 x, y = zip(*points, strict=True)
                 axis.plot(
-                    x, y, style, color=color, lw=1.3, label=None if place else label,
+                    x, y, style, color=color, lw=1.3, label=None if i else label,
                     marker="o" if len(x) == 1 else None, markersize=3,
                 )  # fmt: skip

@@ -55,45 +55,45 @@ def step_losses(
     queries, extra = batch.queries.to(device), batch.extra.to(device)
     if not config.knn_weight:
         extra = extra[:0]
-    asked = _ask(network, rows, queries, extra, config, generator, cache)
+    sampled = _ask(network, rows, queries, extra, config, generator, cache)
     weight = _at(rows.sample_weight, queries)
     parts: dict[str, Tensor] = {}
     if config.knn_weight:
         candidates = torch.cat([queries, extra])
         ids = rows.row_ids[candidates]
-        memory_keys = asked.keys
+        memory_keys = sampled.keys
         if cache is not None:
-            memory_keys = torch.cat([asked.keys, cache.keys[candidates[len(asked.keys) :]]])
+            memory_keys = torch.cat([sampled.keys, cache.keys[candidates[len(sampled.keys) :]]])
         parts["knn"] = fused_leave_one_out_nll(
-            asked.query_keys,
+            sampled.query_keys,
             memory_keys,
             network.scale,
-            asked.labels,
+            sampled.labels,
             rows.labels[candidates],
-            asked.ids,
+            sampled.ids,
             ids,
             network.n_classes,
             similarity=network.similarity,
             smoothing=config.label_smoothing,
             sample_weight=weight,
             candidate_weight=_at(rows.sample_weight, candidates),
-            n_learned=len(asked.keys),
+            n_learned=len(sampled.keys),
         )
         if config.entropy_weight:
-            scores = network.scores(asked.query_keys, memory_keys)
-            parts["entropy"] = -weight_entropy(leave_self_out(scores, asked.ids, ids))
+            scores = network.scores(sampled.query_keys, memory_keys)
+            parts["entropy"] = -weight_entropy(leave_self_out(scores, sampled.ids, ids))
     if config.ce_weight:
-        logits = network.output(asked.query_keys).logits
+        logits = network.output(sampled.query_keys).logits
         assert logits is not None  # checked before the first step
         parts["ce"] = soft_cross_entropy(
-            logits, asked.labels, smoothing=config.label_smoothing, sample_weight=weight
+            logits, sampled.labels, smoothing=config.label_smoothing, sample_weight=weight
         )
     if config.contrastive_weight:
         parts["contrastive"] = _contrast_views(
-            network, rows, queries, asked.unmixed, config, generator
+            network, rows, queries, sampled.unmixed, config, generator
         )
     if cache is not None:
-        cache.refresh(queries[: len(asked.unmixed)], asked.unmixed)
+        cache.refresh(queries[: len(sampled.unmixed)], sampled.unmixed)
     return parts
 
 

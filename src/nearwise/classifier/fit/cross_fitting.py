@@ -235,22 +235,22 @@ def _build_views(
     for member, (_, held_out) in enumerate(problem.folds):
         folds[held_out] = member
     keys[FOLD] = folds
-    asked = np.ones(len(problem.labels), dtype=bool)
+    searchable = np.ones(len(problem.labels), dtype=bool)
     weight = None if problem.weight is None else as_float(problem.weight)
     if settings.max_per_class is not None:
         kept, stands_for = capped_rows(problem.labels, settings.max_per_class, settings.seed)
-        asked = np.isin(np.arange(len(asked)), kept)
-        keys[ASKED] = as_float(asked)[:, None]
+        searchable = np.isin(np.arange(len(searchable)), kept)
+        keys[ASKED] = as_float(searchable)[:, None]
         weight = problem.row_weight.clone()
         weight[torch.from_numpy(kept)] *= as_float(stands_for)
-    everyone = min(settings.n_neighbors, int(asked.sum()) - 1)
+    everyone = min(settings.n_neighbors, int(searchable.sum()) - 1)
     plan: list[tuple[str, Literal["all", "fold"], bool, Metric, int]] = [
         ("features", "all", False, settings.metric, everyone)
     ]
     if base is not None:
         keys[BASE] = as_float(base.oof_log_proba)
         keys["supervised"] = supervised_keys(keys["features"], keys[BASE])
-        smallest = min(int(asked[held_out].sum()) for _, held_out in problem.folds)
+        smallest = min(int(searchable[held_out].sum()) for _, held_out in problem.folds)
         if smallest > 2:
             in_fold = min(settings.fold_neighbors, smallest - 1)
             plan.append(("supervised", "fold", False, "euclidean", in_fold))

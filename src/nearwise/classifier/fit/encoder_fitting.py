@@ -113,6 +113,6 @@ def _stage_spaces(seen: Depths) -> dict[str, StageSpace]:
     """Map the deepest stages, deepest first; that one is called "features"."""
     depths = list(seen.stages.items())[::-1][:_DEPTHS]
     return {
-        name if place else "features": StageSpace.fit(values.cpu())
-        for place, (name, values) in enumerate(depths)
+        name if i else "features": StageSpace.fit(values.cpu())
+        for i, (name, values) in enumerate(depths)
     }

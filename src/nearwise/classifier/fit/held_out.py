@@ -113,7 +113,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight, digests)
     if settings.spaces == "chosen":
         fit, stay = leave_out_spaces(state, repeated, settings, data, fit, progress)
-        looks = [look._replace(spaces=[look.spaces[place] for place in stay]) for look in looks]
+        looks = [look._replace(spaces=[look.spaces[i] for i in stay]) for look in looks]
     first = torch.arange(len(truth))
     ridge = _RIDGE / len(truth)
     accept_heads(state, fit.take(first), data.take(first), problem, settings, ridge=ridge)

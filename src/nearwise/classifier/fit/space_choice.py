@@ -49,7 +49,7 @@ def leave_out_spaces(
     pooling = state.choice["pooling"]
 
     def with_spaces(places: list[int], n_heads: int, begun: CrossFit | None = None) -> CrossFit:
-        some = replace(data, spaces=[data.spaces[place] for place in places])
+        some = replace(data, spaces=[data.spaces[i] for i in places])
         return cross_fit_heads(state, problem, settings, some, pooling, n_heads, progress, begun)
 
     def nll_of(tried: CrossFit) -> float:
@@ -61,12 +61,12 @@ def leave_out_spaces(
     n_records = len(state.history)
     while len(kept) > 1:
         trials = {}
-        for gone in (place for place in kept if names[place] != _STAYS):
-            fewer = [place for place in kept if place != gone]
+        for gone in (i for i in kept if names[i] != _STAYS):
+            fewer = [i for i in kept if i != gone]
             trials[gone] = with_spaces(fewer, TRIED)
-            left_out = [name for place, name in enumerate(names) if place not in fewer]
+            left_out = [name for i, name in enumerate(names) if i not in fewer]
             nlls["without " + ", ".join(left_out)] = nll_of(trials[gone])
-        gone = min(trials, key=lambda place: nll_of(trials[place]))
+        gone = min(trials, key=lambda i: nll_of(trials[i]))
         if nll_of(trials[gone]) >= best - state.n_views / len(judged):  # a row counts once
             break
         kept.remove(gone)
@@ -76,14 +76,14 @@ def leave_out_spaces(
         fit = with_spaces(kept, len(problem.folds), begun)
         state.heads = fit.heads
         _forget_spaces(state, kept)
-    state.choice |= {"spaces": [names[place] for place in kept], "spaces_nll": nlls}
+    state.choice |= {"spaces": [names[i] for i in kept], "spaces_nll": nlls}
     return fit, kept
 
 
 def _forget_spaces(state: LearnedState, kept: list[int]) -> None:
     """Drop the keys and reliabilities of spaces that do not stay."""
     views = state.views
-    stay = [views.specs[place] for place in kept]
+    stay = [views.specs[i] for i in kept]
 
     def columns(spec: SpaceSpec) -> set[str]:
         return {spec.name, *(views.side(spec, member) for member in views.judges)}

@@ -131,7 +131,7 @@ def _as_date(column: pd.Series, name: str, kind: str) -> ColumnPlan:
     if kind != "date":
         values = column.dropna().astype(object).unique().tolist()
         texts = kind == "category" and all(isinstance(v, str) for v in values)
-        found = text_layout(values, name, asked=True) if texts and values else None
+        found = text_layout(values, name, required=True) if texts and values else None
         if found is None:
             raise ValueError(
                 f"columns={{{name!r}: 'date'}}: not all values are dates, such as "

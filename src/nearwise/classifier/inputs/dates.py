@@ -80,7 +80,7 @@ def holds_dates(column: pd.Series) -> bool:
     return len(values) > 0 and all(isinstance(v, datetime.date | np.datetime64) for v in values)
 
 
-def text_layout(values: list[str], name: str, *, asked: bool = False) -> str | None:
+def text_layout(values: list[str], name: str, *, required: bool = False) -> str | None:
     """Tell how all texts of a column write a date; None where they are no dates.
 
     Parameters
@@ -89,13 +89,13 @@ def text_layout(values: list[str], name: str, *, asked: bool = False) -> str | N
         Different ones, none missing.
     name : str
         Of the column, for the message.
-    asked : bool, default=False
+    required : bool, default=False
         Whether the user says that these are dates.
 
     Raises
     ------
     ValueError
-        Only with `asked`: if day and month cannot be told apart.
+        Only with `required`: if day and month cannot be told apart.
     """
     if not all(_MAYBE.fullmatch(text.strip()) for text in values[:_FEW]):
         return None
@@ -106,7 +106,7 @@ def text_layout(values: list[str], name: str, *, asked: bool = False) -> str | N
         return ISO if iso and _parse(distinct, ISO).notna().all() else None
     fitting = [layout for layout in _LAYOUTS if _fits(few, layout) and _fits(distinct, layout)]
     ambiguous = [one for one in fitting if _SWAPPED.get(one) in fitting]
-    if ambiguous and asked:
+    if ambiguous and required:
         raise ValueError(
             f"Column {name!r} holds dates such as {distinct.iloc[0]!r}, in which day and "
             "month cannot be told apart. Write them as 2024-12-31."

@@ -115,7 +115,7 @@ def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
         )
     if known.dtype.kind in "iu" and labels.dtype.kind == "f" and (labels % 1 == 0).all():
         labels = labels.astype(np.int64)  # 3.0 is the class 3, and whole numbers stay whole
-    places = {label: place for place, label in enumerate(known.tolist())}
+    places = {label: position for position, label in enumerate(known.tolist())}
     fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in places]
     places |= {label: len(places) + i for i, label in enumerate(fresh)}
     return np.array([places[label] for label in labels.tolist()], dtype=np.int64), fresh

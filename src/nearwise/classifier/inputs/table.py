@@ -208,7 +208,7 @@ class TableEncoder:
     @property
     def _leads(self) -> np.ndarray:
         """Whether each name in `numeric` is the first that its column becomes, bool (F,)."""
-        places = [place for name in self.columns for place, _ in enumerate(self._parts(name))]
+        places = [part for name in self.columns for part, _ in enumerate(self._parts(name))]
         return np.array(places, dtype=int) == 0
 
     def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
@@ -233,16 +233,16 @@ class TableEncoder:
     def _codes(self, frame: pd.DataFrame, *, count: bool) -> np.ndarray:
         codes = np.zeros((len(frame), len(self.categorical)), dtype=np.int64)
         unknown: list[tuple[str, int]] = []
-        for place, name in enumerate(self.categorical):
+        for column, name in enumerate(self.categorical):
             values = frame[name].map(plain, na_action="ignore")
             known = {value: code for code, value in enumerate(self.categories[name], start=1)}
             found = values.map(known)
-            codes[:, place] = found.astype("float64").fillna(0).to_numpy()
+            codes[:, column] = found.astype("float64").fillna(0).to_numpy()
             strange = np.flatnonzero(found.isna() & values.notna())
             if len(strange):
                 by_text = _code_by_text(self.categories[name])
-                codes[strange, place] = [by_text(value) for value in values.iloc[strange]]
-            unknown.append((name, int((codes[strange, place] == 0).sum())))
+                codes[strange, column] = [by_text(value) for value in values.iloc[strange]]
+            unknown.append((name, int((codes[strange, column] == 0).sum())))
         if count and any(number for _, number in unknown):
             warnings.warn(
                 f"Categories that were not in the training table: {_counted(unknown)}. They are "
@@ -265,9 +265,9 @@ class TableEncoder:
             filled = np.where(gaps, self.median, rows.numbers)
             parts.append((filled - self.mean) / self.scale)
             parts.append(gaps[:, np.asarray(self.has_gaps, dtype=bool)].astype(float))
-        for place, size in enumerate(self.cardinalities):
+        for column, size in enumerate(self.cardinalities):
             width = min(size - 1, MAX_ONE_HOT)
-            parts.append((rows.codes[:, place, None] == np.arange(1, width + 1)).astype(float))
+            parts.append((rows.codes[:, column, None] == np.arange(1, width + 1)).astype(float))
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def ordinal(self, rows: Encoded) -> np.ndarray:
@@ -414,7 +414,7 @@ def category_places(encoder: TableEncoder) -> Sequence[int]:
     """
     start = len(encoder.numeric)
     sizes = enumerate(encoder.cardinalities, start=start)
-    return [place for place, size in sizes if size <= MAX_SPLIT_BY_VALUE]
+    return [position for position, size in sizes if size <= MAX_SPLIT_BY_VALUE]
 
 
 def ready_embeddings(encoder: TableEncoder) -> bool:

@@ -155,10 +155,10 @@ def check_views(
     if isinstance(views, np.ndarray | pd.DataFrame | torch.Tensor | str):
         raise ValueError("views must be a list of arrays like X. For one view write views=[view].")
     checked = [check_rows(estimator, view, reset=False, optional=optional) for view in views]
-    for place, view in enumerate(checked):
+    for number, view in enumerate(checked):
         if len(view) != n_rows:
             raise ValueError(
-                f"View {place + 1} has {len(view)} rows but X has {n_rows}. Every view must hold "
+                f"View {number + 1} has {len(view)} rows but X has {n_rows}. Every view must hold "
                 "the same rows, in the same order."
             )
     return checked

@@ -63,8 +63,8 @@ def with_true_opinions(
     Powers alone cannot undo the noise: with 30 % of two classes' labels wrong an opinion on given
     labels stays between .3 and .7, and .69 means .98 where .6 means .75.
     """
-    told = {behind(name): opinion_behind(part, transition) for name, part in parts.items()}
-    return parts | told
+    behind_parts = {behind(name): opinion_behind(part, transition) for name, part in parts.items()}
+    return parts | behind_parts
 
 
 def opinion_behind(log_proba: np.ndarray, transition: torch.Tensor) -> np.ndarray:

@@ -47,15 +47,15 @@ class LearnedRows(NamedTuple):
         return fresh
 
 
-def find_learned(model: FittedModel, asked: AnyRows, labels: np.ndarray | None) -> LearnedRows:
+def find_learned(model: FittedModel, rows: AnyRows, labels: np.ndarray | None) -> LearnedRows:
     """Look rows up among those that a model remembers and those that it held out.
 
     Parameters
     ----------
     model : FittedModel
-    asked : Encoded or EncodedImages
+    rows : Encoded or EncodedImages
     labels : int64 ndarray of shape (n,), optional
-        Class positions of `asked`; among equal rows, one with this label is taken.
+        Class positions of `rows`; among equal rows, one with this label is taken.
     """
     state = model.state
     with warnings.catch_warnings():
@@ -64,14 +64,14 @@ def find_learned(model: FittedModel, asked: AnyRows, labels: np.ndarray | None) 
     bank = state.views.bank
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
     groups = _grouped(row_digests(known))
-    at = _assigned(groups, _digests_among(groups, state.encoder, known, asked), own, labels)
+    at = _assigned(groups, _digests_among(groups, state.encoder, known, rows), own, labels)
     ids = np.where(at < 0, -1, bank.ids.numpy()[at])
-    held_out = np.full(len(asked), -1)
+    held_out = np.full(len(rows), -1)
     if isinstance(state, SharedState) and state.held is not None:
         digests = state.held.digests
         if digests is not None:
             found = _assigned(
-                _grouped(digests.numpy()), row_digests(asked), state.held.labels.numpy(), labels
+                _grouped(digests.numpy()), row_digests(rows), state.held.labels.numpy(), labels
             )
             held_out = np.where(at < 0, found, -1)
     repeated = sum(len(group) for group in groups.values() if len(group) > 1)
@@ -122,14 +122,14 @@ def held_digests(rows: AnyRows) -> Tensor:
 
 
 def _digests_among(
-    groups: dict[int, list[int]], encoder: Any, known: AnyRows, asked: AnyRows
+    groups: dict[int, list[int]], encoder: Any, known: AnyRows, rows: AnyRows
 ) -> np.ndarray:
     """Digests of the asked rows; where these equal known rows but for rounding, theirs."""
-    digests = row_digests(asked)
-    if isinstance(known, Encoded) and isinstance(asked, Encoded):
+    digests = row_digests(rows)
+    if isinstance(known, Encoded) and isinstance(rows, Encoded):
         strange = np.flatnonzero([digest not in groups for digest in digests.tolist()])
         first = np.array([positions[0] for positions in groups.values()])
-        near = _nearly_equal(encoder, known.take(first), asked.take(strange))
+        near = _nearly_equal(encoder, known.take(first), rows.take(strange))
         names = np.array(list(groups))
         digests[strange[near >= 0]] = names[near[near >= 0]]
     return digests
@@ -159,13 +159,13 @@ def _assigned(
     return found
 
 
-def _nearly_equal(encoder: TableEncoder, known: Encoded, asked: Encoded) -> np.ndarray:
+def _nearly_equal(encoder: TableEncoder, known: Encoded, queries: Encoded) -> np.ndarray:
     """Position of a known row that differs by rounding alone, -1 where none does.
 
     Rows are laid along a random line, on which equal ones are close; only those are compared.
     """
-    found = np.full(len(asked), -1)
-    if not asked.numbers.size:
+    found = np.full(len(queries), -1)
+    if not queries.numbers.size:
         return found
     middle = np.array(encoder.median)
     with warnings.catch_warnings():
@@ -179,19 +179,19 @@ def _nearly_equal(encoder: TableEncoder, known: Encoded, asked: Encoded) -> np.n
         numbers = np.nan_to_num((rows.numbers - middle) / unit)
         return np.asarray(numbers @ of_numbers + rows.codes @ of_codes)
 
-    allowed = _SAME * (spread + np.abs(np.nan_to_num(asked.numbers - middle)))
-    place = along(known)
-    order = np.argsort(place)
+    allowed = _SAME * (spread + np.abs(np.nan_to_num(queries.numbers - middle)))
+    position = along(known)
+    order = np.argsort(position)
     width = (allowed / unit) @ of_numbers + 1e-9
-    center = along(asked)
-    start = np.searchsorted(place[order], center - width, side="left")
-    stop = np.searchsorted(place[order], center + width, side="right")
+    center = along(queries)
+    start = np.searchsorted(position[order], center - width, side="left")
+    stop = np.searchsorted(position[order], center + width, side="right")
     for row in np.flatnonzero(stop > start):
         some = order[start[row] : stop[row]]
-        gap = np.abs(known.numbers[some] - asked.numbers[row])
-        both_missing = np.isnan(known.numbers[some]) & np.isnan(asked.numbers[row])
+        gap = np.abs(known.numbers[some] - queries.numbers[row])
+        both_missing = np.isnan(known.numbers[some]) & np.isnan(queries.numbers[row])
         same = ((gap <= allowed[row]) | both_missing).all(axis=1)
-        same &= (known.codes[some] == asked.codes[row]).all(axis=1)
+        same &= (known.codes[some] == queries.codes[row]).all(axis=1)
         if same.any():
             found[row] = some[same.argmax()]
     return found

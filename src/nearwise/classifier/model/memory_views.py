@@ -77,7 +77,7 @@ class MemoryViews:
         fork.specs = list(self.specs)
         return fork
 
-    def place(self, rows: Tensor) -> Tensor:
+    def to_device(self, rows: Tensor) -> Tensor:
         """Bring queries to where they are searched fastest."""
         return rows if self.device is None else rows.to(self.device)
 
@@ -181,8 +181,8 @@ class MemoryViews:
 
     def _index(self, spec: SpaceSpec, member: int) -> tuple[NeighborIndex, Tensor]:
         shared = spec.scope == "all" and not spec.per_member
-        place = (spec.name, 0 if shared else member)
-        if place not in self._indexes:
+        cache_key = (spec.name, 0 if shared else member)
+        if cache_key not in self._indexes:
             positions = self.rows(spec, member)
             keys = self.bank.keys[spec.key(member)]
             index = make_index(
@@ -194,19 +194,19 @@ class MemoryViews:
             )
             everything = len(positions) == len(keys)
             index.fit(keys if everything else keys[positions], self.bank.ids[positions])
-            self._indexes[place] = (index, positions)
-        return self._indexes[place]
+            self._indexes[cache_key] = (index, positions)
+        return self._indexes[cache_key]
 
     def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
         """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""
-        spec, place = self._judged(spec, member)
-        if place not in self._own:
+        spec, cache_key = self._judged(spec, member)
+        if cache_key not in self._own:
             positions = self.rows(spec, member)
             found = self._nearest_others(spec, member, positions)
             own = torch.full((len(self.bank), found.shape[1]), -1)
             own[positions] = found
-            self._own[place] = own
-        return self._own[place]
+            self._own[cache_key] = own
+        return self._own[cache_key]
 
     def _judged(self, spec: SpaceSpec, member: int) -> tuple[SpaceSpec, tuple[str, int]]:
         """Space whose neighbors tell reliability, and where they are kept."""
@@ -226,11 +226,11 @@ class MemoryViews:
         Of all rows, or of some findable ones, which alone are then searched for.
         """
         labels = self.labels(member)
-        spec, place = self._judged(spec, member)
+        spec, cache_key = self._judged(spec, member)
         if positions is None:
             own, mine = self.own_neighbors(spec, member), labels
-        elif place in self._own:
-            own, mine = self._own[place][positions], labels[positions]
+        elif cache_key in self._own:
+            own, mine = self._own[cache_key][positions], labels[positions]
         else:
             own, mine = self._nearest_others(spec, member, positions), labels[positions]
         m = max(own.shape[1] - 1, 1)

@@ -122,11 +122,11 @@ class SharedState(LearnedState):
 
     def look_at(self, seen: Seen) -> MemberView:
         """Search all spaces for rows whose keys are known."""
-        base = self.views.place(seen.base_log_proba)
+        base = self.views.to_device(seen.base_log_proba)
         found: list[Neighbors] = []
         spaces = []
         for spec in self.views.specs:
-            query = self.views.place(seen.keys[spec.name])
+            query = self.views.to_device(seen.keys[spec.name])
             result = self.views.search(spec, 0, query, spec.n_neighbors)
             found.append(result)
             spaces.append(self.views.neighborhood(spec, 0, result, base, query=query))

@@ -195,7 +195,7 @@ class LearnedState(ABC):
         fork.heads, fork.choice = list(self.heads), dict(self.choice)
         return fork
 
-    def place(self, device: torch.device) -> None:
+    def to(self, device: torch.device) -> None:
         """Have searches and heads run on a device from now on; the bank stays on the CPU."""
         self.views.forget()
         self.views.device = None if device.type == "cpu" else device
@@ -276,7 +276,7 @@ class CrossFittedState(LearnedState):
         self, member: int, rows: Encoded, features: Tensor, shared: dict[str, Neighbors]
     ) -> MemberView:
         """Search all spaces for new rows; `shared` keeps what every member finds alike."""
-        own = base = self.views.place(self.base_log_proba(member, rows))
+        own = base = self.views.to_device(self.base_log_proba(member, rows))
         found: list[Neighbors] = []
         spaces: list[Neighborhood] = []
         for spec in self.views.specs:
@@ -286,7 +286,7 @@ class CrossFittedState(LearnedState):
                 result = shared[spec.name]
             else:
                 keys = self.member_keys(spec.name, member, rows, features, own)
-                keys = self.views.place(keys)
+                keys = self.views.to_device(keys)
                 result = self.views.search(spec, member, keys, spec.n_neighbors)
                 if common:
                     shared[spec.name] = result
@@ -294,18 +294,18 @@ class CrossFittedState(LearnedState):
             if not spaces:
                 base = self.widened_base(own, result)
             # What all share is sought by the features.
-            query = self.views.place(features) if keys is None else keys
+            query = self.views.to_device(features) if keys is None else keys
             spaces.append(self.views.neighborhood(spec, member, result, base, query=query))
         return MemberView(base, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
         bank = self.views.bank
-        base = self.views.place(self.stored_base(positions))
+        base = self.views.to_device(self.stored_base(positions))
         found: list[Neighbors] = []
         spaces: list[Neighborhood] = []
         for spec in self.views.specs:
-            keys = self.views.place(bank.keys[spec.key(member)][positions])
+            keys = self.views.to_device(bank.keys[spec.key(member)][positions])
             result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
             found.append(result)
             if not spaces:
@@ -372,12 +372,15 @@ class CrossFittedState(LearnedState):
 
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""
-        asked = torch.arange(len(self.views.bank)) if positions is None else positions
-        n = len(asked)
+        if positions is None:
+            positions = torch.arange(len(self.views.bank))
+        n = len(positions)
         totals = [torch.zeros(n, n_classes) for _ in range(3)]
         null_mass, counts = torch.zeros(n), torch.zeros(n)
-        for member, rows in self.members_of(asked):
-            answer = on_host(self.answer(member, self.look_again(member, asked[rows]), n_classes))
+        for member, rows in self.members_of(positions):
+            answer = on_host(
+                self.answer(member, self.look_again(member, positions[rows]), n_classes)
+            )
             for total, part in zip(totals, answer[:3], strict=True):
                 total[rows] += part
             null_mass[rows] += answer.null_mass

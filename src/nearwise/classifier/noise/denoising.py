@@ -144,11 +144,11 @@ class Denoiser:
         found = self._seek(rows)
         votes = [_vote(found, weights, self.given) for weights in found.weights]
         firsts = [self._pool({"vote": vote}, {}, rows, None) for vote in votes]
-        best = min(range(len(firsts)), key=lambda place: firsts[place].nll)
+        best = min(range(len(firsts)), key=lambda i: firsts[i].nll)
         of_given, of_true = self._cross_fit(rows, found, best, firsts[best], cleaned)
         plain = self._pool(of_given | of_true, {}, rows, firsts[best].matrix)
-        told = self._pool(of_true, of_given, rows, plain.matrix)
-        return told if clearly_lower(told.losses, plain.losses) else plain
+        of_both = self._pool(of_true, of_given, rows, plain.matrix)
+        return of_both if clearly_lower(of_both.losses, plain.losses) else plain
 
     def _seek(self, rows: np.ndarray) -> Found:
         # Two thirds of those found are voters where a third is held out inside.
@@ -212,23 +212,23 @@ class Denoiser:
         # Votes alone speak where a class is too rare for every fold.
         modelled = not any(of_one_class(self.problem.labels[rows[train]]) for train, _ in folds)
         for number, (train, held_out) in enumerate(folds):
-            voters, asked = rows[train], np.concatenate([rows[held_out], others])
+            voters, queries = rows[train], np.concatenate([rows[held_out], others])
             inside = np.isin(found.positions, voters)
             kept = [weights * inside for weights in found.weights]
             labels = self._clean(found, kept[best], voters, first)
             opinions = {
-                f"{kind} {place}": _vote(found, kept[place], carried)[asked]
+                f"{kind} {i}": _vote(found, kept[i], carried)[queries]
                 for kind, carried in ((_GIVEN, self.given), (_POSTERIOR, labels))
-                for place in (1, 3)
+                for i in (1, 3)
             }
-            told = cleaned and not of_one_class(labels[voters].argmax(axis=1))
-            own = self._target(labels if told else self.given, voters)
+            is_cleaned = cleaned and not of_one_class(labels[voters].argmax(axis=1))
+            own = self._target(labels if is_cleaned else self.given, voters)
             for candidate in light_candidates(self.problem, self.settings) if modelled else ():
                 self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
-                candidate.fit_fold(*self.problem.table, *own, (voters, asked))
+                candidate.fit_fold(*self.problem.table, *own, (voters, queries))
                 table, encoded = self.problem.table
                 opinions[candidate.name] = log_softmax(
-                    candidate.log_proba(table, encoded.take(asked), 0, n_classes)
+                    candidate.log_proba(table, encoded.take(queries), 0, n_classes)
                 )
             for name, opinion in opinions.items():
                 part = total.setdefault(name, np.zeros((n, n_classes)))
@@ -408,7 +408,7 @@ def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]
 def _vote(found: Found, weights: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Logarithm of the share of the weights that each class gets, (n, C)."""
     votes = np.zeros((len(weights), labels.shape[1]))
-    for place in range(weights.shape[1]):
-        votes += weights[:, place, None] * labels[found.positions[:, place]]
+    for column in range(weights.shape[1]):
+        votes += weights[:, column, None] * labels[found.positions[:, column]]
     total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
     return np.log((1 - _EVEN) * votes / total + _EVEN / labels.shape[1])

@@ -39,8 +39,8 @@ def see_through(
         own = weight if problem.weight is None else weight * problem.weight
         targets.append((labels.argmax(axis=1), own))
     note = choice["label_noise"]
-    told = zip(targets, problem.folds, strict=False)  # folds held out once share one target
-    if any(of_one_class(labels[train]) for (labels, _), (train, _) in told):
+    per_fold = zip(targets, problem.folds, strict=False)  # folds held out once share one target
+    if any(of_one_class(labels[train]) for (labels, _), (train, _) in per_fold):
         note["fitted_to"] = "given"  # a posterior of one class teaches nothing
     elif _worth_fitting(problem, settings, targets, progress, note):
         problem.targets = targets

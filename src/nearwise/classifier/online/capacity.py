@@ -123,9 +123,9 @@ def rows_to_forget(
 def _usefulness(views: MemoryViews, rows: Tensor, labels: Tensor) -> Tensor:
     """Worth of the rows that may be found to those that find them, (n_rows,)."""
     own = views.own_neighbors(views.specs[0], 0)[rows]
-    place = torch.full((len(views.bank),), -1)
-    place[rows] = torch.arange(len(rows))
-    return neighbor_usefulness(place[own[:, : max(own.shape[1] - 1, 1)]], labels)
+    position = torch.full((len(views.bank),), -1)
+    position[rows] = torch.arange(len(rows))
+    return neighbor_usefulness(position[own[:, : max(own.shape[1] - 1, 1)]], labels)
 
 
 def _feed_members(gone: Tensor, labels: Tensor, folds: Tensor, n_members: int) -> Tensor:

@@ -452,7 +452,7 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
         device = _device_here(model)
         for network in [] if embedding is None else embedding.networks:
             network.to(device)
-        state.place(device)
+        state.to(device)
         with part_of_folder("row_names"):
             if names is not None and len(names) != len(rows):
                 raise ValueError(f"{len(names)} names for {len(rows)} rows")

@@ -46,8 +46,8 @@ def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 def _storable(rows: pd.DataFrame) -> pd.DataFrame:
     """Turn columns that Parquet cannot hold (mixed types, intervals) into text."""
     columns = {}
-    for place, name in enumerate(rows.columns):
-        column = rows.iloc[:, place]
+    for i, name in enumerate(rows.columns):
+        column = rows.iloc[:, i]
         try:
             array = pa.Array.from_pandas(column)
             if pa.types.is_nested(array.type) or _mixes_dates(column):

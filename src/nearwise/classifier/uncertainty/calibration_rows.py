@@ -90,12 +90,12 @@ def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows
     was not fitted on it (a random 10,000 of more); after a fit with rows held out, those rows, in
     one or in all views. Rows of weight 0 are left out.
     """
-    place = ("judged rows", n_classes, n_views)
-    if place not in state.views.derived:
+    cache_key = ("judged rows", n_classes, n_views)
+    if cache_key not in state.views.derived:
         make = _held_out if isinstance(state, SharedState) else _left_out
         rows = make(state, n_classes, n_views)
-        state.views.derived[place] = _in_wanted_shares(rows, state.calibration(n_views))
-    found: JudgedRows = state.views.derived[place]
+        state.views.derived[cache_key] = _in_wanted_shares(rows, state.calibration(n_views))
+    found: JudgedRows = state.views.derived[cache_key]
     return found
 
 
@@ -188,7 +188,7 @@ def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
 def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None) -> Remoteness:
     """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
     spec = views.specs[0]
-    return remoteness_of(views, views.search(spec, 0, views.place(keys), spec.n_neighbors, ids))
+    return remoteness_of(views, views.search(spec, 0, views.to_device(keys), spec.n_neighbors, ids))
 
 
 def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:

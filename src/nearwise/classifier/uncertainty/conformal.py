@@ -127,12 +127,12 @@ def p_values(
     return np.asarray(np.minimum(at_least / np.maximum(totals, 1.0), 1.0))
 
 
-def counts_at_least(values: np.ndarray, weight: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def counts_at_least(values: np.ndarray, weight: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Weight of the values that are at least each one asked; never rising with what is asked."""
     order = np.argsort(values, kind="stable")
     tail = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)
     tail = np.maximum.accumulate(tail[::-1])[::-1]
-    result: np.ndarray = tail[np.searchsorted(values[order], asked, side="left")]
+    result: np.ndarray = tail[np.searchsorted(values[order], levels, side="left")]
     return result
 
 
@@ -205,9 +205,7 @@ def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, e
     counts = np.round(truth.sum(axis=0), 1)
     short = np.flatnonzero(counts < needed)
     if len(short):
-        named = ", ".join(
-            f"{classes[place]!s} has {max(counts[place], 0):g}" for place in short[:5]
-        )
+        named = ", ".join(f"{classes[i]!s} has {max(counts[i], 0):g}" for i in short[:5])
         raise ValueError(
             f"Class-conditional sets of confidence {confidence} need at least {needed} rows of "
             f"every class to judge by; {named}{' ...' if len(short) > 5 else ''}. Give more rows "

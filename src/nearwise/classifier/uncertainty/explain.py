@@ -154,8 +154,8 @@ def weigh(state: LearnedState, views: list[tuple[int, MemberView]]) -> list[Weig
     everyone, shares = torch.cat(positions, dim=1), torch.cat(weights, dim=1)
     result = []
     for row, share in zip(everyone, shares, strict=True):
-        unique, place = torch.unique(row, return_inverse=True)
-        total = torch.zeros(len(unique)).scatter_add_(0, place, share)
+        unique, inverse = torch.unique(row, return_inverse=True)
+        total = torch.zeros(len(unique)).scatter_add_(0, inverse, share)
         order = torch.argsort(total, descending=True, stable=True)
         result.append(WeighedQuery(unique[order], total[order]))
     return result

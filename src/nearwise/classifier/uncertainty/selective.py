@@ -254,8 +254,8 @@ class Judge:
         order = np.argsort(-values, kind="stable")
         share = np.maximum.accumulate(np.cumsum(self.counts[order])) / self.counts.sum()
         # 0.07 * 100 is 7.000000000000001: without the slack that would accept 8 rows.
-        place = int(np.searchsorted(share, coverage - 1e-9))
-        value = float(values[order[min(place, len(order) - 1)]])
+        last = int(np.searchsorted(share, coverage - 1e-9))
+        value = float(values[order[min(last, len(order) - 1)]])
         accepted = values >= value
         wrong = max(float(self.wrong[accepted].sum()), 0.0)
         counted = float(self.counts[accepted].sum())
@@ -285,7 +285,7 @@ class Judge:
         shares = np.arange(1, _GRID + 1) / _GRID
         tried = [self.at_coverage(name, share) for share in shares]
         bounds = [self.bound(name, t, doubt / _GRID) for t in tried]
-        good = [place for place, bound in enumerate(bounds) if bound <= max_risk]
+        good = [i for i, bound in enumerate(bounds) if bound <= max_risk]
         if not good:
             best = int(np.argmin(bounds))
             needed = int(np.ceil(np.log(doubt / _GRID) / np.log1p(-max_risk)))

@@ -27,17 +27,17 @@ def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[An
         a row has fewer neighbors.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
-    asked = [one for e in explanations for one in e.neighbors]
-    have_files = any({"file", "image"} <= one.row.keys() for one in asked)
-    for place in range(max((len(e.neighbors) for e in explanations), default=0)):
+    neighbors = [one for e in explanations for one in e.neighbors]
+    have_files = any({"file", "image"} <= one.row.keys() for one in neighbors)
+    for i in range(max((len(e.neighbors) for e in explanations), default=0)):
         for field in ("id", "label", "weight", "distance"):
-            columns[f"neighbor_{place + 1}_{field}"] = [
-                getattr(e.neighbors[place], field) if place < len(e.neighbors) else None
+            columns[f"neighbor_{i + 1}_{field}"] = [
+                getattr(e.neighbors[i], field) if i < len(e.neighbors) else None
                 for e in explanations
             ]
         if have_files:
-            columns[f"neighbor_{place + 1}_file"] = [
-                e.neighbors[place].row.get("file") if place < len(e.neighbors) else None
+            columns[f"neighbor_{i + 1}_file"] = [
+                e.neighbors[i].row.get("file") if i < len(e.neighbors) else None
                 for e in explanations
             ]
     return columns

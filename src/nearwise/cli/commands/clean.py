@@ -166,13 +166,13 @@ def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> "rich.table.Tab
     for name in described[0]:
         table.add_column(name, overflow="fold")
     for suspect, columns in zip(suspects, described, strict=True):
-        asked = ", ".join(f"{rows.y.iloc[row]} ({row})" for row in suspect["neighbors"])
+        neighbors = ", ".join(f"{rows.y.iloc[row]} ({row})" for row in suspect["neighbors"])
         table.add_row(
             str(suspect["id"]),
             str(suspect["given"]),
             str(suspect["suggested"]),
             f"{suspect['proba_given']:.1%}",
-            asked,
+            neighbors,
             *columns.values(),
         )
     return table

@@ -190,8 +190,8 @@ def fit(
 
 def checkpoint_folder(out: Path) -> Path:
     """Where the checkpoints of a fit lie until its model is at `out`."""
-    place = out if out.name not in ("", "..") else out.resolve()
-    return place.with_name(f"{place.name}.checkpoint")
+    folder = out if out.name not in ("", "..") else out.resolve()
+    return folder.with_name(f"{folder.name}.checkpoint")
 
 
 def check_checkpoints(out: Path) -> None:

@@ -225,19 +225,19 @@ def read_files(
     from nearwise.data.images.folder import decode_files, image_files
 
     files: list[Path] = []
-    for place in map(Path, data):
-        if not place.exists():
+    for path in map(Path, data):
+        if not path.exists():
             raise ValueError(
-                f"There is no file or folder {place}. Give an image, or a folder of them."
+                f"There is no file or folder {path}. Give an image, or a folder of them."
             )
-        files += image_files(place)
+        files += image_files(path)
     images, kept = decode_files(
         files,
         image_size=known.sides(resize=wishes.resize),
         color=known.color,
         skip_damaged=wishes.skip_damaged,
     )
-    files = [files[place] for place in kept]
+    files = [files[i] for i in kept]
     known.check(images, files[0])
     return files, images
 

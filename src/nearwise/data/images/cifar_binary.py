@@ -43,16 +43,16 @@ class CifarBinary:
             If some of them are missing.
         """
         names = self.files[part]
-        for place in (folder / self.folder, folder.parent / self.folder, *self._others(folder)):
-            here = [name for name in names if (place / name).is_file()]
+        for directory in (folder / self.folder, folder.parent / self.folder, *self._others(folder)):
+            here = [name for name in names if (directory / name).is_file()]
             if here and len(here) < len(names):
                 missing = [name for name in names if name not in here]
                 raise FileNotFoundError(
-                    f"{place} lacks {', '.join(missing)} of the binary version. Unpack the "
+                    f"{directory} lacks {', '.join(missing)} of the binary version. Unpack the "
                     "archive again."
                 )
             if here:
-                return tuple(place / name for name in names)
+                return tuple(directory / name for name in names)
         return ()
 
     def read(
@@ -89,7 +89,7 @@ class CifarBinary:
     def python_version(self, folder: Path) -> Path | None:
         """Return where the files of the python version (pickles) lie, or None."""
         names = [name.removesuffix(".bin") for files in self.files.values() for name in files]
-        places = (place for place in self._others(folder) if place.is_dir())
+        places = (directory for directory in self._others(folder) if directory.is_dir())
         return next((p for p in places if any((p / name).is_file() for name in names)), None)
 
     def _others(self, folder: Path) -> tuple[Path, ...]:

@@ -166,7 +166,7 @@ def decode_sound(
     with ThreadPoolExecutor(threads) as pool, _bar(n) as advance:
         while chunk := list(islice(images, step)):
             decoded = pool.map(lambda image: _decode(image, size, color, room), chunk)
-            for place, (image, one) in enumerate(zip(chunk, decoded, strict=True), start=done):
+            for i, (image, one) in enumerate(zip(chunk, decoded, strict=True), start=done):
                 if isinstance(one, DamagedImage):
                     damaged.append(one)
                     continue
@@ -176,7 +176,7 @@ def decode_sound(
                     step = min(_CHUNK, max(threads, _WAITING // one.pixels.nbytes))
                 _check_alike(first, (image.where, one))
                 X[len(kept)] = one.pixels
-                kept.append(place)
+                kept.append(i)
             done += len(chunk)
             advance(len(chunk))
     assert done == n, f"{done} images, {n} announced"
@@ -271,8 +271,8 @@ def _pixels(image: Any, mode: str, where: str) -> Images:
     """Convert an image to an array of shape (height, width, channels)."""
     pixels = np.empty((image.height, image.width, len(mode)), dtype=np.uint8)
     for left, top, piece in _pieces(image):
-        place = pixels[top : top + piece.height, left : left + piece.width]
-        place[:] = np.asarray(_convert(piece, mode, where)).reshape(place.shape)
+        target = pixels[top : top + piece.height, left : left + piece.width]
+        target[:] = np.asarray(_convert(piece, mode, where)).reshape(target.shape)
     return pixels
 
 

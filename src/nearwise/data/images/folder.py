@@ -70,7 +70,7 @@ def load_folder(
         "images",
         str(folder),
         test_index=np.flatnonzero(tested[kept]) if len(listed) == 2 else None,
-        files=tuple(files[place] for place in kept),
+        files=tuple(files[i] for i in kept),
         row_names=tuple(f"{root}/{files[i].relative_to(folder).as_posix()}" for i in kept),
     )
 
@@ -101,7 +101,7 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
         If files that are no images, or links to images of the same folder, are left out.
     """
     parts = _parts(folder)
-    classes = {part: _classes(place) for part, place in parts.items()}
+    classes = {part: _classes(directory) for part, directory in parts.items()}
     _refuse_new_classes(parts, classes)
     names = sorted(classes["train"] if "train" in classes else classes["all"])
     listed: dict[str, Listed] = {}
@@ -110,8 +110,8 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     seen: dict[str, Path] = {}
     for part, named in classes.items():
         files, codes = listed.setdefault(part, ([], []))
-        for name, place in named.items():
-            images, strange = _images(place)
+        for name, directory in named.items():
+            images, strange = _images(directory)
             repeated = set(_repeated(images, seen))
             images = [path for path in images if path not in repeated]
             files += images
@@ -246,7 +246,7 @@ def read_images(
 
 def _parts(folder: Path) -> dict[str, Path]:
     """Return the folders that hold class folders: "all", or "train" and perhaps "test"."""
-    names = [place.name for place in _folders(folder)]
+    names = [directory.name for directory in _folders(folder)]
     tests = [name for name in names if name.lower() in TEST_NAMES]
     trains = [name for name in names if name.lower() == "train"]
     if len(trains) != 1 or len(trains) + len(tests) != len(names):
@@ -289,7 +289,7 @@ def _classes(folder: Path) -> dict[str, Path]:
             f"{loose[0]} lies beside the class folders ({len(loose)} such images), so its class "
             "is not known. Move it into its class folder, or remove it."
         )
-    return {place.name: place for place in places}
+    return {directory.name: directory for directory in places}
 
 
 def _images(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -349,18 +349,18 @@ def _everything(folder: Path) -> tuple[list[Path], list[Path]]:
     seen: set[str] = set()
     places, links = [folder], list[Path]()
     while places or links:
-        place = places.pop() if places else links.pop(0)
-        real = os.path.realpath(place)
+        path = places.pop() if places else links.pop(0)
+        real = os.path.realpath(path)
         if real in seen:
-            again.append(place)
+            again.append(path)
             continue
         seen.add(real)
-        if not place.is_dir():
-            files.append(place)
+        if not path.is_dir():
+            files.append(path)
             continue
-        for path in sorted(place.iterdir()):
-            if not path.name.startswith("."):
-                (links if path.is_symlink() else places).append(path)
+        for inside in sorted(path.iterdir()):
+            if not inside.name.startswith("."):
+                (links if inside.is_symlink() else places).append(inside)
     return files, again
 
 

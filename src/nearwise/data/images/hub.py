@@ -121,10 +121,10 @@ def _parts(hub_dataset: Any) -> dict[str, Any]:
     return parts | {test: hub_dataset[test]} if test else parts
 
 
-def _find_column(table: Any, asked: str | None, kind: Literal["image", "label"]) -> str:
+def _find_column(table: Any, given: str | None, kind: Literal["image", "label"]) -> str:
     columns = table.features
-    if asked is not None:
-        return asked
+    if given is not None:
+        return given
     hub = _import_datasets()
     feature = hub.Image if kind == "image" else hub.ClassLabel
     found = [c for c, own in columns.items() if isinstance(own, feature)]

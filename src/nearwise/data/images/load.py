@@ -225,12 +225,12 @@ def _look(spec: ImageSet, folder: Path, part: Part) -> _Found | None:
 
 def _refuse_pickles(spec: ImageSet, folder: Path) -> None:
     for form in spec.forms:
-        if isinstance(form, CifarBinary) and (place := form.python_version(folder)):
+        if isinstance(form, CifarBinary) and (pickles := form.python_version(folder)):
             raise ValueError(
-                f"{place} holds the python version of {spec.name}: pickles, which can run code "
+                f"{pickles} holds the python version of {spec.name}: pickles, which can run code "
                 "and are never read. Take the binary version from "
                 f"https://www.cs.toronto.edu/~kriz/cifar.html and unpack it in {folder}. Or, if "
-                f"you trust these files, convert them: cd {shlex.quote(str(place))} && "
+                f"you trust these files, convert them: cd {shlex.quote(str(pickles))} && "
                 f"{_conversion(form)}"
             )
 

@@ -47,13 +47,13 @@ class Room:
         ValueError
             If the variable holds no positive whole number.
         """
-        asked = os.environ.get(VARIABLE, "") or str(_DEFAULT)
-        if not asked.isdecimal() or int(asked) < 1:
+        value = os.environ.get(VARIABLE, "") or str(_DEFAULT)
+        if not value.isdecimal() or int(value) < 1:
             raise ValueError(
-                f"{VARIABLE}={asked!r} is no number of megabytes. Set it to a positive whole "
+                f"{VARIABLE}={value!r} is no number of megabytes. Set it to a positive whole "
                 f"number, or leave it unset for {_DEFAULT}."
             )
-        return cls(int(asked) * MEGABYTE)
+        return cls(int(value) * MEGABYTE)
 
     @contextmanager
     def take(self, n_bytes: int) -> Iterator[None]:

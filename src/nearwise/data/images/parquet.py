@@ -43,7 +43,7 @@ class ParquetShards:
             If a shard of a numbered row of shards is missing.
         """
         places = (folder, folder / self.folder)
-        paths = next((p for p in (_matching(place, part) for place in places) if p), ())
+        paths = next((p for p in (_matching(directory, part) for directory in places) if p), ())
         if not paths:
             return ()
         folder = paths[0].parent

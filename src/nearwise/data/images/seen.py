@@ -47,8 +47,8 @@ def keep_digests(folder: str | os.PathLike[str], images: Any) -> None:
 
 def kept_digests(folder: str | os.PathLike[str]) -> Digests | None:
     """Read what `keep_digests` noted; None where nothing was."""
-    place = Path(folder) / TRAINED_ON
-    if not place.is_file():
+    path = Path(folder) / TRAINED_ON
+    if not path.is_file():
         return None
-    digests: Digests = np.load(place, allow_pickle=False)
+    digests: Digests = np.load(path, allow_pickle=False)
     return digests

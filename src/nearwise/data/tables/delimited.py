@@ -158,8 +158,8 @@ def _as_utf8(content: bytes, where: str, note: Note) -> bytes:
                 "is damaged or cut short; save it as UTF-8."
             ) from error
         content = _from_western(content, error, where, note)
-    if (place := content.find(b"\0")) >= 0:
-        line = content.count(b"\n", 0, place) + 1
+    if (position := content.find(b"\0")) >= 0:
+        line = content.count(b"\n", 0, position) + 1
         raise ValueError(
             f"{where} holds a NUL byte in line {line}: it is damaged, binary, or UTF-16 without "
             "its mark. Save it as UTF-8 text."

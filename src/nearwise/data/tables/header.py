@@ -66,11 +66,11 @@ def check_names(
     names = [f"Unnamed: {i}" if i in nameless else name for i, name in enumerate(cells)]
     table = body.set_axis(names, axis=1)
     empty = [names[i] for i in nameless if len(table) and table.iloc[:, i].isna().all()]
-    told = [names[i] for i in nameless if i and names[i] not in empty]  # the first: row numbers
+    unnamed = [names[i] for i in nameless if i and names[i] not in empty]  # the first: row numbers
     if empty:
         note(f"{where}: {len(empty)} columns without a name and without a value; left out.")
-    if told:
-        note(f"{where}: {len(told)} columns have no name; they are called {listed(told)}.")
+    if unnamed:
+        note(f"{where}: {len(unnamed)} columns have no name; they are called {listed(unnamed)}.")
     return table.drop(columns=empty)
 
 

@@ -78,8 +78,8 @@ def read_numbers(
         styles |= dict.fromkeys(pointed, "comma")
     usual = min(sure) if len(sure) == 1 else "point" if delimiter == "," else "comma"
     styles = {i: usual if style == "either" else style for i, style in sorted(styles.items())}
-    for told, what in (("comma", "with a decimal comma"), ("point", "with commas at thousands")):
-        found = [names[i] for i, style in styles.items() if style == told]
+    for mark, what in (("comma", "with a decimal comma"), ("point", "with commas at thousands")):
+        found = [names[i] for i, style in styles.items() if style == mark]
         if found:
             note(f"{where}: read as numbers {what}: {listed(found)}.")
     columns |= {i: _numbers(columns[i], style) for i, style in styles.items()}

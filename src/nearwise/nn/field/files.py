@@ -56,7 +56,7 @@ def save_model(model: "PerceiverAutoencoder", folder: str | Path) -> None:
     """
     path = Path(folder)
     try:
-        told = json.dumps(
+        header = json.dumps(
             {
                 "kind": _KIND,
                 "version": _VERSION,
@@ -71,9 +71,9 @@ def save_model(model: "PerceiverAutoencoder", folder: str | Path) -> None:
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     aside = path / f".{secrets.token_hex(8)}"
     try:
-        save_file(weights, aside, metadata={"nearwise": told})
+        save_file(weights, aside, metadata={"nearwise": header})
         os.replace(aside, path / WEIGHTS)
-        aside.write_text(told + "\n", encoding="utf-8")
+        aside.write_text(header + "\n", encoding="utf-8")
         os.replace(aside, path / CONFIG)
     finally:
         aside.unlink(missing_ok=True)
@@ -96,8 +96,8 @@ def describe_model(folder: str | Path) -> FieldFile:
         )
     try:
         with safe_open(file, framework="pt") as opened:
-            told = json.loads((opened.metadata() or {})["nearwise"])
-        kind, version = told["kind"], told["version"]
+            header = json.loads((opened.metadata() or {})["nearwise"])
+        kind, version = header["kind"], header["version"]
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{file} is damaged, or no model of nearwise ({error!r}).") from error
     if kind != _KIND:
@@ -107,7 +107,7 @@ def describe_model(folder: str | Path) -> FieldFile:
             f"{file} has version {version} and this nearwise knows up to {_VERSION}. Upgrade "
             "nearwise: pip install -U nearwise."
         )
-    return FieldFile(path, PerceiverConfig.from_dict(told["model"]), dict(told["run"]))
+    return FieldFile(path, PerceiverConfig.from_dict(header["model"]), dict(header["run"]))
 
 
 def load_model(
@@ -164,10 +164,10 @@ def find_models(folder: str | Path, wanted: Mapping[str, Any]) -> list[FieldFile
     """
     found = []
     # os.walk passes over what another process removes meanwhile
-    places = sorted(Path(place) for place, _, names in os.walk(folder) if WEIGHTS in names)
-    for place in places:
+    places = sorted(Path(directory) for directory, _, names in os.walk(folder) if WEIGHTS in names)
+    for directory in places:
         try:
-            one = describe_model(place)
+            one = describe_model(directory)
         except ValueError:
             continue
         if all(name in one.run and one.run[name] == value for name, value in wanted.items()):

@@ -44,12 +44,12 @@ class TokenConvolution(nn.Module):
         check_heads(dim, num_heads)
         if kernel_size < 1:
             raise ValueError(f"kernel_size={kernel_size} must be positive.")
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
-        self.proj_in = nn.Linear(dim, dim, **place)
+        self.proj_in = nn.Linear(dim, dim, **factory)
         width = self.head_dim
-        self.conv = nn.Conv1d(width, width, kernel_size, padding="same", **place)
-        self.proj = nn.Linear(dim, dim, **place)
+        self.conv = nn.Conv1d(width, width, kernel_size, padding="same", **factory)
+        self.proj = nn.Linear(dim, dim, **factory)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(self, x: Tensor, *, key_padding_mask: Tensor | None = None) -> Tensor:
@@ -92,9 +92,9 @@ class _Branching(nn.Module, ABC):
         self.convnn: ConvNNAttention | None = None
         if self.n_convnn:
             self.convnn = self._convnn_layer(self.n_convnn, num_heads, **options)
-        place: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
+        factory: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
         both = 0 < self.n_convnn < dim
-        self.pointwise = nn.Linear(dim, dim, **place) if both else None
+        self.pointwise = nn.Linear(dim, dim, **factory) if both else None
 
     def forward(
         self,

@@ -121,9 +121,9 @@ class ConvNNAttention(TokenAttention):
         if similarity != "matmul":
             self.scale = 1.0
         more = 0 if convolution == "depthwise" else {"none": 0, "1d": 1, "2d": 2}[coordinates]
-        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
+        factory: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
         self.conv = SlotConvolution(
-            convolution, self.head_dim + more, self.head_dim, n_neighbors, **place
+            convolution, self.head_dim + more, self.head_dim, n_neighbors, **factory
         )
 
     def extra_repr(self) -> str:

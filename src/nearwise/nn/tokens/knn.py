@@ -74,13 +74,13 @@ class KNNAttention(TokenAttention):
         self.sampling = sampling or Sampling()
         if metric != "matmul":
             self.scale = 1.0
-        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
+        factory: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
         if learned_temperature:
-            self.log_scale = nn.Parameter(torch.zeros(num_heads, **place))
+            self.log_scale = nn.Parameter(torch.zeros(num_heads, **factory))
         if null_neighbor:
-            self.null_key = nn.Parameter(torch.zeros(num_heads, self.head_dim, **place))
-            self.null_score = nn.Parameter(torch.full((num_heads,), _FIRST_NULL_SCORE, **place))
-            self.null_value = nn.Parameter(torch.zeros(num_heads, self.head_dim, **place))
+            self.null_key = nn.Parameter(torch.zeros(num_heads, self.head_dim, **factory))
+            self.null_score = nn.Parameter(torch.full((num_heads,), _FIRST_NULL_SCORE, **factory))
+            self.null_value = nn.Parameter(torch.zeros(num_heads, self.head_dim, **factory))
         self.learned_temperature, self.null_neighbor = learned_temperature, null_neighbor
 
     def extra_repr(self) -> str:

@@ -89,10 +89,10 @@ class LocalAttention(TokenAttention):
         super().__init__(dim, num_heads, **block)
         if window_size < 1:
             raise ValueError(f"window_size={window_size} must be positive.")
-        place: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
+        factory: Any = {"device": block.get("device"), "dtype": block.get("dtype")}
         self.window_size, self.causal, self.exact_window = window_size, causal, exact_window
         self.legacy_layout, self.rotary_offset = legacy_layout, rotary_offset
-        self.norm = nn.LayerNorm(dim, **place) if prenorm else nn.Identity()
+        self.norm = nn.LayerNorm(dim, **factory) if prenorm else nn.Identity()
         self.positions: RotaryPositions | None = None
         if rotary:
             base = (xpos_scale_base or max(1, window_size // 2)) if use_xpos else None
@@ -100,9 +100,9 @@ class LocalAttention(TokenAttention):
         self.qk_rmsnorm = qk_rmsnorm
         if qk_rmsnorm:
             self.scale = qk_scale
-            self.q_scale = nn.Parameter(torch.ones(self.head_dim, **place))
-            self.k_scale = nn.Parameter(torch.ones(self.head_dim, **place))
-        self.gate = nn.Linear(dim, num_heads, **place) if gate_values else None
+            self.q_scale = nn.Parameter(torch.ones(self.head_dim, **factory))
+            self.k_scale = nn.Parameter(torch.ones(self.head_dim, **factory))
+        self.gate = nn.Linear(dim, num_heads, **factory) if gate_values else None
 
     def extra_repr(self) -> str:
         """Tell the window."""

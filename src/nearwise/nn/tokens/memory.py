@@ -130,8 +130,8 @@ class MemoryAttention(KNNAttention):
             raise ValueError(f"tail_samples={tail_samples} must be at least 0.")
         self.n_recalled, self.tail_samples = n_recalled, tail_samples
         self.attend_local = attend_local
-        place: Any = {"device": options.get("device"), "dtype": options.get("dtype")}
-        self.memory_score = nn.Parameter(torch.zeros(num_heads, **place))
+        factory: Any = {"device": options.get("device"), "dtype": options.get("dtype")}
+        self.memory_score = nn.Parameter(torch.zeros(num_heads, **factory))
 
     def extra_repr(self) -> str:
         """Tell how many neighbors here and in memory."""

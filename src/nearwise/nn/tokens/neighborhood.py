@@ -353,18 +353,18 @@ def neighbors_along(
     check_window(length, kernel, dilation)
     at = torch.arange(length, device=device)
     # Tokens a dilation apart form a group of its own, within which windows are dense.
-    group, place = at % dilation, at // dilation
+    group, rank = at % dilation, at // dilation
     size = (length - group + dilation - 1) // dilation
     if causal:
-        leader = (place // stride * stride + stride - 1).minimum(size - 1)
+        leader = (rank // stride * stride + stride - 1).minimum(size - 1)
         start = (leader - kernel + 1).clamp_min(0)
     else:
-        leader = (place // stride * stride + stride // 2).minimum(size - 1)
+        leader = (rank // stride * stride + stride // 2).minimum(size - 1)
         start = (leader - kernel // 2).clamp_min(0).minimum(size - kernel)
     inside = start[:, None] + torch.arange(kernel, device=device)
     allowed = inside < size[:, None]
     if causal:
-        allowed = allowed & (inside <= place[:, None])
+        allowed = allowed & (inside <= rank[:, None])
     return inside.minimum(size[:, None] - 1) * dilation + group[:, None], allowed
 
 

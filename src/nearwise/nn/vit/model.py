@@ -141,14 +141,14 @@ class VisionTransformer(nn.Module):
         make = token_layer(layer)
         known = inspect.signature(make).parameters
         takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values())
-        told: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "grid_size": self.grid_size,
             "num_prefix_tokens": self.num_prefix_tokens,
         }
-        told = {name: value for name, value in told.items() if name in known}
+        settings = {name: value for name, value in settings.items() if name in known}
         if attn_drop and (takes_any or "attn_drop" in known):
-            told["attn_drop"] = attn_drop
-        return make(dim, num_heads, **{**told, **options})
+            settings["attn_drop"] = attn_drop
+        return make(dim, num_heads, **{**settings, **options})
 
     def _initialize(self) -> None:
         """Draw linear layers and tokens from a normal distribution of deviation 0.02."""

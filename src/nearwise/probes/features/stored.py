@@ -94,12 +94,12 @@ class StoredFeatures:
         ValueError
             If the file holds none of these.
         """
-        place = Path(path)
+        file = Path(path)
         try:
-            loaded = np.load(place, allow_pickle=False)
+            loaded = np.load(file, allow_pickle=False)
         except (ValueError, EOFError, BadZipFile) as error:
             raise ValueError(
-                f"{place} is no npy or npz file of numbers, or was cut short. Write it with "
+                f"{file} is no npy or npz file of numbers, or was cut short. Write it with "
                 "numpy.save or numpy.savez."
             ) from error
         if isinstance(loaded, np.ndarray):
@@ -113,6 +113,6 @@ class StoredFeatures:
                 if all(name in loaded for name in names):
                     return cls(np.concatenate([loaded[name] for name in names]))
             raise ValueError(
-                f"{place} holds {', '.join(loaded.files)}. Name the array of all rows X, or those "
+                f"{file} holds {', '.join(loaded.files)}. Name the array of all rows X, or those "
                 "of the two parts train and test."
             )

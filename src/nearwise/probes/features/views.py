@@ -41,7 +41,7 @@ def changed_views(
     )
     top, left = ((draws[:, i] * steps).long() for i in (0, 1))
     flipped = (draws[:, 2] < 0.5) & augmentation.flip
-    place = images.device
+    device = images.device
     return crop_and_flip(
-        images, augmentation.crop_padding, top.to(place), left.to(place), flipped.to(place)
+        images, augmentation.crop_padding, top.to(device), left.to(device), flipped.to(device)
     )

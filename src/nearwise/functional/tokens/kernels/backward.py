@@ -100,12 +100,12 @@ def _undo(  # type: ignore[no-untyped-def]
     at, weight, kept, is_dropping = address(indices), address(weights), address(keep), len(keep) > 0
     from_weights, from_scores = address(grad_weights), address(grad_scores)
     slopes, factors = address(slopes), address(factors)
-    for place in range(heads[0], heads[1]):
-        b, h = place // n_heads, place % n_heads
+    for head in range(heads[0], heads[1]):
+        b, h = head // n_heads, head % n_heads
         k, gk = _first_of(k_steps, b, h), _first_of(gk_steps, b, h)
         v, gv = _first_of(v_steps, b, h), _first_of(gv_steps, b, h)
         for i in range(n_queries):
-            slot = (place * n_queries + i) * n_slots
+            slot = (head * n_queries + i) * n_slots
             n = 0
             while n < n_slots and at[slot + n] >= 0:
                 j = np.int64(at[slot + n])

@@ -48,17 +48,17 @@ def _power_of(x):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _insert_itself(own, place, scores, columns, count):  # type: ignore[no-untyped-def]
+def _insert_itself(own, column, scores, columns, count):  # type: ignore[no-untyped-def]
     """Insert a token itself in the order of scores; at equal scores the lower position first."""
     slot = count
     while slot > 0 and (
-        scores[slot - 1] < own or (scores[slot - 1] == own and columns[slot - 1] > place)
+        scores[slot - 1] < own or (scores[slot - 1] == own and columns[slot - 1] > column)
     ):
         scores[slot] = scores[slot - 1]
         columns[slot] = columns[slot - 1]
         slot -= 1
     scores[slot] = own
-    columns[slot] = place
+    columns[slot] = column
 
 
 @inlined

@@ -90,10 +90,10 @@ def query_kernel(  # type: ignore[no-untyped-def]
 
     A pull is what a key's gradient takes of the query (for distances: of the difference).
     """
-    place = tl.program_id(0) // n_queries
+    program = tl.program_id(0) // n_queries
     n = (tl.program_id(0) % n_queries).to(tl.int64)
-    item = (place // n_heads).to(tl.int64)
-    head = (place % n_heads).to(tl.int64)
+    item = (program // n_heads).to(tl.int64)
+    head = (program % n_heads).to(tl.int64)
     key += item * key_b + head * key_h
     value += item * value_b + head * value_h
     d = tl.arange(0, BLOCK_D)
@@ -211,10 +211,10 @@ def key_kernel(  # type: ignore[no-untyped-def]
 
     The slots that hold it are ``order[bounds[p]:bounds[p + 1]]``, p counting keys of all heads.
     """
-    place = tl.program_id(0) // n_keys
+    program = tl.program_id(0) // n_keys
     m = (tl.program_id(0) % n_keys).to(tl.int64)
-    item = (place // n_heads).to(tl.int64)
-    head = (place % n_heads).to(tl.int64)
+    item = (program // n_heads).to(tl.int64)
+    head = (program % n_heads).to(tl.int64)
     query += item * query_b + head * query_h
     grad_output += item * output_b + head * output_h
     d = tl.arange(0, BLOCK_D)
@@ -228,7 +228,7 @@ def key_kernel(  # type: ignore[no-untyped-def]
         at = first + tl.arange(0, BLOCK_K)
         real = at < end
         slots = tl.load(order + at, mask=real, other=0)
-        row = slots // N_SLOTS - place.to(tl.int64) * n_queries
+        row = slots // N_SLOTS - program.to(tl.int64) * n_queries
         weight = tl.load(weights + slots, mask=real, other=0.0).to(tl.float32)
         if HAS_KEEP:
             weight = weight * tl.load(keep + slots, mask=real, other=0.0).to(tl.float32)

@@ -85,13 +85,13 @@ def _take(scores, at, kept, places, worst, worst_place):  # type: ignore[no-unty
     best = tl.max(scores, axis=1)
     hungry = tl.max((best > worst).to(tl.int32), axis=0)
     while hungry > 0:
-        place = tl.min(tl.where(scores == best[:, None], at[None, :], _FAR), axis=1)
+        position = tl.min(tl.where(scores == best[:, None], at[None, :], _FAR), axis=1)
         leaves = (best > worst)[:, None] & (places == worst_place[:, None])
         kept = tl.where(leaves, best[:, None], kept)
-        places = tl.where(leaves, place[:, None], places)
+        places = tl.where(leaves, position[:, None], places)
         worst = tl.min(kept, axis=1)
         worst_place = tl.max(tl.where(kept == worst[:, None], places, -1), axis=1)
-        scores = tl.where(at[None, :] == place[:, None], _NONE, scores)
+        scores = tl.where(at[None, :] == position[:, None], _NONE, scores)
         best = tl.max(scores, axis=1)
         hungry = tl.max((best > worst).to(tl.int32), axis=0)
     return kept, places, worst, worst_place
@@ -107,11 +107,11 @@ def _in_order(  # type: ignore[no-untyped-def]
     positions = tl.full(places.shape, -1, tl.int32)
     for s in range(0, N_SLOTS):
         best = tl.max(kept, axis=1)
-        place = tl.min(tl.where(kept == best[:, None], places, 2 * _FAR - 1), axis=1)
+        position = tl.min(tl.where(kept == best[:, None], places, 2 * _FAR - 1), axis=1)
         here = (slot == s)[None, :] & (best > _NONE)[:, None]
         ordered = tl.where(here, best[:, None], ordered)
-        positions = tl.where(here, place[:, None], positions)
-        kept = tl.where(places == place[:, None], _NONE, kept)
+        positions = tl.where(here, position[:, None], positions)
+        kept = tl.where(places == position[:, None], _NONE, kept)
     return ordered, positions
 
 
@@ -174,10 +174,10 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     candidates. MODE 0 takes the token itself as it comes, 1 always, 2 never.
     """
     n_tiles = tl.cdiv(n_queries, BLOCK_M)
-    place = tl.program_id(0) // n_tiles
+    program = tl.program_id(0) // n_tiles
     first = (tl.program_id(0) % n_tiles) * BLOCK_M
-    item = (place // n_heads).to(tl.int64)
-    head = (place % n_heads).to(tl.int64)
+    item = (program // n_heads).to(tl.int64)
+    head = (program % n_heads).to(tl.int64)
     query += item * query_b + head * query_h
     key += item * key_b + head * key_h
     value += item * value_b + head * value_h
@@ -288,7 +288,7 @@ def attend_kernel(  # type: ignore[no-untyped-def]
     shares = tl.where(places >= 0, tl.exp(kept - highest[:, None]), 0.0)
     total = tl.sum(shares, axis=1)
     shares = shares / tl.where(total == 0.0, 1.0, total)[:, None]
-    slots = (place.to(tl.int64) * n_queries + row)[:, None] * N_SLOTS + slot[None, :]
+    slots = (program.to(tl.int64) * n_queries + row)[:, None] * N_SLOTS + slot[None, :]
     written = there[:, None] & used
     tl.store(indices + slots, places, mask=written)
     tl.store(weights + slots, shares.to(weights.dtype.element_ty), mask=written)

@@ -86,14 +86,14 @@ def select(  # type: ignore[no-untyped-def]
     for at in range(start, stop, WIDE):
         bits = _columns_from(scores, at, stop, limit)
         while bits != 0:
-            place = at + lowest_bit(bits)
+            column = at + lowest_bit(bits)
             bits &= bits - np.uint64(1)
-            score = scores[place]
+            score = scores[column]
             if score != score:
                 is_poisoned = True
                 continue
             found[count] = score
-            places[count] = place - start
+            places[count] = column - start
             count += 1
     for first in range(0, count, LANES):
         part = load(found, first)

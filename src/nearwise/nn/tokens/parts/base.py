@@ -106,12 +106,12 @@ class TokenAttention(nn.Module, ABC):
         self.head_dim = head_dim or dim // num_heads
         self.scale = 1 / math.sqrt(self.head_dim)
         inner = self.head_dim * num_heads
-        place: Any = {"device": device, "dtype": dtype}
-        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias, **place)
-        self.q_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
-        self.k_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
+        factory: Any = {"device": device, "dtype": dtype}
+        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias, **factory)
+        self.q_norm = norm_layer(self.head_dim, **factory) if qk_norm else nn.Identity()
+        self.k_norm = norm_layer(self.head_dim, **factory) if qk_norm else nn.Identity()
         self.attn_drop = attn_drop
-        self.proj = nn.Linear(inner, dim, bias=proj_bias, **place)
+        self.proj = nn.Linear(inner, dim, bias=proj_bias, **factory)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(

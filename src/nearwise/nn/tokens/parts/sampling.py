@@ -90,8 +90,8 @@ class Sampling:
             )
         if self.generator is None:
             return torch.randperm(n_free, device=device)[: self.num_samples]
-        place = self.generator.device
-        drawn = torch.randperm(n_free, generator=self.generator, device=place)
+        own_device = self.generator.device
+        drawn = torch.randperm(n_free, generator=self.generator, device=own_device)
         return drawn[: self.num_samples].to(device)
 
     def _grid(self, n_free: int) -> list[int]:

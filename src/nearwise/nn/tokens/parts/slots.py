@@ -30,7 +30,7 @@ class SlotConvolution(nn.Module):
     """
 
     def __init__(
-        self, kind: Convolution, in_width: int, out_width: int, n_slots: int, **place: Any
+        self, kind: Convolution, in_width: int, out_width: int, n_slots: int, **factory: Any
     ) -> None:
         super().__init__()
         if kind not in get_args(Convolution):
@@ -38,12 +38,12 @@ class SlotConvolution(nn.Module):
             raise ValueError(f"convolution={kind!r} is not one of {known}.")
         self.kind, self.n_slots, self.out_width = kind, n_slots, out_width
         if kind == "standard":
-            self.weight = nn.Parameter(torch.empty(out_width, in_width, n_slots, **place))
+            self.weight = nn.Parameter(torch.empty(out_width, in_width, n_slots, **factory))
         elif kind == "depthwise":
-            self.weight = nn.Parameter(torch.empty(out_width, 1, n_slots, **place))
+            self.weight = nn.Parameter(torch.empty(out_width, 1, n_slots, **factory))
         else:
-            self.weight = nn.Parameter(torch.empty(in_width, 1, n_slots, **place))
-            self.pointwise = nn.Linear(in_width, out_width, bias=False, **place)
+            self.weight = nn.Parameter(torch.empty(in_width, 1, n_slots, **factory))
+            self.pointwise = nn.Linear(in_width, out_width, bias=False, **factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

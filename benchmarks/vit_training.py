@@ -140,7 +140,7 @@ def settings_of(data: str, arm: str, augmented: bool, seed: int, runs: Path, dev
 def record_of(run: Any, arm: str, augmented: bool, device: str) -> dict[str, Any]:
     """What the table needs of a run."""
     names = (
-        "seed", "top1", "nll", "ece", "parameters", "gflops", "product_gflops", "epoch_seconds",
+        "seed", "top1", "nll", "ece", "parameters", "gflops", "epoch_seconds",
         "peak_memory_mib", "epochs", "n_train", "n_test",
     )  # fmt: skip
     kept = {name: run.summary[name] for name in names}
@@ -170,7 +170,7 @@ def table(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 row[name] = statistics.fmean(r[name] for r in runs)
             if "top1_sampled" in runs[0]:
                 row["top1_sampled"] = statistics.fmean(r["top1_sampled"] for r in runs)
-            row |= {name: runs[0][name] for name in ("parameters", "gflops", "product_gflops")}
+            row |= {name: runs[0][name] for name in ("parameters", "gflops")}
             both = [(r["top1"], base[r["seed"]]) for r in runs if r["seed"] in base]
             if arm != BASE and both:
                 row["difference"] = paired_difference(*zip(*both, strict=True)).as_dict()

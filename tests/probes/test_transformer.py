@@ -100,7 +100,7 @@ def test_features_of_any_scale_are_standardised():
     assert np.allclose(one, other, atol=1e-2)
 
 
-def test_operations_of_a_query_are_counted():
+def test_flops_of_a_query_are_counted():
     X, y = tokens(40)
     n, d = 4, 16  # tokens, width
     probe = TransformerProbe(**{**SMALL, "epochs": 1, "lr": 1e-3}).fit(X, y)

@@ -1,4 +1,4 @@
-"""``nearwise vit summary``: parameters and true FLOPs of a vision transformer."""
+"""``nearwise vit summary``: parameters and FLOPs of a vision transformer."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
     from nearwise.lab.nn.vit_summary import ModelSummary
 
-HELP = """Count the parameters of a vision transformer and its operations for one image.
+HELP = """Count the parameters of a vision transformer and its FLOPs for one image.
 
 Takes the flags of 'nearwise vit train' that shape the model; --layer may name several, or be
-"all". Profilers count products of matrices alone; here the selection of the nearest, gathers and
-convolutions over neighbors count too. FLOPs are products (linear layers, attention, convolutions),
-as published numbers are; all counts every operation: one for a multiplication, addition,
-comparison, elementary function, or number that a gather moves.
+"all". FLOPs are those of linear layers, attention and convolutions, as published numbers are; a
+multiply-add is two. Convolutions over neighbors, which profilers leave out, count too; biases,
+norms, activations and the selection of the nearest do not.
 
 [bold]Examples[/bold]
   nearwise vit summary
@@ -99,9 +98,9 @@ def _checked(values: dict[str, Any]) -> VitSettings:
 
 
 def _by_part(summary: "ModelSummary") -> "rich.table.Table":
-    # A column a part: numbers of seven parts fit a terminal, those of nine kinds do not.
+    # One column per part, one row per kind.
     parts = (*summary.parts, summary.whole)
-    title = f"{summary.n_tokens} tokens; operations of one image, in millions"
+    title = f"{summary.n_tokens} tokens; FLOPs of one image, in millions"
     table = _table(("", *(part.name for part in parts)), title)
     rows = zip(_rows(), *(_cells(part) for part in parts), strict=True)
     for name, *numbers in rows:
@@ -114,7 +113,7 @@ def _by_part(summary: "ModelSummary") -> "rich.table.Table":
 
 
 def _by_layer(summaries: Mapping[str, "ModelSummary"]) -> "rich.table.Table":
-    table = _table(("layer", *_rows()), "whole models; operations of one image, in millions")
+    table = _table(("layer", *_rows()), "whole models; FLOPs of one image, in millions")
     for layer, summary in summaries.items():
         table.add_row(layer, *_cells(summary.whole))
     return table
@@ -135,30 +134,23 @@ def _table(columns: Sequence[str], title: str) -> "rich.table.Table":
 
 def _rows() -> tuple[str, ...]:
     """Name what `_cells` counts."""
-    from nearwise.lab.nn import OPERATION_KINDS
+    from nearwise.lab.nn import FLOP_KINDS
 
-    return ("parameters", *OPERATION_KINDS, "FLOPs", "all")
+    return ("parameters", *FLOP_KINDS, "FLOPs")
 
 
 def _cells(part: Any) -> list[str]:
-    numbers = [*part.operations.values(), part.products, part.total]
+    numbers = [*part.flops.values(), part.total]
     return [f"{part.parameters:,}", *(f"{n / 1e6:,.2f}" for n in numbers)]
 
 
 def _tell(summaries: Mapping[str, "ModelSummary"], quiet: bool) -> None:
-    for layer, summary in summaries.items():
-        if summary.uncounted:
-            say(
-                f"warning: {layer} uses operators without a rule, which count 0: "
-                f"{', '.join(summary.uncounted)}.",
-                style="yellow",
-            )
     if len(summaries) == 1 and not quiet:
         (summary,) = summaries.values()
         whole = summary.whole
         say(
             f"{whole.parameters:,} parameters ({summary.trainable:,} learn), "
-            f"{whole.products / 1e9:.3f} GFLOPs in products, {whole.total / 1e9:.3f} in all."
+            f"{whole.total / 1e9:.3f} GFLOPs (a multiply-add is two)."
         )
 
 

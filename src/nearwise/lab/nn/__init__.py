@@ -1,25 +1,26 @@
-"""Layers and estimates of the lab: the study's attention, published layers, counted operations."""
+"""Layers and estimates of the lab: the study's attention, published layers, counted FLOPs."""
 
+from nearwise.lab.nn.flops import FLOP_FORMULAS, FLOP_KINDS, FlopCount, count_flops
 from nearwise.lab.nn.multi_head import (
     DistanceAttention,
     LearnedDistanceAttention,
     MultiHeadNeighborAttention,
     UniformAttention,
 )
-from nearwise.lab.nn.operations import OPERATION_KINDS, OperationCount, count_operations
 from nearwise.lab.nn.race import LazyGumbelOutput, lazy_gumbel_attention
 from nearwise.lab.nn.reference import load_reference_layer
 from nearwise.lab.nn.reference_vit import load_reference_vit
 
 __all__ = [
-    "OPERATION_KINDS",
+    "FLOP_FORMULAS",
+    "FLOP_KINDS",
     "DistanceAttention",
+    "FlopCount",
     "LazyGumbelOutput",
     "LearnedDistanceAttention",
     "MultiHeadNeighborAttention",
-    "OperationCount",
     "UniformAttention",
-    "count_operations",
+    "count_flops",
     "lazy_gumbel_attention",
     "load_reference_layer",
     "load_reference_vit",

@@ -1,4 +1,4 @@
-"""What a vision transformer consists of: parameters and operations, part by part."""
+"""What a vision transformer consists of: parameters and FLOPs, part by part."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from nearwise.lab.nn.operations import PRODUCTS, OperationCount, count_operations
+from nearwise.lab.nn.flops import FlopCount, count_flops
 from nearwise.nn.vit.model import VisionTransformer
 
 
@@ -18,23 +18,18 @@ class PartSummary:
     ----------
     name : str
     parameters : int
-    operations : mapping of str to float
-        By kind, of one image; see `nearwise.nn.count_operations`.
+    flops : mapping of str to int
+        By kind, of one image; a multiply-add is two. See `nearwise.lab.nn.count_flops`.
     """
 
     name: str
     parameters: int
-    operations: Mapping[str, float]
+    flops: Mapping[str, int]
 
     @property
-    def total(self) -> float:
-        """Operations of all kinds."""
-        return sum(self.operations.values())
-
-    @property
-    def products(self) -> float:
-        """Operations of products of matrices and convolutions: what is published as FLOPs."""
-        return sum(self.operations[kind] for kind in PRODUCTS)
+    def total(self) -> int:
+        """FLOPs of all kinds."""
+        return sum(self.flops.values())
 
 
 @dataclass(frozen=True)
@@ -51,19 +46,16 @@ class ModelSummary:
         Tokens that attend to each other.
     trainable : int
         Parameters that learn.
-    uncounted : tuple of str
-        Operators that no rule covers; they count 0.
     """
 
     parts: tuple[PartSummary, ...]
     whole: PartSummary
     n_tokens: int
     trainable: int
-    uncounted: tuple[str, ...]
 
 
 def summarize(model: VisionTransformer, *, training: bool = False) -> ModelSummary:
-    """Count parameters and operations of a vision transformer for one image.
+    """Count parameters and FLOPs of a vision transformer for one image.
 
     Parameters
     ----------
@@ -84,7 +76,7 @@ def summarize(model: VisionTransformer, *, training: bool = False) -> ModelSumma
     ['patches', 'attention', 'MLP', 'norms and branches', 'head']
     """
     image = torch.zeros(1, model.in_channels, *model.image_size)
-    count = count_operations(model, image, training=training)
+    count = count_flops(model, image, training=training)
     depth = range(len(model.blocks))
     names = {
         "patches": ["patch_embed", "positions"],
@@ -98,15 +90,15 @@ def summarize(model: VisionTransformer, *, training: bool = False) -> ModelSumma
     if model.prefix_tokens is not None:
         first = parts[0]
         parts[0] = PartSummary(
-            first.name, first.parameters + model.prefix_tokens.numel(), first.operations
+            first.name, first.parameters + model.prefix_tokens.numel(), first.flops
         )
     parts.append(_less("head", whole, parts))
     learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
     n_tokens = model.num_prefix_tokens + model.grid_size[0] * model.grid_size[1]
-    return ModelSummary(tuple(parts), whole, n_tokens, learning, count.uncounted)
+    return ModelSummary(tuple(parts), whole, n_tokens, learning)
 
 
-def _part(model: nn.Module, count: OperationCount, title: str, modules: list[str]) -> PartSummary:
+def _part(model: nn.Module, count: FlopCount, title: str, modules: list[str]) -> PartSummary:
     parameters = {p for name in modules for p in model.get_submodule(name).parameters()}
     kinds = [count.of(name) for name in modules]
     summed = {kind: sum(one[kind] for one in kinds) for kind in kinds[0]}
@@ -115,8 +107,5 @@ def _part(model: nn.Module, count: OperationCount, title: str, modules: list[str
 
 def _less(title: str, whole: PartSummary, parts: list[PartSummary]) -> PartSummary:
     """Make a part of what is left of the whole."""
-    left = {
-        kind: n - sum(part.operations[kind] for part in parts)
-        for kind, n in whole.operations.items()
-    }
+    left = {kind: n - sum(part.flops[kind] for part in parts) for kind, n in whole.flops.items()}
     return PartSummary(title, whole.parameters - sum(part.parameters for part in parts), left)

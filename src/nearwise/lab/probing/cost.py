@@ -1,13 +1,12 @@
-"""What a fitted probe costs: the numbers it learned, and the operations a query takes."""
+"""What a fitted probe costs: the numbers it learned, and the FLOPs of a query."""
 
+import copy
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from nearwise.lab.nn import count_flops
 from nearwise.probes.base import Probe
 
 
@@ -33,7 +32,7 @@ def probe_flops(probe: Probe, X: NDArray[Any]) -> int:
     """
     network = getattr(probe, "network_", None)
     if network is not None:
-        return _network_flops(network, X[:1])
+        return count_flops(copy.deepcopy(network).cpu(), torch.from_numpy(X[:1])).total
     spaces = getattr(probe, "spaces_", None)
     if spaces is not None:
         mapped = getattr(probe, "map_", None)
@@ -42,11 +41,3 @@ def probe_flops(probe: Probe, X: NDArray[Any]) -> int:
         return int(search + sum(2 * p.numel() for p in learned if p.ndim == 2))
     keys = getattr(probe, "_keys", None)
     return 2 * int(probe_parameters(probe) if keys is None else keys.numel())
-
-
-def _network_flops(network: nn.Module, X: NDArray[Any]) -> int:
-    place = next(network.parameters()).device
-    # with gradients torch takes no fused path, whose operations are not counted
-    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), FlopCounterMode(display=False) as count:
-        network.eval()(torch.from_numpy(X).to(place))
-    return int(count.get_total_flops())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearwise.lab.experiments.vit.learner import PixelScale
 from nearwise.lab.experiments.vit.settings import VitSettings
-from nearwise.lab.nn import count_operations
+from nearwise.lab.nn import count_flops
 from nearwise.nn import Sampling, VisionTransformer
 
 
@@ -141,27 +141,22 @@ def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
 
 
 class Cost(NamedTuple):
-    """Size of a model, and operations of a forward pass of one image in 1e9.
-
-    `gflops` is all that is counted, `product_gflops` only products, as published numbers are.
-    """
+    """Size of a model, and FLOPs of a forward pass of one image in 1e9 (a multiply-add is two)."""
 
     parameters: int
     trainable: int
     tokens: int
     gflops: float
-    product_gflops: float
 
 
 def cost_of(model: VisionTransformer) -> Cost:
-    """Count parameters, tokens and operations of a model on the CPU."""
+    """Count parameters, tokens and FLOPs of a model on the CPU."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     tokens = model.num_prefix_tokens + model.grid_size[0] * model.grid_size[1]
-    counted = count_operations(model, torch.zeros(1, model.in_channels, *model.image_size))
+    counted = count_flops(model, torch.zeros(1, model.in_channels, *model.image_size))
     return Cost(
         sum(n for n, _ in sizes),
         sum(n for n, learns in sizes if learns),
         tokens,
         counted.total / 1e9,
-        counted.products / 1e9,
     )

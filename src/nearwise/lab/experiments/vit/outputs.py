@@ -45,8 +45,7 @@ def write_model_text(folder: Path, model: nn.Module, cost: Cost) -> None:
         f"{'total':<16} {cost.parameters:>14,}",
         f"{'trainable':<16} {cost.trainable:>14,}",
         f"Tokens of an image: {cost.tokens}",
-        f"GFLOPs of a forward pass of one image: {cost.gflops:.4f} (products alone "
-        f"{cost.product_gflops:.4f})",
+        f"GFLOPs of a forward pass of one image: {cost.gflops:.4f} (a multiply-add is two)",
     ]
     write_text(folder / MODEL_TEXT, "\n".join(lines) + "\n")
 

@@ -116,7 +116,7 @@ def cost_table(comparison: Comparison, context: str, probe: str) -> Table:
         return mean_of(comparison.values(Place(encoder, probe, context), column.key))
 
     caption = (
-        "Numbers that a probe reads of an image, what it learned, the operations of a query, and "
+        "Numbers that a probe reads of an image, what it learned, the FLOPs of a query, and "
         "its wall times on the machine below."
     )
     return _grid(f"Cost: {probe}, context {context}", caption, comparison.encoders, COSTS, find)

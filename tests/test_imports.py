@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import nearwise
+
 SOURCE = Path(__file__).parents[1] / "src" / "nearwise"
 LEVELS = (
     {"functional"},
@@ -114,7 +116,7 @@ def circles(graph: dict[str, set[str]]) -> list[set[str]]:
         for name in graph
         if name in reach[name]
     ]
-    return [group for place, group in enumerate(found) if group not in found[:place]]
+    return [group for i, group in enumerate(found) if group not in found[:i]]
 
 
 def modules() -> list[Path]:
@@ -214,6 +216,22 @@ def test_the_library_is_imported_without_what_only_extras_bring():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+API = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", nearwise.__all__)
+def test_every_name_of_the_package_resolves_and_stands_in_its_documentation(name: str):
+    assert getattr(nearwise, name) is not None
+    assert name in dir(nearwise)
+    head = API[: API.index("## AttnKNNClassifier")]
+    assert f"`{name}`" in head
+
+
+def test_a_name_that_the_package_does_not_have_raises():
+    with pytest.raises(AttributeError, match="no attribute 'KNNClassifier'"):
+        nearwise.KNNClassifier  # noqa: B018
 
 
 @pytest.mark.parametrize("what", ["import nearwise.cli", "import nearwise.lab.cli", "help"])

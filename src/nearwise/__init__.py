@@ -9,18 +9,59 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier as AttnKNNClassifier
+    from nearwise.functional import knn_attention as knn_attention
     from nearwise.memory import MemoryBank as MemoryBank
+    from nearwise.memory import TokenMemory as TokenMemory
+    from nearwise.nn import ConvNNAttention as ConvNNAttention
+    from nearwise.nn import KNNAttention as KNNAttention
+    from nearwise.nn import KNNMultiheadAttention as KNNMultiheadAttention
+    from nearwise.nn import KvtAttention as KvtAttention
+    from nearwise.nn import LocalAttention as LocalAttention
+    from nearwise.nn import MemoryAttention as MemoryAttention
     from nearwise.nn import NeighborAttention as NeighborAttention
+    from nearwise.nn import NeighborhoodAttention1D as NeighborhoodAttention1D
+    from nearwise.nn import NeighborhoodAttention2D as NeighborhoodAttention2D
+    from nearwise.nn import PerceiverAutoencoder as PerceiverAutoencoder
+    from nearwise.nn import VisionTransformer as VisionTransformer
+    from nearwise.probes import AttentionProbe as AttentionProbe
+    from nearwise.probes import KNNProbe as KNNProbe
+    from nearwise.probes import LinearProbe as LinearProbe
+    from nearwise.probes import TransformerProbe as TransformerProbe
+    from nearwise.probes import extract_features as extract_features
+    from nearwise.probes import load_encoder as load_encoder
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_CLASSIFIER = {
     "AttnKNNClassifier": "nearwise.classifier",
     "MemoryBank": "nearwise.memory",
     "NeighborAttention": "nearwise.nn",
 }
+_LAYERS = {
+    "KNNAttention": "nearwise.nn",
+    "KNNMultiheadAttention": "nearwise.nn",
+    "KvtAttention": "nearwise.nn",
+    "ConvNNAttention": "nearwise.nn",
+    "LocalAttention": "nearwise.nn",
+    "NeighborhoodAttention1D": "nearwise.nn",
+    "NeighborhoodAttention2D": "nearwise.nn",
+    "MemoryAttention": "nearwise.nn",
+    "TokenMemory": "nearwise.memory",
+    "VisionTransformer": "nearwise.nn",
+    "knn_attention": "nearwise.functional",
+}
+_REPRESENTATIONS = {
+    "extract_features": "nearwise.probes",
+    "load_encoder": "nearwise.probes",
+    "KNNProbe": "nearwise.probes",
+    "LinearProbe": "nearwise.probes",
+    "AttentionProbe": "nearwise.probes",
+    "TransformerProbe": "nearwise.probes",
+    "PerceiverAutoencoder": "nearwise.nn",
+}
+_HOMES = _CLASSIFIER | _LAYERS | _REPRESENTATIONS
 
-__all__ = ["AttnKNNClassifier", "MemoryBank", "NeighborAttention", "__version__"]
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,9 +3,8 @@
 The reference is the head with log-linear pooling beside a cross-fitted logistic regression, on
 the feature and the supervised space, three members. Every row changes one thing and is fitted and
 calibrated like the reference; differences of NLL and ECE on the test part are paired by seed,
-positive where the change hurts. Options from the soft calibration error on are forced here
-(`keep="always"`), so that their effect is seen; in ordinary fits each that is asked for is kept
-only where it lowers the held-out NLL, which is the last row.
+positive where the change hurts. Options from the soft calibration error on are variants of the head
+that live in the lab (`nearwise.lab.nn.head_variants`), since none of them showed a gain.
 
     python benchmarks/ablation_attention.py --data-root DATA
     python benchmarks/ablation_attention.py --datasets ionosphere --seeds 0 --rows "reference,null: none"
@@ -28,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
-from nearwise.json_values import plain
+from nearwise.lab.nn import VariantConfig
 from nearwise.metrics import evaluate_probabilities
 from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
@@ -38,9 +37,9 @@ REFERENCE = "reference"
 SIZES = (5, 10, 20)
 
 
-def forced(**extras: Any) -> dict[str, Any]:
-    """Settings that switch options of the head on, whether or not they help."""
-    return {"head_params": {"keep": "always", **extras}}
+def variant(**options: Any) -> dict[str, Any]:
+    """Settings of a classifier with a variant of the head."""
+    return {"head_params": VariantConfig(**options)}
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -49,23 +48,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "null: none": {"null": None},
     "mixture (null: parametric)": {"pooling": "mixture"},
     "mixture (null: prior)": {"pooling": "mixture", "null": "prior"},
-    "soft calibration error, weight 1": forced(ece_weight=1.0),
-    "soft calibration error, weight .2": forced(ece_weight=0.2),
-    "Brier, weight 1": forced(brier_weight=1.0),
-    "learned temperature": forced(temperature=True),
-    "clusters by label": forced(clusters="label"),
-    "clusters by shells of ranks": forced(clusters="band"),
-    "bilinear, rank 4": forced(bilinear=4),
-    "k-ensemble 5, 10, 20": {"k_ensemble": SIZES},
-    "k-ensemble with a temperature a size": {"k_ensemble": SIZES, **forced(k_temperature=True)},
-    "everything on offer, kept where it helps": {
-        "k_ensemble": SIZES,
-        "head_params": {
-            "ece_weight": 1.0, "brier_weight": 1.0, "temperature": True, "k_temperature": True,
-            "clusters": "label", "bilinear": 4,
-        },
-    },
-}  # fmt: skip
+    "soft calibration error, weight 1": variant(ece_weight=1.0),
+    "soft calibration error, weight .2": variant(ece_weight=0.2),
+    "Brier, weight 1": variant(brier_weight=1.0),
+    "learned temperature": variant(temperature=True),
+    "clusters by label": variant(clusters="label"),
+    "clusters by shells of ranks": variant(clusters="band"),
+    "k-ensemble 5, 10, 20": variant(k_ensemble=SIZES),
+    "k-ensemble with a temperature a size": variant(k_ensemble=SIZES, k_temperature=True),
+}
 
 
 def run(dataset: Any, seed: int, option: str) -> dict[str, Any]:
@@ -93,7 +84,6 @@ def run(dataset: Any, seed: int, option: str) -> dict[str, Any]:
         "neighbors_nll": round(evaluate_probabilities(truth, parts.neighbor_proba)["nll"], 5),
         "null_mass": round(float(parts.null_mass.mean()), 4),
         "seconds": round(seconds, 2),
-        "extras": plain(model.choice_.get("head_extras", {})),
     }
 
 
@@ -141,7 +131,7 @@ def main() -> None:
                 if (dataset.name, option, seed) in done:
                     continue
                 runs.append(run(dataset, seed, option))
-                print(*list(runs[-1].values())[:-1], flush=True)
+                print(*runs[-1].values(), flush=True)
                 content = {
                     "command": shlex.join(command),
                     "hardware": hardware(),

@@ -22,8 +22,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
+from nearwise.lab.nn import VariantConfig
+from nearwise.lab.nn.calibration_losses import soft_binned_ece
 from nearwise.metrics import ece, nll
-from nearwise.nn import soft_binned_ece
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "calibration.png"
 BLUE, ORANGE, GREY = "#0f86c9", "#d9822b", "#b8bec4"
@@ -37,9 +38,9 @@ def main(out: Path = OUT) -> None:
         "base": LogisticRegression(C=0.3, max_iter=300), "embedder": "identity", "n_members": 3,
         "pooling": "mixture", "calibration": None, "random_state": 0,
     }  # fmt: skip
-    forced = {"keep": "always", "ece_weight": 1.0, "temperature": True}
+    variant = VariantConfig(ece_weight=1.0, temperature=True)
     plain = AttnKNNClassifier(**settings).fit(X, y).predict_proba(X_test)
-    soft = AttnKNNClassifier(**settings, head_params=forced).fit(X, y).predict_proba(X_test)
+    soft = AttnKNNClassifier(**settings, head_params=variant).fit(X, y).predict_proba(X_test)
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "text.color": DARK}):
         figure = Figure(figsize=(9.6, 3.2), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))

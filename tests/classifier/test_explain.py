@@ -21,7 +21,6 @@ SETTINGS = [
     {"base": logistic()},
     {"base": logistic(), "pooling": "mixture"},
     {"null": None},
-    {"k_ensemble": (2, 6)},
     {"n_neighbors": 1, "null": None},
     {"embedder": "table", "train_params": {"epochs": 1}},
 ]

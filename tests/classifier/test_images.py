@@ -14,7 +14,6 @@ from nearwise.classifier.inputs.images import (
     image_views,
     is_images,
 )
-from nearwise.classifier.model.shared_networks import SharedState
 from nearwise.training import Augmentation
 from tests.classifier.image_cases import QUICK, patches
 
@@ -47,26 +46,6 @@ def test_an_explanation_is_of_the_merged_prediction_or_of_one_view(data, fitted)
         for explanation in shown:
             total = sum(n.weight for n in explanation.neighbors) + explanation.null_mass
             assert total == pytest.approx(1, abs=1e-5)
-
-
-def test_rows_are_added_where_labels_are_doubted_and_depths_left_out(data, monkeypatch):
-    look_at = SharedState.look_at
-
-    def misled(self, seen):
-        """Neighbors of all depths but the deepest carry the other class's label."""
-        view = look_at(self, seen)
-        others = [one._replace(labels=1 - one.labels) for one in view.spaces[1:]]
-        return view._replace(spaces=[view.spaces[0], *others])
-
-    monkeypatch.setattr(SharedState, "look_at", misled)
-    settings = {"base": None, "spaces": "chosen", "label_noise": 0.2}
-    short = {"head_params": {"epochs": 1}, "train_params": {"epochs": 1, "batch_size": 32}}
-    model = AttnKNNClassifier(**{**QUICK, **settings, **short}).fit(*data)
-    assert "stage1" not in model.choice_["spaces"]
-    assert not [name for name in model.memory_.keys if "stage1" in name]
-    before = len(model.memory_)
-    model.add(data[0][:2], data[1][:2])
-    assert len(model.memory_) == before + 2
 
 
 def test_a_neighbor_that_is_masked_changes_the_merged_prediction(data, fitted):

@@ -19,7 +19,6 @@ SETTINGS = {
     "embedder": ("resnet", "embedder='resnet' is not known. Use one of 'auto', 'identity'"),
     "metric": ("euclidian", "metric='euclidian' is not known. Use one of 'euclidean'"),
     "pooling": ("loglinear", "pooling='loglinear' is not known. Use one of 'auto'"),
-    "adaptive_k": ("entrpy", "adaptive_k='entrpy' is not known. Use one of None, 'entropy'"),
     "calibration": (
         "platt",
         "calibration='platt' is not known. Use one of 'auto', 'per-class'",
@@ -30,7 +29,6 @@ SETTINGS = {
     "n_neighbors": ("five", "n_neighbors='five' must be a whole number of at least 1"),
     "n_members": (1, "n_members=1 leaves nothing to cross-fit with. Give at least 2"),
     "num_heads": (0, "num_heads=0 must be a whole number of at least 1"),
-    "k_ensemble": ((), r"k_ensemble=\(\) must name whole sizes"),
     "device": ("gpu", 'device=\'gpu\' is not known. Use "auto", "cpu"'),
     "head_params": ({"epoch": 3}, "Unknown head setting 'epoch'. Did you mean 'epochs'"),
     "train_params": ({"epoch": 3}, "Unknown training setting 'epoch'. Did you mean 'epochs'"),
@@ -51,10 +49,6 @@ def test_misspelt_settings_are_named_with_what_is_known(name):
         ("n_neighbors", 0),
         ("n_neighbors", 2.5),
         ("n_neighbors", True),
-        ("k_ensemble", "5"),
-        ("k_ensemble", 5),
-        ("k_ensemble", (0, 5)),
-        ("k_ensemble", (2.5,)),
         ("preset", ["fast"]),
         ("metric", np.array([1, 2])),
     ],
@@ -174,8 +168,6 @@ def test_more_neighbors_than_rows_are_refused_with_both_numbers():
         match=r"n_neighbors=90 exceeds the 90 samples in the memory bank \(89 after leaving out",
     ):
         fitted(n_neighbors=90)
-    with pytest.raises(ValueError, match=r"k_ensemble=\[3, 9\] asks for more than n_neighbors=5"):
-        fitted(n_neighbors=5, k_ensemble=(3, 9))
 
 
 TABLES = {

@@ -118,9 +118,9 @@ def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypat
     X, y = blobs()
     settings = {**EMBEDDED, "checkpoint_dir": tmp_path}
     AttnKNNClassifier(**settings).fit(X, y)
-    fresh = AttnKNNClassifier(**EMBEDDED, k_ensemble=(3, 9)).fit(X, y)
+    fresh = AttnKNNClassifier(**EMBEDDED, num_heads=2).fit(X, y)
     monkeypatch.setattr("nearwise.training.loop._Run._train_epoch", pytest.fail)
-    again = AttnKNNClassifier(**settings, k_ensemble=(3, 9)).fit(X, y)
+    again = AttnKNNClassifier(**settings, num_heads=2).fit(X, y)
     assert same(again.predict_proba(X), fresh.predict_proba(X))
 
 

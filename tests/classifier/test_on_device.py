@@ -27,7 +27,7 @@ QUICK = {"head_params": {"epochs": 2}, "train_params": {"epochs": 1}, "random_st
 IMAGES = {"embedder": "resnet-small", "embedder_params": {"dim": 8}, "validation_fraction": 0.25}
 IMAGES["class_prior"] = "uniform"
 TABLE = {"embedder": "table", "base": None, "n_members": 2}
-TABLE["head_params"] = {"epochs": 2, "bilinear": 2, "keep": "always"}
+TABLE["head_params"] = {"epochs": 2}
 
 def flow(device, settings, X, y, X_new, y_new):
     model = AttnKNNClassifier(device=device, **(QUICK | settings)).fit(X, y)

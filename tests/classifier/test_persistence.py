@@ -25,23 +25,17 @@ from tests.classifier.cases import (
     table,
 )
 
-EXTRAS = {
-    "epochs": 3, "keep": "always", "ece_weight": 1.0, "brier_weight": 0.5, "temperature": True,
-    "k_temperature": True, "clusters": "label", "bilinear": 2,
-}  # fmt: skip
 CONFIGURATIONS = {
     "no-base": CHEAP,
     "fast": {"preset": "fast", **QUICK},
     "logistic": {**CHEAP, "base": logistic()},
     "mixture": {**CHEAP, "base": logistic(), "pooling": "mixture"},
-    "sizes": {**CHEAP, "k_ensemble": (2, 7), "n_neighbors": np.int64(9)},
-    "entropy": {**CHEAP, "adaptive_k": "entropy", "null": None},
+    "sizes": {**CHEAP, "n_neighbors": np.int64(9), "null": None},
     "table": {**CHEAP, "embedder": "table", "train_params": {"epochs": 1}},
     "deep": {**CHEAP, "embedder": "deep", "train_params": {"epochs": 1}},
     "mlp": {**CHEAP, "embedder": "mlp", "train_params": {"epochs": 1}},
     "cosine": {**CHEAP, "metric": "cosine"},
     "parametric": {**CHEAP, "base": logistic(), "pooling": "log-linear", "null": "parametric"},
-    "extras": {**CHEAP, "k_ensemble": (2, 7), "head_params": EXTRAS},
 }
 
 
@@ -107,10 +101,10 @@ def test_truth_values_keep_their_kind(tmp_path):
 
 def test_parameters_come_back_and_fit_the_same(tmp_path):
     X, y = blobs()
-    model = fitted(X, y, base=logistic(), n_neighbors=np.int64(7), k_ensemble=np.array([2, 5]))
+    model = fitted(X, y, base=logistic(), n_neighbors=np.int64(7), max_per_class=np.int64(50))
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
-    assert again.n_neighbors == 7 and list(again.k_ensemble) == [2, 5]
+    assert again.n_neighbors == 7 and again.max_per_class == 50
     assert again.base.max_iter == 200
     assert same(again.fit(X, y).predict_proba(X), model.predict_proba(X))
 

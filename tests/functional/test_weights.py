@@ -8,9 +8,6 @@ import torch
 from nearwise.functional import (
     aggregate_labels,
     distance_weights,
-    entropy_adaptive_k,
-    k_ensemble,
-    nearest_mask,
     uniform_weights,
 )
 
@@ -33,7 +30,6 @@ def test_every_row_of_weights_sums_to_one(dtype, k):
         uniform_weights(d, mask),
         distance_weights(d, 0.07),
         distance_weights(d, 0.07, mask),
-        k_ensemble(-d / 0.07, [1, (k + 1) // 2, k], mask),
     ):
         assert weights.dtype == dtype and (weights >= 0).all()
         total = weights.double().sum(1)
@@ -80,41 +76,6 @@ def test_a_row_that_keeps_no_neighbor_is_refused():
         uniform_weights(torch.zeros(2, 2), mask[:, :1])
     with pytest.raises(ValueError, match="NaN"):
         distance_weights(torch.tensor([[math.nan, 1.0]]))
-
-
-def test_an_ensemble_of_k_averages_the_predictions_of_each_k():
-    d = distances(6, 20)
-    labels = torch.randint(0, 3, (6, 20))
-    together = aggregate_labels(k_ensemble(-d, [5, 10, 20]), labels, 3)
-    alone = [aggregate_labels(distance_weights(d[:, :k]), labels[:, :k], 3) for k in (5, 10, 20)]
-    torch.testing.assert_close(together, torch.stack(alone).mean(0))
-
-
-@pytest.mark.parametrize("sizes", [[], [0], [5]])
-def test_ensemble_sizes_outside_the_search_are_refused(sizes):
-    with pytest.raises(ValueError, match="sizes between 1 and the 4"):
-        k_ensemble(torch.zeros(2, 4), sizes)
-
-
-def test_adaptive_k_follows_the_rule_of_the_study():
-    sharp = torch.zeros(50)
-    sharp[0] = 1.0
-    middle = torch.zeros(50)
-    middle[:20] = 1 / 20  # entropy log 20 / log 50 = 0.77
-    flat = torch.full((50,), 1 / 50)
-    assert entropy_adaptive_k(torch.stack([sharp, middle, flat])).tolist() == [15, 30, 50]
-    assert entropy_adaptive_k(torch.eye(12)[:1]).tolist() == [5]
-    assert entropy_adaptive_k(torch.tensor([[0.9, 0.1, 0.0]])).tolist() == [3]
-    assert entropy_adaptive_k(torch.ones(1, 1)).tolist() == [1]
-
-
-@pytest.mark.parametrize("k", [2, 7, 50, 1000])
-def test_uniform_weights_keep_all_neighbors_despite_rounding(k):
-    assert entropy_adaptive_k(uniform_weights(torch.zeros(1, k))).tolist() == [k]
-
-
-def test_a_mask_keeps_the_nearest():
-    assert nearest_mask(torch.tensor([1, 3]), 3).tolist() == [[True, False, False], [True] * 3]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

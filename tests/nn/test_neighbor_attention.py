@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nearwise.nn import NeighborAttention, NeighborHead, describe_neighborhood
+from nearwise.nn import NeighborHead, describe_neighborhood
 from tests.reference.neighbor_head import slow_describe, slow_head
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -74,15 +74,14 @@ def test_description_of_a_class_that_the_base_does_not_know():
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("kind", ["random", "lattice"])
 @pytest.mark.parametrize("null", NULLS)
-@pytest.mark.parametrize("k_ensemble", [None, (1, 3, 20)])
 @pytest.mark.parametrize("has_base", [True, False])
-def test_head_equals_loops(pooling, kind, null, k_ensemble, has_base):
+def test_head_equals_loops(pooling, kind, null, has_base):
     spaces, base = spaces_and_base(kind, n=3, k=4)
     if null == "parametric" and not has_base:
         with pytest.raises(ValueError, match="there is none"):
             make_head(pooling=pooling, null=null, has_base=has_base)
         return
-    settings = {"null": null, "k_ensemble": k_ensemble, "has_base": has_base, "num_heads": 2}
+    settings = {"null": null, "has_base": has_base, "num_heads": 2}
     head = trained_looking(make_head(pooling=pooling, **settings))
     with torch.no_grad():
         output = head(spaces, base)
@@ -96,15 +95,10 @@ def test_head_equals_loops(pooling, kind, null, k_ensemble, has_base):
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("null", ["auto", None])
 @pytest.mark.parametrize("num_heads", [1, 4])
-@pytest.mark.parametrize(
-    "sizes",
-    [{}, {"k_ensemble": (2, 5)}, {"adaptive_k": "entropy"}],
-    ids=["all", "sizes", "entropy"],
-)
 @pytest.mark.parametrize("k", [1, 12])
-def test_weights_and_null_mass_sum_to_one(pooling, null, num_heads, sizes, k):
+def test_weights_and_null_mass_sum_to_one(pooling, null, num_heads, k):
     spaces, base = spaces_and_base("lattice", k=k)
-    head = trained_looking(make_head(pooling=pooling, null=null, num_heads=num_heads, **sizes))
+    head = trained_looking(make_head(pooling=pooling, null=null, num_heads=num_heads))
     output = head(spaces, base)
     total = torch.cat(output.weights, dim=1).sum(1) + output.null_mass
     torch.testing.assert_close(total, torch.ones(len(base)))
@@ -161,19 +155,6 @@ def test_neighbor_with_weight_zero_gets_none():
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_adaptive_size_asks_fewer_where_the_weights_are_concentrated(pooling):
-    k = 20
-    distances = torch.stack([torch.linspace(0, 40, k), torch.linspace(1, 1.001, k)])
-    labels = torch.zeros(2, k, dtype=torch.int64)
-    base = torch.log(torch.full((2, 3), 1 / 3))
-    seen = describe_neighborhood(distances, labels, torch.full((2, k), 0.5), base)
-    head = make_head(2, pooling=pooling, adaptive_k="entropy", num_heads=1)
-    for weights in head([seen, seen], base).weights:
-        asked = (weights > 0).sum(1)
-        assert asked[0] == 6 and asked[1] > asked[0]
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
 def test_new_classes_take_the_mass_of_the_neighbors_that_carry_them(pooling):
     d, y, r, base, _, _ = neighborhood()
     y[:] = 0
@@ -197,7 +178,7 @@ def test_each_query_is_answered_alone():
 
 
 def test_config_rebuilds_the_head():
-    head = make_head(3, pooling="mixture", k_ensemble=(2, 4), null=None, num_heads=2)
+    head = make_head(3, pooling="mixture", temperature=True, null=None, num_heads=2)
     twin = NeighborHead(prior=head.prior, **head.config)
     twin.load_state_dict(head.state_dict())
     spaces, base = spaces_and_base(n_spaces=3)
@@ -224,23 +205,11 @@ def test_where_no_neighbor_is_asked_the_null_gives_what_it_carries(pooling, null
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_learned_temperatures_start_as_none(pooling):
+def test_a_learned_temperature_starts_as_none(pooling):
     spaces, base = spaces_and_base()
-    plain = make_head(pooling=pooling, k_ensemble=(2, 5))
-    warm = make_head(pooling=pooling, k_ensemble=(2, 5), k_temperature=True, temperature=True)
+    plain, warm = make_head(pooling=pooling), make_head(pooling=pooling, temperature=True)
     warm.load_state_dict(plain.state_dict(), strict=False)
     torch.testing.assert_close(warm(spaces, base).log_proba, plain(spaces, base).log_proba, **CLOSE)
-
-
-def test_temperature_of_a_size_sharpens_the_weights_of_that_size_alone():
-    spaces, base = spaces_and_base(n_spaces=1)
-    head = make_head(1, k_ensemble=(2, 5), k_temperature=True, null=None, num_heads=1)
-    with torch.no_grad():
-        head.log_k_temperature.copy_(torch.tensor([math.log(0.5), 0.0]))
-    scores = -spaces[0].distances + spaces[0].log_weight
-    few = torch.nn.functional.pad(torch.softmax(2 * scores[:, :2], dim=1), (0, 4))
-    many = torch.nn.functional.pad(torch.softmax(scores[:, :5], dim=1), (0, 1))
-    torch.testing.assert_close(head(spaces, base).weights[0], (few + many) / 2)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -252,24 +221,3 @@ def test_temperature_divides_the_pooled_log_probabilities(pooling):
         head.log_temperature.fill_(math.log(2.0))
     after = head(spaces, base).log_proba
     torch.testing.assert_close(after, torch.log_softmax(before / 2, dim=1), **CLOSE)
-
-
-def test_bilinear_term_starts_at_nothing_and_equals_its_definition():
-    spaces, _ = spaces_and_base(n_spaces=1)
-    g = torch.Generator().manual_seed(3)
-    query, keys = torch.randn(5, 4, generator=g), torch.randn(5, 6, 4, generator=g)
-    seen = spaces[0]._replace(query=query, keys=keys)
-    attention = NeighborAttention(2, bilinear=3, key_width=4)
-    start = attention(seen)[0]
-    with torch.no_grad():
-        attention.bilinear.key.weight.copy_(torch.randn(6, 4, generator=g))
-        added = attention(seen)[0] - start
-    term = attention.bilinear
-    w_q, w_k = (layer.weight.detach().view(2, 3, 4) for layer in (term.query, term.key))
-    for b, j, h in [(0, 0, 0), (4, 5, 1), (2, 3, 1)]:
-        q, k = query[b] / query[b].norm(), keys[b, j] / keys[b, j].norm()
-        expected = float((w_q[h] @ q) @ (w_k[h] @ k)) / math.sqrt(3)
-        assert float(added[b, j, h]) == pytest.approx(expected, abs=1e-5)
-    plain = NeighborAttention(2)
-    plain.load_state_dict(attention.state_dict(), strict=False)
-    torch.testing.assert_close(plain(seen)[0], start)

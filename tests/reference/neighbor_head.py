@@ -109,7 +109,7 @@ def slow_weights(head, attentions, spaces, b, sizes=None):
     return parts, total[-1]
 
 
-def slow_head(head, spaces, base_log_proba):
+def slow_head(head, spaces, base_log_proba, sizes=None):
     """Probabilities (B, C) pooled, of the neighbors alone, weights and null mass; known classes."""
     n, n_classes = base_log_proba.shape
     prior = head.prior.tolist()
@@ -122,7 +122,7 @@ def slow_head(head, spaces, base_log_proba):
         base = base_log_proba[b].tolist()
         shares = [g / sum(gates) for g in gates]
         if head.pooling == "mixture":
-            parts, null = slow_weights(head, head.attention, spaces, b, head.k_ensemble)
+            parts, null = slow_weights(head, head.attention, spaces, b, sizes)
             votes = slow_votes(spaces, parts, b, n_classes)
             votes = smoothed(votes, eps)
             from_base = head.has_base and head.null != "prior"
@@ -136,7 +136,7 @@ def slow_head(head, spaces, base_log_proba):
             from_base = head.has_base and head.null == "parametric"
             carried = [math.exp(x) for x in base] if from_base else prior
             for s, seen in enumerate(spaces):
-                parts, empty = slow_weights(head, [head.attention[s]], [seen], b, head.k_ensemble)
+                parts, empty = slow_weights(head, [head.attention[s]], [seen], b, sizes)
                 votes = smoothed(slow_votes([seen], parts, b, n_classes), eps)
                 opinion = normalised(votes, empty, prior)
                 logs = [x + shares[s] * math.log(p) for x, p in zip(logs, opinion, strict=True)]

@@ -33,7 +33,6 @@ def round_trip(model, folder):
         {"num_heads": np.int64(2), "memory_budget": np.int64(10**8)},
         {"device": torch.device("cpu")},
         {"label_noise": 0.0},
-        {"k_ensemble": np.array([2, 5])},
     ],
     ids=str,
 )

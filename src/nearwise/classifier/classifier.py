@@ -68,6 +68,7 @@ from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
 from nearwise.memory import EvictionName, IndexName, MemoryBank
+from nearwise.training import HeadConfig
 
 _COLUMNS = ("n_features_in_", "feature_names_in_")  # scikit-learn's, set while rows are checked
 
@@ -122,10 +123,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         keys, of the heads' training and of predictions, which are calibrated after merging.
     tta_merge : {"auto", "probabilities", "logits", "embeddings"}, default="auto"
         How views of a query are merged; "auto" takes the first or second by held-out NLL.
-    k_ensemble : sequence of int, optional
-        Average the weights of these neighborhood sizes, from one search.
-    adaptive_k : {"entropy"}, optional
-        The original study's rule, by the entropy of the weights; None asks all `n_neighbors`.
     calibration : {"auto", "per-class", None}, default="auto"
         "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
         the out-of-fold NLL; "per-class" tries biases and scales a class besides.
@@ -133,8 +130,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Class shares where predictions are used; others than in training correct votes, null, base.
     max_per_class : int, optional
         Most rows a class that may be found, each with the weight of those it stands for.
-    spaces : {"all", "chosen"}, default="all"
-        "chosen" leaves key spaces out where that lowers the held-out NLL; only of rows held out.
     index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
         "auto" is exact below 100,000 rows, then IVF-Flat.
     memory_budget : int, default=256 MiB
@@ -220,19 +215,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         validation_fraction: float | Literal["auto"] | None = "auto",
         tta: Sequence[TTAView] | None = None,
         tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto",
-        k_ensemble: Sequence[int] | None = None,
-        adaptive_k: Literal["entropy"] | None = None,
         calibration: Literal["auto", "per-class"] | None = "auto",
         class_prior: ClassPrior = "train",
         max_per_class: int | None = None,
-        spaces: Literal["all", "chosen"] = "all",
         index: IndexName = "auto",
         memory_budget: int = DEFAULT_MEMORY_BUDGET,
         label_noise: Any = None,
         capacity: int | None = None,
         eviction: EvictionName = "reservoir",
         train_params: dict[str, Any] | None = None,
-        head_params: dict[str, Any] | None = None,
+        head_params: dict[str, Any] | HeadConfig | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
         device: str = "auto",
@@ -254,10 +246,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self.validation_fraction = validation_fraction
         self.tta = tta
         self.tta_merge = tta_merge
-        self.k_ensemble = k_ensemble
-        self.adaptive_k = adaptive_k
         self.calibration = calibration
-        self.spaces = spaces
         self.class_prior = class_prior
         self.max_per_class = max_per_class
         self.index = index

@@ -4,10 +4,10 @@ import functools
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, ParamSpec
+from typing import Any, ParamSpec
 
 import numpy as np
 import pandas as pd
@@ -38,9 +38,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "preset": ("default", "fast"),
     "metric": METRICS,
     "pooling": ("auto", "log-linear", "mixture"),
-    "adaptive_k": (None, "entropy"),
     "calibration": ("auto", "per-class", None),
-    "spaces": ("all", "chosen"),
     "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
     "index": INDEX_NAMES,
     "null": ("auto", "prior", "parametric", None),
@@ -117,11 +115,10 @@ def check_settings(
             'null="prior", or give a base.'
         )
     _check_noise(estimator)
-    ks = _check_sizes(estimator.k_ensemble)
     fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
-    k = _check_neighbors(estimator.n_neighbors, n_remembered, ks, usual)
+    k = _check_neighbors(estimator.n_neighbors, n_remembered, usual)
     check_count("num_heads", estimator.num_heads, 1)
     if estimator.max_per_class is not None:
         check_count("max_per_class", estimator.max_per_class, 2)
@@ -130,7 +127,8 @@ def check_settings(
     train = dict(estimator.train_params or {})
     try:
         TrainConfig(**train)
-        head = HeadConfig(**(estimator.head_params or {}))
+        given = estimator.head_params
+        head = given if isinstance(given, HeadConfig) else HeadConfig(**(given or {}))
     except ValueError as error:
         raise ValueError(plain_message(error)) from error
     device = str(choose_device(estimator.device))
@@ -145,8 +143,6 @@ def check_settings(
         pooling=estimator.pooling,
         null=estimator.null,
         num_heads=estimator.num_heads,
-        k_ensemble=ks,
-        adaptive_k=estimator.adaptive_k,
         calibrate=estimator.calibration is not None,
         per_class=estimator.calibration == "per-class",
         class_prior=check_class_prior(estimator.class_prior, n_classes),
@@ -162,7 +158,6 @@ def check_settings(
         n_jobs=estimator.n_jobs,
         checkpoint=None,
         feature_cache=_check_cache(estimator, images),
-        spaces=_check_spaces(estimator, fraction),
     )
 
 
@@ -173,16 +168,6 @@ def _check_noise(estimator: Any) -> None:
             'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
             "in part. Use one of the two."
         )
-
-
-def _check_spaces(estimator: Any, fraction: float | None) -> Literal["all", "chosen"]:
-    """Return which key spaces take part; leaving some out needs rows that were held out once."""
-    if estimator.spaces == "chosen" and fraction is None:
-        raise ValueError(
-            'spaces="chosen" leaves key spaces out by rows that were held out once, and this fit '
-            "cross-fits. Set validation_fraction, such as .1, or leave spaces out."
-        )
-    return "chosen" if estimator.spaces == "chosen" else "all"
 
 
 def _check_cache(estimator: Any, images: bool) -> Path | None:
@@ -286,33 +271,16 @@ def _check_fraction(
     return float(fraction)
 
 
-def _check_neighbors(k: Any, n_rows: int, ks: tuple[int, ...] | None, usual: int) -> int:
+def _check_neighbors(k: Any, n_rows: int, usual: int) -> int:
     if k == "auto":
-        wanted = max(usual, *(ks or (usual,)))
-        return min(wanted, n_rows - 2) if ks is None else min(wanted, n_rows - 1)
+        return min(usual, n_rows - 2)
     check_count("n_neighbors", k, 1)
     if k > n_rows - 1:
         raise ValueError(
             f"n_neighbors={k} exceeds the {n_rows} samples in the memory bank ({n_rows - 1} after "
             "leaving out the query). Lower n_neighbors or add samples."
         )
-    if ks is not None and max(ks) > k:
-        raise ValueError(
-            f"k_ensemble={list(ks)} asks for more than n_neighbors={k}. Raise n_neighbors or "
-            "lower the sizes."
-        )
     return int(k)
-
-
-def _check_sizes(sizes: Iterable[int] | None) -> tuple[int, ...] | None:
-    if sizes is None:
-        return None
-    ks = () if isinstance(sizes, str) or not isinstance(sizes, Iterable) else tuple(sizes)
-    if not ks or not all(_is_count(size, 1) for size in ks):
-        raise ValueError(
-            f"k_ensemble={sizes!r} must name whole sizes of at least 1, such as (5, 10, 20)."
-        )
-    return tuple(int(size) for size in ks)
 
 
 def _is_count(value: Any, least: int) -> bool:

@@ -12,9 +12,6 @@ from nearwise.functional.transition import (
 from nearwise.functional.weights import (
     aggregate_labels,
     distance_weights,
-    entropy_adaptive_k,
-    k_ensemble,
-    nearest_mask,
     uniform_weights,
 )
 
@@ -27,11 +24,8 @@ __all__ = [
     "attention_implementation",
     "believed_proba",
     "distance_weights",
-    "entropy_adaptive_k",
     "given_log_proba",
-    "k_ensemble",
     "knn_attention",
-    "nearest_mask",
     "paired_distances",
     "pairwise_distances",
     "posterior_log_proba",

@@ -1,7 +1,5 @@
 """Neighbor weights that need no training, and the votes that weights make of labels."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -56,95 +54,6 @@ def distance_weights(
     if not bool(torch.as_tensor(temperature > 0).all()):
         raise ValueError(f"temperature={temperature} is not positive. Give a value above 0.")
     return _softmax(-_at_least_float32(distances) / temperature, mask).to(distances.dtype)
-
-
-def k_ensemble(logits: Tensor, n_neighbors: Sequence[int], mask: Tensor | None = None) -> Tensor:
-    """Average the weights of several neighborhood sizes taken from one search.
-
-    Each size takes its own softmax over the nearest k, so every size has the same say; a softmax
-    over the largest k that is then cut would not sum to 1. Votes are linear in the weights, so
-    this equals averaging the predictions of the sizes.
-
-    Parameters
-    ----------
-    logits : Tensor of shape (n_queries, k_max)
-        Unnormalised log-weights, nearest first: ``-distances / temperature`` for distance
-        weighting, zeros for uniform weights, attention scores for attention.
-    n_neighbors : sequence of int
-        The sizes, each in [1, k_max], at least one; the study's were 5, 10 and 20.
-    mask : bool Tensor of shape (n_queries, k_max), optional
-        True keeps a neighbor. A row that keeps none among its nearest k raises.
-
-    Returns
-    -------
-    weights : Tensor of shape (n_queries, k_max)
-        Non-negative, each row sums to 1, dtype of `logits`.
-
-    Raises
-    ------
-    ValueError
-        If there is no size or one lies outside [1, k_max], or a row keeps no neighbor.
-    """
-    k_max = logits.shape[-1]
-    if len(n_neighbors) == 0 or not all(1 <= k <= k_max for k in n_neighbors):
-        raise ValueError(
-            f"n_neighbors={list(n_neighbors)} must name sizes between 1 and the {k_max} neighbors "
-            "given. Search for more neighbors or name smaller sizes."
-        )
-    total = torch.zeros_like(_at_least_float32(logits))
-    for k in n_neighbors:
-        kept = mask[:, :k] if mask is not None else None
-        part = _softmax(_at_least_float32(logits[:, :k]), kept)
-        total = total + torch.nn.functional.pad(part, (0, k_max - k))
-    return (total / len(n_neighbors)).to(logits.dtype)
-
-
-def entropy_adaptive_k(weights: Tensor) -> Tensor:
-    """Choose a neighborhood size for each query from how spread its weights are.
-
-    The study's rule: with the entropy of the weights divided by ``log k_max``, under 0.5 take 30 %
-    of k_max (at least 5), under 1.0 take 60 % (at least 10), else all.
-
-    Parameters
-    ----------
-    weights : Tensor of shape (n_queries, k_max)
-        Non-negative, each row sums to 1. The study used k_max = 50.
-
-    Returns
-    -------
-    n_neighbors : int64 Tensor of shape (n_queries,)
-        In [1, k_max]. Use it with `nearest_mask`.
-
-    References
-    ----------
-    The original Attn-KNN study; see ``specs/attn_knn.md`` sec. 1.3.
-    """
-    k_max = weights.shape[-1]
-    entropy = torch.special.entr(_at_least_float32(weights)).sum(-1)
-    # One neighbor has nothing to spread over; 1e-6 forgives the rounding of uniform weights.
-    spread = entropy / torch.log(torch.tensor(float(max(k_max, 2)))) + 1e-6
-    sizes = torch.full(spread.shape, k_max, dtype=torch.int64, device=weights.device)
-    sizes[spread < 1.0] = min(k_max, max(10, 6 * k_max // 10))
-    sizes[spread < 0.5] = min(k_max, max(5, 3 * k_max // 10))
-    return sizes
-
-
-def nearest_mask(n_neighbors: Tensor, k_max: int) -> Tensor:
-    """Return a mask that keeps the first ``n_neighbors[i]`` of row i.
-
-    Parameters
-    ----------
-    n_neighbors : int64 Tensor of shape (n_queries,)
-        How many to keep in each row.
-    k_max : int
-        Neighbors in a row.
-
-    Returns
-    -------
-    mask : bool Tensor of shape (n_queries, k_max)
-        True for the neighbors kept.
-    """
-    return torch.arange(k_max, device=n_neighbors.device) < n_neighbors[:, None]
 
 
 def aggregate_labels(

@@ -1,7 +1,5 @@
 """Modules that learn: embedders, neighbor attention and their losses."""
 
-from nearwise.nn.calibration_losses import brier_loss, soft_binned_ece
-from nearwise.nn.cluster_attention import ClusterAttention, cluster_features, cluster_ids
 from nearwise.nn.embedders import (
     CategoricalEmbedding,
     Embedder,
@@ -61,7 +59,6 @@ __all__ = [
     "BranchingAttention",
     "BranchingConv",
     "CategoricalEmbedding",
-    "ClusterAttention",
     "ConvNNAttention",
     "Embedder",
     "HeadOutput",
@@ -90,10 +87,7 @@ __all__ = [
     "TabularMLP",
     "TokenConvolution",
     "VisionTransformer",
-    "brier_loss",
     "build_network",
-    "cluster_features",
-    "cluster_ids",
     "contrastive",
     "coordinate_grid",
     "describe_neighborhood",
@@ -107,7 +101,6 @@ __all__ = [
     "neighbor_vote",
     "network_config",
     "pair_reliability",
-    "soft_binned_ece",
     "soft_cross_entropy",
     "soft_targets",
     "supervised_contrastive",

@@ -1,19 +1,16 @@
 """The head: attention over the neighbors of several key spaces, pooled with a base prediction."""
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.functional import entropy_adaptive_k, nearest_mask
-from nearwise.nn.cluster_attention import Clusters
 from nearwise.nn.neighbor_attention import NeighborAttention
 from nearwise.nn.neighborhood import Neighborhood, softmax_or_nothing
 
 Pooling = Literal["log-linear", "mixture"]
-AdaptiveK = Literal["entropy"]
 Null = Literal["auto", "prior", "parametric"]
 
 _FLOOR = 1e-9
@@ -64,20 +61,8 @@ class NeighborHead(nn.Module):
         What the null neighbor carries: the class prior or the base's prediction. "auto" takes the
         prior in "log-linear", where the base has a gate of its own, and the base in "mixture".
         None switches the null off.
-    k_ensemble : tuple of int, optional
-        Average the weights of these neighborhood sizes.
-    adaptive_k : {"entropy"}, optional
-        Choose each query's neighborhood size by the entropy of its weights.
-    k_temperature : bool, default=False
-        Learn a temperature of the logits for each size of `k_ensemble`.
     temperature : bool, default=False
         Learn a temperature of the pooled prediction together with the rest.
-    clusters : {"label", "band"}, optional
-        Attend over clusters of the neighbors, then within; see `ClusterAttention`.
-    bilinear : int, default=0
-        Rank of a bilinear term between query and neighbor keys; 0 has none.
-    key_widths : tuple of int, default=()
-        Width of each space's keys, where there is a bilinear term.
 
     Raises
     ------
@@ -97,13 +82,7 @@ class NeighborHead(nn.Module):
         num_heads: int = 4,
         hidden: int = 16,
         null: Null | None = "auto",
-        k_ensemble: tuple[int, ...] | None = None,
-        adaptive_k: AdaptiveK | None = None,
-        k_temperature: bool = False,
         temperature: bool = False,
-        clusters: Clusters | None = None,
-        bilinear: int = 0,
-        key_widths: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         if null == "parametric" and not has_base:
@@ -113,38 +92,23 @@ class NeighborHead(nn.Module):
             )
         self.register_buffer("prior", prior.to(torch.float32))
         self.has_base, self.pooling, self.null = has_base, pooling, null
-        self.k_ensemble, self.adaptive_k = k_ensemble, adaptive_k
-        self.config = {
+        self.config: dict[str, Any] = {
             "n_spaces": n_spaces,
             "has_base": has_base,
             "pooling": pooling,
             "num_heads": num_heads,
             "hidden": hidden,
             "null": null,
-            "k_ensemble": k_ensemble,
-            "adaptive_k": adaptive_k,
-            "k_temperature": k_temperature,
             "temperature": temperature,
-            "clusters": clusters,
-            "bilinear": bilinear,
-            "key_widths": key_widths,
         }
-        widths = key_widths if bilinear else (0,) * n_spaces
         self.attention = nn.ModuleList(
-            NeighborAttention(
-                num_heads, hidden, clusters=clusters, bilinear=bilinear, key_width=width
-            )
-            for width in widths
+            NeighborAttention(num_heads, hidden) for _ in range(n_spaces)
         )
         self.smoothing = nn.Parameter(torch.tensor(-4.0))
         self.base_gate = nn.Parameter(torch.tensor(_inverse_softplus(1.0)))
         start = 0.2 if has_base else 1.0
         self.space_gate = nn.Parameter(torch.full((n_spaces,), _inverse_softplus(start / n_spaces)))
-        # Only what is used is there, so that heads saved before these existed load as they are.
-        self.log_k_temperature: nn.Parameter | None = None
         self.log_temperature: nn.Parameter | None = None
-        if k_temperature and k_ensemble:
-            self.log_k_temperature = nn.Parameter(torch.zeros(len(k_ensemble)))
         if temperature:
             self.log_temperature = nn.Parameter(torch.zeros(()))
 
@@ -160,6 +124,12 @@ class NeighborHead(nn.Module):
         """The positive gates of the base and of each space, as used by "log-linear"."""
         base = float(F.softplus(self.base_gate.detach())) if self.has_base else 0.0
         return base, F.softplus(self.space_gate).tolist()
+
+    @property
+    def pool_parameters(self) -> list[nn.Parameter]:
+        """The few parameters that pool spaces and base, which learn at a rate of their own."""
+        learned = (self.base_gate, self.space_gate, self.log_temperature)
+        return [parameter for parameter in learned if parameter is not None]
 
     def forward(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
         """Predict from the neighborhoods of each space and the base's (B, C) log-probabilities."""
@@ -228,33 +198,15 @@ class NeighborHead(nn.Module):
         null = null - math.log(len(logits))
         if self.null is None:
             null = torch.full_like(null, -math.inf)
-        ranks = torch.cat([torch.arange(size, device=scores.device) for size in sizes])
-        if self.k_ensemble:
-            parts = []
-            for i, k in enumerate(self.k_ensemble):
-                keep = (ranks < k).expand(scores.shape[:2])
-                if self.log_k_temperature is None:
-                    parts.append(self._softmax(scores, null, keep))
-                    continue
-                sharp = torch.exp(-self.log_k_temperature[i])
-                parts.append(self._softmax(scores * sharp, null * sharp, keep))
-            alpha = torch.stack(parts).mean(0)
-        else:
-            alpha = self._softmax(scores, null, None)
-        if self.adaptive_k == "entropy":
-            few = [_nearest_by_entropy(part) for part in alpha[:, :-1].split(sizes, dim=1)]
-            alpha = self._softmax(scores, null, torch.cat(few, dim=1))
-        # Where neither neighbors nor a null can be asked, the prior or the base has to answer; a
-        # size that finds nobody leaves it to the others.
+        alpha = self._alpha(scores, null, sizes)
+        # Where neither neighbors nor a null can be asked, the prior or the base has to answer.
         total = alpha.sum(dim=1, keepdim=True)
         alpha = alpha / torch.where(total > 0, total, 1.0)
         nobody = (total[:, 0] == 0).to(alpha)
         return list(alpha[:, :-1].split(sizes, dim=1)), alpha[:, -1] + nobody
 
-    @staticmethod
-    def _softmax(scores: Tensor, null: Tensor, keep: Tensor | None) -> Tensor:
-        if keep is not None:
-            scores = scores.masked_fill(~keep[:, :, None], -math.inf)
+    def _alpha(self, scores: Tensor, null: Tensor, sizes: list[int]) -> Tensor:
+        """Attention to the neighbors of all lists, `sizes` long, and to the null, (B, K + 1)."""
         return softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
 
     def _width(self, spaces: list[Neighborhood]) -> int:
@@ -272,14 +224,6 @@ class NeighborHead(nn.Module):
     def _smooth(self, votes: Tensor) -> Tensor:
         eps = torch.sigmoid(self.smoothing)
         return (1 - eps) * votes + eps * votes.sum(1, keepdim=True) / votes.shape[1]
-
-
-def _nearest_by_entropy(weights: Tensor) -> Tensor:
-    """Keep as many of the nearest (B, K) as the entropy of their weights asks for."""
-    total = weights.detach().sum(1, keepdim=True)
-    even = torch.full_like(weights, 1 / weights.shape[1])
-    share = torch.where(total > _FLOOR, weights.detach() / total.clamp_min(_FLOOR), even)
-    return nearest_mask(entropy_adaptive_k(share), weights.shape[1])
 
 
 def _shares(mass: Tensor) -> Tensor:

@@ -31,10 +31,6 @@ class Neighborhood(NamedTuple):
     certainty : Tensor of shape (B, K) or (B, 0)
         How sure each neighbor's label is, in [0, 1]; the rest of its vote is spread evenly over
         the other known classes. Of no width where labels are taken as they are.
-    query : Tensor of shape (B, D)
-        Keys of the queries for a bilinear term; D is 0 where no head asks for one.
-    keys : Tensor of shape (B, K, D)
-        Keys of the neighbors, as `query`.
     """
 
     distances: Tensor
@@ -43,8 +39,6 @@ class Neighborhood(NamedTuple):
     summary: Tensor
     log_weight: Tensor
     certainty: Tensor
-    query: Tensor
-    keys: Tensor
 
     def take(self, rows: Tensor) -> "Neighborhood":
         """Return the neighborhoods of some queries."""
@@ -59,8 +53,6 @@ class Neighborhood(NamedTuple):
             self.summary,
             self.log_weight[:, :k],
             self.certainty[:, :k],
-            self.query,
-            self.keys[:, :k],
         )
 
 
@@ -72,8 +64,6 @@ def describe_neighborhood(
     neighbor_log_proba: Tensor | None = None,
     log_weight: Tensor | None = None,
     certainty: Tensor | None = None,
-    query: Tensor | None = None,
-    keys: Tensor | None = None,
 ) -> Neighborhood:
     """Compute what the head sees from distances, labels and the base's opinions.
 
@@ -96,9 +86,6 @@ def describe_neighborhood(
         Logarithm of sample weights; zeros by default.
     certainty : Tensor of shape (B, K), optional
         How sure each neighbor's label is; wholly by default.
-    query : Tensor of shape (B, D), optional
-    keys : Tensor of shape (B, K, D), optional
-        Keys of queries and neighbors, where a head's bilinear term wants them.
 
     Returns
     -------
@@ -143,9 +130,7 @@ def describe_neighborhood(
         dim=1,
     )
     sure = distances.new_zeros(n_queries, 0) if certainty is None else certainty
-    query = distances.new_zeros(n_queries, 0) if query is None else query
-    keys = distances.new_zeros(n_queries, k, 0) if keys is None else keys
-    return Neighborhood(distances, labels, features, summary, log_weight, sure, query, keys)
+    return Neighborhood(distances, labels, features, summary, log_weight, sure)
 
 
 def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:

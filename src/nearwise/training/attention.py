@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,15 +15,13 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from nearwise.functional import given_log_proba
 from nearwise.names import did_you_mean
-from nearwise.nn import HeadOutput, NeighborHead, Neighborhood, brier_loss, soft_binned_ece
-from nearwise.nn.cluster_attention import Clusters
+from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import NEGLIGIBLE
 from nearwise.training.schedule import learning_rate_factor
 
 _CHUNK = 4096
 _SMALL_STEP = 20_000  # neighbors a step
 _LARGE = 5_000
-EXTRAS = ("ece_weight", "brier_weight", "temperature", "k_temperature", "clusters", "bilinear")
 _LAST_RATE = 0.02  # share of the rate that is left at the end
 
 
@@ -47,24 +45,6 @@ class HeadConfig(BaseModel):
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction.
     patience : int, default=10
         Evaluations without a better held-out NLL before stopping.
-    ece_weight, brier_weight : float, default=0.0
-        Weights of the soft-binned calibration error and of the Brier score of the pooled
-        prediction, beside its NLL.
-    ece_bins : int, default=15
-    ece_width : float, default=0.01
-        Softness of the bins; see `nearwise.nn.soft_binned_ece`.
-    temperature : bool, default=False
-        A temperature of the pooled prediction that is learned with the rest.
-    k_temperature : bool, default=False
-        A temperature of the weights for each size of a k-ensemble.
-    clusters : {"label", "band"} or None, default=None
-        Hierarchical attention: over neighbors of one label, or over shells of ranks, then within.
-    bilinear : int, default=0
-        Rank a head of a learned similarity of query and neighbor keys. Training then holds the
-        keys of all neighbors: rows x neighbors x width floats a space.
-    keep : {"better", "always"}, default="better"
-        Whether the estimator keeps each of the extras above (from `ece_weight` on) only where it
-        lowers the held-out NLL; the choice is recorded.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,25 +68,16 @@ class HeadConfig(BaseModel):
     neighbor_weight: float = Field(0.5, ge=0)
     patience: int = Field(10, ge=1)
 
-    ece_weight: float = Field(0.0, ge=0)
-    brier_weight: float = Field(0.0, ge=0)
-    ece_bins: int = Field(15, ge=1)
-    ece_width: float = Field(0.01, gt=0)
-    temperature: bool = False
-    k_temperature: bool = False
-    clusters: Clusters | None = None
-    bilinear: int = Field(0, ge=0)
-    keep: Literal["better", "always"] = "better"
+    def make_head(self, n_spaces: int, prior: Tensor, **options: Any) -> NeighborHead:
+        """Make the untrained head; variants with parts of their own override this."""
+        return NeighborHead(n_spaces, prior, **options)
 
-    @property
-    def extras(self) -> list[str]:
-        """Names of the optional terms and parts that are switched on, in the order of trial."""
-        return [name for name in EXTRAS if getattr(self, name)]
-
-    def without_extras(self) -> "HeadConfig":
-        """Return the same settings with every extra switched off."""
-        defaults = {name: type(self).model_fields[name].default for name in EXTRAS}
-        return self.model_copy(update=defaults)
+    def loss(self, output: HeadOutput, rows: "HeadRows") -> Tensor:
+        """Weighted mean NLL of rows, of the whole prediction and of the neighbors alone."""
+        loss = rows.loss(output.log_proba)
+        if self.neighbor_weight:
+            loss = loss + self.neighbor_weight * rows.loss(output.neighbor_log_proba)
+        return (loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12)
 
     def for_rows(self, n_rows: int) -> "HeadSteps":
         """Epochs and batch size for so many training rows."""
@@ -234,7 +205,8 @@ def _descend(
             order = torch.randperm(len(train), generator=generator).to(train.labels.device)
             losses = []
             for rows in order[: size * config.steps_per_epoch].split(size):
-                loss = _loss(head, train.take(rows), config)
+                batch = train.take(rows)
+                loss = config.loss(head(batch.spaces, batch.base_log_proba), batch)
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
@@ -266,8 +238,7 @@ def _optimizer(
     head: NeighborHead, config: HeadConfig, n_steps: int
 ) -> tuple[torch.optim.Optimizer, LRScheduler]:
     """AdamW with a rate of its own for the gates, both falling as half a cosine."""
-    learned = (head.base_gate, head.space_gate, head.log_temperature, head.log_k_temperature)
-    gates = [gate for gate in learned if gate is not None]
+    gates = head.pool_parameters
     is_gate = {id(gate) for gate in gates}
     others = [parameter for parameter in head.parameters() if id(parameter) not in is_gate]
     optimizer = torch.optim.AdamW(
@@ -283,33 +254,6 @@ def _optimizer(
 
 def _snapshot(head: NeighborHead) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
-
-
-def _loss(head: NeighborHead, rows: HeadRows, config: HeadConfig) -> Tensor:
-    output = head(rows.spaces, rows.base_log_proba)
-    loss = rows.loss(output.log_proba)
-    if config.neighbor_weight:
-        alone = rows.loss(output.neighbor_log_proba)
-        loss = loss + config.neighbor_weight * alone
-    total = (loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12)
-    return total + _calibration_terms(output, rows, config)
-
-
-def _calibration_terms(output: HeadOutput, rows: HeadRows, config: HeadConfig) -> Tensor | float:
-    """Weighted calibration terms, of the given labels like the rest of the loss."""
-    terms: Tensor | float = 0.0
-    log_proba = given_log_proba(output.log_proba, rows.transition)
-    if config.ece_weight:
-        terms = config.ece_weight * soft_binned_ece(
-            log_proba,
-            rows.labels,
-            rows.weight,
-            n_bins=config.ece_bins,
-            width=config.ece_width,
-        )
-    if config.brier_weight:
-        terms = terms + config.brier_weight * brier_loss(log_proba, rows.labels, rows.weight)
-    return terms
 
 
 def predict_with_head(

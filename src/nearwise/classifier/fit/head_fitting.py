@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.class_calibration import fit_class_correction
-from nearwise.classifier.fit.head_extras import choose_extras
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE
@@ -18,7 +17,7 @@ from nearwise.classifier.model.state import CrossFittedState, LearnedState
 from nearwise.classifier.noise.noise_evidence import SIGNAL, signal_of
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import Pooling
-from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
+from nearwise.training import HeadRows, predict_with_head, train_head
 
 TRIED = 2  # members by which the pooling is chosen
 _FLAT = ("base_log_proba", "labels", "weight")
@@ -41,9 +40,8 @@ def fit_heads(
 ) -> None:
     """Cross-fit the heads of a state in place, choose the pooling, accept and calibrate."""
     progress.stage("neighborhoods")
-    state.views.with_keys = settings.head.bilinear > 0
     data = _cross_fitted_rows(state, problem)
-    fit, settings = choose_heads(state, problem, settings, data, progress)
+    fit = choose_heads(state, problem, settings, data, progress)
     accept_heads(state, fit, data, problem, settings)
 
 
@@ -53,14 +51,8 @@ def choose_heads(
     settings: FitSettings,
     data: HeadRows,
     progress: Progress,
-) -> tuple[CrossFit, FitSettings]:
-    """Fit a head a fold to rows whose neighborhoods are known, by the better pooling of two.
-
-    Return the settings with the extras that were kept, too.
-    """
-    wanted = settings.head
-    if wanted.keep == "better":
-        settings = replace(settings, head=wanted.without_extras())
+) -> CrossFit:
+    """Fit one head per fold to rows whose neighborhoods are known, by the better pooling of two."""
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
     small = len(problem.labels) <= LARGE and not settings.fast
     if settings.pooling == "auto" and state.has_base and small:
@@ -80,32 +72,16 @@ def choose_heads(
         for pooling, fit in tried.items()
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
-    begun: CrossFit | None = tried[best]
-    if wanted.keep == "better" and wanted.extras:
-
-        def held_out_nll(config: HeadConfig) -> float:
-            other = replace(settings, head=config)
-            found = cross_fit_heads(state, problem, other, data, best, TRIED, progress)
-            return mean_nll(
-                found.log_proba[judged],
-                problem.truth[judged],
-                problem.row_weight[judged],
-                problem.transition,
-            )
-
-        kept, report = choose_extras(wanted, tried_nll[best], len(judged), held_out_nll)
-        state.choice["head_extras"] = report
-        if kept.extras:
-            settings, begun = replace(settings, head=kept), None
-    fit = cross_fit_heads(state, problem, settings, data, best, len(problem.folds), progress, begun)
+    fit = cross_fit_heads(
+        state, problem, settings, data, best, len(problem.folds), progress, tried[best]
+    )
     state.heads = fit.heads
-    state.views.with_keys = settings.head.bilinear > 0
     state.choice |= {
         "pooling": best,
         "pooling_nll": tried_nll,
         "spaces": [spec.name for spec in state.views.specs],
     }
-    return fit, settings
+    return fit
 
 
 def accept_heads(
@@ -266,18 +242,11 @@ def _make_head(
 ) -> NeighborHead:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NeighborHead(
+        return settings.head.make_head(
             len(spaces),
             state.prior,
             has_base=state.has_base,
             pooling=pooling,
             num_heads=settings.num_heads,
             null=settings.null,
-            k_ensemble=settings.k_ensemble,
-            adaptive_k=settings.adaptive_k,
-            k_temperature=settings.head.k_temperature,
-            temperature=settings.head.temperature,
-            clusters=settings.head.clusters,
-            bilinear=settings.head.bilinear,
-            key_widths=tuple(seen.keys.shape[2] for seen in spaces),
         )

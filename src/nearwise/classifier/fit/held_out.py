@@ -12,7 +12,6 @@ from nearwise.classifier.fit.encoder_fitting import image_sight, table_sight
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.classifier.fit.progress import Progress
-from nearwise.classifier.fit.space_choice import leave_out_spaces
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.key_space import SpaceSpec
@@ -95,7 +94,6 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         transition=None if problem.noise is None else problem.noise.transition,
     )
     progress.stage("neighborhoods")
-    state.views.with_keys = settings.head.bilinear > 0
     seen = [sight(view.take(held_out)) for view in views]
     looks = [state.look_at(one) for one in seen]
     truth = problem.truth[torch.from_numpy(held_out)]
@@ -108,12 +106,9 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         weight=data.weight.cpu().numpy(),
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
-    fit, settings = choose_heads(state, repeated, settings, data, progress)
+    fit = choose_heads(state, repeated, settings, data, progress)
     digests = held_digests(problem.rows.take(held_out))
     state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight, digests)
-    if settings.spaces == "chosen":
-        fit, stay = leave_out_spaces(state, repeated, settings, data, fit, progress)
-        looks = [look._replace(spaces=[look.spaces[i] for i in stay]) for look in looks]
     first = torch.arange(len(truth))
     ridge = _RIDGE / len(truth)
     accept_heads(state, fit.take(first), data.take(first), problem, settings, ridge=ridge)

@@ -35,8 +35,6 @@ class FitSettings:
     pooling: Literal["auto", "log-linear", "mixture"]
     null: Null | None
     num_heads: int
-    k_ensemble: tuple[int, ...] | None
-    adaptive_k: Literal["entropy"] | None
     calibrate: bool
     per_class: bool
     class_prior: np.ndarray | None
@@ -52,7 +50,6 @@ class FitSettings:
     n_jobs: int | None
     checkpoint: Path | None
     feature_cache: Path | None = None
-    spaces: Literal["all", "chosen"] = "all"
     label_noise: Literal["auto"] | np.ndarray | None = None
 
     @property

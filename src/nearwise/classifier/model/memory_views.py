@@ -38,11 +38,6 @@ class MemoryViews:
         From true to given labels as each member knows it, where labels are noisy. Members then
         see each row's most probable true label, by Bayes' rule from its given label and from the
         column EVIDENCE of the member.
-
-    Attributes
-    ----------
-    with_keys : bool
-        Whether neighborhoods carry the keys of queries and neighbors, for a bilinear term.
     """
 
     def __init__(
@@ -63,7 +58,6 @@ class MemoryViews:
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
         self._posterior: dict[int, Tensor] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
-        self.with_keys = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes hold locks and C++ memory; they are built again where they are needed.
@@ -90,11 +84,6 @@ class MemoryViews:
             copy = column.to(rows.device)
             self._copies[name] = (column, copy)
         return copy
-
-    def _keys_beside(self, spec: SpaceSpec, member: int, found: Tensor) -> Tensor:
-        """Keys (B, K, width) of what was found, on its device."""
-        name = spec.key(member)
-        return self._beside(f"keys {name}", self.bank.keys[name], found)[found]
 
     def doubt(self, transitions: Tensor | None, evidence: Tensor | None) -> None:
         """Take labels for noisy: remember what speaks for the true ones, member by member."""
@@ -273,10 +262,8 @@ class MemoryViews:
         found: Neighbors,
         base_log_proba: Tensor,
         query_positions: Tensor | None = None,
-        *,
-        query: Tensor,
     ) -> Neighborhood:
-        """Describe what was found for keys `query`; `query_positions` when they are the bank's."""
+        """Describe what was found; `query_positions` where queries are rows of the bank."""
         here = found.indices
         posterior = self.posterior(member)
         labels = self.labels_of(member, here)
@@ -310,8 +297,6 @@ class MemoryViews:
             own_opinion,
             torch.log(weight),
             certainty,
-            query if self.with_keys else None,
-            self._keys_beside(spec, member, here) if self.with_keys else None,
         )
 
 

@@ -129,7 +129,7 @@ class SharedState(LearnedState):
             query = self.views.to_device(seen.keys[spec.name])
             result = self.views.search(spec, 0, query, spec.n_neighbors)
             found.append(result)
-            spaces.append(self.views.neighborhood(spec, 0, result, base, query=query))
+            spaces.append(self.views.neighborhood(spec, 0, result, base))
         return MemberView(base, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:

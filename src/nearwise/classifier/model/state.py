@@ -281,7 +281,6 @@ class CrossFittedState(LearnedState):
         spaces: list[Neighborhood] = []
         for spec in self.views.specs:
             common = spec.scope == "all" and not spec.per_member
-            keys = None
             if common and spec.name in shared:
                 result = shared[spec.name]
             else:
@@ -293,9 +292,7 @@ class CrossFittedState(LearnedState):
             found.append(result)
             if not spaces:
                 base = self.widened_base(own, result)
-            # What all share is sought by the features.
-            query = self.views.to_device(features) if keys is None else keys
-            spaces.append(self.views.neighborhood(spec, member, result, base, query=query))
+            spaces.append(self.views.neighborhood(spec, member, result, base))
         return MemberView(base, found, spaces)
 
     def look_again(self, member: int, positions: Tensor) -> MemberView:
@@ -310,7 +307,7 @@ class CrossFittedState(LearnedState):
             found.append(result)
             if not spaces:
                 base = self.widened_base(base, result)
-            seen = self.views.neighborhood(spec, member, result, base, positions, query=keys)
+            seen = self.views.neighborhood(spec, member, result, base, positions)
             spaces.append(seen)
         return MemberView(base, found, spaces)
 

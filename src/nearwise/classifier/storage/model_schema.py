@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from nearwise.classifier.inputs.column_report import Use
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
-from nearwise.nn.cluster_attention import Clusters
-from nearwise.nn.neighbor_head import AdaptiveK, Null, Pooling
+from nearwise.nn.neighbor_head import Null, Pooling
 
 _TABLE_SPACES = ("features", "supervised", "trained")
 _LARGEST = 2**53  # whole numbers beyond are no counts
@@ -135,13 +134,7 @@ class StoredHead(Part):
     num_heads: Size
     hidden: Size
     null: Null | None
-    k_ensemble: list[Size] | None
-    adaptive_k: AdaptiveK | None
-    k_temperature: bool
     temperature: bool
-    clusters: Clusters | None
-    bilinear: Count
-    key_widths: list[Count]
 
 
 class StoredNetwork(Part):
@@ -244,6 +237,25 @@ class StoredModel(Part):
     stream: StoredStream
     row_names: list[str] | None
     versions: dict[str, str]
+
+
+_GONE_OF_HEAD = ("k_ensemble", "adaptive_k", "k_temperature", "clusters", "bilinear")
+
+
+def translate(meta: dict[str, Any]) -> None:
+    """Bring the JSON of version 2 to the present form in place.
+
+    Options of the head that are no more were off by default. Where one is on it stays, and
+    `check_json` refuses it by its name.
+    """
+    head, params = meta.get("head"), meta.get("params")
+    if isinstance(head, dict):
+        for name in [name for name in _GONE_OF_HEAD if not head.get(name)]:
+            head.pop(name, None)
+        head.pop("key_widths", None)
+    if isinstance(params, dict):
+        for name in ("k_ensemble", "adaptive_k", "spaces"):
+            params.pop(name, None)
 
 
 def check_json(meta: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from nearwise.classifier.model.state import Calibration, CrossFittedState, Learn
 from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online.changes import forgetting
 from nearwise.classifier.storage.array_models import from_arrays, kind_of
-from nearwise.classifier.storage.model_schema import check_json, check_params
+from nearwise.classifier.storage.model_schema import check_json, check_params, translate
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
 from nearwise.classifier.storage.stored_parts import (
@@ -48,7 +48,8 @@ from nearwise.nn import NeighborHead, build_network, network_config
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION = 2
+VERSION = 3
+_OLDEST = 2
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -186,7 +187,7 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
     heads = []
     for member in range(meta["n_members"]):
         with part_of_folder(f"head/{member}"):
-            make = partial(NeighborHead, prior=prior, **_tupled(meta["head"]))
+            make = partial(NeighborHead, prior=prior, **meta["head"])
             heads.append(filled(make, under(tensors, f"head/{member}/")))
     with part_of_folder("bank"):
         bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
@@ -199,7 +200,6 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         meta["memory_budget"],
         transitions=tensors.get("transitions"),
     )
-    views.with_keys = bool(meta["head"]["bilinear"])
     common: dict[str, Any] = {
         "encoder": encoder,
         "views": views,
@@ -301,15 +301,6 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
     base = Base(candidates, meta["gates"], meta["n_classes"], through)
     base.nll = meta["nll"]
     return base
-
-
-def _tupled(config: dict[str, Any]) -> dict[str, Any]:
-    """Head settings as they were before JSON made lists of tuples."""
-    sizes = config["k_ensemble"]
-    return config | {
-        "k_ensemble": None if sizes is None else tuple(sizes),
-        "key_widths": tuple(config["key_widths"]),
-    }
 
 
 def plain_params(params: dict[str, Any]) -> dict[str, Any]:
@@ -414,7 +405,8 @@ def _compare(
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
     """Read a classifier of class `kind` that `save_model` wrote."""
     path = Path(folder)
-    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
+    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=_OLDEST)
+    translate(content.meta)
     model = _rebuilt(kind, content, trusted, path)
     model._folders = {os.path.realpath(path): content.generation}
     return model

@@ -1,6 +1,7 @@
 """Layers and estimates of the lab: the study's attention, published layers, counted FLOPs."""
 
 from nearwise.lab.nn.flops import FLOP_FORMULAS, FLOP_KINDS, FlopCount, count_flops
+from nearwise.lab.nn.head_variants import VariantConfig, VariantHead
 from nearwise.lab.nn.multi_head import (
     DistanceAttention,
     LearnedDistanceAttention,
@@ -20,6 +21,8 @@ __all__ = [
     "LearnedDistanceAttention",
     "MultiHeadNeighborAttention",
     "UniformAttention",
+    "VariantConfig",
+    "VariantHead",
     "count_flops",
     "lazy_gumbel_attention",
     "load_reference_layer",

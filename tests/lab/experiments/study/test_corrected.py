@@ -22,8 +22,8 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self, n_neighbors="auto", embedder="auto", embedder_params=None, checkpoint_dir=None,
         tta=(), base="auto", class_prior="train",
-        null="auto", calibration="auto", num_heads=4, pooling="auto", k_ensemble=None,
-        adaptive_k=None, train_params=None, random_state=None, device="auto",
+        null="auto", calibration="auto", num_heads=4, pooling="auto", head_params=None,
+        train_params=None, random_state=None, device="auto",
     ):  # fmt: skip
         for name, value in list(locals().items()):
             if name != "self":

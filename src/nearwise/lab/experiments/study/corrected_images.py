@@ -52,8 +52,8 @@ def main_jobs(session: CorrectedSession) -> list[Job]:
     forms: dict[str, dict[str, Any]] = {
         "attention": {},
         "attention+tta": {"tta": tta},
-        "attention+k-ensemble": {"k_ensemble": session.preset.ensemble_k},
-        "attention+adaptive-k": {"adaptive_k": "entropy"},
+        "attention+k-ensemble": session.head(k_ensemble=session.preset.ensemble_k),
+        "attention+adaptive-k": session.head(adaptive_k="entropy"),
     }
     return [
         frame.cnn("main"),

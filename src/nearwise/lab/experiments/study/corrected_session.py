@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nearwise.lab.experiments.study.session import Session
+from nearwise.lab.nn import VariantConfig
 from nearwise.names import did_you_mean
 from nearwise.training import TrainConfig
 
@@ -40,6 +41,11 @@ class CorrectedSession(Session):
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
+
+    def head(self, **variant: Any) -> dict[str, Any]:
+        """Arguments of the classifier for a variant of the head, with the user's head settings."""
+        given = self.parameters.get("head_params") or {}
+        return {"head_params": VariantConfig(**given, **variant)}
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -35,8 +35,10 @@ def main_jobs(session: CorrectedSession) -> list[Job]:
     """Plain neighbors, the MLP bag with temperature, and attention in three forms."""
     methods = [_renamed(name) for name in PLAIN] + [
         _attention(session, "attention"),
-        _attention(session, "attention+k-ensemble", k_ensemble=session.preset.ensemble_k),
-        _attention(session, "attention+adaptive-k", adaptive_k="entropy"),
+        _attention(
+            session, "attention+k-ensemble", **session.head(k_ensemble=session.preset.ensemble_k)
+        ),
+        _attention(session, "attention+adaptive-k", **session.head(adaptive_k="entropy")),
     ]
     if session.dataset.views:
         methods.append(replace(_attention(session, "attention+tta"), takes_views=True))

@@ -8,12 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.functional import (
-    distance_weights,
-    entropy_adaptive_k,
-    nearest_mask,
-    uniform_weights,
-)
+from nearwise.functional import distance_weights, uniform_weights
 from nearwise.lab.experiments.study.model import unit, vote
 from nearwise.lab.experiments.study.neighbors import (
     Found,
@@ -24,6 +19,7 @@ from nearwise.lab.experiments.study.neighbors import (
 )
 from nearwise.lab.experiments.study.replay import TrainedRun
 from nearwise.lab.experiments.study.views import study_views
+from nearwise.lab.nn.head_variants import entropy_adaptive_k, nearest_mask
 
 NEIGHBOR_METHODS = (
     "uniform", "distance", "attention", "attention+tta", "attention+k-ensemble",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from nearwise.lab.nn.calibration_losses import brier_loss, soft_binned_ece
 from nearwise.metrics import brier, ece
-from nearwise.nn import brier_loss, soft_binned_ece
 
 
 def predictions(n=40, n_classes=3, seed=0, lattice=False):

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import softmax
 from torch import Tensor
 
 from nearwise.functional.devices import choose_device
@@ -129,7 +130,7 @@ class LinearProbe(Probe):
         scores: dict[float, float] = {}
         best: tuple[Any, Any] | None = None
         for c, weights in zip(grid, self._path(fitted, grid), strict=False):
-            proba = softmax(self._standardized(judged.X) @ weights[0].T + weights[1])
+            proba = softmax(self._standardized(judged.X) @ weights[0].T + weights[1], axis=1)
             scores[c] = mean_nll(proba, judged.codes)
             if scores[c] <= min(scores.values()):
                 best = weights
@@ -163,7 +164,9 @@ class LinearProbe(Probe):
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
         """Class probabilities of X (n, D), shape (n, n_classes)."""
-        return softmax(self._standardized(self._query(X)) @ self.coef_.T + self.intercept_)
+        scores = self._standardized(self._query(X)) @ self.coef_.T + self.intercept_
+        proba: NDArray[np.float64] = softmax(scores, axis=1)
+        return proba
 
 
 class _Logistic:
@@ -210,10 +213,3 @@ class _Logistic:
         slope = residual.T @ self.X + decay * weights
         gradient: Tensor = torch.cat([slope, residual.sum(0)[:, None]], dim=1)
         return float(loss), gradient.double().cpu().numpy().ravel()
-
-
-def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of rows of scores."""
-    proba = np.exp(scores - scores.max(axis=1, keepdims=True))
-    proba /= proba.sum(axis=1, keepdims=True)
-    return proba

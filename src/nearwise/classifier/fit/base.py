@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import (
     ExtraTreesClassifier,
@@ -31,7 +32,6 @@ from nearwise.classifier.inputs.table import (
 from nearwise.classifier.model.gates import (
     behind,
     clearly_lower,
-    log_softmax,
     opinion_behind,
     pooled,
     tempered_nll,
@@ -227,7 +227,8 @@ class Base:
                 assert self.transition is not None  # such gates come with one
                 through = torch.from_numpy(self.transition)
                 total += self.gates[behind(name)] * opinion_behind(part, through)
-        return log_softmax(total)
+        normalised: np.ndarray = log_softmax(total, axis=1)
+        return normalised
 
     def asks(self, name: str) -> bool:
         """Whether a candidate has a part in the pool."""
@@ -300,7 +301,7 @@ def cross_fit(
     base = Base([], named, n_classes, through)
     base.candidates = [candidate for candidate in candidates if base.asks(candidate.name)]
     weighted = np.stack([named[name] * pool.parts[name] for name in named])
-    base.oof_log_proba = log_softmax(weighted.sum(axis=0))
+    base.oof_log_proba = log_softmax(weighted.sum(axis=0), axis=1)
     base.nll = {name: tempered_nll(part, labels, weight, transition) for name, part in oof.items()}
     base.nll["pool"] = pool.nll
     return base

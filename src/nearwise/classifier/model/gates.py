@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 
 from nearwise.functional import given_log_proba, true_log_proba
 
@@ -35,7 +36,8 @@ class Pool(NamedTuple):
     def log_proba(self) -> np.ndarray:
         """Normalised log-probabilities of the product, (n, C)."""
         weighted = [self.powers[name] * part for name, part in self.parts.items()]
-        return log_softmax(np.sum(weighted, axis=0))
+        normalised: np.ndarray = log_softmax(np.sum(weighted, axis=0), axis=1)
+        return normalised
 
 
 def pooled(
@@ -140,13 +142,6 @@ def tempered_nll(
 ) -> float:
     """NLL of one distribution at its best temperature, in nats."""
     return pool_gates([log_proba], labels, weight, transition, ridge=0.0)[1]
-
-
-def log_softmax(scores: np.ndarray) -> np.ndarray:
-    """Normalise scores (n, C) to log-probabilities."""
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    normalised: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return normalised
 
 
 def given_losses(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
 from torch import Tensor
 
 from nearwise.classifier.fit.base import Candidate, Target, auto_candidates, given_candidate
@@ -15,7 +16,6 @@ from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import (
     clearly_lower,
     given_losses,
-    log_softmax,
     pooled,
     with_true_opinions,
 )
@@ -228,13 +228,13 @@ class Denoiser:
                 candidate.fit_fold(*self.problem.table, *own, (voters, queries))
                 table, encoded = self.problem.table
                 opinions[candidate.name] = log_softmax(
-                    candidate.log_proba(table, encoded.take(queries), 0, n_classes)
+                    candidate.log_proba(table, encoded.take(queries), 0, n_classes), axis=1
                 )
             for name, opinion in opinions.items():
                 part = total.setdefault(name, np.zeros((n, n_classes)))
                 part[rows[held_out]] = opinion[: len(held_out)]
                 part[others] += opinion[len(held_out) :] / len(folds)
-        normalised = {name: log_softmax(part) for name, part in total.items()}
+        normalised = {name: log_softmax(part, axis=1) for name, part in total.items()}
         of_true = {
             name: part
             for name, part in normalised.items()
@@ -253,7 +253,7 @@ class Denoiser:
             vote = _vote(found, weights, labels)[voters]
             labels = np.zeros_like(self.given)
             labels[voters] = posterior(
-                log_softmax(power * vote), first.matrix, self.problem.labels[voters]
+                log_softmax(power * vote, axis=1), first.matrix, self.problem.labels[voters]
             )
         return labels
 

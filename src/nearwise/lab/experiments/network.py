@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.neural_network import MLPClassifier
@@ -21,10 +22,8 @@ def mean_nll(proba: np.ndarray, labels: np.ndarray) -> float:
 
 def tempered(proba: np.ndarray, temperature: float) -> np.ndarray:
     """Divide log-probabilities by a temperature and normalise; rows sum to 1."""
-    logits = np.log(np.maximum(proba, FLOOR)) / temperature
-    logits -= logits.max(axis=1, keepdims=True)
-    out = np.exp(logits)
-    return out / out.sum(axis=1, keepdims=True)
+    scaled: np.ndarray = softmax(np.log(np.maximum(proba, FLOOR)) / temperature, axis=1)
+    return scaled
 
 
 def fit_temperature(proba: np.ndarray, labels: np.ndarray, *, ridge: float = 0.0) -> float:

@@ -1,12 +1,16 @@
-"""Opinions on true labels behind those on given ones, and what the pool does with them."""
+"""Predictions of true labels behind those of given ones, and what the pool does with them."""
 
 import numpy as np
 import pytest
 import torch
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.model.gates import behind, clearly_lower, pooled, with_true_opinions
-from nearwise.functional import given_log_proba, true_log_proba
+from nearwise.classifier.model.gates import clearly_lower, pooled
+from nearwise.classifier.noise.noisy_labels import (
+    ForwardCorrection,
+    given_log_proba,
+    true_log_proba,
+)
 from nearwise.lab.corrupt import label_noise
 from nearwise.metrics import ece, nll
 from tests.classifier.cases import CHEAP, blobs, logistic, same
@@ -21,7 +25,7 @@ def test_true_labels_behind_given_ones_are_those_that_lead_to_them():
     assert (true_log_proba(given, TRANSITION).exp() - inside).abs().max() < 0.03
 
 
-def test_opinions_surer_than_the_noise_allows_give_a_sure_answer_and_no_certainty():
+def test_predictions_surer_than_the_noise_allows_give_a_sure_answer_and_no_certainty():
     given = torch.tensor([[0.99, 0.01], [0.7, 0.3], [0.5, 0.5]]).double().log()
     true = true_log_proba(given, HALF).exp()
     assert true.sum(1).allclose(torch.ones(3).double())
@@ -30,34 +34,35 @@ def test_opinions_surer_than_the_noise_allows_give_a_sure_answer_and_no_certaint
     assert true[2, 0] == pytest.approx(0.5)
 
 
-def test_without_noise_opinions_stay_as_they_are():
+def test_without_noise_predictions_stay_as_they_are():
     given = torch.log_softmax(torch.randn(50, 3, dtype=torch.float64), dim=1)
     found = true_log_proba(given, torch.eye(3).double()).exp()
     torch.testing.assert_close(found, given.exp(), atol=3e-3, rtol=0)
 
 
-def test_powers_cannot_undo_the_noise_of_two_classes_and_true_opinions_can():
+def test_powers_cannot_undo_the_noise_of_two_classes_and_predictions_of_true_labels_can():
     rng = np.random.default_rng(0)
     proba = rng.beta(0.5, 0.5, 20_000)
     proba = np.column_stack([1 - proba, proba])
     true = (rng.random(20_000) < proba[:, 1]).astype(int)
     given = np.where(rng.random(20_000) < 0.3, 1 - true, true)
-    opinion = {"model": np.log(proba @ HALF.numpy())}
-    plain = pooled(opinion, given, None, HALF)
-    wider = pooled(with_true_opinions(opinion, HALF), given, None, HALF)
+    parts, model = {"model": np.log(proba @ HALF.numpy())}, ForwardCorrection(matrix=HALF)
+    plain = pooled(parts, given, None, model)
+    wider = pooled(model.with_true(parts), given, None, model)
     assert clearly_lower(wider.losses, plain.losses)
     assert nll(true, np.exp(wider.log_proba)) < nll(true, np.exp(plain.log_proba)) - 0.02
     assert ece(true, np.exp(plain.log_proba)) > 0.05
     assert ece(true, np.exp(wider.log_proba)) < 0.02
 
 
-def test_a_base_of_true_opinions_is_saved_and_says_the_same(tmp_path, monkeypatch):
+def test_a_base_with_predictions_of_true_labels_is_saved_and_says_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("nearwise.classifier.fit.base.clearly_lower", lambda *_: True)
     X, y = blobs(200, 2, 3, spread=1.5)
     given = label_noise(y, 0.3, seed=2)
     model = AttnKNNClassifier(label_noise=0.3, **{**CHEAP, "base": logistic()}).fit(X, given)
     base = model._state.base
-    assert behind(base.candidates[0].name) in base.gates
+    _, of_true = base.label_model.reading_names(base.candidates[0].name)
+    assert of_true in base.gates
     assert model.choice_["label_noise"]["fitted_to"] == "given"  # else there is nothing to undo
     left_out = base.oof_log_proba
     np.testing.assert_allclose(np.exp(left_out).sum(axis=1), 1)

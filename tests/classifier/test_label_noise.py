@@ -8,19 +8,21 @@ import pytest
 import torch
 
 from nearwise.classifier import AttnKNNClassifier, audited_transition
-from nearwise.classifier.fit.problem import Problem, make_folds
+from nearwise.classifier.fit.problem import LabelFitter, Problem, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.state import as_float
-from nearwise.classifier.noise.denoising import Denoiser
+from nearwise.classifier.noise.fitting import NoisyLabelFitter
+from nearwise.classifier.noise.noisy_labels import given_log_proba, posterior_log_proba
 from nearwise.classifier.noise.transition import (
     check_label_noise,
     estimate_transition,
     known_transition,
     with_interval,
 )
+from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.classifier.settings import check_settings
-from nearwise.functional import given_log_proba, posterior_log_proba
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, blobs, logistic, same, sums_to_one
 
@@ -62,7 +64,7 @@ def test_given_labels_follow_from_true_ones_by_the_transition():
             for given in range(3):
                 expected[i, given] += log_proba[i, true].exp() * matrix[true, given]
     torch.testing.assert_close(given_log_proba(log_proba, matrix).exp(), expected)
-    assert given_log_proba(log_proba, None) is log_proba
+    assert AS_GIVEN.given_log_proba(log_proba) is log_proba
 
 
 def test_posterior_is_bayes_rule():
@@ -215,14 +217,14 @@ def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy, clea
     model = AttnKNNClassifier(**{**CHEAP, "base": logistic()})
     settings = check_settings(model, len(X), 3, 0)
     train, held_out = make_folds(given, 3, 0)[0]
-    verdicts = []
+    predictions = []
     for labels in (given, np.where(np.isin(np.arange(len(X)), held_out), (given + 1) % 3, given)):
         problem = Problem(encoder, rows, labels, None, 3)
         with Progress(0) as progress:
-            denoiser = Denoiser(problem, settings, as_float(X), progress, None)
-            verdicts.append(denoiser.judge(train, cleaned=cleaned))
-    assert same(verdicts[0].log_proba, verdicts[1].log_proba)
-    assert same(verdicts[0].matrix, verdicts[1].matrix)
+            predictor = TrueLabelPredictor(problem, settings, as_float(X), progress, None)
+            predictions.append(predictor.predict(train, cleaned=cleaned))
+    assert same(predictions[0].log_proba, predictions[1].log_proba)
+    assert same(predictions[0].matrix, predictions[1].matrix)
 
 
 def test_saving_and_loading_keeps_every_bit(tmp_path, noisy, fitted_noisy):
@@ -299,15 +301,16 @@ def test_another_noise_gives_another_checkpoint_folder(noisy, tmp_path):
     model = AttnKNNClassifier(checkpoint_dir=tmp_path, **CHEAP)
     settings = check_settings(model, len(X), 3, 0)
     folders = {
-        check_checkpoint(model, replace(settings, label_noise=n), [X], given, None).checkpoint
-        for n in (None, "auto", even(0.3))
+        check_checkpoint(model, replace(settings, label_fitter=fitter), [X], given, None).checkpoint
+        for fitter in (LabelFitter(), NoisyLabelFitter("auto"), NoisyLabelFitter(even(0.3)))
     }
     assert len(folders) == 3
     folders = set()
     bases = [{"base": "auto"}, {"base": logistic()}]
     for other in ({}, {"n_neighbors": 5}, {"metric": "cosine"}, *bases):
         model = AttnKNNClassifier(checkpoint_dir=tmp_path, **{**CHEAP, **other})
-        settings = replace(check_settings(model, len(X), 3, 0), label_noise="auto")
+        settings = check_settings(model, len(X), 3, 0)
+        settings = replace(settings, label_fitter=NoisyLabelFitter("auto"))
         own = [check_checkpoint(model, settings, [X], given, None).checkpoint for _ in range(2)]
         assert own[0] == own[1]
         folders.add(own[0])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.noise import denoising
-from nearwise.classifier.noise.noise_evidence import doubt_losses, signal_of, weigh
-from nearwise.classifier.noise.transition import Transition, taken_in_part
+from nearwise.classifier.noise import fitting
+from nearwise.classifier.noise.fitting import softened_losses
+from nearwise.classifier.noise.transition import Transition, signal_of, taken_in_part, weigh
 from nearwise.cli.rows.wrong_labels import wrong_labels_line
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, blobs, same, sums_to_one
@@ -52,12 +52,12 @@ def test_signal_is_that_of_the_rows_that_have_weight():
     assert abs(signal_of(proba, mixed, weight)) < 3
 
 
-def test_doubt_alone_does_no_worse_than_the_class_shares():
+def test_softened_predictions_do_no_worse_than_the_class_shares():
     rng = np.random.default_rng(0)
     labels = rng.choice(3, 300, p=[0.1, 0.3, 0.6])
     sure_and_wrong = np.log(rng.dirichlet([0.1] * 3, 300) * 0.97 + 0.01)
     shares = np.bincount(labels) / 300
-    assert doubt_losses(sure_and_wrong, labels, None).mean() < -(shares @ np.log(shares)) + 0.01
+    assert softened_losses(sure_and_wrong, labels, None).mean() < -(shares @ np.log(shares)) + 0.01
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_thirty_percent_of_few_informative_rows_are_believed(informative):
     assert "95 % interval" in wrong_labels_line(model)
 
 
-def test_doubt_that_explains_labels_better_draws_the_rate_down(informative, monkeypatch):
+def test_overlap_that_explains_labels_better_draws_the_rate_down(informative, monkeypatch):
     whole, _, X, given = informative
-    monkeypatch.setattr(denoising, "_evidence", lambda *_: float(np.log(0.6)))
+    monkeypatch.setattr(fitting, "_evidence", lambda *_: float(np.log(0.6)))
     with pytest.warns(UserWarning, match="60% of the estimated rate is taken"):
         part = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given)
     assert part.noise_rate_ == pytest.approx(0.6 * whole.noise_rate_, rel=0.25)
-    assert part._state.views.transitions is not None
+    assert part.can_find_label_issues and not part._state.label_model.as_given
     assert part.predict_proba(X).max(axis=1).mean() < whole.predict_proba(X).max(axis=1).mean()
 
 

@@ -28,7 +28,7 @@ def test_judged_rows_count_true_labels(noisy):
     places = model._state.views.bank.ids.numpy()
     truly_wrong = np.mean(predicted != np.searchsorted(model.classes_, y[places]))
     seen_wrong = np.mean(predicted != np.searchsorted(model.classes_, given[places]))
-    assert rows.doubted
+    assert rows.in_shares
     np.testing.assert_allclose(rows.truth.sum(axis=1), 1)
     assert abs(rows.wrong.mean() - truly_wrong) < 0.04  # .016 / .55 is a standard error
     assert seen_wrong - truly_wrong > 0.15
@@ -53,7 +53,7 @@ def test_the_risk_is_that_of_true_labels_and_its_bound_says_so(noisy):
     assert wrong <= chosen.risk_bound < 1
     assert "Bernstein" in chosen.guarantee
     assert "transition" in chosen.guarantee
-    with pytest.raises(ValueError, match=r"max_risk=0.001 cannot .* because labels are doubted"):
+    with pytest.raises(ValueError, match=r"max_risk=0.001 cannot .* because labels may be wrong"):
         model.predict_selective(X[800:], max_risk=0.001)
 
 
@@ -66,11 +66,11 @@ def test_saved_and_loaded_it_promises_the_same(noisy, tmp_path):
     assert one.risk_bound == other.risk_bound
 
 
-def test_labels_that_are_not_doubted_are_counted_as_they_are():
+def test_labels_taken_as_given_are_counted_as_they_are():
     X, y = blobs(150, 3)
     model = AttnKNNClassifier(label_noise="auto", **SETTINGS).fit(X, y)
     rows = judged_rows(model._state, 3, 1)
-    assert not rows.doubted
+    assert not rows.in_shares
     assert same(rows.wrong, (~rows.correct).astype(float))
     assert "Clopper-Pearson" in model.predict_selective(X, coverage=0.8).guarantee
 

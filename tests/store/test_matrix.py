@@ -49,7 +49,7 @@ def small_bases(monkeypatch):
 
     pooled = base.pooled
     monkeypatch.setattr("nearwise.classifier.fit.cross_fitting.auto_candidates", smaller)
-    monkeypatch.setattr("nearwise.classifier.noise.denoising.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.classifier.noise.true_labels.auto_candidates", smaller)
     monkeypatch.setattr(base, "pooled", everyone)
 
 

@@ -41,14 +41,16 @@ from nearwise.classifier.model.learned_rows import (
     predict_learned,
 )
 from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.noise.fitting import label_fitter
 from nearwise.classifier.noise.label_issues import (
     JudgeName,
     LabelEvidence,
-    can_doubt_labels,
+    can_find_label_issues,
     label_evidence,
     label_issues,
 )
-from nearwise.classifier.noise.transition import Transition, check_label_noise
+from nearwise.classifier.noise.noisy_labels import transition_of
+from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.capacity import check_bound, check_bound_of_fit
 from nearwise.classifier.online.changes import Bound, NewRows
@@ -327,7 +329,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             n_views=1 + len(others),
             images=isinstance(encoder, ImageEncoder),
         )
-        settings = replace(settings, label_noise=check_label_noise(self.label_noise, classes))
+        fitter = label_fitter(self.label_noise, classes, per_class=settings.per_class)
+        settings = replace(settings, label_fitter=fitter)
         settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
         encoded = encoder.fit(rows, *plans)
         check_bound_of_fit(self, settings, encoder, codes)
@@ -509,7 +512,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def _transition(self) -> Transition:
-        known = self._state.transition
+        known = transition_of(self._state.label_model)
         if known is None:
             raise AttributeError("Nothing is known of wrong labels: label_noise was None in fit.")
         return known
@@ -754,8 +757,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         judged rows of a cross-fit; held-out rows are unseen by memory and networks. What is
         covered is the average over rows, or over the rows of a class, not every row.
 
-        Where `label_noise` doubts labels, the sets are to hold the *true* class: the judged rows
-        are counted through the inverse of the transition, and what is covered is as right as that.
+        Where `label_noise` found wrong labels, the sets are to hold the *true* class: the judged
+        rows are counted through the inverse of the transition, and what is covered is as right as
+        that.
         """
         check_confidence(confidence)
         return self._new_query(X, views, sets=True).sets(
@@ -959,18 +963,19 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return predict_learned(self._fitted, found)
 
     @property
-    def doubts_labels(self) -> bool:
-        """Whether labels of remembered rows can be judged.
+    def can_find_label_issues(self) -> bool:
+        """Whether `label_issues` can rank the remembered rows.
 
         Not where rows were held out once and no label noise was asked for, or none was found.
         """
-        return can_doubt_labels(self._state)
+        return can_find_label_issues(self._state)
 
     def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
 
         Every row is judged without its own label: by members that were not fitted on it. With
-        `label_noise`, Bayes' rule then weighs that word against how often such a label is given.
+        `label_noise`, Bayes' rule then weighs that prediction against how often such a label is
+        given.
 
         Parameters
         ----------
@@ -1176,7 +1181,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         A few hundred remembered rows, each left out of its own neighbors, go on training the
         heads for some epochs. Classes that came later are full classes from then on: the class
         shares, the units of distances and the reliability of all rows are taken anew, and the
-        base's opinion on these classes is that of the neighbors in the feature space.
+        base's prediction of these classes is that of the neighbors in the feature space.
 
         One head then serves all members, and it has trained on up to 600 of the remembered rows.
         So what is said of remembered rows (`predict_proba(None)`, `label_issues`, and the risks,

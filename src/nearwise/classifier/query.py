@@ -233,7 +233,7 @@ class Query:
                 n_tests,
                 held_out=isinstance(self.model.state, SharedState),
                 refreshed="refreshed_rows" in self.model.state.choice,
-                doubted=rows.doubted,
+                caveat=rows.caveat if rows.in_shares else "",
             ),
         )
 

@@ -114,7 +114,6 @@ def check_settings(
             'null="parametric" carries the prediction of a base, and base=None has none. Use '
             'null="prior", or give a base.'
         )
-    _check_noise(estimator)
     fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
@@ -159,15 +158,6 @@ def check_settings(
         checkpoint=None,
         feature_cache=_check_cache(estimator, images),
     )
-
-
-def _check_noise(estimator: Any) -> None:
-    """Refuse a calibration that would take wrong labels for true ones."""
-    if estimator.label_noise is not None and estimator.calibration == "per-class":
-        raise ValueError(
-            'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
-            "in part. Use one of the two."
-        )
 
 
 def _check_cache(estimator: Any, images: bool) -> Path | None:
@@ -324,13 +314,18 @@ def check_checkpoint(
     digest.update(repr((own, estimator.n_members)).encode())
     if estimator.columns is not None:
         digest.update(repr(sorted(estimator.columns.items())).encode())
-    if settings.label_noise is not None:
-        noise = np.asarray(settings.label_noise).tolist()
+    if settings.label_fitter.description is not None:
         base = settings.base
         named = base if base is None or isinstance(base, str) else type(base).__qualname__
         params = sorted(base.get_params().items()) if named != base else None
-        # Networks are fitted to labels that votes and the base made most probable.
-        given = (noise, settings.n_neighbors, settings.metric, named, params)
+        # Networks are then fitted to labels that votes and the base made most probable.
+        given = (
+            settings.label_fitter.description,
+            settings.n_neighbors,
+            settings.metric,
+            named,
+            params,
+        )
         digest.update(repr(given).encode())
     folder = Path(estimator.checkpoint_dir) / f"fit-{digest.hexdigest()[:16]}"
     return replace(settings, checkpoint=folder)

@@ -3,12 +3,6 @@
 from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
 from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
 from nearwise.functional.tokens import attention_implementation, knn_attention
-from nearwise.functional.transition import (
-    believed_proba,
-    given_log_proba,
-    posterior_log_proba,
-    true_log_proba,
-)
 from nearwise.functional.weights import (
     aggregate_labels,
     distance_weights,
@@ -22,14 +16,10 @@ __all__ = [
     "Neighbors",
     "aggregate_labels",
     "attention_implementation",
-    "believed_proba",
     "distance_weights",
-    "given_log_proba",
     "knn_attention",
     "paired_distances",
     "pairwise_distances",
-    "posterior_log_proba",
     "topk_neighbors",
-    "true_log_proba",
     "uniform_weights",
 ]

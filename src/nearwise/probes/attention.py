@@ -247,7 +247,7 @@ class AttentionProbe(Probe):
             found = space.search(None if keys is None else keys[i], rows)
             seen.append(space.see(found, prior, rows))
         base = prior.log().expand(len(labels), -1)
-        return HeadRows(seen, base, labels, torch.ones(len(labels), device=labels.device), None)
+        return HeadRows(seen, base, labels, torch.ones(len(labels), device=labels.device))
 
     def _outputs(self, X: Any) -> tuple[list[HeadOutput], list[Tensor]]:
         """Ask each head about rows; return their neighbors in each space, too."""

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from nearwise.functional import given_log_proba
 from nearwise.names import did_you_mean
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import NEGLIGIBLE
@@ -94,6 +93,10 @@ class HeadSteps(NamedTuple):
     batch_size: int
 
 
+def _unchanged(log_proba: Tensor) -> Tensor:
+    return log_proba
+
+
 @dataclass(frozen=True)
 class HeadRows:
     """Neighborhoods, base predictions and labels of the rows a head is trained on.
@@ -106,16 +109,16 @@ class HeadRows:
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
         Non-negative weight of each row's loss.
-    transition : Tensor of shape (C, C), optional
-        Probability of each given label for each true one, where `labels` are noisy: the head then
-        learns the true label's probability, and its loss is that of the given one.
+    given_log_proba : callable, optional
+        Turns log-probabilities (n, C) of the classes that the head predicts into those of
+        `labels`, which the loss is of. By default the labels are these classes.
     """
 
     spaces: list[Neighborhood]
     base_log_proba: Tensor
     labels: Tensor
     weight: Tensor
-    transition: Tensor | None = None
+    given_log_proba: Callable[[Tensor], Tensor] = _unchanged
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -127,13 +130,12 @@ class HeadRows:
             self.base_log_proba[rows],
             self.labels[rows],
             self.weight[rows],
-            self.transition,
+            self.given_log_proba,
         )
 
     def loss(self, log_proba: Tensor) -> Tensor:
-        """NLL of each row's given label, (n,), from log-probabilities of the true one."""
-        given = given_log_proba(log_proba, self.transition)
-        return F.nll_loss(given, self.labels, reduction="none")
+        """NLL of each row's label, (n,), from predicted log-probabilities (n, C)."""
+        return F.nll_loss(self.given_log_proba(log_proba), self.labels, reduction="none")
 
 
 def train_head(

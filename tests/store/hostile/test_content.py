@@ -88,7 +88,7 @@ JSON = {
         "class_correction|predictions",
     ),
     "a ragged transition": (
-        "transition",
+        "label_model",
         {
             "matrix": [[1.0], [0.5, 0.5]],
             "rate": 0.1,
@@ -97,9 +97,9 @@ JSON = {
             "high": [[0.1]],
             "source": "given",
         },
-        "transition.matrix",
+        "label_model.matrix",
     ),
-    "a transition that is a number": ("transition", 3, "transition"),
+    "a transition that is a number": ("label_model", 3, "label_model"),
 }
 
 

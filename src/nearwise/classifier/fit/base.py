@@ -2,12 +2,11 @@
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from scipy.special import log_softmax
 from sklearn.base import clone, is_classifier
 from sklearn.ensemble import (
@@ -29,18 +28,11 @@ from nearwise.classifier.inputs.table import (
     category_places,
     ready_embeddings,
 )
-from nearwise.classifier.model.gates import (
-    behind,
-    clearly_lower,
-    opinion_behind,
-    pooled,
-    tempered_nll,
-    with_true_opinions,
-)
+from nearwise.classifier.model.gates import clearly_lower, pooled, tempered_nll
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.classifier.storage.array_models import as_arrays
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
-Target = tuple[np.ndarray, np.ndarray | None]  # labels, and the weight of each row
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 _FEW = 1_000  # rows up to which the threads of a forest cost more than they save
 _MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
@@ -183,10 +175,9 @@ class Base:
     candidates : list of Candidate
         Those with a part in the pool; each holds one model a fold.
     gates : dict of str to float
-        Positive power of each opinion in the pool, fitted to the out-of-fold NLL.
-    transition : float64 array of shape (C, C) or None
-        From true to given labels, where opinions on given labels also enter the pool as what they
-        say of the true ones.
+        Positive power of each prediction in the pool, fitted to the out-of-fold NLL.
+    label_model : LabelModel
+        Names what a candidate's prediction may join the pool as.
     oof_log_proba : array of shape (n, C)
         Normalised log-probabilities of the training rows, each from the fold that left it out.
     nll : dict of str to float
@@ -198,10 +189,10 @@ class Base:
         candidates: list[Candidate],
         gates: dict[str, float],
         n_classes: int,
-        transition: np.ndarray | None = None,
+        label_model: LabelModel = AS_GIVEN,
     ) -> None:
         self.candidates, self.gates, self.n_classes = candidates, gates, n_classes
-        self.transition = transition
+        self.label_model = label_model
         self.oof_log_proba = np.zeros((0, n_classes))
         self.nll: dict[str, float] = {}
 
@@ -222,17 +213,17 @@ class Base:
             parts[candidate.name] = candidate.log_proba(encoder, rows, fold, self.n_classes)
         total = np.zeros((len(rows), self.n_classes))
         for name, part in parts.items():
-            total += self.gates.get(name, 0.0) * part
-            if behind(name) in self.gates:
-                assert self.transition is not None  # such gates come with one
-                through = torch.from_numpy(self.transition)
-                total += self.gates[behind(name)] * opinion_behind(part, through)
+            for reading in self._readings(name):
+                total += self.gates[reading] * self.label_model.reading(reading, part)
         normalised: np.ndarray = log_softmax(total, axis=1)
         return normalised
 
     def asks(self, name: str) -> bool:
         """Whether a candidate has a part in the pool."""
-        return name in self.gates or behind(name) in self.gates
+        return bool(self._readings(name))
+
+    def _readings(self, name: str) -> list[str]:
+        return [one for one in self.label_model.reading_names(name) if one in self.gates]
 
 
 def cross_fit(
@@ -245,8 +236,7 @@ def cross_fit(
     n_classes: int,
     *,
     extra: dict[str, np.ndarray] | None = None,
-    targets: Sequence[Target] | None = None,
-    transition: torch.Tensor | None = None,
+    label_model: LabelModel = AS_GIVEN,
     progress: Callable[[str], None] | None = None,
 ) -> Base:
     """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
@@ -260,10 +250,8 @@ def cross_fit(
     n_classes : int
     extra : dict of str to array of shape (n, C), optional
         Out-of-fold log-probabilities that come from elsewhere and may join the pool.
-    targets : sequence of (labels, weight), optional
-        What each fold's models are fitted to instead of `labels` and `weight`.
-    transition : Tensor of shape (C, C), optional
-        From true to given labels, where `labels` are noisy: the pool is of true labels.
+    label_model : LabelModel, optional
+        Gives what each fold's models are fitted to, and scores the pool on `labels`.
     progress : callable, optional
         Called with a line before each fit.
     """
@@ -274,8 +262,8 @@ def cross_fit(
             for fold, (train, held_out) in enumerate(folds):
                 if progress is not None:
                     progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
-                own = (labels, weight) if targets is None else targets[fold]
-                candidate.fit_fold(encoder, rows, *own, (train, held_out))
+                target = label_model.target(fold, labels, weight)
+                candidate.fit_fold(encoder, rows, *target, (train, held_out))
                 out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
         except KeyboardInterrupt:
             if not oof:
@@ -288,20 +276,18 @@ def cross_fit(
             )
             break
         oof[candidate.name] = out
-    pool = pooled(oof, labels, weight, transition)
-    joined = False
-    if transition is not None and targets is None:
-        wider = pooled(with_true_opinions(oof, transition), labels, weight, transition)
-        joined = clearly_lower(wider.losses, pool.losses)
-        pool = wider if joined else pool
-    # An opinion whose power is a hundredth costs a model a fold and moves nothing.
+    pool, *others = (
+        pooled(parts, labels, weight, label_model) for parts in label_model.pool_options(oof)
+    )
+    for other in others:
+        pool = other if clearly_lower(other.losses, pool.losses) else pool
+    # A prediction whose power is a hundredth costs one model per fold and moves nothing.
     least = 0.02 * sum(pool.powers.values())
     named = {name: power for name, power in pool.powers.items() if power > least}
-    through = transition.double().numpy() if joined and transition is not None else None
-    base = Base([], named, n_classes, through)
+    base = Base([], named, n_classes, label_model.remembered())
     base.candidates = [candidate for candidate in candidates if base.asks(candidate.name)]
     weighted = np.stack([named[name] * pool.parts[name] for name in named])
     base.oof_log_proba = log_softmax(weighted.sum(axis=0), axis=1)
-    base.nll = {name: tempered_nll(part, labels, weight, transition) for name, part in oof.items()}
+    base.nll = {name: tempered_nll(part, labels, weight, label_model) for name, part in oof.items()}
     base.nll["pool"] = pool.nll
     return base

@@ -38,7 +38,6 @@ from nearwise.classifier.model.memory_views import (
     note_reliability,
 )
 from nearwise.classifier.model.state import CrossFittedState, as_float, supervised_keys
-from nearwise.classifier.noise.training_targets import see_through
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 from nearwise.training import TrainConfig
@@ -64,7 +63,7 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
     choice["features"] = features.kind
     history: list[dict[str, Any]] = []
     keys = features(*problem.table)
-    see_through(problem, settings, keys, progress, choice)
+    settings.label_fitter.fit(problem, settings, lambda: keys, progress, choice)
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
     base = _fit_base(problem, settings, embedding, progress, choice)
     progress.stage("memory")
@@ -78,7 +77,6 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
         features=features,
         embedding=embedding,
         base=base,
-        transition=None if problem.noise is None else problem.noise.transition,
     )
     fit_heads(state, problem, settings, progress)
     return state
@@ -101,8 +99,7 @@ def fit_embedding(
     networks, nlls = [], []
     described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
     name = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
-    if problem.targets is not None:
-        name += "-true"  # on other labels than a network of the first round
+    name += problem.label_model.checkpoint_tag
     for member, fold in enumerate(problem.folds):
 
         def note(record: dict[str, Any], member: int = member) -> None:
@@ -201,8 +198,7 @@ def _fit_base(
         problem.folds,
         problem.n_classes,
         extra=extra,
-        targets=problem.targets,
-        transition=problem.transition,
+        label_model=problem.label_model,
         progress=progress.stage,
     )
     choice["base"] = {name: round(gate, 4) for name, gate in base.gates.items()}
@@ -258,10 +254,16 @@ def _build_views(
         for member in range(len(problem.folds)):
             keys[f"trained_{member}"] = embedding.keys(member, problem.encoder, problem.rows)
         plan.append(("trained", "all", True, "euclidean", everyone))
+    keys |= problem.label_model.columns(torch.arange(len(problem.labels)))
     bank = MemoryBank(keys, problem.truth, sample_weight=weight, n_classes=problem.n_classes)
-    views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
-    if problem.noise is not None:
-        views.doubt(problem.noise.transitions, problem.noise.evidence)
+    views = MemoryViews(
+        bank,
+        [],
+        settings.index,
+        settings.memory_budget,
+        settings.search_device,
+        problem.label_model.remembered(),
+    )
     for name, scope, per_member, metric, k in plan:
         spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
         views.specs.append(measured(views, spec))

@@ -50,7 +50,7 @@ def network_inputs(encoder: AnyEncoder, rows: AnyRows) -> tuple[Tensor, Tensor |
     Images are handed on as they are, uint8 (n, c, h, w).
 
     Numbers are standardised. Ready embeddings get half their spread back: their strong components
-    carry more, and noise should not be raised to the same strength.
+    carry more, and the rest should not be raised to the same strength.
     """
     if isinstance(rows, EncodedImages):
         return torch.from_numpy(rows.pixels), None

@@ -2,6 +2,8 @@
 
 from typing import Any, cast
 
+from torch import Tensor
+
 from nearwise.classifier.fit.cross_fitting import (
     embedder_kind,
     fit_embedding,
@@ -20,7 +22,6 @@ from nearwise.classifier.inputs.images import (
 )
 from nearwise.classifier.inputs.table import Encoded
 from nearwise.classifier.model.row_encoders import ImageSight, StageSpace, TableSight, average_views
-from nearwise.classifier.noise.training_targets import see_through
 
 _EPOCHS_OF_VIEWS = 12
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
@@ -52,10 +53,13 @@ def table_sight(
         memory_budget=settings.memory_budget,
     )
     choice["features"] = features.kind
-    if settings.label_noise is not None:
+
+    def keys() -> Tensor:
         blind = TableSight(encoder, features, None, problem.prior)
-        keys = average_views([blind(cast(Encoded, view)) for view in (rows, *problem.views)]).keys
-        see_through(problem, settings, keys["features"], progress, choice)
+        views = (rows, *problem.views)
+        return average_views([blind(cast(Encoded, view)) for view in views]).keys["features"]
+
+    settings.label_fitter.fit(problem, settings, keys, progress, choice)
     second = problem.views[0] if problem.views else None
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
     use_head = settings.base is not None
@@ -77,13 +81,15 @@ def image_sight(
     train = image_config(encoder, kind, len(memory), device=settings.device, fast=settings.fast)
     train = laid_over(train, settings, kind)
     sight = _look_deep(kind, train, problem, settings, progress, choice, history)
-    if settings.label_noise is None:
+
+    def keys() -> Tensor:
+        views = [rows, *problem.views]
+        return average_views([sight(cast(EncodedImages, view)) for view in views]).keys["features"]
+
+    settings.label_fitter.fit(problem, settings, keys, progress, choice)
+    if problem.label_model.as_given:
         return sight
-    views = [rows, *problem.views]
-    keys = average_views([sight(cast(EncodedImages, view)) for view in views]).keys["features"]
-    if see_through(problem, settings, keys, progress, choice):
-        sight = _look_deep(kind, train, problem, settings, progress, choice, history)
-    return sight
+    return _look_deep(kind, train, problem, settings, progress, choice, history)
 
 
 def _look_deep(

@@ -1,6 +1,5 @@
 """The last stage of a fit: cross-fitted heads, the pooling, acceptance and temperature."""
 
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,10 +10,9 @@ from nearwise.classifier.fit.class_calibration import fit_class_correction
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE
-from nearwise.classifier.model.class_prior import CLASS_SHARES, ClassCorrection, log_ratio
+from nearwise.classifier.model.class_prior import ClassCorrection, log_ratio
 from nearwise.classifier.model.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
 from nearwise.classifier.model.state import CrossFittedState, LearnedState
-from nearwise.classifier.noise.noise_evidence import SIGNAL, signal_of
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import Pooling
 from nearwise.training import HeadRows, predict_with_head, train_head
@@ -67,7 +65,7 @@ def choose_heads(
             fit.log_proba[judged],
             problem.truth[judged],
             problem.row_weight[judged],
-            problem.transition,
+            problem.label_model,
         )
         for pooling, fit in tried.items()
     }
@@ -98,7 +96,7 @@ def accept_heads(
     `ridge` is that of `fit_temperature`.
     """
     data = _flat_on_host(data)
-    given = (data.labels, data.weight, data.transition)
+    given = (data.labels, data.weight, problem.label_model)
     oof_nll = mean_nll(fit.log_proba, *given)
     state.part_temperatures = tuple(
         fit_temperature(part, *given, ridge=ridge)[0] for part in (data.base_log_proba, fit.alone)
@@ -132,18 +130,17 @@ def correct_classes(
 ) -> ClassCorrection | None:
     """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing.
 
-    Where labels are doubted, Bayes' rule takes the shares of the true classes, and nothing is
-    fitted beside it: how often a row counts under the wanted shares is for its true class to say.
+    Where labels may differ from the classes, Bayes' rule takes the shares of the classes, and
+    nothing is fitted beside it: how often a row counts is for its class to say.
     """
     data = _flat_on_host(data)
     shift = log_ratio(settings.class_prior, problem.prior)
     wanted = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
-    if _says_nothing(scores, data, problem):
-        _say_nothing(state)
+    if problem.label_model.tells_nothing(scores, data.labels, data.weight, state.choice):
         return ClassCorrection.to_shares(shift, problem.prior, wanted)
     if settings.class_prior is None and not settings.per_class:
         return None
-    if problem.transition is not None:
+    if not problem.label_model.as_given:
         correction, nlls = ClassCorrection.of_shift(shift, wanted), dict[str, float]()
     else:
         kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
@@ -157,26 +154,6 @@ def correct_classes(
     return correction
 
 
-def _says_nothing(scores: Tensor, data: HeadRows, problem: Problem) -> bool:
-    """Whether neither round one nor the heads tell given labels from labels drawn at random."""
-    if problem.noise is None or problem.noise.signal >= SIGNAL:
-        return False
-    proba = torch.softmax(scores.double(), dim=1).numpy()
-    return signal_of(proba, data.labels.numpy(), data.weight.double().numpy()) < SIGNAL
-
-
-def _say_nothing(state: LearnedState) -> None:
-    if "answers" in state.choice["label_noise"]:
-        return  # said of one view, and true of several
-    state.choice["label_noise"]["answers"] = CLASS_SHARES
-    warnings.warn(
-        "label_noise: out-of-fold predictions tell the labels no better than the class shares do, "
-        "so these are the answers. Check that X and y belong together, or bring more rows.",
-        UserWarning,
-        stacklevel=2,
-    )
-
-
 def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
     """Every training row as its own member sees it: as a new row, itself left out."""
     order = [torch.from_numpy(held_out) for _, held_out in problem.folds]
@@ -188,7 +165,7 @@ def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
     ]
     base = torch.cat([view.base_log_proba for view in views])[back]
     truth, weight = problem.truth.to(base.device), problem.row_weight.to(base.device)
-    return HeadRows(spaces, base, truth, weight, problem.transition)
+    return HeadRows(spaces, base, truth, weight, problem.label_model.given_log_proba)
 
 
 def cross_fit_heads(

@@ -15,6 +15,7 @@ from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.key_space import SpaceSpec
+from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.learned_rows import held_digests
 from nearwise.classifier.model.memory_views import FOLD, MemoryViews, measured, note_reliability
 from nearwise.classifier.model.pooling import fit_temperature
@@ -91,7 +92,6 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         sight=sight,
         tta=problem.tta,
         n_views=len(views),
-        transition=None if problem.noise is None else problem.noise.transition,
     )
     progress.stage("neighborhoods")
     seen = [sight(view.take(held_out)) for view in views]
@@ -99,7 +99,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     truth = problem.truth[torch.from_numpy(held_out)]
     weight = problem.row_weight[torch.from_numpy(held_out)]
     folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
-    data = _head_rows(looks, truth, weight, problem.transition)
+    data = _head_rows(looks, truth, weight, problem.label_model)
     repeated = replace(
         problem,
         labels=data.labels.cpu().numpy(),
@@ -114,7 +114,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
     accept_heads(state, fit.take(first), data.take(first), problem, settings, ridge=ridge)
     if len(views) > 1:
         progress.stage("views")
-        merged = _calibrate_views(state, state.held, looks, problem.transition, settings)
+        merged = _calibrate_views(state, state.held, looks, problem.label_model, settings)
         scores = merged.log_proba / state.of_views.whole
         corrected = correct_classes(state, scores, data.take(first), problem, settings)
         state.of_views = state.of_views._replace(classes=corrected)
@@ -134,17 +134,23 @@ def _remember(
     if problem.weight is not None or settings.max_per_class is not None:
         weight = problem.row_weight[rows] * as_float(stands_for)
     keys = {name: key.cpu() for name, key in seen.keys.items()}
+    keys |= {FOLD: torch.full((len(rows), 1), -1.0)} | problem.label_model.columns(rows)
     bank = MemoryBank(
-        keys | {FOLD: torch.full((len(rows), 1), -1.0)},
+        keys,
         problem.truth[rows],
         ids=rows,
         sample_weight=weight,
         n_classes=problem.n_classes,
         next_id=len(problem.labels),
     )
-    views = MemoryViews(bank, [], settings.index, settings.memory_budget, settings.search_device)
-    if problem.noise is not None and problem.noise.evidence is not None:
-        views.doubt(problem.noise.transitions, problem.noise.evidence[:, rows])
+    views = MemoryViews(
+        bank,
+        [],
+        settings.index,
+        settings.memory_budget,
+        settings.search_device,
+        problem.label_model.remembered(),
+    )
     k = min(settings.n_neighbors, len(rows) - 1)
     for name in seen.keys:
         metric: Metric = settings.metric if name == "features" else "euclidean"
@@ -155,7 +161,7 @@ def _remember(
 
 
 def _head_rows(
-    looks: list[MemberView], truth: Tensor, weight: Tensor, transition: Tensor | None
+    looks: list[MemberView], truth: Tensor, weight: Tensor, label_model: LabelModel
 ) -> HeadRows:
     """All views of the held-out rows, one after the other."""
     spaces = [
@@ -165,7 +171,7 @@ def _head_rows(
     base = torch.cat([look.base_log_proba for look in looks])
     truth, weight = truth.to(base.device), weight.to(base.device)
     repeated = truth.repeat(len(looks)), weight.repeat(len(looks))
-    return HeadRows(spaces, base, *repeated, transition)
+    return HeadRows(spaces, base, *repeated, label_model.given_log_proba)
 
 
 def _numbered(folds: list[tuple[np.ndarray, np.ndarray]]) -> Tensor:
@@ -189,7 +195,7 @@ def _calibrate_views(
     state: SharedState,
     held: HeldOut,
     looks: list[MemberView],
-    transition: Tensor | None,
+    label_model: LabelModel,
     settings: FitSettings,
 ) -> Answer:
     """Choose how views are merged, fit the temperatures to the merged predictions, give these."""
@@ -205,7 +211,7 @@ def _calibrate_views(
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
         ridge = _RIDGE / len(held.labels)
-        given = (held.labels, held.weight, transition)
+        given = (held.labels, held.weight, label_model)
         fits = [fit_temperature(part, *given, ridge=ridge) for part in parts]
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:

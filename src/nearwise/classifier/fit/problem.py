@@ -1,6 +1,7 @@
 """What a fit works on: checked settings, the encoded training rows and their folds."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,15 +11,38 @@ import torch
 from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
-from nearwise.classifier.fit.base import Target
 from nearwise.classifier.fit.embedding import AnyEncoder, AnyRows
+from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.state import as_float
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.nn.neighbor_head import Null
 from nearwise.training import HeadConfig
+
+
+class LabelFitter:
+    """Fits the label model of a problem; this one leaves labels as they are given.
+
+    Attributes
+    ----------
+    description : str, list or None
+        Plain data that tells fitters apart; None for this one.
+    """
+
+    description: Any = None
+
+    def fit(
+        self,
+        problem: "Problem",
+        settings: "FitSettings",
+        keys: Callable[[], Tensor],
+        progress: Progress,
+        choice: dict[str, Any],
+    ) -> None:
+        """Set `problem.label_model`; `keys` makes the rows' keys in a label-free space."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +74,7 @@ class FitSettings:
     n_jobs: int | None
     checkpoint: Path | None
     feature_cache: Path | None = None
-    label_noise: Literal["auto"] | np.ndarray | None = None
+    label_fitter: LabelFitter = field(default_factory=LabelFitter)
 
     @property
     def search_device(self) -> torch.device | None:
@@ -61,12 +85,7 @@ class FitSettings:
 
 @dataclass
 class Problem:
-    """The training rows of one fit; `views` are further views of the same rows.
-
-    Where labels are noisy, `transition` leads from true to given ones, `targets` holds what each
-    member's base and networks are fitted to, and `shares` the true classes' shares; `noise` is
-    all that round one found.
-    """
+    """The training rows of one fit; `views` are further views of the same rows."""
 
     encoder: AnyEncoder
     rows: AnyRows
@@ -76,16 +95,11 @@ class Problem:
     folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
-    transition: Tensor | None = None
-    targets: list[Target] | None = None
-    shares: np.ndarray | None = None
-    noise: Any = None
+    label_model: LabelModel = AS_GIVEN
 
     def target(self, member: int) -> Target:
         """Labels and weights that a member's base and networks are fitted to."""
-        if self.targets is None:
-            return self.labels, self.weight
-        return self.targets[min(member, len(self.targets) - 1)]
+        return self.label_model.target(member, self.labels, self.weight)
 
     @property
     def table(self) -> tuple[TableEncoder, Encoded]:
@@ -105,15 +119,8 @@ class Problem:
 
     @property
     def prior(self) -> Tensor:
-        """Weighted class shares, of true classes where labels are doubted; float32 (C,).
-
-        Each class is counted half a row more.
-        """
-        if self.shares is None:
-            counts = torch.zeros(self.n_classes).scatter_add_(0, self.truth, self.row_weight)
-        else:
-            counts = as_float(self.shares) * self.row_weight.sum()
-        counts = counts + 0.5
+        """Weighted class shares, each class counted half a row more; float32 (C,)."""
+        counts = self.label_model.class_counts(self.truth, self.row_weight, self.n_classes) + 0.5
         return counts / counts.sum()
 
 

@@ -1,4 +1,4 @@
-"""Pools of opinions in the log domain, and opinions on true labels behind those on given ones."""
+"""Log-linear pools of predictions, with the powers that lower the NLL most."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,13 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-from nearwise.functional import given_log_proba, true_log_proba
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 
 _SURE_GAIN = 2.0  # standard errors by which something must be better to be taken
-_BEHIND = " on true labels"
 
 
 class Pool(NamedTuple):
-    """Opinions and their powers in the product.
+    """Predictions and their powers in the product.
 
     Attributes
     ----------
@@ -44,42 +43,19 @@ def pooled(
     parts: dict[str, np.ndarray],
     labels: np.ndarray,
     weight: np.ndarray | None,
-    transition: torch.Tensor | None = None,
+    label_model: LabelModel = AS_GIVEN,
 ) -> Pool:
-    """Pool opinions by the powers that lower the NLL of labels most."""
-    gates, nll = pool_gates(list(parts.values()), labels, weight, transition)
+    """Pool predictions by the powers that lower the NLL of labels most."""
+    gates, nll = pool_gates(list(parts.values()), labels, weight, label_model)
     pool = Pool(parts, dict(zip(parts, gates, strict=True)), nll, np.zeros(0))
-    return pool._replace(losses=given_losses(pool.log_proba, transition, labels))
-
-
-def behind(name: str) -> str:
-    """Name the opinion on true labels behind an opinion on given ones."""
-    return name + _BEHIND
-
-
-def with_true_opinions(
-    parts: dict[str, np.ndarray], transition: torch.Tensor
-) -> dict[str, np.ndarray]:
-    """Put beside each opinion on given labels what it says of the true ones.
-
-    Powers alone cannot undo the noise: with 30 % of two classes' labels wrong an opinion on given
-    labels stays between .3 and .7, and .69 means .98 where .6 means .75.
-    """
-    behind_parts = {behind(name): opinion_behind(part, transition) for name, part in parts.items()}
-    return parts | behind_parts
-
-
-def opinion_behind(log_proba: np.ndarray, transition: torch.Tensor) -> np.ndarray:
-    """Log-probabilities of true labels behind those of given labels, (n, C)."""
-    result: np.ndarray = true_log_proba(torch.from_numpy(log_proba), transition).numpy()
-    return result
+    return pool._replace(losses=given_losses(pool.log_proba, labels, label_model))
 
 
 def pool_gates(
     parts: list[np.ndarray],
     labels: np.ndarray,
     weight: np.ndarray | None,
-    transition: torch.Tensor | None = None,
+    label_model: LabelModel = AS_GIVEN,
     *,
     ridge: float = 1e-3,
 ) -> tuple[list[float], float]:
@@ -91,8 +67,8 @@ def pool_gates(
         Log-probabilities.
     labels : int array of shape (n,)
     weight : array of shape (n,), optional
-    transition : Tensor of shape (C, C), optional
-        From true to given labels, where `labels` are noisy.
+    label_model : LabelModel, optional
+        Leads from the classes that are predicted to `labels`.
     ridge : float, default=1e-3
         Pull towards equal powers that sum to 1.
 
@@ -114,11 +90,8 @@ def pool_gates(
     def objective() -> tuple[torch.Tensor, torch.Tensor]:
         gates = torch.nn.functional.softplus(raw)
         total = (gates[:, None, None] * stacked).sum(0)
-        if transition is None:
-            losses = torch.nn.functional.cross_entropy(total, truth, reduction="none")
-        else:
-            given = given_log_proba(torch.log_softmax(total, dim=1), transition)
-            losses = torch.nn.functional.nll_loss(given, truth, reduction="none")
+        given = label_model.given_log_proba(torch.log_softmax(total, dim=1))
+        losses = torch.nn.functional.nll_loss(given, truth, reduction="none")
         return (losses * row_weight).sum(), ((gates - equal) ** 2).sum()
 
     def closure() -> torch.Tensor:
@@ -138,17 +111,17 @@ def tempered_nll(
     log_proba: np.ndarray,
     labels: np.ndarray,
     weight: np.ndarray | None,
-    transition: torch.Tensor | None = None,
+    label_model: LabelModel = AS_GIVEN,
 ) -> float:
     """NLL of one distribution at its best temperature, in nats."""
-    return pool_gates([log_proba], labels, weight, transition, ridge=0.0)[1]
+    return pool_gates([log_proba], labels, weight, label_model, ridge=0.0)[1]
 
 
 def given_losses(
-    log_proba: np.ndarray, transition: torch.Tensor | None, labels: np.ndarray
+    log_proba: np.ndarray, labels: np.ndarray, label_model: LabelModel = AS_GIVEN
 ) -> np.ndarray:
-    """NLL of each given label (n,), from log-probabilities (n, C) of the true ones; in nats."""
-    given = given_log_proba(torch.from_numpy(log_proba), transition)
+    """NLL of each label (n,), from log-probabilities (n, C) of the classes; in nats."""
+    given = label_model.given_log_proba(torch.from_numpy(log_proba))
     losses: np.ndarray = -given.numpy()[np.arange(len(labels)), labels]
     return losses
 

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.key_space import Forgetting, SpaceSpec
-from nearwise.functional import Metric, Neighbors, believed_proba
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels
+from nearwise.functional import Metric, Neighbors
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.nn import Neighborhood, describe_neighborhood, pair_reliability
 
 FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
 ASKED = "side.asked"  # 0 for rows that are predicted and kept but never found, 1 for the others
 BASE = "side.base"  # out-of-fold log-probabilities of the base
-EVIDENCE = "side.evidence"  # log-probabilities of a row's true label, its given one not seen
 _OWN_NEIGHBORS = 16
-_DERIVED = ("_indexes", "_own", "_copies", "_posterior", "derived")
+_DERIVED = ("_indexes", "_own", "_copies", "_labels", "derived")
 
 
 class MemoryViews:
@@ -34,10 +34,8 @@ class MemoryViews:
         Accelerator that searches run on, with copies of what they need; the bank stays where it
         is. None: the CPU. Queries on the device have their neighborhoods there, others have them
         on the CPU.
-    transitions : Tensor of shape (n_members or 1, C, C), optional
-        From true to given labels as each member knows it, where labels are noisy. Members then
-        see each row's most probable true label, by Bayes' rule from its given label and from the
-        column EVIDENCE of the member.
+    label_model : LabelModel, optional
+        Says of which classes members take the rows to be.
     """
 
     def __init__(
@@ -47,16 +45,16 @@ class MemoryViews:
         index: IndexName,
         memory_budget: int,
         device: torch.device | None = None,
-        transitions: Tensor | None = None,
+        label_model: LabelModel = AS_GIVEN,
     ) -> None:
-        self.bank, self.specs, self.transitions = bank, list(specs), transitions
+        self.bank, self.specs, self.label_model = bank, list(specs), label_model
         self.index, self.memory_budget = index, memory_budget
         self.device = device
         self.forgetting: Forgetting | None = None
         self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
         self._own: dict[tuple[str, int], Tensor] = {}
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
-        self._posterior: dict[int, Tensor] = {}
+        self._labels: dict[int, RememberedLabels] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,48 +83,31 @@ class MemoryViews:
             self._copies[name] = (column, copy)
         return copy
 
-    def doubt(self, transitions: Tensor | None, evidence: Tensor | None) -> None:
-        """Take labels for noisy: remember what speaks for the true ones, member by member."""
-        self.transitions = transitions
-        for member, one in enumerate(() if evidence is None else evidence):
-            self.bank.keys[f"{EVIDENCE}_{member}"] = one
-
     def labels(self, member: int) -> Tensor:
         """Class positions of the remembered rows, as a member takes them to be."""
-        posterior = self.posterior(member)
-        return self.bank.labels if posterior is None else posterior.argmax(1)
+        return self.remembered_labels(member).labels
 
     def labels_of(self, member: int, found: Tensor) -> Tensor:
         """Class positions of what was found, as a member takes them to be, on its device."""
         return self._beside(f"labels {member}", self.labels(member), found)[found]
 
-    def posterior(self, member: int) -> Tensor | None:
-        """Probabilities of the rows' true labels (n, n_classes); None where those given are true.
-
-        A label of a class that came after fitting is taken as it is.
-        """
-        if self.transitions is None:
-            return None
-        member = min(member, len(self.transitions) - 1)
-        if member not in self._posterior:
-            self._posterior[member] = believed_proba(
-                self.bank.keys[f"{EVIDENCE}_{member}"],
-                self.transitions[member],
-                self.bank.labels,
-                self.bank.n_classes,
-            )
-        return self._posterior[member]
+    def remembered_labels(self, member: int) -> RememberedLabels:
+        """Class positions of the remembered rows as a member takes them to be, and how sure."""
+        version = min(member, self.label_model.n_versions - 1)
+        if version not in self._labels:
+            self._labels[version] = self.label_model.labels(self.bank, version)
+        return self._labels[version]
 
     def side(self, spec: SpaceSpec, member: int) -> str:
         """Name of the bank's column with the rows' reliability, as a member judges it."""
-        if self.transitions is None or spec.scope == "fold":
+        if spec.scope == "fold":
             return spec.side
-        return f"{spec.side}_{min(member, len(self.transitions) - 1)}"
+        return self.label_model.column(spec.side, member)
 
     @property
-    def judges(self) -> range:
-        """Members that see labels each in their own way; the first one speaks for all else."""
-        return range(1 if self.transitions is None else len(self.transitions))
+    def label_versions(self) -> range:
+        """Members whose labels of the remembered rows differ; the first stands for all members."""
+        return range(self.label_model.n_versions)
 
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed."""
@@ -134,7 +115,7 @@ class MemoryViews:
         self._own.clear()
         self.derived.clear()
         self._copies.clear()
-        self._posterior.clear()
+        self._labels.clear()
 
     def forget_labels(self) -> None:
         """Drop what was derived from labels; call after they alone changed.
@@ -142,7 +123,7 @@ class MemoryViews:
         Indexes and the rows' own neighbors go by keys, and stay.
         """
         self.derived.clear()
-        self._posterior.clear()
+        self._labels.clear()
 
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
@@ -265,9 +246,9 @@ class MemoryViews:
     ) -> Neighborhood:
         """Describe what was found; `query_positions` where queries are rows of the bank."""
         here = found.indices
-        posterior = self.posterior(member)
         labels = self.labels_of(member, here)
-        certainty = None if posterior is None else posterior.amax(1).to(here.device)[here]
+        certainty = self.remembered_labels(member).certainty
+        certainty = None if certainty is None else certainty.to(here.device)[here]
         own_opinion = None
         if spec.scope == "fold" and BASE in self.bank.keys:
             stored = self._beside(BASE, self.bank.keys[BASE], here)
@@ -319,7 +300,7 @@ def note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> Non
             own = bank.keys[FOLD][:, :1] == member
             before = bank.keys.get(spec.side, torch.full((len(bank), 1), 0.5))
             bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
-        elif spec.judged_in == spec.name and member in views.judges:
+        elif spec.judged_in == spec.name and member in views.label_versions:
             bank.keys[views.side(spec, member)] = views.reliability(spec, member)
 
 

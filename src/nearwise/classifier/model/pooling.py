@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from nearwise.functional import given_log_proba
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.nn.neighbor_head import NEGLIGIBLE
 
 PROBABILITY_FLOOR = 1e-6
@@ -51,10 +51,10 @@ def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:
     return torch.cat([mixed + rest, head[:, n_known:]], dim=1)
 
 
-def opinion_on_new(
+def with_new_classes(
     base_log_proba: Tensor, distances: Tensor, labels: Tensor, n_classes: int
 ) -> Tensor:
-    """Give classes a base does not know their share of the neighbors, and it the rest; (n, C)."""
+    """Give classes that a base does not know their share of the neighbors, (n, C)."""
     n_known = base_log_proba.shape[1]
     near = torch.softmax(-_VOTE_SHARPNESS * distances, dim=1)
     vote = near.new_zeros(len(near), max(n_classes, int(labels.max()) + 1))
@@ -77,7 +77,7 @@ def accept(
     base: Tensor | None,
     labels: Tensor,
     weight: Tensor,
-    transition: Tensor | None = None,
+    label_model: LabelModel = AS_GIVEN,
     *,
     ridge: float = 0.0,
 ) -> Acceptance:
@@ -93,21 +93,21 @@ def accept(
     base : Tensor of shape (n, C) or None
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
-    transition : Tensor of shape (C, C), optional
-        From true to given labels, where `labels` are noisy.
+    label_model : LabelModel, optional
+        Leads from the classes that are predicted to `labels`.
     ridge : float, default=0.0
         Of the temperature; see `fit_temperature`.
     """
     worth = 1.0 / len(labels)
-    share, nll = 1.0, mean_nll(head, labels, weight, transition)
+    share, nll = 1.0, mean_nll(head, labels, weight, label_model)
     if base is not None:
         for candidate in np.linspace(0.0, 0.95, 20):
             mixed = shrink(head, base, float(candidate))
-            shrunk = mean_nll(mixed, labels, weight, transition)
+            shrunk = mean_nll(mixed, labels, weight, label_model)
             if shrunk < nll - (worth if share == 1.0 else 0.0):
                 share, nll = float(candidate), shrunk
     log_proba = head if base is None else shrink(head, base, share)
-    temperature, calibrated = fit_temperature(log_proba, labels, weight, transition, ridge=ridge)
+    temperature, calibrated = fit_temperature(log_proba, labels, weight, label_model, ridge=ridge)
     if calibrated < nll - worth:
         return Acceptance(share, temperature, "out-of-fold temperature", calibrated)
     return Acceptance(share, 1.0, "out-of-fold head (a temperature lowers no NLL)", nll)
@@ -117,7 +117,7 @@ def fit_temperature(
     log_proba: Tensor,
     labels: Tensor,
     weight: Tensor,
-    transition: Tensor | None = None,
+    label_model: LabelModel = AS_GIVEN,
     *,
     ridge: float = 0.0,
 ) -> tuple[float, float]:
@@ -129,7 +129,7 @@ def fit_temperature(
 
     def nll_at(log_t: float) -> float:
         tempered = torch.log_softmax(log_proba / float(np.exp(log_t)), dim=1)
-        return mean_nll(tempered, labels, weight, transition)
+        return mean_nll(tempered, labels, weight, label_model)
 
     found = minimize_scalar(
         lambda log_t: nll_at(log_t) + ridge * log_t**2, bounds=(-3.0, 3.0), method="bounded"
@@ -138,10 +138,10 @@ def fit_temperature(
 
 
 def mean_nll(
-    log_proba: Tensor, labels: Tensor, weight: Tensor, transition: Tensor | None = None
+    log_proba: Tensor, labels: Tensor, weight: Tensor, label_model: LabelModel = AS_GIVEN
 ) -> float:
-    """Weighted NLL in nats; of the given labels, where a transition leads to them."""
-    given = given_log_proba(log_proba, transition)
+    """Weighted NLL of the labels, in nats, from log-probabilities (n, C) of the classes."""
+    given = label_model.given_log_proba(log_proba)
     losses = torch.nn.functional.nll_loss(given, labels, reduction="none")
     return float((losses * weight).sum() / weight.sum())
 

@@ -91,7 +91,7 @@ class TableSight:
             members = range(len(self.embedding.networks))
             own = [self.embedding.keys(member, self.encoder, rows) for member in members]
             keys["trained"] = side_by_side(own)
-        return Seen(keys, _opinion(self, rows, own))
+        return Seen(keys, _base_log_proba(self, rows, own))
 
 
 @dataclass
@@ -145,7 +145,7 @@ class ImageSight:
         mean of their heads' log-probabilities is the base.
     stages : list of dict of str to StageSpace
         For each network the depths that neighbors are sought at; the deepest is "features". The
-        trained space is collapsed onto the head's opinion, earlier ones are not.
+        trained space is collapsed onto the head's prediction, earlier ones are not.
     prior : Tensor of shape (C,)
         Class shares.
     use_head : bool
@@ -185,10 +185,10 @@ class ImageSight:
         if not self.has_base:
             prior = torch.log(self.prior.to(seen[0].keys.device))
             return Seen(keys, prior.expand(len(seen[0].keys), -1))
-        return Seen(keys, _mean_opinion([one.head_log_proba for one in seen]))
+        return Seen(keys, _mean_log_proba([one.head_log_proba for one in seen]))
 
 
-def _opinion(sight: TableSight, rows: Any, keys: list[Tensor]) -> Tensor:
+def _base_log_proba(sight: TableSight, rows: Any, keys: list[Tensor]) -> Tensor:
     """Mean log-probability of the networks' heads for rows with these keys, or the class shares."""
     if not sight.has_base or sight.embedding is None:
         return torch.log(sight.prior).expand(len(rows), -1)
@@ -196,10 +196,10 @@ def _opinion(sight: TableSight, rows: Any, keys: list[Tensor]) -> Tensor:
         sight.embedding.head_log_proba(member, sight.encoder, rows, keys=key)
         for member, key in enumerate(keys)
     ]
-    return _mean_opinion(heads)
+    return _mean_log_proba(heads)
 
 
-def _mean_opinion(heads: list[Tensor]) -> Tensor:
+def _mean_log_proba(heads: list[Tensor]) -> Tensor:
     return torch.log_softmax(torch.stack(heads).mean(0), dim=1)
 
 

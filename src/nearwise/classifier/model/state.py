@@ -16,9 +16,9 @@ from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.blocks import row_blocks, view_blocks
 from nearwise.classifier.model.class_prior import ClassCorrection
+from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.memory_views import BASE, FOLD, MemoryViews
-from nearwise.classifier.model.pooling import NOT_YET, Acceptance, opinion_on_new, shrink, widen
-from nearwise.classifier.noise.transition import Transition
+from nearwise.classifier.model.pooling import NOT_YET, Acceptance, shrink, widen, with_new_classes
 from nearwise.functional import Neighbors
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.training import predict_with_head
@@ -124,8 +124,6 @@ class LearnedState(ABC):
         Views that `fit` made of images.
     n_views : int
         Views of every row in `fit`, the first included.
-    transition : Transition or None
-        What is known of label noise; None where nothing was asked.
     """
 
     encoder: TableEncoder | ImageEncoder
@@ -139,7 +137,11 @@ class LearnedState(ABC):
     history: list[dict[str, Any]] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     n_views: int = 1
-    transition: Transition | None = None
+
+    @property
+    def label_model(self) -> LabelModel:
+        """How the given labels come about from the classes that are predicted."""
+        return self.views.label_model
 
     @property
     def n_members(self) -> int:
@@ -320,7 +322,7 @@ class CrossFittedState(LearnedState):
         if n_known == len(self.prior):
             return base_log_proba
         labels = self.views.labels_of(0, found.indices)
-        return opinion_on_new(base_log_proba, found.distances, labels, len(self.prior))
+        return with_new_classes(base_log_proba, found.distances, labels, len(self.prior))
 
     def stored_base(self, positions: Tensor) -> Tensor:
         """Out-of-fold base (or prior) log-probabilities of remembered rows."""

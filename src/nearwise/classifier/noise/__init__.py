@@ -1,1 +1,1 @@
-"""Wrong labels: their transition, training targets, and rows to check."""
+"""Wrong labels: the label model of them, its fit, and rows to check."""

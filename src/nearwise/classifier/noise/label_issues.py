@@ -4,16 +4,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy.sparse import csr_matrix
 
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.memory_views import EVIDENCE
 from nearwise.classifier.model.pooling import finish
 from nearwise.classifier.model.shared_networks import SharedState
 from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.noise.noisy_labels import NoisyLabels, transition_of
 from nearwise.classifier.query import kneighbors
-from nearwise.functional import believed_proba
 
 JudgeName = Literal["nearwise", "cleanlab"]
 
@@ -26,8 +24,8 @@ class LabelEvidence(NamedTuple):
     labels : int64 ndarray of shape (n,)
         Positions of the given labels among `classes_`.
     pred_probs : ndarray of shape (n, n_classes)
-        Leave-one-out probabilities of the given labels: of the true ones, seen through the
-        transition where one was fitted.
+        Leave-one-out probabilities of the given labels; where a transition was fitted, it leads
+        to these from the probabilities of the true labels.
     knn_graph : sparse array of shape (n, n)
         Distances to each row's nearest others in the feature space, ascending.
     """
@@ -37,9 +35,9 @@ class LabelEvidence(NamedTuple):
     knn_graph: csr_matrix
 
 
-def can_doubt_labels(state: LearnedState) -> bool:
-    """Whether labels of remembered rows can be judged; see `AttnKNNClassifier.doubts_labels`."""
-    return not isinstance(state, SharedState) or state.views.transitions is not None
+def can_find_label_issues(state: LearnedState) -> bool:
+    """Whether remembered rows can be ranked; see `AttnKNNClassifier.can_find_label_issues`."""
+    return not isinstance(state, SharedState) or isinstance(state.label_model, NoisyLabels)
 
 
 def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
@@ -72,9 +70,8 @@ def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
     """Leave-one-out probabilities and a k-NN graph; see `AttnKNNClassifier.label_evidence`."""
     bank, state = model.bank, model.state
     proba = _unseen_proba(model)
-    if state.views.transitions is not None and state.transition is not None:
-        known = len(state.transition.matrix)
-        proba[:, :known] = proba[:, :known] @ state.transition.matrix
+    if isinstance(state.label_model, NoisyLabels):
+        proba = state.label_model.given_proba(proba)
     distances, found = kneighbors(model, None, min(n_neighbors, _most_neighbors(model)))
     columns = bank.positions(found.ravel()).numpy()
     starts = np.arange(0, distances.size + 1, distances.shape[1])
@@ -90,40 +87,35 @@ def _most_neighbors(model: FittedModel) -> int:
 
 def _unseen_proba(model: FittedModel) -> np.ndarray:
     """Probabilities of the remembered rows' true labels, the given ones not seen; (n, C)."""
-    state, views = model.state, model.state.views
+    state = model.state
     if not isinstance(state, SharedState):
         left_out = state.predict_left_out(model.n_classes)
         # The rows come in the shares of the memory, whichever a class_prior wants elsewhere.
         calibration = state.calibration().in_memory_shares()
         return finish(calibration.corrected(left_out).log_proba, calibration.whole)
-    if views.transitions is None and state.transition is not None:
-        raise ValueError(
-            "This classifier held rows out once (validation_fraction), and label_noise took "
-            "the labels as they are, so it kept no evidence against any. Give the share of "
-            "wrong labels, such as label_noise=0.05, or cross-fit (validation_fraction=None)."
-        )
-    if views.transitions is None:
+    if not isinstance(state.label_model, NoisyLabels):
+        if transition_of(state.label_model) is not None:
+            raise ValueError(
+                "This classifier held rows out once (validation_fraction), and label_noise took "
+                "the labels as they are, so it kept no evidence against any. Give the share of "
+                "wrong labels, such as label_noise=0.05, or cross-fit (validation_fraction=None)."
+            )
         raise ValueError(
             "This classifier held rows out once (validation_fraction), so its networks were "
-            "trained on the labels of all remembered rows and cannot doubt them. Fit with "
-            'label_noise="auto", or cross-fit (validation_fraction=None).'
+            "trained on the labels of all remembered rows and cannot tell which are wrong. Fit "
+            'with label_noise="auto", or cross-fit (validation_fraction=None).'
         )
-    evidence = views.bank.keys[f"{EVIDENCE}_0"].exp().double().numpy()
-    wide = np.zeros((len(evidence), model.n_classes))
-    wide[:, : evidence.shape[1]] = evidence
+    likely = state.label_model.likely(model.bank)
+    wide = np.zeros((len(likely), model.n_classes))
+    wide[:, : likely.shape[1]] = likely
     return wide / wide.sum(axis=1, keepdims=True)
 
 
 def _true_proba(model: FittedModel) -> np.ndarray:
     """Probabilities of the true labels, once the given ones are known too."""
     proba = _unseen_proba(model)
-    transition = model.state.transition
-    if model.state.views.transitions is None or transition is None:
-        return proba
-    matrix = torch.from_numpy(transition.matrix)
-    known = torch.from_numpy(np.log(np.maximum(proba[:, : len(matrix)], 1e-300)))
-    result: np.ndarray = believed_proba(known, matrix, model.bank.labels, proba.shape[1]).numpy()
-    return result
+    labels = model.state.label_model
+    return labels.posterior(proba, model.bank.labels) if isinstance(labels, NoisyLabels) else proba
 
 
 def _cleanlab_scores(labels: np.ndarray, proba: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """How given labels come about from true ones: a transition, given by the user or estimated."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
@@ -15,6 +15,9 @@ _STEPS = 50
 _BOOTSTRAP_STEPS = 10
 _BOOTSTRAPS = 100
 _LEAST_INFORMATION = 1e-3
+# Standard errors from which predictions say more of labels than the class shares do. Rows are each
+# other's neighbors, so that these errors are up to the square root of 2 too small: 5 stand for 3.5.
+SIGNAL = 5.0
 
 
 @dataclass(frozen=True)
@@ -153,10 +156,10 @@ def estimate_transition(
     """Estimate the transition from the rows whose true class is nearly certain.
 
     The mean of two estimates, for the truth lies between them. The surest fifth of each predicted
-    class, taken for certain: what doubt is left there counts as wrong labels. And the rows that
-    are at least 0.8 sure beside these, each row's posterior and the transition found in turn
-    (expectation-maximisation with `proba` held fixed): honest doubt does not count, but doubt
-    that the noise itself has put into `proba` is taken for honest.
+    class, taken for certain: whatever uncertainty is left there counts as wrong labels. And the
+    rows that are at least 0.8 sure beside these, each row's posterior and the transition found in
+    turn (expectation-maximisation with `proba` held fixed): overlap of the classes does not count,
+    but neither does the uncertainty that wrong labels have put into `proba`.
 
     Parameters
     ----------
@@ -334,3 +337,71 @@ def taken_in_part(transition: Transition, share: float) -> Transition:
 def _rate(matrix: np.ndarray, shares: np.ndarray) -> float:
     # Rounding may lead a little below 0.
     return float(np.clip(1 - shares @ np.diag(matrix), 0, 1))
+
+
+class Support(NamedTuple):
+    """How far the labels bear an estimated transition out, and how much of it is taken.
+
+    Attributes
+    ----------
+    signal : float
+        Standard errors by which predictions tell given labels from labels drawn at random.
+    evidence : float
+        Log-likelihood of the given labels under the estimate, less that under overlap of the
+        classes: the same predictions, softened towards the class shares as if no label were
+        wrong; in nats.
+    share : float in [0, 1]
+        Of the estimated rate that is taken.
+    reason : str
+        Why not all of it is; empty where it is.
+    """
+
+    signal: float
+    evidence: float
+    share: float
+    reason: str
+
+
+def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> float:
+    """Count the standard errors by which predictions tell labels from labels drawn at random.
+
+    The score test of a pool of class shares and predictions at power 0, row by row: the
+    probability of a row's label against the mean over labels in their shares.
+
+    Parameters
+    ----------
+    proba : array of shape (n, C)
+        Of the true labels, each row's made without its own; not led through a transition, which
+        was fitted to these very labels and would carry what they say back to them.
+    labels : int array of shape (n,)
+    weight : array of shape (n,), optional
+    """
+    weight = np.ones(len(labels)) if weight is None else weight
+    shares = np.bincount(labels, weight, proba.shape[1]) / weight.sum()
+    gains = weight * (proba[np.arange(len(labels)), labels] - proba @ shares)
+    spread = float(gains.std())
+    return float(gains.mean()) * len(gains) ** 0.5 / spread if spread > 0 else 0.0
+
+
+def weigh(transition: Transition, signal: float, evidence: float) -> Support:
+    """Decide how much of an estimated transition to take.
+
+    Nothing where predictions say no more than the class shares, or where the rate leaves its own
+    interval. Where overlap of the classes explains the labels better, the share is the likelihood
+    ratio of the two; else the whole is taken.
+
+    Parameters
+    ----------
+    transition : Transition
+    signal, evidence : float
+        As in `Support`.
+    """
+    low, high = transition.interval
+    share, reason = float(np.exp(min(evidence, 0.0))), ""
+    if signal < SIGNAL:
+        share, reason = 0.0, "out-of-fold predictions say no more of the labels than class shares"
+    elif not low <= transition.rate <= high:
+        share, reason = 0.0, f"the rate {transition.rate:.2f} leaves [{low:.2f}, {high:.2f}]"
+    elif share < 1:
+        reason = "overlap of the classes explains the labels better than wrong labels do"
+    return Support(signal, evidence, share, reason)

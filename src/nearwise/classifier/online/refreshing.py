@@ -24,9 +24,7 @@ EPOCHS = 10
 def can_refresh(state: LearnedState) -> bool:
     """Whether remembered rows can be asked as if unseen."""
     return (
-        isinstance(state, CrossFittedState)
-        and state.views.transitions is None
-        and not _by_class(state)
+        isinstance(state, CrossFittedState) and state.label_model.as_given and not _by_class(state)
     )
 
 
@@ -47,11 +45,7 @@ def refuse_refresh(state: LearnedState) -> None:
             "trained on the labels of all remembered rows, which can teach the attention nothing "
             "any more. Fit again."
         )
-    if state.views.transitions is not None:
-        raise ValueError(
-            "This classifier takes its labels for wrong in part (label_noise), and what speaks for "
-            "the true ones was found in its fit. Fit again."
-        )
+    state.label_model.refuse_refresh()
     if _by_class(state):
         raise ValueError(
             'This classifier was calibrated class by class (calibration="per-class") on the rows '

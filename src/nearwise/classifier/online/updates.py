@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.model.memory_views import ASKED, EVIDENCE, FOLD
+from nearwise.classifier.model.memory_views import ASKED, FOLD
 from nearwise.classifier.model.state import LearnedState, as_float
 from nearwise.memory import MemoryBank
 
@@ -30,18 +30,18 @@ def append_rows(
     bank, specs = state.views.bank, state.views.specs
     n_rows = len(labels)
     keys = state.keys_of_new(views) | {FOLD: torch.full((n_rows, 1), -1.0)}
-    keys |= _evidence_of_new(state, views)
+    keys |= state.label_model.columns_of_new(lambda: _predict_new(state, views))
     if ASKED in bank.keys:
         keys[ASKED] = torch.ones(n_rows, 1)
     for spec in specs:
-        for member in state.views.judges:
+        for member in state.views.label_versions:
             keys.setdefault(state.views.side(spec, member), torch.zeros(n_rows, 1))
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
     state.views.forget()
     positions = bank.positions(ids)
     for spec in specs:
-        for member in state.views.judges if spec.judged_in == spec.name else ():
+        for member in state.views.label_versions if spec.judged_in == spec.name else ():
             side = state.views.side(spec, member)
             column = bank.keys[side].clone()
             column[positions, 0] = float("nan")
@@ -51,14 +51,11 @@ def append_rows(
     return ids
 
 
-def _evidence_of_new(state: LearnedState, views: list[AnyRows]) -> dict[str, Tensor]:
-    """Say what speaks for each true label of rows whose given one is doubted: the model itself."""
-    if state.views.transitions is None:
-        return {}
+def _predict_new(state: LearnedState, views: list[AnyRows]) -> Tensor:
+    """Calibrated log-probabilities (n, C) of the classes of the fit, by the model as it is."""
     merged = state.predict_views(views, len(state.prior))
     whole = state.calibration(len(views)).whole
-    evidence = torch.log_softmax(merged.log_proba[:, : len(state.prior)] / whole, dim=1)
-    return {f"{EVIDENCE}_{member}": evidence for member in state.views.judges}
+    return torch.log_softmax(merged.log_proba[:, : len(state.prior)] / whole, dim=1)
 
 
 def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
@@ -121,7 +118,7 @@ def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:
     for spec in views.specs:
         if spec.judged_in != spec.name:
             continue  # the column is that of another space
-        for member in range(state.n_members) if spec.scope == "fold" else views.judges:
+        for member in range(state.n_members) if spec.scope == "fold" else views.label_versions:
             side = views.side(spec, member)
             allowed = positions[torch.isin(positions, views.rows(spec, member))]
             column = views.bank.keys[side].clone()

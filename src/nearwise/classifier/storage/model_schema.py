@@ -114,8 +114,8 @@ class StoredCorrection(Part):
     wanted: list[Share] | None
 
 
-class StoredTransition(Part):
-    """Of `Transition`."""
+class StoredLabelModel(Part):
+    """Of the label model, where it is not that labels are taken as given without a look."""
 
     matrix: list[list[Share]]
     rate: Share
@@ -181,7 +181,6 @@ class StoredBase(Part):
     gates: dict[str, Positive]
     n_classes: Size
     nll: dict[str, float]
-    transition: list[list[Share]] | None
     candidates: list[StoredCandidate]
 
 
@@ -220,7 +219,7 @@ class StoredModel(Part):
     n_members: Size
     tta: list[Literal["flip", "shift"]]
     n_views: Size
-    transition: StoredTransition | None
+    label_model: StoredLabelModel | None
     shared: StoredShared | None = None
     use_head: bool = True
     stages: list[dict[str, StoredStage]] | None = None
@@ -316,13 +315,9 @@ def _check_lengths(model: StoredModel) -> None:
     _, is_text, width = model.classes_dtype.partition("U")
     if is_text and int(width) > 64 + 4 * max(len(str(label)) for label in model.classes):
         raise ValueError(f"classes_dtype: {width} characters for much shorter labels")
-    if model.transition is not None:
+    if model.label_model is not None:
         for name in ("matrix", "low", "high"):
-            _check_square(f"transition.{name}", getattr(model.transition, name))
-        if not isinstance(model.choice.get("label_noise"), dict):
-            raise ValueError("choice.label_noise: missing beside a transition")
-    if model.base is not None and model.base.transition is not None:
-        _check_square("base.transition", model.base.transition)
+            _check_square(f"label_model.{name}", getattr(model.label_model, name))
     if isinstance(model.encoder, StoredTable) and len(model.feature_names_in) not in (
         0,
         model.n_features_in,

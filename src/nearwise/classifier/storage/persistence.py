@@ -22,12 +22,13 @@ from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.key_space import SpaceSpec
+from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.pooling import Acceptance
 from nearwise.classifier.model.row_encoders import ImageSight, Sight, StageSpace, TableSight
 from nearwise.classifier.model.shared_networks import HeldOut, SharedState
 from nearwise.classifier.model.state import Calibration, CrossFittedState, LearnedState
-from nearwise.classifier.noise.transition import Transition
+from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import forgetting
 from nearwise.classifier.storage.array_models import from_arrays, kind_of
 from nearwise.classifier.storage.model_schema import check_json, check_params, translate
@@ -76,8 +77,8 @@ def pack_state(
     bank_tensors, bank_meta = state.views.bank.state()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
     tensors["prior"] = state.prior
-    if state.views.transitions is not None:
-        tensors["transitions"] = state.views.transitions
+    label_meta, label_tensors = noisy_labels.label_model_state(state.label_model)
+    tensors |= {f"label_model/{name}": tensor for name, tensor in label_tensors.items()}
     for member, head in enumerate(state.heads):
         tensors |= {f"head/{member}/{k}": v for k, v in head.state_dict().items()}
     meta: dict[str, Any] = {
@@ -95,7 +96,7 @@ def pack_state(
         "n_members": state.n_members,
         "tta": list(state.tta),
         "n_views": state.n_views,
-        "transition": None if state.transition is None else state.transition.to_json(),
+        "label_model": label_meta,
     }
     blobs: dict[str, bytes] = {}
     if isinstance(state, SharedState):
@@ -173,7 +174,6 @@ def _pack_base(
         "gates": base.gates,
         "n_classes": base.n_classes,
         "nll": base.nll,
-        "transition": None if base.transition is None else base.transition.tolist(),
         "candidates": candidates,
     }
 
@@ -191,6 +191,11 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
             heads.append(filled(make, under(tensors, f"head/{member}/")))
     with part_of_folder("bank"):
         bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
+    with part_of_folder("label_model"):
+        found = under(tensors, "label_model/")
+        label_model = noisy_labels.label_model_from_state(
+            meta["label_model"], found, meta["choice"], len(prior), meta["n_members"]
+        )
     images = meta.get("stages") is not None
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
     views = MemoryViews(
@@ -198,7 +203,7 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         [SpaceSpec(**spec) for spec in meta["specs"]],
         meta["index"],
         meta["memory_budget"],
-        transitions=tensors.get("transitions"),
+        label_model=label_model,
     )
     common: dict[str, Any] = {
         "encoder": encoder,
@@ -212,7 +217,6 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         "history": meta["history"],
         "tta": tuple(meta["tta"]),
         "n_views": meta["n_views"],
-        "transition": Transition.from_json(meta["transition"]) if meta["transition"] else None,
     }
     embedding = _unpack_embedding(folder)
     if images:
@@ -227,7 +231,7 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
     if meta.get("shared") is not None:
         sight = TableSight(encoder, features, embedding, prior, meta["use_head"])
         return SharedState(**common, **_unpack_shared(folder), sight=sight)
-    base = _unpack_base(folder, trusted)
+    base = _unpack_base(folder, trusted, label_model)
     return CrossFittedState(**common, features=features, embedding=embedding, base=base)
 
 
@@ -279,7 +283,7 @@ def _unpack_embedding(folder: Folder) -> Embedding | None:
     return Embedding(described["kind"], networks)
 
 
-def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
+def _unpack_base(folder: Folder, trusted: Sequence[str], label_model: LabelModel) -> Base | None:
     meta = folder.meta.get("base")
     if meta is None:
         return None
@@ -297,8 +301,7 @@ def _unpack_base(folder: Folder, trusted: Sequence[str]) -> Base | None:
                     folds.append(from_arrays(described["kind"], arrays))
                 check_classes(folds[-1], meta["n_classes"])
         candidates.append(Candidate(described["name"], folds[0], described["view"], folds))
-    through = None if meta["transition"] is None else np.array(meta["transition"])
-    base = Base(candidates, meta["gates"], meta["n_classes"], through)
+    base = Base(candidates, meta["gates"], meta["n_classes"], label_model)
     base.nll = meta["nll"]
     return base
 
@@ -407,6 +410,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     path = Path(folder)
     content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=_OLDEST)
     translate(content.meta)
+    noisy_labels.translate(content.meta, content.tensors)
     model = _rebuilt(kind, content, trusted, path)
     model._folders = {os.path.realpath(path): content.generation}
     return model

@@ -82,13 +82,6 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         raise ValueError("bank/ids holds negative numbers")
     _refuse_others(tensors, f"bank/keys.{FOLD}", range(-1, n_members))
     _refuse_others(tensors, f"bank/keys.{ASKED}", range(2))
-    transitions = tensors.get("transitions")
-    if transitions is not None:
-        wide = (len(prior), len(prior))
-        if transitions.ndim != 3 or transitions.shape[1:] != wide or not _are_shares(transitions):
-            raise ValueError("transitions are not stochastic matrices of the classes")
-        if len(transitions) not in (1, n_members):
-            raise ValueError(f"there are {len(transitions)} transitions for {n_members} members")
 
 
 def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
@@ -97,8 +90,6 @@ def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
     for where, found in (("", meta["class_correction"]), ("shared ", shared["classes"])):
         for part in ("shift", "scale", "bias", "wanted") if found is not None else ():
             yield f"{where}class_correction.{part}", found[part]
-    if meta["transition"] is not None:
-        yield "transition.matrix", meta["transition"]["matrix"]
 
 
 def _are_shares(values: Tensor) -> bool:

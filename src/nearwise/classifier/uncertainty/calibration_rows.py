@@ -46,10 +46,12 @@ class JudgedRows(NamedTuple):
     parts : Parts
     remoteness : Remoteness
     truth : float64 ndarray of shape (n, n_classes)
-        How much each row counts as each true class: one 1 a row, or where `label_noise` doubts
-        labels the row of the inverse transition for its label. Over many rows the wrong labels
-        then cancel out; single entries may be negative or above 1. Doubted rows that judge for
-        other class shares than their own count as much as each class is wanted.
+        How much each row counts as each class: 1 for its label and 0 for the others, or what the
+        label model says. Single entries may then be negative or above 1; over many rows they give
+        the right counts. Where they are such shares and other class shares are wanted, rows count
+        as much as each class is wanted.
+    caveat : str
+        What the label model takes for granted; a clause, or empty.
     """
 
     labels: np.ndarray
@@ -57,6 +59,7 @@ class JudgedRows(NamedTuple):
     parts: Parts
     remoteness: Remoteness
     truth: np.ndarray
+    caveat: str
 
     @property
     def correct(self) -> np.ndarray:
@@ -66,20 +69,20 @@ class JudgedRows(NamedTuple):
 
     @property
     def wrong(self) -> np.ndarray:
-        """How much each row counts as a wrong prediction, (n,): 0 or 1 where labels are right."""
+        """How much each row counts as a wrong prediction, (n,): 0 or 1 unless `in_shares`."""
         best = self.parts.proba.argmax(axis=1)
         share: np.ndarray = self.counts - self.truth[np.arange(len(best)), best]
         return share
 
     @property
     def counts(self) -> np.ndarray:
-        """How much each row counts in all, (n,): 1 but for doubted rows in wanted class shares."""
+        """How much each row counts in all, (n,): 1 unless `in_shares`."""
         total: np.ndarray = self.truth.sum(axis=1)
         return total
 
     @property
-    def doubted(self) -> bool:
-        """Whether labels are doubted, so that `truth` holds more than ones and zeros."""
+    def in_shares(self) -> bool:
+        """Whether `truth` holds more than ones and zeros."""
         return not np.isin(self.truth, (0.0, 1.0)).all()
 
 
@@ -103,8 +106,9 @@ def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
     """Keep a random part of the rows that has the class shares predictions are made for.
 
     What is then counted on them holds there, whatever came to the memory or went; shares far from
-    those of the rows leave few of them. Doubted rows are all kept, and count as each class as often
-    as it would be. Rows of classes that came after the fit are kept as the rarest of the others.
+    those of the rows leave few of them. Rows that count as classes in shares are all kept, and
+    count as each class as often as it would be. Rows of classes that came after the fit are kept
+    as the rarest of the others.
     """
     if calibration.classes is None or calibration.classes.wanted is None:
         return rows
@@ -115,7 +119,7 @@ def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
     if seen.any():
         ratio = np.where(seen, wanted / np.maximum(there, _LEAST_COUNT), 0.0)
         chance[: len(wanted)] = ratio / ratio.max()
-    if rows.doubted:
+    if rows.in_shares:
         return rows._replace(truth=rows.truth * chance)
     of_rows = chance[rows.labels]
     kept = np.flatnonzero(np.random.default_rng(0).random(len(of_rows)) < of_rows)
@@ -125,22 +129,8 @@ def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
         Parts(*(part[kept] for part in rows.parts)),
         Remoteness(*(part[kept] for part in rows.remoteness)),
         rows.truth[kept],
+        rows.caveat,
     )
-
-
-def _true_classes(state: LearnedState, labels: np.ndarray, n_classes: int) -> np.ndarray:
-    """How much rows count as each true class, (n, n_classes); see `JudgedRows.truth`.
-
-    The inverse of the transition makes counts of given labels unbiased for those of true ones
-    (backward correction: Patrini et al., "Making Deep Neural Networks Robust to Label Noise",
-    CVPR 2017). Classes that came after the fit are taken as labelled.
-    """
-    back = np.eye(n_classes)
-    if state.views.transitions is not None and state.transition is not None:
-        known = len(state.transition.matrix)
-        back[:known, :known] = np.linalg.inv(state.transition.matrix)
-    truth: np.ndarray = back[labels]
-    return truth
 
 
 def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
@@ -158,7 +148,8 @@ def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
         bank.keys[FOLD][positions, 0].numpy().astype(np.int64),
         make_parts(answer, [answer], calibration),
         remoteness(state.views, keys, ids),
-        _true_classes(state, labels, n_classes),
+        state.label_model.class_weights(labels, n_classes),
+        state.label_model.caveat,
     )
 
 
@@ -181,7 +172,8 @@ def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
         state.held.folds[kept].numpy(),
         make_parts(answer, views, calibration),
         remoteness(state.views, state.held.seen[0].keys["features"][kept], None),
-        _true_classes(state, labels, n_classes),
+        state.label_model.class_weights(labels, n_classes),
+        state.label_model.caveat,
     )
 
 

@@ -86,8 +86,8 @@ def p_values(
     """Conformal p-value of each label of new rows (CV+).
 
     A judged row is compared with what the member that predicted it says about the new row. With
-    one member this is split-conformal prediction. Rows whose labels are doubted count as each
-    class as far as `truth` says; what noise in these counts could undo, that no nonconformity score
+    one member this is split-conformal prediction. Rows count as each
+    class as far as `truth` says; what error in these counts could undo, that no nonconformity score
     is more frequent, is put back, towards larger sets.
 
     Parameters

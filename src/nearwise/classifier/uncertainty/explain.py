@@ -81,7 +81,8 @@ class Neighbor:
     row : dict
         The remembered row: column name to value.
     posterior_label : Any
-        With `label_noise`, the label taken for true, by the first member; `label` otherwise.
+        The class that the first member takes the row to be of; `label` unless wrong labels are
+        modelled.
     """
 
     id: int

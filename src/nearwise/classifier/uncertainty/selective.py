@@ -76,7 +76,7 @@ class Threshold(NamedTuple):
     accepted : int
         Rows.
     wrong : float
-        How many of them are wrong. Where labels are doubted an estimate, and no whole number.
+        How many of them are wrong; no whole number where rows count as classes in shares.
     coverage, risk : float
         Share of the rows that is accepted, and share of these that is wrong.
     """
@@ -186,7 +186,7 @@ class Judge:
         self.rows, self.correct, self.wrong = rows, rows.correct, rows.wrong
         self.counts = rows.counts
         spread = np.ptp(rows.truth) + np.ptp(self.counts)  # of losses, whatever is predicted
-        self.spread = float(spread) if rows.doubted else None
+        self.spread = float(spread) if rows.in_shares else None
         self.combination = fit_combination(rows)
         self.scores: dict[str, np.ndarray] = {
             name: plain_score(name, rows.parts, rows.remoteness) for name in PLAIN
@@ -264,17 +264,17 @@ class Judge:
             value, int(accepted.sum()), wrong, counted / float(self.counts.sum()), risk
         )
 
-    def bound(self, name: Score, found: Threshold, doubt: float) -> float:
-        """Upper bound of the share of wrong rows above a threshold, missed with `doubt`."""
+    def bound(self, name: Score, found: Threshold, alpha: float) -> float:
+        """Bound the share of wrong rows above a threshold; exceeded with probability `alpha`."""
         if self.spread is None:
-            return risk_bound(round(found.wrong), found.accepted, doubt)
+            return risk_bound(round(found.wrong), found.accepted, alpha)
         accepted = self.scores[name] >= found.value
-        return bernstein_bound(self.wrong[accepted], self.counts[accepted], self.spread, doubt)
+        return bernstein_bound(self.wrong[accepted], self.counts[accepted], self.spread, alpha)
 
-    def under_risk(self, name: Score, max_risk: float, doubt: float) -> tuple[Threshold, float]:
+    def under_risk(self, name: Score, max_risk: float, alpha: float) -> tuple[Threshold, float]:
         """Threshold of the largest coverage whose risk bound is small enough, and the bound.
 
-        `doubt` is shared out evenly among all coverages tried, so that whichever is taken, its
+        `alpha` is shared out evenly among all coverages tried, so that whichever is taken, its
         bound holds.
 
         Raises
@@ -284,12 +284,12 @@ class Judge:
         """
         shares = np.arange(1, _GRID + 1) / _GRID
         tried = [self.at_coverage(name, share) for share in shares]
-        bounds = [self.bound(name, t, doubt / _GRID) for t in tried]
+        bounds = [self.bound(name, t, alpha / _GRID) for t in tried]
         good = [i for i, bound in enumerate(bounds) if bound <= max_risk]
         if not good:
             best = int(np.argmin(bounds))
-            needed = int(np.ceil(np.log(doubt / _GRID) / np.log1p(-max_risk)))
-            more = ", and more because labels are doubted" if self.spread else ""
+            needed = int(np.ceil(np.log(alpha / _GRID) / np.log1p(-max_risk)))
+            more = ", and more because labels may be wrong" if self.spread else ""
             raise ValueError(
                 f"max_risk={max_risk} cannot be promised: the lowest bound, on {len(self.correct)} "
                 f"judged rows, is {bounds[best]:.3g} at coverage {shares[best]:.2g}. Even without "
@@ -299,17 +299,17 @@ class Judge:
         return tried[good[-1]], bounds[good[-1]]
 
 
-def risk_bound(wrong: int, accepted: int, doubt: float) -> float:
-    """Upper Clopper-Pearson bound of a share of wrong rows, exceeded with probability `doubt`."""
+def risk_bound(wrong: int, accepted: int, alpha: float) -> float:
+    """Upper Clopper-Pearson bound of a share of wrong rows, exceeded with probability `alpha`."""
     if wrong >= accepted:
         return 1.0
-    return float(beta.ppf(1.0 - doubt, wrong + 1, accepted - wrong))
+    return float(beta.ppf(1.0 - alpha, wrong + 1, accepted - wrong))
 
 
-def bernstein_bound(losses: np.ndarray, counts: np.ndarray, spread: float, doubt: float) -> float:
+def bernstein_bound(losses: np.ndarray, counts: np.ndarray, spread: float, alpha: float) -> float:
     """Upper bound of the mean loss over the mean count, (0, 1].
 
-    The empirical Bernstein bound; exceeded with probability `doubt` at most. It is the largest risk
+    The empirical Bernstein bound; exceeded with probability `alpha` at most. It is the largest risk
     r at which the mean of `losses` - r `counts`, which lie within `spread` of each other for every
     r in [0, 1], may still be 0.
 
@@ -321,7 +321,7 @@ def bernstein_bound(losses: np.ndarray, counts: np.ndarray, spread: float, doubt
     n = len(losses)
     if n < 2:
         return 1.0
-    log_term = np.log(2.0 / doubt)
+    log_term = np.log(2.0 / alpha)
     mean, least = max(float(losses.mean()), 0.0), 7.0 * spread * log_term / (3 * n - 3)
 
     def may_be(risk: float) -> float:
@@ -367,7 +367,7 @@ def guarantee(
     *,
     held_out: bool,
     refreshed: bool,
-    doubted: bool,
+    caveat: str,
 ) -> str:
     """Say in words what a risk bound promises and what not."""
     how = (
@@ -378,9 +378,8 @@ def guarantee(
     )
     if refreshed:
         how += ", and the head that was refreshed has trained on some of the judged ones"
-    if doubted:
-        how += ", and their wrong labels are counted back through the transition, taken for right"
-    name = "empirical Bernstein" if doubted else "Clopper-Pearson"
+    how += caveat
+    name = "empirical Bernstein" if caveat else "Clopper-Pearson"
     corrected = f", corrected for {n_tests} thresholds and scores tried" if n_tests > 1 else ""
     return (
         f"For rows drawn like the judged ones, with probability {confidence:g} over the draw of "

@@ -118,7 +118,7 @@ def clean(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
         model.fit(rows.source)
-    if rate == "auto" and rows.names is not None and not model.doubts_labels:
+    if rate == "auto" and rows.names is not None and not model.can_find_label_issues:
         raise ValueError(
             f"{data}: {model.choice_['label_noise']['decision']}; so no image was judged. To rank "
             "the images all the same, say how many labels may be wrong: --noise 0.05."

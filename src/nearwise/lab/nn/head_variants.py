@@ -14,7 +14,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from nearwise.functional import given_log_proba
 from nearwise.lab.nn.calibration_losses import brier_loss, soft_binned_ece
 from nearwise.nn import HeadOutput, NeighborAttention, NeighborHead, Neighborhood
 from nearwise.nn.neighborhood import softmax_or_nothing
@@ -286,7 +285,7 @@ class VariantConfig(HeadConfig):
     def loss(self, output: HeadOutput, rows: HeadRows) -> Tensor:
         """Return the loss of `HeadConfig` and calibration terms, all of the given labels."""
         loss = super().loss(output, rows)
-        log_proba = given_log_proba(output.log_proba, rows.transition)
+        log_proba = rows.given_log_proba(output.log_proba)
         given = (log_proba, rows.labels, rows.weight)
         if self.ece_weight:
             error = soft_binned_ece(*given, n_bins=self.ece_bins, width=self.ece_width)

@@ -1,0 +1,266 @@
+"""Fits the label model of a problem: the transition, and the labels that members are fitted to."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from nearwise.classifier.fit.base import cross_fit
+from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
+from nearwise.classifier.model.state import as_float
+from nearwise.classifier.noise.noisy_labels import CheckedLabels, NoisyLabels, TrainingRows
+from nearwise.classifier.noise.transition import (
+    NOISE_FLOOR,
+    SIGNAL,
+    Transition,
+    check_label_noise,
+    known_transition,
+    signal_of,
+    taken_in_part,
+    weigh,
+    with_interval,
+)
+from nearwise.classifier.noise.true_labels import (
+    Prediction,
+    TrueLabelPredictor,
+    light_candidates,
+    of_one_class,
+    posterior,
+)
+
+
+def label_fitter(label_noise: Any, classes: np.ndarray, *, per_class: bool) -> LabelFitter:
+    """Check the parameter `label_noise` and return what fits the label model.
+
+    Parameters
+    ----------
+    label_noise : None, "auto", float or array of shape (C, C)
+    classes : array of shape (C,)
+    per_class : bool
+        Whether predictions are calibrated class by class.
+
+    Raises
+    ------
+    ValueError
+        If it is not usable, or a calibration would take wrong labels for true ones.
+    """
+    wanted = check_label_noise(label_noise, classes)
+    if wanted is None:
+        return LabelFitter()
+    if per_class:
+        raise ValueError(
+            'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
+            "in part. Use one of the two."
+        )
+    return NoisyLabelFitter(wanted)
+
+
+class NoisyLabelFitter(LabelFitter):
+    """Estimates the transition, or takes one that is known, and predicts the true labels.
+
+    Parameters
+    ----------
+    wanted : "auto" or array of shape (C, C)
+        The transition, or that it is to be estimated.
+    """
+
+    def __init__(self, wanted: Literal["auto"] | np.ndarray) -> None:
+        self.known = None if isinstance(wanted, str) else wanted
+        self.description = np.asarray(wanted).tolist()
+
+    def fit(
+        self,
+        problem: Problem,
+        settings: FitSettings,
+        keys: Callable[[], Tensor],
+        progress: Progress,
+        choice: dict[str, Any],
+    ) -> None:
+        """Set the label model of a problem; `choice` gets what was found, as "label_noise".
+
+        The problem's folds say whose given labels a member must not see. Where rows are held out
+        once, all members share what the rows for the memory say.
+        """
+        found = keys()
+        progress.stage("label noise")
+        predictor = TrueLabelPredictor(problem, settings, found, progress, self.known)
+        model = find_label_model(predictor, choice)
+        if isinstance(model, NoisyLabels):
+            model = with_targets(model, problem, settings, progress, choice["label_noise"])
+        problem.label_model = model
+
+
+def find_label_model(
+    predictor: TrueLabelPredictor, choice: dict[str, Any]
+) -> CheckedLabels | NoisyLabels:
+    """Estimate the transition and predict true labels; labels as given where few are wrong."""
+    problem, settings, known = predictor.problem, predictor.settings, predictor.known
+    shared = settings.validation_fraction is not None
+    rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
+    plain = predictor.predict(rows, cleaned=False)
+    transition = _transition(plain, rows, predictor)
+    signal = _signal(plain, problem, rows)
+    note = choice["label_noise"] = {
+        "rate": transition.rate,
+        "interval": list(transition.interval),
+        "source": transition.source,
+        "signal": signal,
+    }
+    if known is None and signal >= SIGNAL and transition.interval[0] <= NOISE_FLOOR:
+        note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
+        return CheckedLabels(transition=transition, signal=signal)
+    if known is None:
+        support = weigh(transition, signal, _evidence(plain, problem, rows))
+        note |= {"evidence": support.evidence, "taken": support.share}
+        if support.share * transition.rate <= NOISE_FLOOR:
+            transition = taken_in_part(transition, 0.0)
+            note |= {"rate": 0.0, "interval": list(transition.interval), "taken": 0.0}
+            _decide(note, f"labels are taken as they are: {support.reason}")
+            return CheckedLabels(transition=transition, signal=signal)
+        if support.share < 1:
+            _decide(note, f"{support.share:.0%} of the estimated rate is taken: {support.reason}")
+            predictor.share = support.share
+            plain = predictor.predict(rows, cleaned=False)
+    cleaned = predictor.predict(rows, cleaned=True)
+    note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
+    chosen = clearly_lower(cleaned.losses, plain.losses)
+    better = cleaned if chosen else plain
+    note["fitted_to"] = "posterior" if chosen else "given"
+    folds = [] if shared else problem.folds
+    members = [predictor.predict(train, cleaned=chosen) for train, _ in folds] or [better]
+    transition = _transition(better, rows, predictor)
+    note |= {"rate": transition.rate, "interval": list(transition.interval)}
+    log_proba = as_float(np.stack([one.log_proba for one in members]))
+    matrices = as_float(np.stack([one.matrix for one in members]))
+    shares = _true_shares(_posteriors(log_proba, matrices, problem.labels), problem.weight)
+    return NoisyLabels(
+        transition=transition,
+        signal=signal,
+        matrices=matrices,
+        rows=TrainingRows(log_proba, shares),
+    )
+
+
+def with_targets(
+    model: NoisyLabels,
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+    note: dict[str, Any],
+) -> NoisyLabels:
+    """Fit members to the most probable true labels, where these teach more than the given ones."""
+    assert model.rows is not None  # dropped only after the fit
+    targets = []
+    for proba in _posteriors(model.rows.log_proba, model.matrices, problem.labels):
+        weight = proba.max(axis=1)
+        weight = weight if problem.weight is None else weight * problem.weight
+        targets.append((proba.argmax(axis=1), weight))
+    fitted = replace(model, rows=model.rows._replace(targets=targets))
+    pairs = zip(targets, problem.folds, strict=False)  # folds held out once share one target
+    if any(of_one_class(labels[train]) for (labels, _), (train, _) in pairs):
+        note["fitted_to"] = "given"  # a posterior of one class teaches nothing
+        return model
+    return fitted if _worth_fitting(model, fitted, problem, settings, progress, note) else model
+
+
+def _worth_fitting(
+    given: NoisyLabels,
+    posterior: NoisyLabels,
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+    note: dict[str, Any],
+) -> bool:
+    """Whether light models of posterior labels tell given ones better than those of given ones.
+
+    By two standard errors of the difference, row by row: where the posterior is unsure, its most
+    probable labels look surer than the rows are.
+    """
+    if not isinstance(problem.encoder, TableEncoder) or settings.base is None:
+        return True
+    shared = settings.validation_fraction is not None
+    folds = problem.folds[:1] if shared else problem.folds
+    held_out = np.concatenate([rows for _, rows in folds])
+    losses = []
+    for model in (given, posterior):
+        base = cross_fit(
+            light_candidates(problem, settings),
+            *problem.table,
+            problem.labels,
+            problem.weight,
+            folds,
+            problem.n_classes,
+            label_model=model,
+            progress=progress.stage,
+        )
+        losses.append(given_losses(base.oof_log_proba[held_out], problem.labels[held_out], model))
+    means = [float(loss.mean()) for loss in losses]
+    note["round_two_nll"] = dict(zip(("given", "posterior"), means, strict=True))
+    return clearly_lower(losses[1], losses[0])
+
+
+def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list[np.ndarray]:
+    """Probabilities of the true labels (n, C) given the labels, one array per version."""
+    return [
+        posterior(of_one.double().numpy(), matrix.double().numpy(), labels)
+        for of_one, matrix in zip(log_proba, matrices, strict=True)
+    ]
+
+
+def _true_shares(posteriors: list[np.ndarray], weight: np.ndarray | None) -> np.ndarray:
+    shares: np.ndarray = np.average(np.mean(posteriors, axis=0), axis=0, weights=weight)
+    return shares
+
+
+def _decide(note: dict[str, Any], decision: str) -> None:
+    """Say that an estimate is not taken, or not whole."""
+    note["decision"] = decision
+    warnings.warn(
+        f'label_noise="auto": {decision}. If you know the share of wrong labels, give it; '
+        "audited_transition counts it on checked rows.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _signal(prediction: Prediction, problem: Problem, rows: np.ndarray) -> float:
+    weight = None if problem.weight is None else problem.weight[rows]
+    return signal_of(np.exp(prediction.log_proba[rows]), problem.labels[rows], weight)
+
+
+def _evidence(prediction: Prediction, problem: Problem, rows: np.ndarray) -> float:
+    """Log-likelihood of the given labels with wrong ones, less that without; in nats."""
+    weight = None if problem.weight is None else problem.weight[rows]
+    softened = softened_losses(prediction.log_proba[rows], problem.labels[rows], weight)
+    gains = softened - prediction.losses
+    return float((gains if weight is None else gains * weight).sum())
+
+
+def softened_losses(
+    log_proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray:
+    """NLL of each label (n,) if none were wrong: predictions softened towards the class shares.
+
+    Predictions (n, C) and class shares are pooled by the powers that lower the NLL most.
+    """
+    shares = np.bincount(labels, weight, log_proba.shape[1]) + 0.5
+    constant = np.tile(np.log(shares / shares.sum()), (len(labels), 1))
+    return pooled({"predictions": log_proba, "shares": constant}, labels, weight).losses
+
+
+def _transition(
+    prediction: Prediction, rows: np.ndarray, predictor: TrueLabelPredictor
+) -> Transition:
+    problem = predictor.problem
+    if predictor.known is not None:
+        return known_transition(predictor.known, problem.labels)
+    weight = None if problem.weight is None else problem.weight[rows]
+    proba, seed = np.exp(prediction.log_proba[rows]), predictor.settings.seed
+    found = with_interval(proba, problem.labels[rows], seed, weight=weight)
+    return taken_in_part(found, predictor.share)

@@ -1,0 +1,395 @@
+"""Labels that are wrong in part: a label model with a transition from true to given labels."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.model.class_prior import CLASS_SHARES
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels, Target
+from nearwise.classifier.noise.transition import SIGNAL, Transition, signal_of
+from nearwise.memory import MemoryBank
+
+LOG_PROBA = "side.evidence"  # of a row's true label, made without its given one
+_ON_TRUE = " on true labels"
+_FLOOR = 1e-12
+_UNMIXING = 50  # steps of the iteration
+_INSIDE = 1e-3
+_TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
+
+
+def given_log_proba(log_proba: Tensor, matrix: Tensor) -> Tensor:
+    """Turn log-probabilities of the true labels into those of the given labels.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Normalised, of the true labels.
+    matrix : Tensor of shape (C, C)
+        Probability of each given label (columns) for each true one (rows).
+
+    Returns
+    -------
+    log_proba : Tensor of shape (n, C)
+
+    References
+    ----------
+    Patrini et al., "Making Deep Neural Networks Robust to Label Noise", CVPR 2017: the forward
+    correction.
+    """
+    return torch.log((log_proba.exp() @ matrix.to(log_proba)).clamp_min(_FLOOR))
+
+
+def true_log_proba(log_proba: Tensor, matrix: Tensor) -> Tensor:
+    """Turn log-probabilities of the given labels into those of the true labels.
+
+    The distribution of true labels whose given labels are nearest to those predicted, in
+    Kullback-Leibler divergence: where the inverse of the transition leaves the simplex, a point on
+    its border, drawn in by a thousandth.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Normalised or not, of the given labels.
+    matrix : Tensor of shape (C, C)
+        Probability of each given label (columns) for each true one (rows).
+
+    Returns
+    -------
+    log_proba : Tensor of shape (n, C)
+        Normalised, of the true labels.
+
+    References
+    ----------
+    Shepp and Vardi, "Maximum Likelihood Reconstruction for Emission Tomography", IEEE Trans. Med.
+    Imaging 1982: the iteration.
+    """
+    given = torch.softmax(log_proba, dim=1)
+    matrix = matrix.to(given)
+    true = torch.full_like(given, 1 / given.shape[1])
+    for _ in range(_UNMIXING):
+        ratio = given / (true @ matrix).clamp_min(_FLOOR)
+        true = true * (ratio @ matrix.T)
+        true = true / true.sum(dim=1, keepdim=True)
+    return torch.log((true + _INSIDE) / (1 + _INSIDE * given.shape[1]))
+
+
+def posterior_log_proba(log_proba: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
+    """Log-probabilities of the true labels given the labels too, by Bayes' rule.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Of the true labels, from predictions made without the given ones.
+    matrix : Tensor of shape (C, C)
+        Probability of each given label (columns) for each true one (rows).
+    labels : int64 Tensor of shape (n,)
+        Given labels.
+
+    Returns
+    -------
+    log_proba : Tensor of shape (n, C)
+        Normalised.
+    """
+    likelihood = matrix.to(log_proba).clamp_min(_FLOOR).log()
+    return torch.log_softmax(log_proba + likelihood.T[labels], dim=1)
+
+
+def posterior_proba(log_proba: Tensor, matrix: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Posterior of the true labels where some classes came after the transition was learned.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (n, C)
+        Of the true labels among the classes of the transition.
+    matrix : Tensor of shape (C, C)
+    labels : int64 Tensor of shape (n,)
+        Given labels; one at or beyond C is taken as it is.
+    n_classes : int
+        At least C.
+
+    Returns
+    -------
+    proba : Tensor of shape (n, n_classes)
+    """
+    known = labels < len(matrix)
+    seen = torch.where(known, labels, 0)
+    proba = posterior_log_proba(log_proba, matrix, seen).exp()
+    proba = torch.nn.functional.pad(proba, (0, n_classes - len(matrix)))
+    whole = torch.nn.functional.one_hot(labels, n_classes).to(proba)
+    return torch.where(known[:, None], proba, whole)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ForwardCorrection(LabelModel):
+    """Predictions are of true labels and are scored on given ones, through a transition.
+
+    Attributes
+    ----------
+    matrix : Tensor of shape (C, C)
+        Probability of each given label (columns) for each true one (rows).
+    """
+
+    matrix: Tensor
+    as_given = False
+
+    def given_log_proba(self, log_proba: Tensor) -> Tensor:
+        """Log-probabilities of the given labels from those of the true ones, (n, C)."""
+        return given_log_proba(log_proba, self.matrix)
+
+    def reading_names(self, name: str) -> tuple[str, ...]:
+        """Name the prediction of given labels, and that of the true labels that it implies."""
+        return name, name + _ON_TRUE
+
+    def reading(self, name: str, log_proba: np.ndarray) -> np.ndarray:
+        """Take log-probabilities of given labels (n, C) as they are, or as those of true labels.
+
+        Powers alone cannot undo the noise: with 30 % of two classes' labels wrong a prediction of
+        given labels stays between .3 and .7, and .69 means .98 where .6 means .75.
+        """
+        if not name.endswith(_ON_TRUE):
+            return log_proba
+        result: np.ndarray = true_log_proba(torch.from_numpy(log_proba), self.matrix).numpy()
+        return result
+
+    def with_true(self, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Put beside each prediction of given labels the one of true labels that it implies."""
+        return parts | {
+            name + _ON_TRUE: self.reading(name + _ON_TRUE, part) for name, part in parts.items()
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CheckedLabels(LabelModel):
+    """Labels in which wrong ones were looked for, and that are taken as they are given.
+
+    Attributes
+    ----------
+    transition : Transition
+        What was found.
+    signal : float
+        Standard errors by which out-of-fold predictions tell given labels from labels drawn at
+        random; infinite after the fit, where it is not used.
+    """
+
+    transition: Transition
+    signal: float = float("inf")
+
+    def tells_nothing(
+        self, scores: Tensor, labels: Tensor, weight: Tensor, choice: dict[str, Any]
+    ) -> bool:
+        """Whether neither the first predictions nor these tell labels from labels at random."""
+        if self.signal >= SIGNAL:
+            return False
+        proba = torch.softmax(scores.double(), dim=1).numpy()
+        if signal_of(proba, labels.numpy(), weight.double().numpy()) >= SIGNAL:
+            return False
+        if "answers" not in choice["label_noise"]:  # said of one view, and true of several
+            choice["label_noise"]["answers"] = CLASS_SHARES
+            warnings.warn(
+                "label_noise: out-of-fold predictions tell the labels no better than the class "
+                "shares do, so these are the answers. Check that X and y belong together, or "
+                "bring more rows.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return True
+
+    def remembered(self) -> Self:
+        """Return what stays of this model after the fit."""
+        return replace(self, signal=float("inf"))
+
+
+class TrainingRows(NamedTuple):
+    """What is known of the true labels of the training rows, in the fit.
+
+    Attributes
+    ----------
+    log_proba : float32 Tensor of shape (n_versions, n, C)
+        Of the true labels, made for a member without any given label of its fold and without the
+        row's own.
+    shares : float64 array of shape (C,)
+        Class shares of the true labels.
+    targets : list of (labels, weight), or None
+        What each version's base and networks are fitted to; None: the labels as given.
+    """
+
+    log_proba: Tensor
+    shares: np.ndarray
+    targets: list[Target] | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NoisyLabels(ForwardCorrection, CheckedLabels):
+    """Labels of which a part is wrong, as a transition says.
+
+    Attributes
+    ----------
+    matrices : float32 Tensor of shape (n_versions, C, C)
+        The transition as each member knows it, from labels outside its fold; one where all
+        members share what is known.
+    rows : TrainingRows or None
+        None after the fit.
+    """
+
+    matrices: Tensor
+    rows: TrainingRows | None = None
+    matrix: Tensor = field(init=False)
+    caveat = ", and their wrong labels are counted back through the transition, taken for right"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", torch.from_numpy(self.transition.matrix).float())
+
+    @property
+    def n_versions(self) -> int:  # type: ignore[override]
+        """Number of transitions."""
+        return len(self.matrices)
+
+    @property
+    def checkpoint_tag(self) -> str:  # type: ignore[override]
+        """Tells networks fitted to posterior labels from those fitted to given ones."""
+        return "" if self.rows is None or self.rows.targets is None else "-true"
+
+    def pool_options(self, parts: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """Try predictions of given labels also as what they imply of the true ones."""
+        of_true = self.rows is not None and self.rows.targets is not None
+        return [parts] if of_true else [parts, self.with_true(parts)]
+
+    def target(self, member: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
+        """Posterior labels with their probabilities as weights, where these teach more."""
+        if self.rows is None or self.rows.targets is None:
+            return labels, weight
+        return self.rows.targets[min(member, len(self.rows.targets) - 1)]
+
+    def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
+        """Weighted number of the training rows of each true class, (n_classes,)."""
+        assert self.rows is not None  # asked for in the fit alone
+        return torch.from_numpy(self.rows.shares).float() * weight.sum()
+
+    def class_weights(self, labels: np.ndarray, n_classes: int) -> np.ndarray:
+        """How much rows with these given labels count as each true class, (n, n_classes).
+
+        The inverse of the transition makes counts of given labels unbiased for those of true ones
+        (backward correction: Patrini et al., "Making Deep Neural Networks Robust to Label Noise",
+        CVPR 2017). Classes that came after the fit are taken as labelled.
+        """
+        back, known = np.eye(n_classes), len(self.transition.matrix)
+        back[:known, :known] = np.linalg.inv(self.transition.matrix)
+        weights: np.ndarray = back[labels]
+        return weights
+
+    def columns(self, rows: Tensor) -> dict[str, Tensor]:
+        """Predictions of the rows' true labels, one column per version."""
+        assert self.rows is not None  # asked for in the fit alone
+        return {f"{LOG_PROBA}_{i}": of_one[rows] for i, of_one in enumerate(self.rows.log_proba)}
+
+    def columns_of_new(self, predict: Callable[[], Tensor]) -> dict[str, Tensor]:
+        """Predictions of the true labels of new rows, by the whole model: the same per version."""
+        log_proba = predict()
+        return {f"{LOG_PROBA}_{version}": log_proba for version in range(self.n_versions)}
+
+    def remembered(self) -> Self:
+        """Return what stays of this model after the fit."""
+        return replace(self, rows=None, signal=float("inf"))
+
+    def labels(self, bank: MemoryBank, version: int) -> RememberedLabels:
+        """Most probable true labels of the remembered rows, by Bayes' rule.
+
+        A label of a class that came after the fit is taken as it is.
+        """
+        log_proba = bank.keys[f"{LOG_PROBA}_{version}"]
+        proba = posterior_proba(log_proba, self.matrices[version], bank.labels, bank.n_classes)
+        return RememberedLabels(proba.argmax(1), proba.amax(1))
+
+    def column(self, name: str, member: int) -> str:
+        """Name of a column that depends on the labels, as a member has it."""
+        return f"{name}_{min(member, self.n_versions - 1)}"
+
+    def refuse_refresh(self) -> None:
+        """Refuse: predictions of the true labels that owe nothing to a fold come from the fit."""
+        raise ValueError(
+            "This classifier takes its labels for wrong in part (label_noise), and what speaks for "
+            "the true ones was found in its fit. Fit again."
+        )
+
+    def likely(self, bank: MemoryBank) -> np.ndarray:
+        """Probabilities of the remembered rows' true labels without the given ones, (n, C)."""
+        proba: np.ndarray = bank.keys[f"{LOG_PROBA}_0"].exp().double().numpy()
+        return proba
+
+    def given_proba(self, proba: np.ndarray) -> np.ndarray:
+        """Probabilities of the given labels from those of the true ones, (n, n_classes)."""
+        known, given = len(self.transition.matrix), proba.copy()
+        given[:, :known] = proba[:, :known] @ self.transition.matrix
+        return given
+
+    def posterior(self, proba: np.ndarray, labels: Tensor) -> np.ndarray:
+        """Probabilities of the true labels (n, n_classes), given `labels` too."""
+        matrix = torch.from_numpy(self.transition.matrix)
+        known = torch.from_numpy(np.log(np.maximum(proba[:, : len(matrix)], 1e-300)))
+        result: np.ndarray = posterior_proba(known, matrix, labels, proba.shape[1]).numpy()
+        return result
+
+
+def transition_of(model: LabelModel) -> Transition | None:
+    """Give what was found about wrong labels; None where nobody looked for any."""
+    return model.transition if isinstance(model, CheckedLabels) else None
+
+
+def label_model_state(model: LabelModel) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+    """Take a remembered label model apart into JSON and tensors."""
+    if not isinstance(model, CheckedLabels):
+        return None, {}
+    tensors = {"matrices": model.matrices} if isinstance(model, NoisyLabels) else {}
+    return model.transition.to_json(), tensors
+
+
+def translate(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Bring what version 2 stored of the labels to the present form in place."""
+    if "transition" in meta:
+        meta["label_model"] = meta.pop("transition")
+    if isinstance(meta.get("base"), dict):
+        meta["base"].pop("transition", None)  # the one of all
+    if "transitions" in tensors:
+        tensors["label_model/matrices"] = tensors.pop("transitions")
+
+
+def label_model_from_state(
+    meta: dict[str, Any] | None,
+    tensors: dict[str, Tensor],
+    choice: dict[str, Any],
+    n_classes: int,
+    n_members: int,
+) -> LabelModel:
+    """Rebuild what `label_model_state` returned.
+
+    Raises
+    ------
+    ValueError
+        If the parts are not of `n_classes` classes and `n_members` members, not stochastic, or
+        `choice` lacks the note on what was found.
+    """
+    matrices = tensors.get("matrices")
+    if meta is None:
+        if matrices is not None:
+            raise ValueError("there are transitions of members and no transition")
+        return AS_GIVEN
+    if not isinstance(choice.get("label_noise"), dict):
+        raise ValueError("choice has no label_noise beside it")
+    transition = Transition.from_json(meta)
+    wide = (n_classes, n_classes)
+    if transition.matrix.shape != wide:
+        raise ValueError(f"matrix has shape {transition.matrix.shape} for {n_classes} classes")
+    if matrices is None:
+        return CheckedLabels(transition=transition)
+    sums = matrices.double().sum(-1)
+    stochastic = (matrices >= 0).all() and ((sums - 1).abs() < _TOLERANCE).all()
+    if matrices.ndim != 3 or matrices.shape[1:] != wide or not stochastic:
+        raise ValueError("matrices are not stochastic matrices of the classes")
+    if len(matrices) not in (1, n_members):
+        raise ValueError(f"there are {len(matrices)} matrices for {n_members} members")
+    return NoisyLabels(transition=transition, matrices=matrices)

@@ -1,0 +1,262 @@
+"""Predictions of the true label of every training row, made without its given label."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+from torch import Tensor
+
+from nearwise.classifier.fit.base import Candidate, auto_candidates, given_candidate
+from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
+from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_log_proba
+from nearwise.classifier.noise.transition import estimate_transition, towards_none
+from nearwise.functional import Neighbors, topk_neighbors
+
+_INNER = 3  # folds inside the rows that a member may learn from
+_SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
+_POOLED = (1, 3)  # positions of the sharpnesses whose votes join the pool
+_EVEN = 0.02  # share of the uniform distribution mixed into votes
+_CLEANINGS = 2  # rounds of votes on posterior labels before models are fitted to them
+_GIVEN, _POSTERIOR = "votes of given labels", "votes of posterior labels"
+_TURNS = 3  # times that powers and transition are found in turn
+
+
+class Prediction(NamedTuple):
+    """Pooled predictions of the true labels of all rows.
+
+    Attributes
+    ----------
+    log_proba : array of shape (n, C)
+        Each row's made without its own given label.
+    matrix : array of shape (C, C)
+        The transition they go with.
+    nll : float
+        Of the given labels, in nats.
+    power : float
+        Of the first part in the pool.
+    losses : array of shape (n_rows,)
+        NLL of the given labels of the rows that were learned from, in nats.
+    """
+
+    log_proba: np.ndarray
+    matrix: np.ndarray
+    nll: float
+    power: float
+    losses: np.ndarray
+
+
+class Found(NamedTuple):
+    """Neighbors of all rows among some, and their weights at every sharpness."""
+
+    positions: np.ndarray
+    weights: list[np.ndarray]
+
+
+class TrueLabelPredictor:
+    """Predicts true labels by models and votes that did not see the given ones.
+
+    Parameters
+    ----------
+    problem : Problem
+    settings : FitSettings
+    keys : Tensor of shape (n, width)
+        In a space that is blind to labels.
+    progress : Progress
+    known : array of shape (C, C), optional
+        The transition, where the user gave it.
+
+    Attributes
+    ----------
+    share : float in (0, 1]
+        Of every estimated transition that is taken.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        settings: FitSettings,
+        keys: Tensor,
+        progress: Progress,
+        known: np.ndarray | None,
+    ) -> None:
+        self.problem, self.settings, self.keys = problem, settings, keys
+        self.progress, self.known = progress, known
+        self.given = np.eye(problem.n_classes)[problem.labels]
+        self.share = 1.0
+
+    def predict(self, rows: np.ndarray, *, cleaned: bool) -> Prediction:
+        """Pool cross-fitted predictions of all rows, learned from the given labels of `rows` alone.
+
+        Models are fitted to given labels, or to those that votes make most probable (`cleaned`).
+        """
+        found = self._seek(rows)
+        votes = [_vote(found, weights, self.given) for weights in found.weights]
+        firsts = [self._pool({"vote": vote}, {}, rows, None) for vote in votes]
+        best = min(range(len(firsts)), key=lambda i: firsts[i].nll)
+        of_given, of_true = self._cross_fit(rows, found, best, firsts[best], cleaned)
+        plain = self._pool(of_given | of_true, {}, rows, firsts[best].matrix)
+        wider = self._pool(of_true, of_given, rows, plain.matrix)
+        return wider if clearly_lower(wider.losses, plain.losses) else plain
+
+    def _seek(self, rows: np.ndarray) -> Found:
+        # Two thirds of those found are voters where a third is held out inside.
+        k = min(self.settings.n_neighbors * 3 // 2, len(rows) - 1)
+        found: Neighbors = topk_neighbors(
+            self.keys,
+            self.keys[rows],
+            k,
+            metric=self.settings.metric,
+            query_ids=torch.arange(len(self.keys)),
+            key_ids=torch.from_numpy(rows),
+            memory_budget=self.settings.memory_budget,
+        )
+        unit = float(found.distances.abs().median()) or 1.0
+        weights = [
+            torch.softmax(-sharpness * found.distances / unit, dim=1).numpy()
+            for sharpness in _SHARPNESS
+        ]
+        return Found(rows[found.indices.numpy()], weights)
+
+    def _pool(
+        self,
+        parts: dict[str, np.ndarray],
+        of_given: dict[str, np.ndarray],
+        rows: np.ndarray,
+        start: np.ndarray | None,
+    ) -> Prediction:
+        """Find the powers of predictions and the transition in turn.
+
+        Those of `of_given` join together with what they imply of true labels by the transition.
+        """
+        matrix = start if self.known is None else self.known
+        labels = self.problem.labels[rows]
+        weight = None if self.problem.weight is None else self.problem.weight[rows]
+        for _ in range(_TURNS if self.known is None else 1):
+            every, model = parts, _corrected(matrix)
+            if isinstance(model, ForwardCorrection) and of_given:
+                every = parts | model.with_true(of_given)
+            learned = {name: part[rows] for name, part in every.items()}
+            pool = pooled(learned, labels, weight, model)._replace(parts=every)
+            if self.known is None:
+                matrix = estimate_transition(np.exp(pool.log_proba[rows]), labels, weight=weight)
+                matrix = towards_none(matrix, self.share)
+        assert matrix is not None  # known or estimated
+        log_proba = pool.log_proba
+        losses = given_losses(log_proba[rows], labels, _corrected(matrix))
+        return Prediction(log_proba, matrix, pool.nll, next(iter(pool.powers.values())), losses)
+
+    def _cross_fit(
+        self, rows: np.ndarray, found: Found, best: int, first: Prediction, cleaned: bool
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Predict given and true labels by models and votes.
+
+        Each leaves a part of `rows` out, and all others.
+        """
+        n, n_classes = self.given.shape
+        others = np.setdiff1d(np.arange(n), rows)
+        total: dict[str, np.ndarray] = {}
+        folds = make_folds(self.problem.labels[rows], _INNER, self.settings.seed)
+        # Votes alone are taken where a class is too rare for every fold.
+        modelled = not any(of_one_class(self.problem.labels[rows[train]]) for train, _ in folds)
+        for number, (train, held_out) in enumerate(folds):
+            voters, queries = rows[train], np.concatenate([rows[held_out], others])
+            inside = np.isin(found.positions, voters)
+            kept = [weights * inside for weights in found.weights]
+            labels = self._clean(found, kept[best], voters, first)
+            predictions = {
+                f"{kind} {i}": _vote(found, kept[i], votes)[queries]
+                for kind, votes in ((_GIVEN, self.given), (_POSTERIOR, labels))
+                for i in _POOLED
+            }
+            to_posterior = cleaned and not of_one_class(labels[voters].argmax(axis=1))
+            target = self._target(labels if to_posterior else self.given, voters)
+            for candidate in light_candidates(self.problem, self.settings) if modelled else ():
+                self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
+                candidate.fit_fold(*self.problem.table, *target, (voters, queries))
+                table, encoded = self.problem.table
+                predictions[candidate.name] = log_softmax(
+                    candidate.log_proba(table, encoded.take(queries), 0, n_classes), axis=1
+                )
+            for name, prediction in predictions.items():
+                part = total.setdefault(name, np.zeros((n, n_classes)))
+                part[rows[held_out]] = prediction[: len(held_out)]
+                part[others] += prediction[len(held_out) :] / len(folds)
+        normalised = {name: log_softmax(part, axis=1) for name, part in total.items()}
+        of_true = {
+            name: part
+            for name, part in normalised.items()
+            if name.startswith(_POSTERIOR) or (cleaned and not name.startswith(_GIVEN))
+        }
+        of_given = {name: part for name, part in normalised.items() if name not in of_true}
+        return of_given, of_true
+
+    def _clean(
+        self, found: Found, weights: np.ndarray, voters: np.ndarray, first: Prediction
+    ) -> np.ndarray:
+        """Posterior labels of the voters, from votes among themselves; zeros elsewhere."""
+        labels = self.given
+        for _ in range(_CLEANINGS):
+            vote = _vote(found, weights, labels)[voters]
+            labels = np.zeros_like(self.given)
+            labels[voters] = posterior(
+                log_softmax(first.power * vote, axis=1), first.matrix, self.problem.labels[voters]
+            )
+        return labels
+
+    def _target(self, labels: np.ndarray, rows: np.ndarray) -> Target:
+        weight = np.zeros(len(labels))
+        weight[rows] = labels[rows].max(axis=1)
+        if self.problem.weight is not None:
+            weight = weight * self.problem.weight
+        plain = self.problem.weight is None and bool((weight[rows] == 1).all())
+        return labels.argmax(axis=1), None if plain else weight
+
+
+def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
+    """Give light classifiers, or the user's own; none stops early on the rows it predicts."""
+    if settings.base is None or not isinstance(problem.encoder, TableEncoder):
+        return []
+    if not isinstance(settings.base, str):
+        return [given_candidate(settings.base)]
+    light = auto_candidates(
+        problem.table[0],
+        len(problem.labels),
+        problem.n_classes,
+        fast=True,
+        seed=settings.seed,
+        n_jobs=settings.n_jobs,
+    )
+    return [replace(candidate, stops_on_held_out=False, folds=[]) for candidate in light]
+
+
+def of_one_class(labels: np.ndarray) -> bool:
+    """Whether there is nothing that a classifier could tell apart."""
+    return bool((labels == labels[0]).all())
+
+
+def posterior(log_proba: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Probabilities of true labels given the labels too, (n, C)."""
+    found = posterior_log_proba(
+        torch.from_numpy(log_proba), torch.from_numpy(matrix), torch.from_numpy(labels)
+    )
+    proba: np.ndarray = found.exp().numpy()
+    return proba
+
+
+def _corrected(matrix: np.ndarray | None) -> LabelModel:
+    return AS_GIVEN if matrix is None else ForwardCorrection(matrix=torch.from_numpy(matrix))
+
+
+def _vote(found: Found, weights: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Logarithm of the share of the weights that each class gets, (n, C)."""
+    votes = np.zeros((len(weights), labels.shape[1]))
+    for rank in range(weights.shape[1]):
+        votes += weights[:, rank, None] * labels[found.positions[:, rank]]
+    total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
+    return np.log((1 - _EVEN) * votes / total + _EVEN / labels.shape[1])

@@ -34,13 +34,12 @@ from nearwise.classifier.model.pooling import fit_temperature
 from nearwise.classifier.noise.transition import estimate_transition
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import hold_out, load_dataset, split_dataset
-from nearwise.json_values import plain
 from nearwise.lab.corrupt import label_noise
 from nearwise.lab.data.human import load_human_labels
 from nearwise.lab.experiments import get_method
 from nearwise.metrics import evaluate_probabilities
 from nearwise.report.measures import mean_with_interval
-from nearwise.safe_files import write_aside
+from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 CIFAR10_ORDER = [

@@ -30,13 +30,12 @@ import numpy as np
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
-from nearwise.json_values import plain
 from nearwise.lab.corrupt import long_tail
 from nearwise.lab.experiments import get_method
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown
 from nearwise.report.measures import mean_with_interval
-from nearwise.safe_files import write_aside
+from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 RATIO = 0.01

@@ -23,8 +23,7 @@ import numpy as np
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.json_values import plain
-from nearwise.safe_files import write_aside
+from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 N_TRAIN, N_FRESH, WIDTH = 300, 2000, 6

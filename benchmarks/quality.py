@@ -21,12 +21,11 @@ from typing import Any
 
 from results_page import write_page, write_readme
 
-from nearwise.json_values import plain
 from nearwise.lab.experiments import PEERS, Record, compare, get_method, read_records
 from nearwise.lab.experiments.records import METRICS
 from nearwise.lab.report.summary import Results
 from nearwise.report.measures import Mean, mean_with_interval
-from nearwise.safe_files import write_aside
+from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 OURS = "attention"

@@ -1,14 +1,37 @@
-"""What a number was made under: versions, hardware, command."""
+"""Versions, hardware and command of a run, and which packages are installed."""
 
 import os
 import platform
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from nearwise import __version__
+
+
+def require_extra(what: str, extra: str, *packages: str) -> None:
+    """Refuse to go on without packages that an extra brings.
+
+    Parameters
+    ----------
+    what : str
+        What needs them, for the message.
+    extra : str
+        Name of the extra.
+    *packages : str
+        As they are imported.
+
+    Raises
+    ------
+    ImportError
+        If one of them is not installed.
+    """
+    if any(find_spec(package) is None for package in packages):
+        raise ImportError(f'{what} needs the extra "{extra}": pip install nearwise[{extra}]')
+
 
 PROGRAM = "nearwise"
 PACKAGES = ("numpy", "torch", "scikit-learn", "pandas", "lightgbm", "catboost", "faiss-cpu")

@@ -1,13 +1,30 @@
-"""Files that appear whole, lock files, standard output: nothing of anybody else's is touched."""
+"""Files that appear whole, lock files, standard output, and values as JSON holds them."""
 
 import contextlib
+import math
 import os
 import secrets
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy scalars, arrays, tuples and non-finite numbers into what JSON holds."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, torch tensors
+        return plain(value.tolist())
+    if isinstance(value, (list, tuple, set)):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    return str(value)
+
 
 _LOCK_TEXT = b"lock of nearwise; it may be deleted when no nearwise command is running\n"
 

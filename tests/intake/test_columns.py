@@ -13,7 +13,7 @@ import pytest
 from nearwise.classifier import AttnKNNClassifier, ColumnReport, ColumnWarning, report_columns
 from nearwise.classifier.inputs.columns import plan_columns
 from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.cli.rows.column_lines import column_lines
+from nearwise.cli.rows.column_options import column_lines
 from nearwise.data.tables.files import read_table
 from tests.classifier.cases import CHEAP, quietly, same, sums_to_one
 

@@ -5,7 +5,7 @@ import pytest
 import relplot
 
 from nearwise.metrics import smooth_ece
-from nearwise.metrics.smooth import _error_at_width, _residual_spectrum
+from nearwise.metrics.calibration import _error_at_width, _residual_spectrum
 from tests.metrics.cases import CASES, random_case, vote_case
 from tests.reference import metrics_oracles as slow
 

@@ -17,7 +17,7 @@ from nearwise.probes import (
     extract_features,
     pool_tokens,
 )
-from nearwise.probes.features.encoder import fingerprint_of
+from nearwise.probes.encoders import fingerprint_of
 from nearwise.training import Augmentation
 from tests.probes.cases import Convolution, images
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from nearwise.report.drawing import Picture, canvas, page_style, to_svg
 from nearwise.report.figures import reliability_diagrams, risk_coverage, training_curves
-from nearwise.report.predictions import Predictions
+from nearwise.report.measures import Predictions
 from tests.report.pages import Checker
 
 

@@ -7,9 +7,14 @@ import pytest
 from scipy import stats
 
 from nearwise.metrics import aurc, evaluate_probabilities, paired_difference
-from nearwise.report.measures import MEASURES, Measure, better, mean_with_interval
-from nearwise.report.predictions import Predictions
-from nearwise.report.rows import difference_over_rows
+from nearwise.report.measures import (
+    MEASURES,
+    Measure,
+    Predictions,
+    better,
+    difference_over_rows,
+    mean_with_interval,
+)
 
 NLL = next(m for m in MEASURES if m.key == "nll")
 ACCURACY = next(m for m in MEASURES if m.key == "accuracy")

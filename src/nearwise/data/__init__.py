@@ -1,13 +1,11 @@
 """Data sets: one registry, tables in and out, images and splits."""
 
 from nearwise.data.contexts import Context
-from nearwise.data.dataset import Dataset
-from nearwise.data.describe import DatasetSummary, describe_dataset
+from nearwise.data.dataset import Dataset, DatasetSummary, describe_dataset, hold_out, split_dataset
 from nearwise.data.images.folder import read_images
 from nearwise.data.images.hub import image_dataset
 from nearwise.data.images.load import load_images
 from nearwise.data.registry import dataset_names, load_dataset
-from nearwise.data.split import hold_out, split_dataset
 from nearwise.data.tables.files import read_table, write_table
 
 __all__ = [

@@ -1,12 +1,14 @@
-"""What a loaded data set is: features, labels, and where its official test part lies."""
+"""A loaded data set: features, labels, its split into train and test, its summary."""
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.model_selection import train_test_split
 
 Kind = Literal["table", "embeddings", "images"]
 Features = pd.DataFrame | NDArray[np.float32] | NDArray[np.uint8]
@@ -156,3 +158,244 @@ def _check_images(name: str, X: Features) -> None:
         f"Data set {name!r}: images have {seen}; pass a uint8 array of shape "
         "(n_rows, height, width, channels), 1 channel for grey or 3 for color, 0 to 255."
     )
+
+
+Index = NDArray[np.int64]
+
+
+def split_dataset(dataset: Dataset, seed: int, test_size: float = 0.2) -> tuple[Index, Index]:
+    """Return the row positions of the training and of the test part.
+
+    Where the data set has an official test part, that is the test part for every seed, in
+    ascending order. Otherwise exactly scikit-learn's
+    ``train_test_split(arange(n_rows), test_size=test_size, stratify=y, random_state=seed)``,
+    stratified by the set's own class numbers where it has them (`Dataset.strata`).
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What to split.
+    seed : int
+        Non-negative; the same seed gives the same rows on every machine.
+    test_size : float, default=0.2
+        Share of the rows to test on, in (0, 1).
+
+    Returns
+    -------
+    train_index : int64 ndarray of shape (n_train,)
+        Row positions, disjoint from `test_index`; together they are all rows.
+    test_index : int64 ndarray of shape (n_test,)
+        Row positions.
+
+    Raises
+    ------
+    ValueError
+        If `test_size` is outside (0, 1), a class has one row, or a part would have fewer rows
+        than there are classes.
+    """
+    positions = np.arange(len(dataset), dtype=np.int64)
+    if dataset.test_index is not None:
+        return np.setdiff1d(positions, dataset.test_index), np.sort(dataset.test_index)
+    if not 0 < test_size < 1:
+        raise ValueError(f"test_size={test_size} is not a share of the rows. Pass one in (0, 1).")
+    what = f"Data set {dataset.name!r}"
+    return _stratified(dataset.y, dataset.strata, test_size, seed, what, "test_size")
+
+
+def hold_out(labels: ArrayLike, size: int | float, seed: int) -> tuple[Index, Index]:
+    """Divide training rows into the memory and rows held out, each class in proportion.
+
+    Parameters
+    ----------
+    labels : array of shape (n_rows,)
+        Labels of the training rows.
+    size : int or float
+        Rows to hold out: a number of at least 1, or a share in (0, 1), rounded up.
+    seed : int
+        Non-negative; the same seed gives the same rows on every machine.
+
+    Returns
+    -------
+    memory : int64 ndarray of shape (n_memory,)
+        Row positions, ascending.
+    held_out : int64 ndarray of shape (n_held_out,)
+        The other row positions, ascending.
+
+    Raises
+    ------
+    ValueError
+        If `size` is out of range, a class has one row, or a part would have fewer rows than there
+        are classes.
+
+    Examples
+    --------
+    >>> memory, held_out = hold_out([0, 1] * 50, 20, seed=0)
+    >>> len(memory), len(held_out)
+    (80, 20)
+    """
+    y = np.asarray(labels)
+    if y.ndim != 1 or not len(y):
+        raise ValueError(f"labels have shape {y.shape}; pass at least one, shape (n_rows,).")
+    is_number = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+    if not (1 <= size < len(y) if is_number else 0 < size < 1):
+        raise ValueError(
+            f"size={size!r} is neither a number of rows from 1 to {len(y) - 1} nor a share in "
+            "(0, 1)."
+        )
+    memory, held_out = _stratified(y, None, size, seed, "The training part", "size")
+    return np.sort(memory), np.sort(held_out)
+
+
+def _stratified(
+    y: NDArray[np.generic],
+    strata: NDArray[np.int64] | None,
+    size: int | float,
+    seed: int,
+    what: str,
+    argument: str,
+) -> tuple[Index, Index]:
+    """Call `train_test_split` on the row positions, with errors about `what` and `argument`."""
+    positions = np.arange(len(y), dtype=np.int64)
+    classes, counts = np.unique(y, return_counts=True)
+    if counts.min() < 2:
+        single = [str(label) for label in classes[counts < 2]]
+        raise ValueError(
+            f"{what}: each class needs two rows to appear on both sides of a "
+            f"stratified split; one row each: {', '.join(single[:10])} ({len(single)} of "
+            f"{len(classes)} classes). Drop or merge them."
+        )
+    try:
+        first, second = train_test_split(
+            positions,
+            test_size=size,
+            stratify=y if strata is None else strata,
+            random_state=seed,
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"{what} ({len(positions)} rows, {len(classes)} classes) cannot be "
+            f"split with {argument}={size}: {error} Change {argument} or add rows."
+        ) from error
+    return first, second
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """Counts about one data set; `str()` gives a few readable lines.
+
+    Parameters
+    ----------
+    name, kind, target_name, source : str
+        As in `Dataset`.
+    n_rows, n_columns : int
+        Shape of the features; the columns of images are their pixels times channels.
+    n_test : int
+        Rows of the official test part; 0 where there is none.
+    classes : dict of str to int
+        Rows of each class, classes sorted.
+    categoricals : dict of str to int
+        Columns of categories or text, and how many different values each has.
+    missing : dict of str to int
+        Columns with missing values, and how many rows miss them.
+    n_duplicates : int
+        Rows whose features equal those of an earlier row.
+    image_shape : (int, int, int), optional
+        Height, width and channels of images; None for other kinds.
+    """
+
+    name: str
+    kind: str
+    target_name: str
+    source: str
+    n_rows: int
+    n_columns: int
+    n_test: int
+    classes: dict[str, int]
+    categoricals: dict[str, int]
+    missing: dict[str, int]
+    n_duplicates: int
+    image_shape: tuple[int, int, int] | None = None
+
+    def __str__(self) -> str:
+        """Return the summary as lines of text."""
+        test = f", {self.n_test:,} of them the official test part" if self.n_test else ""
+        lines = [
+            f"{self.name} ({self.kind}, {self.source})",
+            f"rows: {self.n_rows:,}{test}; with the features of an earlier row: "
+            f"{self.n_duplicates:,}",
+            *self._features(),
+            f"target {self.target_name}: {len(self.classes)} classes"
+            f"{_listed(self.classes, 'rows')}",
+        ]
+        return "\n".join(lines)
+
+    def _features(self) -> list[str]:
+        if self.image_shape is not None:
+            height, width, channels = self.image_shape
+            color = "1 channel (grey)" if channels == 1 else "3 channels (color)"
+            return [f"images: {height} x {width} pixels, {color}"]
+        return [
+            f"columns: {self.n_columns}, of them categorical: {len(self.categoricals)}"
+            f"{_listed(self.categoricals, 'levels')}",
+            f"missing values: {sum(self.missing.values()):,}{_listed(self.missing, 'rows')}",
+        ]
+
+
+def describe_dataset(dataset: Dataset) -> DatasetSummary:
+    """Count rows, columns, classes, categories, missing values and duplicates.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What to describe.
+
+    Returns
+    -------
+    summary : DatasetSummary
+        The counts. NaN in embeddings counts as missing under the column's name f0, f1, ...
+    """
+    labels, counts = np.unique(dataset.y, return_counts=True)
+    X = dataset.X
+    n_test = 0 if dataset.test_index is None else len(dataset.test_index)
+    classes = {str(label): int(n) for label, n in zip(labels, counts, strict=True)}
+    about = (dataset.name, dataset.kind, dataset.target_name, dataset.source)
+    if dataset.kind == "images":
+        height, width, channels = X.shape[1:]
+        rows = (np.ascontiguousarray(X[i]).reshape(-1) for i in range(len(X)))
+        distinct = {hashlib.blake2b(row.data, digest_size=16).digest() for row in rows}
+        return DatasetSummary(
+            *about,
+            n_rows=len(X),
+            n_columns=height * width * channels,
+            n_test=n_test,
+            classes=classes,
+            categoricals={},
+            missing={},
+            n_duplicates=len(X) - len(distinct),
+            image_shape=(height, width, channels),
+        )
+    frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).add_prefix("f")
+    missing = frame.isna().sum()
+    return DatasetSummary(
+        *about,
+        n_rows=len(frame),
+        n_columns=frame.shape[1],
+        n_test=n_test,
+        classes=classes,
+        categoricals={
+            str(name): int(frame[name].nunique())
+            for name in frame.columns
+            if not pd.api.types.is_numeric_dtype(frame[name].dtype)
+            and not pd.api.types.is_datetime64_any_dtype(frame[name].dtype)
+        },
+        missing={str(name): int(n) for name, n in missing.items() if n},
+        n_duplicates=int(frame.duplicated().sum()),
+    )
+
+
+def _listed(counts: dict[str, int], unit: str, most: int = 12) -> str:
+    if not counts:
+        return ""
+    shown = ", ".join(f"{name} {n:,}" for name, n in list(counts.items())[:most])
+    more = f", and {len(counts) - most} more" if len(counts) > most else ""
+    return f" ({unit}: {shown}{more})"

@@ -14,10 +14,9 @@ from sklearn import datasets as bundled
 
 from nearwise.data import uci
 from nearwise.data.dataset import Dataset
-from nearwise.data.files import DataFile, locate
+from nearwise.data.files import DataFile, locate, warn_if_other_size
 from nearwise.data.images.decode import Color, Size
 from nearwise.data.images.load import IMAGE_NAMES, load_images
-from nearwise.data.official import warn_if_other_size
 from nearwise.data.tables.files import read_table, table_format
 from nearwise.data.tables.npz import LABEL_NAMES, pick_embeddings, read_arrays
 from nearwise.names import did_you_mean

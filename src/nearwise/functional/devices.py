@@ -1,4 +1,8 @@
-"""Devices by name."""
+"""Devices by name, and threads for compiled loops that do not fight with torch's own."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import torch
 
@@ -33,3 +37,56 @@ def choose_device(name: str | torch.device) -> torch.device:
             f"cuda:{torch.cuda.device_count() - 1}."
         )
     return device
+
+
+# Below this many multiplications a search is over before a second thread has started.
+_SMALL_WORK = 2**24
+_FEWEST_ROWS = 4
+
+
+class Threads:
+    """Runs a function on ranges of rows, in as many threads as torch uses.
+
+    Each worker computes its own matrix products in one thread and selects from them while they
+    are in its cache; products in torch's pool would leave that pool spinning beside the workers.
+    A pool a search: a shared one would not survive a fork.
+
+    Parameters
+    ----------
+    work : int
+        Multiplications to come; for few, everything runs in the calling thread.
+    """
+
+    def __init__(self, work: int) -> None:
+        self._n_torch = max(1, torch.get_num_threads())
+        self.n = self._n_torch if work > _SMALL_WORK else 1
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> "Threads":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            # A worker's choice also holds for threads born later: give them the caller's again.
+            torch.set_num_threads(self._n_torch)
+
+    def run(self, work: Callable[[slice], None], n_rows: int) -> None:
+        """Call `work` on slices that cover ``range(n_rows)`` and wait for all of them."""
+        # With a row or two a thread, torch's own threads do better inside the product.
+        n_slices = max(1, min(self.n, n_rows // _FEWEST_ROWS))
+        if n_slices == 1:
+            if n_rows:
+                work(slice(0, n_rows))
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                self.n,
+                thread_name_prefix="nearwise",
+                initializer=torch.set_num_threads,
+                initargs=(1,),
+            )
+        edges = [n_rows * i // n_slices for i in range(n_slices + 1)]
+        waiting = [self._pool.submit(work, slice(a, b)) for a, b in pairwise(edges)]
+        for one in waiting:
+            one.result()

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional import kernels
+from nearwise.functional.devices import Threads
 from nearwise.functional.distances import METRICS, Metric
 from nearwise.functional.search_torch import center_of, product_error
-from nearwise.functional.threads import Threads
 from nearwise.functional.tiles import KeyNorms, Tile, tile_of, tiles_of
 
 Array = NDArray[Any]

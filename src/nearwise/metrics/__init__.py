@@ -4,7 +4,15 @@ Numpy in, floats out. `y` holds integer class positions, `proba` one row of prob
 for each row of `y`; both are checked, and an error says what to do.
 """
 
-from nearwise.metrics.calibration import classwise_ece, ece, equal_mass_ece, signed_gap
+from nearwise.metrics.calibration import (
+    ReliabilityBins,
+    classwise_ece,
+    ece,
+    equal_mass_ece,
+    reliability_bins,
+    signed_gap,
+    smooth_ece,
+)
 from nearwise.metrics.detection import aupr, auroc, evaluate_detection, fpr_at_tpr
 from nearwise.metrics.evaluate import evaluate_probabilities
 from nearwise.metrics.intervals import (
@@ -15,7 +23,6 @@ from nearwise.metrics.intervals import (
     paired_difference,
     rank_methods,
 )
-from nearwise.metrics.reliability import ReliabilityBins, reliability_bins
 from nearwise.metrics.scores import accuracy, brier, confusion_matrix, macro_f1, nll
 from nearwise.metrics.selective import (
     RiskCoverageCurve,
@@ -34,7 +41,6 @@ from nearwise.metrics.sets import (
     size_stratified_coverage,
 )
 from nearwise.metrics.shots import shot_breakdown, shot_groups, uneven
-from nearwise.metrics.smooth import smooth_ece
 
 __all__ = [
     "Interval",

@@ -1,4 +1,4 @@
-"""Binned calibration errors and the signed gap.
+"""Calibration errors, reliability bins and the signed gap.
 
 Edge rule of equal-width bins: bin i holds [i / n_bins, (i + 1) / n_bins), the last bin is
 closed, so a confidence of exactly 1.0 lies in the last bin and never in a bin of its own.
@@ -8,13 +8,19 @@ Tie rule of equal-mass bins: rows of equal confidence share one bin, the bin in 
 middle of their ranks falls. No value depends on the order of the rows.
 """
 
+from dataclasses import dataclass
+from typing import Literal, get_args
+
 import numpy as np
 import numpy.typing as npt
+from scipy.fft import dct, idct
+from scipy.special import ndtri
 
 from nearwise.metrics.checks import (
     FloatArray,
     IntArray,
     Predictions,
+    check_level,
     check_positive_int,
     check_predictions,
 )
@@ -166,3 +172,198 @@ def equal_mass_bins(values: FloatArray, n_bins: int) -> IntArray:
 def _mean_gap(predictions: Predictions, bins: IntArray) -> float:
     gap = predictions.confidence - predictions.correct
     return float(np.abs(np.bincount(bins, weights=gap)).sum()) / predictions.n_rows
+
+
+BinStrategy = Literal["uniform", "quantile"]
+
+
+@dataclass(frozen=True)
+class ReliabilityBins:
+    """What a reliability diagram draws; all arrays have shape (n_bins,).
+
+    Attributes
+    ----------
+    lower, upper : float64 ndarray
+        Ends of the bin: its edges for "uniform", the smallest and largest confidence in
+        it for "quantile" (NaN when empty).
+    count : int64 ndarray
+        Rows in the bin.
+    confidence : float64 ndarray
+        Mean confidence, NaN when empty.
+    accuracy : float64 ndarray
+        Share of correct rows, NaN when empty.
+    low, high : float64 ndarray
+        Wilson interval of the accuracy, NaN when empty.
+    """
+
+    lower: FloatArray
+    upper: FloatArray
+    count: IntArray
+    confidence: FloatArray
+    accuracy: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def reliability_bins(
+    y: npt.ArrayLike,
+    proba: npt.ArrayLike,
+    *,
+    n_bins: int = N_BINS,
+    strategy: BinStrategy = "uniform",
+    level: float = 0.95,
+) -> ReliabilityBins:
+    """Count rows and compare accuracy with confidence in bins of the top confidence.
+
+    Parameters
+    ----------
+    y : integer array-like of shape (n_rows,)
+        True class positions.
+    proba : float array-like of shape (n_rows, n_classes)
+        Probabilities, each row sums to 1 within 1e-4.
+    n_bins : int, default=15
+        Number of bins, empty ones included.
+    strategy : {"uniform", "quantile"}, default="uniform"
+        Bins of equal width as in `ece`, or of about equal counts as in `equal_mass_ece`.
+    level : float in (0, 1), default=0.95
+        Coverage of the intervals.
+
+    Returns
+    -------
+    bins : ReliabilityBins
+        sum(count x |confidence - accuracy|) / n_rows is the calibration error.
+
+    Raises
+    ------
+    ValueError
+        If `strategy` is unknown, or `n_bins` or `level` is out of range.
+
+    References
+    ----------
+    Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", 1927.
+    """
+    check_positive_int(n_bins, "n_bins")
+    check_level(level)
+    if strategy not in get_args(BinStrategy):
+        raise ValueError(f'strategy must be "uniform" or "quantile", got {strategy!r}.')
+    predictions = check_predictions(y, proba)
+    values = predictions.confidence
+    if strategy == "uniform":
+        bins = equal_width_bins(values, n_bins)
+        edges = np.arange(n_bins + 1) / n_bins
+        lower, upper = edges[:-1], edges[1:]
+    else:
+        bins = equal_mass_bins(values, n_bins)
+        lower, upper = _extremes(values, bins, n_bins)
+    count = np.bincount(bins, minlength=n_bins)
+    hits = np.bincount(bins, weights=predictions.correct, minlength=n_bins)
+    sums = np.bincount(bins, weights=values, minlength=n_bins)
+    safe = np.where(count > 0, count.astype(np.float64), np.nan)
+    accuracy = hits / safe
+    low, high = wilson_interval(accuracy, safe, level)
+    return ReliabilityBins(lower, upper, count, sums / safe, accuracy, low, high)
+
+
+def wilson_interval(
+    share: FloatArray, trials: FloatArray, level: float
+) -> tuple[FloatArray, FloatArray]:
+    """Compute the Wilson score interval of a share of trials; NaN trials give NaN."""
+    z = float(ndtri(0.5 + 0.5 * level))
+    center = share + z * z / (2 * trials)
+    spread = z * np.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    scale = 1 + z * z / trials
+    low = np.maximum((center - spread) / scale, 0.0)
+    high = np.minimum((center + spread) / scale, 1.0)
+    return low, high
+
+
+def _extremes(values: FloatArray, bins: IntArray, n_bins: int) -> tuple[FloatArray, FloatArray]:
+    lower, upper = np.full(n_bins, np.inf), np.full(n_bins, -np.inf)
+    np.minimum.at(lower, bins, values)
+    np.maximum.at(upper, bins, values)
+    empty = lower > upper
+    lower[empty] = upper[empty] = np.nan
+    return lower, upper
+
+
+_GRID_CELLS = 2**15
+_SMALLEST_WIDTH = 4.0 / _GRID_CELLS
+"""Narrowest kernel the grid resolves: four cells, about 1.2e-4."""
+_BISECTIONS = 24
+
+
+def smooth_ece(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
+    """Compute the smooth calibration error of the top label (smECE).
+
+    The residuals confidence - correct are smoothed over [0, 1] with a Gaussian that is
+    reflected at both ends; the error is the integral of the absolute result. The width is
+    the one at which the error equals the width, so there is nothing to choose.
+
+    Parameters
+    ----------
+    y : integer array-like of shape (n_rows,)
+        True class positions.
+    proba : float array-like of shape (n_rows, n_classes)
+        Probabilities, each row sums to 1 within 1e-4.
+
+    Returns
+    -------
+    error : float in [0, 1]
+        Errors below the narrowest width, 1.2e-4, are those at that width.
+
+    References
+    ----------
+    Blasiok and Nakkiran, "Smooth ECE: Principled Reliability Diagrams via Kernel
+    Smoothing", ICLR 2024.
+    """
+    return smooth_ece_of(check_predictions(y, proba))
+
+
+def smooth_ece_of(predictions: Predictions) -> float:
+    """`smooth_ece` of checked predictions."""
+    residual = predictions.confidence - predictions.correct
+    spectrum = _residual_spectrum(predictions.confidence, residual / predictions.n_rows)
+    return _fixed_point(spectrum)
+
+
+def _fixed_point(spectrum: FloatArray) -> float:
+    # The error falls as the width grows, so error - width has one root, in [0, 1].
+    error = _error_at_width(spectrum, _SMALLEST_WIDTH)
+    if error <= _SMALLEST_WIDTH:
+        return error
+    low, high = _SMALLEST_WIDTH, 1.0
+    for _ in range(_BISECTIONS):
+        width = 0.5 * (low + high)
+        error = _error_at_width(spectrum, width)
+        low, high = (width, high) if error > width else (low, width)
+    return error
+
+
+def _residual_spectrum(position: FloatArray, mass: FloatArray) -> FloatArray:
+    """Cosine transform of the masses, each shared linearly between two grid points."""
+    scaled = position * _GRID_CELLS
+    left = np.minimum(scaled.astype(np.int64), _GRID_CELLS - 1)
+    to_right = (scaled - left) * mass
+    points = _GRID_CELLS + 1
+    grid = np.zeros(points)
+    grid += np.bincount(left, weights=mass - to_right, minlength=points)
+    grid += np.bincount(left + 1, weights=to_right, minlength=points)
+    # A mass at an end coincides with its own reflection, so it counts twice.
+    grid[0] *= 2.0
+    grid[-1] *= 2.0
+    spectrum: FloatArray = dct(grid, type=1)
+    return spectrum
+
+
+def _error_at_width(spectrum: FloatArray, width: float) -> float:
+    """Integral over [0, 1] of the absolute smoothed residual.
+
+    The reflected Gaussian multiplies the k-th cosine by exp(-(pi k width)^2 / 2).
+    """
+    # Beyond 9 / (pi width) the factor is under 3e-18: those cosines need no exponential.
+    kept = min(spectrum.shape[0], int(9.0 / (np.pi * width)) + 1)
+    smoothed = np.zeros_like(spectrum)
+    frequency = np.pi * width * np.arange(kept)
+    smoothed[:kept] = spectrum[:kept] * np.exp(-0.5 * frequency**2)
+    density = np.abs(idct(smoothed, type=1))
+    return float(density.sum() - 0.5 * (density[0] + density[-1]))

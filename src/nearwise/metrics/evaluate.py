@@ -7,11 +7,11 @@ from nearwise.metrics.calibration import (
     ece_of,
     equal_mass_ece_of,
     signed_gap_of,
+    smooth_ece_of,
 )
 from nearwise.metrics.checks import check_predictions
 from nearwise.metrics.scores import brier_of, confusion_of, macro_f1_of_counts, nll_of
 from nearwise.metrics.selective import augrc_of, aurc_of
-from nearwise.metrics.smooth import smooth_ece_of
 
 
 def evaluate_probabilities(y: npt.ArrayLike, proba: npt.ArrayLike) -> dict[str, float]:

@@ -3,26 +3,25 @@
 from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import PROBES, make_probe
-from nearwise.probes.features.encoder import Encoder
-from nearwise.probes.features.encoders import (
+from nearwise.probes.encoders import (
+    Encoder,
     FunctionEncoder,
     Patches,
     Pixels,
     RandomInit,
     SparsePoints,
 )
-from nearwise.probes.features.extract import FeatureSet, extract_features
-from nearwise.probes.features.opening import open_encoder
-from nearwise.probes.features.pooling import pool_tokens
-from nearwise.probes.features.pretrained import (
+from nearwise.probes.features import FeatureSet, extract_features, pool_tokens
+from nearwise.probes.knn import KNNProbe
+from nearwise.probes.linear import LinearProbe
+from nearwise.probes.pretrained import (
     EmbedderEncoder,
     TransformersEncoder,
     VisionTransformerEncoder,
     load_encoder,
+    open_encoder,
 )
-from nearwise.probes.features.stored import StoredFeatures
-from nearwise.probes.knn import KNNProbe
-from nearwise.probes.linear import LinearProbe
+from nearwise.probes.stored import StoredFeatures
 from nearwise.probes.transformer import MLPProbe, TransformerProbe
 
 __all__ = [

@@ -12,8 +12,14 @@ from nearwise.functional.devices import choose_device
 from nearwise.memory import IndexName
 from nearwise.nn import HeadOutput, NeighborHead
 from nearwise.probes.base import Probe, Rows, Validation, held_out, joined
-from nearwise.probes.key_space import Keys, KeySpace, LearnedMap
-from nearwise.probes.search import METRICS, ProbeMetric, make_probe_index
+from nearwise.probes.key_space import (
+    METRICS,
+    Keys,
+    KeySpace,
+    LearnedMap,
+    ProbeMetric,
+    make_probe_index,
+)
 from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
 
 _LEARNED = ("choice_", "map_", "spaces_", "heads_", "n_parameters_")

@@ -1,4 +1,4 @@
-"""Key spaces of the attention probe: the features themselves, and a linear map of them."""
+"""Key spaces and indexes of probes: the features themselves, and a linear map of them."""
 
 import math
 from typing import Literal
@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.functional import Neighbors
-from nearwise.memory import NeighborIndex
+from nearwise.functional import Metric, Neighbors
+from nearwise.functional.devices import choose_device
+from nearwise.memory import IndexName, NeighborIndex, make_index
 from nearwise.nn import (
     Neighborhood,
     NeighborNetwork,
@@ -19,6 +20,21 @@ from nearwise.nn import (
 )
 from nearwise.probes.base import Rows
 from nearwise.training import TrainConfig, TrainingResult, TrainingRows, train_embedder
+
+ProbeMetric = Literal["cosine", "l2"]
+METRICS: dict[str, Metric] = {"cosine": "cosine", "l2": "euclidean"}
+
+
+def make_probe_index(
+    keys: Tensor, metric: ProbeMetric, index: IndexName, device: str
+) -> NeighborIndex:
+    """Index of a probe's training features, on its device."""
+    chosen = choose_device(device)
+    made = make_index(
+        index, METRICS[metric], len(keys), device=None if chosen.type == "cpu" else chosen
+    )
+    return made.fit(keys)
+
 
 OWN_NEIGHBORS = 16
 _UNIT_ROWS = 1000

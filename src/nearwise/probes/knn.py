@@ -13,7 +13,7 @@ from nearwise.memory import IndexName
 from nearwise.metrics import brier
 from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Codes, Probe, Validation, joined
-from nearwise.probes.search import METRICS, ProbeMetric, make_probe_index
+from nearwise.probes.key_space import METRICS, ProbeMetric, make_probe_index
 
 Weights = Literal["uniform", "distance", "softmax", "attention"]
 SIZES = (5, 10, 20, 50, 100, 200)

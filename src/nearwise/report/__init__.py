@@ -1,5 +1,5 @@
 """Predictions as tables and figures, and the page about one model."""
 
-from nearwise.extras import require_extra
+from nearwise.conditions import require_extra
 
 require_extra("A report", "report", "matplotlib", "jinja2")

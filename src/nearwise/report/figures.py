@@ -20,10 +20,9 @@ from nearwise.report.drawing import (
     page_style,
     picture,
     slug,
+    wrapped,
 )
-from nearwise.report.lettering import wrapped
-from nearwise.report.measures import BARS, MEASURES, Mean
-from nearwise.report.predictions import Predictions
+from nearwise.report.measures import BARS, MEASURES, Mean, Predictions
 
 N_BINS = 10
 MAX_DIAGRAMS = 8

@@ -1,11 +1,34 @@
-"""What is measured, how it is shown, and which difference counts as better."""
+"""What is measured on predictions, how it is shown, and which difference counts as better."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nearwise.metrics import PairedDifference, paired_difference
+from nearwise.metrics import PairedDifference, aurc, ece, paired_bootstrap, paired_difference
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Probabilities of one method for the test part of one split.
+
+    Attributes
+    ----------
+    y : int64 ndarray of shape (n_test,)
+        True class positions.
+    proba : float64 ndarray of shape (n_test, n_classes)
+        Rows sum to 1.
+    test_index : int64 ndarray of shape (n_test,)
+        Row positions in the data set.
+    classes : list of str
+        Class names by position.
+    """
+
+    y: np.ndarray
+    proba: np.ndarray
+    test_index: np.ndarray
+    classes: list[str]
+
 
 LEVEL = 0.95
 
@@ -117,3 +140,56 @@ def better(difference: PairedDifference, measure: Measure) -> str:
     if difference.verdict == "none" or measure.higher_is_better is None:
         return "none"
     return "better" if (difference.verdict == "higher") == measure.higher_is_better else "worse"
+
+
+FLOOR = 1e-7
+N_RESAMPLES = 300
+
+RowValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _hits(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    return (proba.argmax(axis=1) == y).astype(np.float64)
+
+
+def _log_losses(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    return -np.log(np.maximum(proba[np.arange(len(y)), y], FLOOR))
+
+
+def _squared_errors(y: np.ndarray, proba: np.ndarray) -> np.ndarray:
+    return ((proba - np.eye(proba.shape[1])[y]) ** 2).sum(axis=1)
+
+
+_MEANS: dict[str, RowValues] = {
+    "accuracy": _hits,
+    "nll": _log_losses,
+    "brier": _squared_errors,
+}
+_OTHERS: dict[str, Callable[..., float]] = {"ece": ece, "aurc": aurc}
+
+
+def difference_over_rows(key: str, a: Predictions, b: Predictions) -> PairedDifference | None:
+    """Metric of `a` minus metric of `b` on the same test rows.
+
+    Parameters
+    ----------
+    key : str
+        accuracy, nll, brier, ece or aurc.
+    a, b : Predictions
+        Of two methods on one split.
+
+    Returns
+    -------
+    PairedDifference or None
+        Percentile bootstrap over rows, `n` counts rows: what another test part of this size
+        would say about these two fits. None for other metrics or other rows.
+    """
+    if not np.array_equal(a.test_index, b.test_index):
+        return None
+    if key in _MEANS:
+        values = _MEANS[key]
+        pairs = values(a.y, a.proba), values(b.y, b.proba)
+        return paired_difference(*pairs, method="bootstrap", n_resamples=1000)
+    if key in _OTHERS:
+        return paired_bootstrap(_OTHERS[key], a.y, a.proba, b.proba, n_resamples=N_RESAMPLES)
+    return None

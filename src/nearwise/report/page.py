@@ -25,9 +25,9 @@ from nearwise.report.measures import (
     MORE_MEASURES,
     Mean,
     Measure,
+    Predictions,
+    difference_over_rows,
 )
-from nearwise.report.predictions import Predictions
-from nearwise.report.rows import difference_over_rows
 from nearwise.report.tables import Cell, Table, difference_cell, is_best, show_mean
 
 Scores = Mapping[str, Mapping[str, float]]  # by part and measure

@@ -10,8 +10,7 @@ from PIL import Image
 from nearwise.data import files, load_dataset, load_images, split_dataset
 from nearwise.data.files import ChecksumError, cache_dir
 from nearwise.data.images import load, sets
-from nearwise.data.images.cache import cached_path
-from nearwise.data.images.load import content_digest
+from nearwise.data.images.load import cached_path, content_digest
 from tests.data.cases import pixels, scratched, write_shard
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data set .* the official")

@@ -67,7 +67,9 @@ def test_what_is_kept_grows_with_n_times_k():
 def test_the_operators_keep_the_promises_of_torch_library():
     value, indices, weights, kernel = draw()
     inputs = [x.requires_grad_() for x in (value, weights, kernel)]
-    torch.library.opcheck(slots._sum, (inputs[0], indices, inputs[1], inputs[2]))
+    torch.library.opcheck(
+        torch.ops.nearwise.slot_sum.default, (inputs[0], indices, inputs[1], inputs[2])
+    )
     detached = [x.detach() for x in (value, indices, weights, kernel)]
     grad = torch.ones(SHAPE, dtype=torch.float64)
-    torch.library.opcheck(slots._undo, (*detached, grad))
+    torch.library.opcheck(torch.ops.nearwise.slot_sum_backward.default, (*detached, grad))

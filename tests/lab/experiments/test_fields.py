@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nearwise.data import load_images
-from nearwise.data.images.seen import image_digests
+from nearwise.data.images.pixels import image_digests
 from nearwise.lab.experiments.fields import STAGES, FieldProgress, find_field, run_field
 from nearwise.lab.field_training.run import FieldConfig
 from nearwise.lab.probing.data import probe_data, without_seen

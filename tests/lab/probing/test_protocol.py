@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from nearwise.data import load_dataset
-from nearwise.data.images.seen import image_digests
+from nearwise.data.images.pixels import image_digests
 from nearwise.lab.probing import evaluate, probe_data
 from nearwise.lab.probing.data import LabeledImages, without_seen
 from nearwise.lab.probing.paired import paired_differences

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from nearwise.nn import ConvNNAttention, KNNAttention, KvtAttention, MultiHeadAttention, Sampling
-from nearwise.nn.tokens.parts.base import Masks
+from nearwise.nn.tokens.base import Masks
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import convnn as slow
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nearwise.nn import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise.nn.tokens.parts import natten as natten_module
-from nearwise.nn.tokens.parts.base import Masks
-from nearwise.nn.tokens.parts.natten import natten_function, natten_serves, picks_natten
+from nearwise.nn.tokens import natten as natten_module
+from nearwise.nn.tokens.base import Masks
+from nearwise.nn.tokens.natten import natten_function, natten_serves, picks_natten
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import neighborhood
 

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils.extmath import softmax
 
-from nearwise.functional.threads import Threads
+from nearwise.functional.devices import Threads
 from nearwise.functional.trees import (
     CODES,
     add_leaf_shares,

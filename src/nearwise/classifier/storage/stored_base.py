@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nearwise.extras import require_extra
+from nearwise.conditions import require_extra
 
 # Types of plain Python inside scikit-learn's models that skops does not list.
 TRUSTED = (

@@ -128,7 +128,7 @@ def clean(
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         show(_suspects(issues.head(top), rows, title))
     if rate == "auto" and not quiet:
-        from nearwise.cli.rows.wrong_labels import wrong_labels_line
+        from nearwise.cli.rows.column_options import wrong_labels_line
 
         say(wrong_labels_line(model))
     if len(issues) < len(rows) and not quiet:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearwise.cli.answers.trust_columns import (
+from nearwise.cli.answer_columns import (
     ConfidenceOption,
     Wishes,
     measure_trust,
@@ -20,7 +20,7 @@ from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.rows import read_for_model
 from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows, take_rows
-from nearwise.extras import require_extra
+from nearwise.conditions import require_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,7 +138,7 @@ def evaluate(
         _write_json(json_file, numbers)
         written.append(json_file)
     if report is not None:
-        from nearwise.cli.answers.evaluation_page import write_page
+        from nearwise.cli.evaluation_page import write_page
 
         write_page(report, learned, data, features, scored, scores, trust)
         written.append(str(report))
@@ -265,8 +265,7 @@ def _shot_table(shots: dict[str, dict[str, Any]]) -> "rich.table.Table":
 def _write_json(path: str, numbers: dict[str, Any]) -> None:
     """Write numbers with the conditions they were made under."""
     from nearwise.conditions import command_line, hardware, versions
-    from nearwise.json_values import plain
-    from nearwise.safe_files import write_aside
+    from nearwise.safe_files import plain, write_aside
 
     conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
     text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)

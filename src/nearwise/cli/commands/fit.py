@@ -297,7 +297,7 @@ def _summarize(
         f"{judged} {model.oof_nll_:.4f}."
     )
     if model.label_noise is not None:
-        from nearwise.cli.rows.wrong_labels import wrong_labels_line
+        from nearwise.cli.rows.column_options import wrong_labels_line
 
         say(wrong_labels_line(model))
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"

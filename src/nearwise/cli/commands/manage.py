@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from nearwise.cli.answers.explanations import plain_columns
+from nearwise.cli.answer_columns import plain_columns
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.models import new_model, open_model, require_model, sole_writer
 from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.outputs import check_folder
-from nearwise.cli.rows.column_lines import column_lines
+from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import read_for_model
@@ -142,7 +142,7 @@ def inspect(
       nearwise inspect iris.model --scores --json
       nearwise inspect iris.model --rows 3,17
     """
-    from nearwise.json_values import plain
+    from nearwise.safe_files import plain
 
     if rows is not None and scores:
         raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nearwise.cli.answers.explanations import json_record, neighbor_columns, write_json_lines
-from nearwise.cli.answers.trust_columns import (
+from nearwise.cli.answer_columns import (
     ConfidenceOption,
     CoverageOption,
     RiskOption,
     Wishes,
+    json_record,
+    neighbor_columns,
     spoken,
     trust_columns,
+    write_json_lines,
 )
 from nearwise.cli.console import say
 from nearwise.cli.errors import reported

@@ -1,9 +1,12 @@
 """Load a registered image set, whole or in part, or a folder of class folders."""
 
 import hashlib
+import logging
 import os
 import shlex
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -13,14 +16,82 @@ from sklearn import __version__ as sklearn_version
 from sklearn.datasets import load_digits
 
 from nearwise.data.dataset import Dataset
-from nearwise.data.files import ChecksumError, cache_dir, find_root, locate
-from nearwise.data.images.cache import cached
-from nearwise.data.images.cifar_binary import CifarBinary
+from nearwise.data.files import (
+    ChecksumError,
+    cache_dir,
+    find_root,
+    locate,
+    warn_if_other_size,
+    warn_of_other_content,
+)
 from nearwise.data.images.decode import Color, Images, Size
 from nearwise.data.images.folder import load_folder
-from nearwise.data.images.parquet import ParquetShards
+from nearwise.data.images.formats import CifarBinary, ParquetShards
 from nearwise.data.images.sets import IMAGE_SETS, PARTS, Form, ImageSet, Part
-from nearwise.data.official import warn_if_other_size, warn_of_other_content
+
+Rows = tuple[Images, NDArray[np.int64]]
+_VERSION = b"1"  # another decoding of the same files needs another number
+_log = logging.getLogger(__name__)
+
+
+def cached(name: str, files: Sequence[Path], make: Callable[[], Rows]) -> Rows:
+    """Return what `make` gives, from the cache where these very files were decoded before.
+
+    The key is the sha256 of the files' contents. A copy that is damaged is made anew; one that
+    cannot be written is done without.
+
+    Parameters
+    ----------
+    name : str
+        Start of the copy's name.
+    files : sequence of Path
+        What `make` reads.
+    make : callable
+        Gives images of shape (n_rows, height, width, channels) and class numbers.
+    """
+    path = cached_path(name, files)
+    rows = _read_copy(path)
+    if rows is None:
+        rows = make()
+        _write(path, rows)
+    return rows
+
+
+def cached_path(name: str, files: Sequence[Path]) -> Path:
+    """Return where the decoded copy of these files lies, or would lie."""
+    key = hashlib.sha256(_VERSION)
+    for file in files:
+        with file.open("rb") as stream:
+            key.update(hashlib.file_digest(stream, "sha256").digest())
+    return cache_dir() / "decoded" / f"{name}-{key.hexdigest()[:20]}.npz"
+
+
+def _read_copy(path: Path) -> Rows | None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            X, codes = stored["X"], stored["codes"]
+    except FileNotFoundError:
+        return None
+    # the archive's own check sums tell a damaged copy
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        _log.warning("%s is damaged (%s); decoding again", path, error)
+        return None
+    return X, codes
+
+
+def _write(path: Path, rows: Rows) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("wb") as stream:
+                np.savez(stream, X=rows[0], codes=rows[1])
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("decoded images are not kept: %s", error)
+
 
 Split = Literal["train", "test", "all"]
 DIGITS = "digits-images"

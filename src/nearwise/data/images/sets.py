@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.data.files import DataFile
-from nearwise.data.images.cifar_binary import CifarBinary
 from nearwise.data.images.decode import Images
-from nearwise.data.images.idx import IdxFiles
-from nearwise.data.images.parquet import ParquetShards
+from nearwise.data.images.formats import CifarBinary, IdxFiles, ParquetShards
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, Part] = ("train", "test")

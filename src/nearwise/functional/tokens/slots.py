@@ -5,12 +5,118 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearwise.functional.devices import Threads
 from nearwise.functional.operators import operator
-from nearwise.functional.threads import Threads
-from nearwise.functional.tokens.implementation import implementation_for
+from nearwise.functional.tokens.implementation import implementation_for, only_plain
 from nearwise.functional.tokens.kernels import slots as kernels
 from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
-from nearwise.functional.tokens.slot_gradients import differentiate
+
+
+def differentiate(name: str, undo: Any) -> None:
+    """Give the operator ``nearwise::name`` of (value, indices, weights, kernel) its gradients.
+
+    Parameters
+    ----------
+    name : str
+    undo : callable
+        The operator ``nearwise::name_backward``: gradients of value, weights and kernel from the
+        arguments and the gradient of the output.
+    """
+
+    def gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+        grad_value, grad_weights, grad_kernel = undo(*ctx.saved_tensors, grad_output)
+        return grad_value, None, grad_weights, grad_kernel
+
+    torch.library.register_fake(f"nearwise::{name}_backward", _alike)
+    torch.library.register_autograd(f"nearwise::{name}", gradients, setup_context=_keep)
+
+
+def _alike(
+    value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    like = (x.new_empty(x.shape) for x in (value, weights, kernel))
+    grad_value, grad_weights, grad_kernel = like
+    return grad_value, grad_weights, grad_kernel
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
+    """Mix the values of ranked neighbors: ``sum_k weights[k] * value[indices[k]] @ kernel[k]``.
+
+    Parameters
+    ----------
+    value : Tensor of shape (B, H, M, C)
+    indices : int Tensor of shape (B, H, N, K)
+        Position of the neighbor of each rank; -1 in empty slots.
+    weights : Tensor of shape (B, H, N, K)
+        Its factor; 0 in empty slots.
+    kernel : Tensor of shape (K, C, D)
+        A matrix for each rank.
+
+    Returns
+    -------
+    output : Tensor of shape (B, H, N, D)
+        One rank's values live at a time, and what is kept for the backward pass is O(N K); while
+        a model is exported, and where the plain implementation is forced, those of all ranks do.
+    """
+    if only_plain():
+        neighbors = gather_tokens(value, indices.long().clamp_min(0))
+        return (weights[..., None] * neighbors).flatten(-2) @ kernel.flatten(0, 1)
+    mixed: Tensor = _mix(value, indices.to(torch.int32), weights, kernel)
+    return mixed
+
+
+@operator("slot_mix")
+def _mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
+    value, weights, kernel = (x.detach() for x in (value, weights, kernel))
+    # In single precision at least: the sum over ranks would lose what each adds.
+    output = _wide(value.new_zeros(*indices.shape[:3], kernel.shape[2]))
+    for k in range(kernel.shape[0]):
+        output += (_of_rank(value, indices, k) * weights[..., k, None]) @ kernel[k]
+    return output.to(value.dtype)
+
+
+@torch.library.register_fake("nearwise::slot_mix")
+def _(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
+    return value.new_empty(*indices.shape[:3], kernel.shape[2])
+
+
+@operator("slot_mix_backward")
+def _undo_mix(
+    value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    value, weights, kernel, grad_output = (
+        x.detach() for x in (value, weights, kernel, grad_output)
+    )
+    batch, heads, n_tokens, width = value.shape
+    grad_value = _wide(value.new_zeros(batch * heads * n_tokens, width))
+    grad_weights, grad_kernel = torch.empty_like(weights), torch.empty_like(kernel)
+    first = torch.arange(batch * heads, device=value.device).view(batch, heads, 1) * n_tokens
+    flat_grad = grad_output.flatten(0, 2)
+    for k in range(kernel.shape[0]):
+        rows = _of_rank(value, indices, k)
+        weight = weights[..., k, None]
+        grad_kernel[k] = (rows * weight).flatten(0, 2).mT @ flat_grad
+        slopes = grad_output @ kernel[k].mT
+        grad_weights[..., k] = (rows * slopes).sum(-1)
+        at = (indices[..., k].clamp_min(0) + first).flatten()
+        grad_value.index_add_(0, at, (slopes * weight).flatten(0, 2).to(grad_value.dtype))
+    return grad_value.to(value.dtype).view(value.shape), grad_weights, grad_kernel
+
+
+differentiate("slot_mix", _undo_mix)
+
+
+def _of_rank(value: Tensor, indices: Tensor, k: int) -> Tensor:
+    """Values (B, H, N, C) of the neighbors of one rank."""
+    return gather_tokens(value, indices[..., k : k + 1].clamp_min(0))[..., 0, :]
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
@@ -72,7 +178,7 @@ def _(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor
 
 
 @operator("slot_sum_backward")
-def _undo(
+def _undo_sum(
     value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     value, flat = value.detach().contiguous(), kernel.detach().contiguous().flatten()
@@ -104,7 +210,7 @@ def _undo(
     return grad_value, grad_weights, grad_kernel.sum(0).view(kernel.shape)
 
 
-differentiate("slot_sum", _undo)
+differentiate("slot_sum", _undo_sum)
 
 
 def _by_head(x: Tensor) -> Any:

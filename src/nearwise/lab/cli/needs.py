@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from nearwise.cli.errors import reported
-from nearwise.extras import require_extra
+from nearwise.conditions import require_extra
 
 PACKAGES = ("matplotlib", "jinja2", "yaml")
 

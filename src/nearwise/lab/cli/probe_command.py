@@ -11,7 +11,7 @@ from nearwise.cli.errors import reported
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.cli.rows.parsing import parse_seeds, split_list
-from nearwise.extras import require_extra
+from nearwise.conditions import require_extra
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset

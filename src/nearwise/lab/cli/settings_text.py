@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from nearwise.extras import require_extra
+from nearwise.conditions import require_extra
 
 
 def parse_settings(option: str, texts: Iterable[str] | None) -> dict[str, Any]:

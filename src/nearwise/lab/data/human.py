@@ -7,9 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise.data.files import DataFile, locate
+from nearwise.data.files import DataFile, locate, warn_of_other_content
 from nearwise.data.images.sets import CIFAR10_CLASSES
-from nearwise.data.official import warn_of_other_content
 from nearwise.data.tables.npz import read_arrays
 
 HumanLabels = Literal["worse", "aggregate"]

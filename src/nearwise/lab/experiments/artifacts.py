@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nearwise.json_values import plain
 from nearwise.lab.experiments.records import Record
-from nearwise.report.predictions import Predictions
-from nearwise.safe_files import write_aside
+from nearwise.report.measures import Predictions
+from nearwise.safe_files import plain, write_aside
 
 FLOAT32_CELLS = 1_000_000
 

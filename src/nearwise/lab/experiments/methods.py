@@ -8,9 +8,8 @@ from sklearn.base import BaseEstimator
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 
-from nearwise.conditions import available_threads
+from nearwise.conditions import available_threads, require_extra
 from nearwise.data.dataset import Kind
-from nearwise.extras import require_extra
 from nearwise.lab.experiments.boosting import StoppedBoosting
 from nearwise.lab.experiments.linear import TunedLogistic
 from nearwise.lab.experiments.neighbors import PlainKNN, TunedKNN

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 
-from nearwise.json_values import plain
-from nearwise.safe_files import open_lock, write_aside
+from nearwise.safe_files import open_lock, plain, write_aside
 
 FORMAT_VERSION = 1
 RECORDS_FILE = "records.jsonl"

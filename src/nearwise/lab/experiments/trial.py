@@ -12,7 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nearwise.data import Dataset, split_dataset
 from nearwise.interrupts import whole_or_nothing
-from nearwise.json_values import plain
 from nearwise.lab.corrupt import label_noise
 from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_predictions
 from nearwise.lab.experiments.measure import PeakMemory
@@ -20,8 +19,9 @@ from nearwise.lab.experiments.methods import Method
 from nearwise.lab.experiments.records import Record
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven
-from nearwise.report.examples import make_gallery
-from nearwise.report.predictions import Predictions
+from nearwise.report.gallery import make_gallery
+from nearwise.report.measures import Predictions
+from nearwise.safe_files import plain
 
 NoiseKind = Literal["symmetric", "asymmetric"]
 WARM_UP_ROWS = 8

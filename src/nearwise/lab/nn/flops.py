@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-# slots and slot_mix define operators that have formulas here.
-from nearwise.functional.tokens import attention_implementation, slot_mix, slots  # noqa: F401
+# slots defines operators that have formulas here.
+from nearwise.functional.tokens import attention_implementation, slots  # noqa: F401
 
 FlopKind = Literal["linear", "attention", "convolution"]
 FLOP_KINDS: tuple[FlopKind, ...] = get_args(FlopKind)

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.data import Dataset, hold_out, split_dataset
-from nearwise.data.images.pixels import as_images
-from nearwise.data.images.seen import image_digests
-from nearwise.probes.features.encoder import digest_of
+from nearwise.data.images.pixels import as_images, image_digests
+from nearwise.probes.encoders import digest_of
 
 
 class LabeledImages(NamedTuple):

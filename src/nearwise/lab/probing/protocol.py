@@ -28,16 +28,16 @@ from nearwise.lab.probing.data import (
 from nearwise.lab.probing.records import Record, RecordFile, hashed, measure, source_of
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import check_probe_names, make_probe
-from nearwise.probes.features.encoder import Encoder, fingerprint_of
-from nearwise.probes.features.extract import (
+from nearwise.probes.encoders import Encoder, fingerprint_of
+from nearwise.probes.features import (
+    POOLS,
     FeatureSet,
     FeatureType,
     Precision,
     extract_features,
     refuse_cls,
 )
-from nearwise.probes.features.pooling import POOLS
-from nearwise.probes.features.stored import StoredFeatures
+from nearwise.probes.stored import StoredFeatures
 
 TOKENS = "tokens"
 PCA_POOL = "flatten-pca"

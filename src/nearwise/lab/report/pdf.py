@@ -14,9 +14,8 @@ from matplotlib.transforms import Bbox
 from nearwise.lab.report.document import Block, Document, Section, Terms, Words, flat_blocks
 from nearwise.lab.report.gallery_figure import gallery_blocks
 from nearwise.lab.report.pdf_table import Columns, lay_out
-from nearwise.report.drawing import Picture, page_style, recolor
+from nearwise.report.drawing import POINT, Picture, page_style, recolor, text_width, wrapped
 from nearwise.report.gallery import Gallery
-from nearwise.report.lettering import POINT, text_width, wrapped
 from nearwise.report.tables import Table
 
 PAGE = (11.69, 8.27)  # A4 landscape, inches

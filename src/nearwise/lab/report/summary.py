@@ -14,11 +14,11 @@ from nearwise.report.measures import (
     MEASURES,
     Mean,
     Measure,
+    Predictions,
     better,
+    difference_over_rows,
     mean_with_interval,
 )
-from nearwise.report.predictions import Predictions
-from nearwise.report.rows import difference_over_rows
 
 SHOT_MEASURES = (
     Measure("shots.balanced", "balanced accuracy", 4, True),

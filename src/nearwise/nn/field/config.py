@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from nearwise.names import did_you_mean
-from nearwise.nn.field.fourier import default_scale
+from nearwise.nn.field.coordinates import default_scale
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.nn.field.config import PerceiverConfig, perceiver_config
-from nearwise.nn.field.coordinates import check_coords, coordinate_grid
+from nearwise.nn.field.coordinates import GaussianFourierFeatures, check_coords, coordinate_grid
 from nearwise.nn.field.files import load_model, save_model
-from nearwise.nn.field.fourier import GaussianFourierFeatures
 from nearwise.nn.field.layers import Attention, Decoder, ProcessLayer, Stage
 from nearwise.nn.vit.embedding import waves
 

@@ -1,5 +1,6 @@
 """Attention layers of transformers: tokens that attend to their nearest tokens, and their peers."""
 
+from nearwise.nn.tokens.base import Sampling
 from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
@@ -9,7 +10,6 @@ from nearwise.nn.tokens.local import LocalAttention
 from nearwise.nn.tokens.memory import MemoryAttention
 from nearwise.nn.tokens.multihead import KNNMultiheadAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise.nn.tokens.parts.sampling import Sampling
 from nearwise.nn.tokens.registry import TOKEN_LAYERS, token_layer
 
 __all__ = [

@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.functional.tokens.masks import checked_padding
-from nearwise.functional.tokens.problem import KeyPositions
+from nearwise.functional.tokens.problem import KeyPositions, checked_padding
+from nearwise.nn.tokens.base import BlockOptions, check_heads, check_masks, check_tokens
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention
-from nearwise.nn.tokens.parts.base import BlockOptions, check_heads, check_masks, check_tokens
 
 
 class TokenConvolution(nn.Module):

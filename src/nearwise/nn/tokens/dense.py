@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.functional.tokens.masks import check_mask, checked_padding
-from nearwise.nn.tokens.parts.base import BlockOptions, Masks, TokenAttention
+from nearwise.functional.tokens.problem import check_mask, checked_padding
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention
 
 SparseMode = Literal["all", "local", "strided"]
 

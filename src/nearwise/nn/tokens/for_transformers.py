@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import knn_attention
 from nearwise.functional.tokens.problem import TokenMetric
-from nearwise.nn.tokens.parts.base import check_n_neighbors
+from nearwise.nn.tokens.base import check_n_neighbors
 
 
 def transformers_attention(n_neighbors: int = 9, *, metric: TokenMetric = "matmul") -> str:

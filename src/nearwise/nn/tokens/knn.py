@@ -7,12 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
-from nearwise.functional.tokens.masks import checked_padding
 from nearwise.functional.tokens.pairs import centered, pair_scores, unit
-from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, checked_padding
+from nearwise.nn.tokens.base import BlockOptions, Masks, Sampling, TokenAttention, check_n_neighbors
 from nearwise.nn.tokens.dense import expanded_mask
-from nearwise.nn.tokens.parts.base import BlockOptions, Masks, TokenAttention, check_n_neighbors
-from nearwise.nn.tokens.parts.sampling import Sampling
 
 _FIRST_NULL_SCORE = -4.0  # of a null neighbor before training: some percent of the weight at most
 

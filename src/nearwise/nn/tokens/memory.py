@@ -7,18 +7,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.functional.tokens.masks import checked_padding
 from nearwise.functional.tokens.pairs import at_least_single, paired_scores, unit
-from nearwise.functional.tokens.problem import IncludeSelf, KeyPositions, TokenMetric
-from nearwise.nn.tokens.knn import KNNAttention, log_total
-from nearwise.nn.tokens.parts.base import (
+from nearwise.functional.tokens.problem import (
+    IncludeSelf,
+    KeyPositions,
+    TokenMetric,
+    checked_padding,
+)
+from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
+    Sampling,
     check_masks,
     check_tokens,
     positions_in,
 )
-from nearwise.nn.tokens.parts.sampling import Sampling
+from nearwise.nn.tokens.knn import KNNAttention, log_total
 
 # What a memory must call near so that its nearest have the largest scores.
 _NEAR = {

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import attend
-from nearwise.functional.tokens.masks import check_mask
-from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
+from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_mask
+from nearwise.nn.tokens.base import check_heads, check_n_neighbors
 from nearwise.nn.tokens.dense import expanded_mask
-from nearwise.nn.tokens.parts.base import check_heads, check_n_neighbors
 
 
 class KNNMultiheadAttention(nn.Module):

@@ -7,16 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.functional.tokens.masks import checked_padding
+from nearwise.functional.tokens.problem import checked_padding
+from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens, grid_of
 from nearwise.nn.tokens.dense import dense_attention, expanded_mask
-from nearwise.nn.tokens.parts.base import BlockOptions, Masks, TokenAttention, check_tokens
-from nearwise.nn.tokens.parts.natten import (
+from nearwise.nn.tokens.natten import (
     NeighborhoodBackend,
     attend_natten,
     natten_function,
     picks_natten,
 )
-from nearwise.nn.tokens.parts.sampling import grid_of
 
 # With fewer tokens a neighbor than this, all pairs under a mask are faster than gathered rows.
 _DENSE_BELOW = 32

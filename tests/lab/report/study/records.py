@@ -14,7 +14,7 @@ from nearwise.lab.experiments.artifacts import (
     save_predictions,
 )
 from nearwise.metrics import evaluate_probabilities
-from nearwise.report.predictions import Predictions
+from nearwise.report.measures import Predictions
 
 CLASSES = ["cat & dog", "mouse_1", "50 %"]
 N_TEST = 60

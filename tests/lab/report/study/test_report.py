@@ -17,8 +17,8 @@ from nearwise.lab.report.study.parts import seed_words
 from nearwise.lab.report.study.published import REPORTED
 from nearwise.lab.report.study.tables import experiment_table, published_table, uniform_table
 from nearwise.lab.report.tables import to_latex
+from nearwise.report.drawing import text_width, wrapped
 from nearwise.report.gallery import make_page_gallery, png_pixels
-from nearwise.report.lettering import text_width, wrapped
 from nearwise.report.measures import mean_with_interval
 
 pytestmark = pytest.mark.slow  # runs of the study, half a minute and more

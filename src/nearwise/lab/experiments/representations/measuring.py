@@ -11,7 +11,6 @@ from typing import Any
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import Context, Dataset
 from nearwise.data.images.pixels import as_images
-from nearwise.json_values import plain
 from nearwise.lab.experiments.artifacts import load_json, save_json
 from nearwise.lab.experiments.fields import FieldProgress, FieldRun, find_field, run_field
 from nearwise.lab.experiments.representations.arms import FIELDS, PIXELS, RANDOM, Arm, arm_of
@@ -25,7 +24,8 @@ from nearwise.nn.field import PerceiverAutoencoder
 from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe
 from nearwise.probes.base import Probe
 from nearwise.probes.catalog import make_probe
-from nearwise.probes.features.encoder import fingerprint_of
+from nearwise.probes.encoders import fingerprint_of
+from nearwise.safe_files import plain
 
 LIGHT = ("knn", "linear")
 """Probes of the comparisons of protocols and of pooling."""

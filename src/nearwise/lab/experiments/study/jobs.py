@@ -19,7 +19,7 @@ from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven
-from nearwise.report.predictions import Predictions
+from nearwise.report.measures import Predictions
 
 
 @dataclass(frozen=True)

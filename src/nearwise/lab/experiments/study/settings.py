@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nearwise.extras import require_extra
+from nearwise.conditions import require_extra
 
 
 def first_message(error: ValidationError) -> str:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.data import load_images, split_dataset
+from nearwise.data.dataset import hold_out
 from nearwise.data.images.folder import list_folder
-from nearwise.data.split import hold_out
 from nearwise.lab.experiments.vit.image_rows import ImageFiles, ImageTensor
 from nearwise.lab.experiments.vit.learner import PixelScale, channel_scale
 from nearwise.lab.experiments.vit.settings import VitSettings

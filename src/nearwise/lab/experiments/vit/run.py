@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.data.images.seen import keep_digests
+from nearwise.data.images.pixels import keep_digests
 from nearwise.functional.devices import choose_device
 from nearwise.lab.experiments.measure import MIB, PeakMemory
 from nearwise.lab.experiments.vit.data import VitData, load_vit_data

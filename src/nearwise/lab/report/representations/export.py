@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from nearwise.json_values import plain
 from nearwise.lab.experiments.representations import Cell, Comparison
 from nearwise.lab.report.representations.findings import Hypothesis
 from nearwise.lab.report.representations.tables import CALIBRATION, mean_of
+from nearwise.safe_files import plain
 
 _KEYS = ("part", "encoder", "probe", "pool", "context")
 

@@ -39,7 +39,7 @@ from nearwise.report.figures import (
     training_curves,
 )
 from nearwise.report.gallery import make_page_gallery
-from nearwise.report.predictions import Predictions
+from nearwise.report.measures import Predictions
 from nearwise.report.tables import Table
 
 ATTENTION = "attention"

@@ -21,8 +21,7 @@ from nearwise.report.drawing import (
     slug,
 )
 from nearwise.report.figures import head
-from nearwise.report.measures import MEASURES
-from nearwise.report.predictions import Predictions
+from nearwise.report.measures import MEASURES, Predictions
 
 _PANELS = ("accuracy", "nll", "ece")
 MAX_CLASSES = 20

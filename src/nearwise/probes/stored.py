@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from nearwise.probes.features.encoder import digest_of
-from nearwise.probes.features.extract import FeatureSet
+from nearwise.probes.encoders import digest_of
+from nearwise.probes.features import FeatureSet
 
 _PART_NAMES = (("train", "test"), ("X_train", "X_test"))
 _LABEL_NAMES = ("y", "labels")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearwise.cli.answers.trust_columns import trust_in_words
+from nearwise.cli.answer_columns import trust_in_words
 from nearwise.cli.rows.scored_rows import ScoredRows
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from nearwise.classifier import AttnKNNClassifier
     from nearwise.data.dataset import Kind
+
 
 # how the page names the model and its halves
 _METHODS = {
@@ -60,11 +61,10 @@ def write_page(
     import pandas as pd
 
     from nearwise.data import Dataset
-    from nearwise.json_values import plain
-    from nearwise.report.examples import make_gallery
+    from nearwise.report.gallery import make_gallery
+    from nearwise.report.measures import Predictions
     from nearwise.report.page import model_page, render_model_page
-    from nearwise.report.predictions import Predictions
-    from nearwise.safe_files import write_aside
+    from nearwise.safe_files import plain, write_aside
 
     name = "standard input" if data == "-" else Path(data).stem
     labels = scored.y

@@ -1,10 +1,13 @@
-"""FeatureSet: what an encoder makes of images, pooled or as tokens, with the labels beside it."""
+"""Features of images from a frozen encoder: extracted in chunks, pooled, kept on disk."""
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -14,11 +17,145 @@ from torch import Tensor, nn
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images, as_unit_floats
 from nearwise.functional.devices import choose_device
-from nearwise.probes.features.encoder import Encoder, checked_tokens
-from nearwise.probes.features.feature_cache import FeatureShards
-from nearwise.probes.features.pooling import POOLS, Pool, pool_tokens
-from nearwise.probes.features.views import changed_views
+from nearwise.memory.computed import read_or_compute
+from nearwise.probes.encoders import Encoder, checked_tokens, digest_of, fingerprint_of
 from nearwise.training import Augmentation
+from nearwise.training.augment import crop_and_flip
+
+Pool = Literal["mean", "max", "flatten", "cls"]
+POOLS: tuple[Pool, ...] = get_args(Pool)
+
+
+def pool_tokens(tokens: Tensor, how: Pool) -> Tensor:
+    """One vector an image from its tokens.
+
+    Parameters
+    ----------
+    tokens : Tensor of shape (B, L, D)
+    how : {"mean", "max", "flatten", "cls"}
+        "mean" and "max" over tokens give (B, D), "flatten" gives (B, L D), "cls" the first token.
+
+    Raises
+    ------
+    ValueError
+        If `how` is none of these.
+    """
+    if how == "mean":
+        return tokens.mean(dim=1)
+    if how == "max":
+        return tokens.amax(dim=1)
+    if how == "flatten":
+        return tokens.flatten(1)
+    if how == "cls":
+        return tokens[:, 0]
+    raise ValueError(f"pool={how!r} is not known. Use one of {', '.join(POOLS)}, or None.")
+
+
+def changed_views(
+    images: Tensor, rows: Tensor, view: int, augmentation: Augmentation | None, seed: int
+) -> Tensor:
+    """One random view of each image, the same whatever batch the image comes in.
+
+    Parameters
+    ----------
+    images : Tensor of shape (B, C, H, W)
+    rows : int64 Tensor of shape (B,)
+        Numbers of the images.
+    view : int
+        Number of the view; with `seed` and the row it decides the draw.
+    augmentation : Augmentation, optional
+        None takes an eighth of the side as padding, at least 1, and flips.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        If `augmentation` asks for more than crops and flips.
+    """
+    if augmentation is None:
+        padding = max(1, images.shape[2] // 8)
+        augmentation = Augmentation.model_validate({"crop_padding": padding, "flip": True})
+    known = {"crop_padding": augmentation.crop_padding, "flip": augmentation.flip}
+    if augmentation != Augmentation.model_validate(known):
+        raise ValueError(f"Views of features are crops and flips only; got {augmentation!r}.")
+    steps = 2 * augmentation.crop_padding + 1
+    draws = torch.from_numpy(
+        np.stack([np.random.default_rng([seed, view, int(row)]).random(3) for row in rows])
+    )
+    top, left = ((draws[:, i] * steps).long() for i in (0, 1))
+    flipped = (draws[:, 2] < 0.5) & augmentation.flip
+    device = images.device
+    return crop_and_flip(
+        images, augmentation.crop_padding, top.to(device), left.to(device), flipped.to(device)
+    )
+
+
+KIND = "nearwise-features"
+FORMAT_VERSION = 1
+_X = "features"
+
+
+class FeatureShards:
+    """The pieces of one extraction.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where they lie; None keeps nothing.
+
+    Attributes
+    ----------
+    computed : int
+        Pieces that were computed rather than read.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.computed = 0
+
+    @classmethod
+    def of(cls, cache: str | os.PathLike[str] | None, named: dict[str, Any]) -> Self:
+        """Pieces in the folder of `cache` that is named by a hash of all that decides them.
+
+        Parameters
+        ----------
+        cache : path or None
+        named : dict
+            encoder, images, rows, settings.
+        """
+        if cache is None:
+            return cls(None)
+        facts = {
+            "encoder": fingerprint_of(named["encoder"], named["images"]),
+            "images": digest_of(named["images"]),
+            "rows": digest_of(named["rows"]),
+            "settings": named["settings"],
+            "version": FORMAT_VERSION,
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return cls(Path(cache) / digest[:32])
+
+    def stored(self, name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Give a piece, from its folder or computed and written there.
+
+        Warns
+        -----
+        UserWarning
+            If a stored piece is damaged: it is computed and written again. If it cannot be
+            written: it is returned all the same.
+        """
+        if self.folder is None:
+            self.computed += 1
+            return compute()
+
+        def counted() -> dict[str, NDArray[Any]]:
+            self.computed += 1
+            return {_X: compute()}
+
+        path = self.folder / name
+        found = read_or_compute(path, counted, kind=KIND, version=FORMAT_VERSION, what="features")
+        return np.asarray(found[_X].numpy())
+
 
 FeatureType = Literal["float32", "float16"]
 Precision = Literal["float32", "bfloat16"]

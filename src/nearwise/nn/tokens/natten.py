@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.tokens.implementation import is_exported
-from nearwise.nn.tokens.parts.base import Masks
+from nearwise.nn.tokens.base import Masks
 
 NeighborhoodBackend = Literal["auto", "torch", "natten"]
 NattenFunction = Callable[..., Tensor]

@@ -1,1 +1,0 @@
-"""What a model answers, as columns and pages."""

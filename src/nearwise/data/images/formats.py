@@ -1,0 +1,361 @@
+"""Forms of published image sets on disk: IDX, the binary files of CIFAR, Parquet shards."""
+
+import gzip
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from nearwise.data.images.decode import Encoded, Images, decode_images
+
+_UNSIGNED_BYTES = 0x08
+
+
+@dataclass(frozen=True)
+class IdxFiles:
+    """An images file and a labels file for each part.
+
+    Parameters
+    ----------
+    files : dict of str to (str, str)
+        Names of the images and the labels file of each part; the same without .gz do as well.
+    """
+
+    files: dict[str, tuple[str, str]]
+
+    def find(self, folder: Path, part: str) -> tuple[Path, ...]:
+        """Return the images and the labels file; empty where there is neither.
+
+        Raises
+        ------
+        FileNotFoundError
+            If one of the two is missing.
+        """
+        found = [self._one(folder, name) for name in self.files[part]]
+        present = tuple(path for path in found if path is not None)
+        if len(present) == 1:
+            missing = self.files[part][found.index(None)]
+            raise FileNotFoundError(
+                f"{folder} holds {present[0].name} but not {missing}. Add it, or remove the other."
+            )
+        return present
+
+    @staticmethod
+    def _one(folder: Path, name: str) -> Path | None:
+        candidates = (folder / name, folder / name.removesuffix(".gz"))
+        return next((path for path in candidates if path.is_file()), None)
+
+    def read(
+        self, paths: tuple[Path, ...], part: str, limit: int | None
+    ) -> tuple[Images, NDArray[np.int64]]:
+        """Read at most `limit` rows: images of shape (n_rows, height, width, 1), class numbers.
+
+        Raises
+        ------
+        ValueError
+            If a file is damaged, cut short, too long, or the two differ in length; names it.
+        """
+        images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
+        if len(images) != len(labels):
+            raise ValueError(
+                f"{paths[0]} has {len(images):,} images, {paths[1]} has {len(labels):,} labels. "
+                "Replace the one that is not the original."
+            )
+        return images[:limit, :, :, None].copy(), labels[:limit].astype(np.int64)
+
+
+def read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:
+    """Read an idx file of unsigned bytes, gzipped where its name ends in .gz.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    n_dims : int
+        Number of dimensions that it must have.
+
+    Returns
+    -------
+    values : uint8 ndarray with `n_dims` dimensions
+        Read-only.
+
+    Raises
+    ------
+    ValueError
+        If the compression is damaged, the magic number or a size is wrong, or bytes are missing
+        or left over; names the file.
+
+    References
+    ----------
+    LeCun, Cortes and Burges, "The MNIST database of handwritten digits", section "File formats".
+    """
+    try:
+        raw = path.read_bytes()
+        content = gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be decompressed ({error}). It is damaged or cut short: replace it."
+        ) from error
+    header = 4 + 4 * n_dims
+    magic = bytes((0, 0, _UNSIGNED_BYTES, n_dims))
+    if content[:4] != magic or len(content) < header:
+        raise ValueError(
+            f"{path} starts with the bytes {content[:4].hex() or 'of nothing'}; an idx file of "
+            f"unsigned bytes with {n_dims} dimensions starts with {magic.hex()}. Replace it by the "
+            "original."
+        )
+    shape = struct.unpack(f">{n_dims}I", content[4:header])
+    expected = int(np.prod(shape, dtype=np.int64))
+    if len(content) - header != expected or not expected:
+        raise ValueError(
+            f"{path} announces {' x '.join(map(str, shape))} = {expected:,} bytes and holds "
+            f"{len(content) - header:,}. It is damaged: replace it by the original."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+
+
+_SIDE = 32
+_PIXELS = 3 * _SIDE * _SIDE
+
+
+@dataclass(frozen=True)
+class CifarBinary:
+    """Files of rows: label bytes (the last is the class), then red, green and blue planes.
+
+    Parameters
+    ----------
+    folder : str
+        Name of the folder that the archive unpacks to, in the set's folder or beside it; the
+        files may also lie in the set's folder, or in `python_folder`, converted.
+    python_folder : str
+        Name of the folder of the python version.
+    files : dict of str to tuple of str
+        File names of each part, in order.
+    n_label_bytes : int
+        1 for CIFAR-10, 2 for CIFAR-100 (coarse, fine).
+    """
+
+    folder: str
+    python_folder: str
+    files: dict[str, tuple[str, ...]]
+    n_label_bytes: int
+
+    def find(self, folder: Path, part: str) -> tuple[Path, ...]:
+        """Return the files of a part in order; empty where there are none.
+
+        Raises
+        ------
+        FileNotFoundError
+            If some of them are missing.
+        """
+        names = self.files[part]
+        for directory in (folder / self.folder, folder.parent / self.folder, *self._others(folder)):
+            here = [name for name in names if (directory / name).is_file()]
+            if here and len(here) < len(names):
+                missing = [name for name in names if name not in here]
+                raise FileNotFoundError(
+                    f"{directory} lacks {', '.join(missing)} of the binary version. Unpack the "
+                    "archive again."
+                )
+            if here:
+                return tuple(directory / name for name in names)
+        return ()
+
+    def read(
+        self, paths: tuple[Path, ...], part: str, limit: int | None
+    ) -> tuple[Images, NDArray[np.int64]]:
+        """Read at most `limit` rows: images of shape (n_rows, 32, 32, 3) and class numbers.
+
+        Raises
+        ------
+        ValueError
+            If a file is empty or ends within a row; names it.
+        """
+        width = self.n_label_bytes + _PIXELS
+        parts: list[NDArray[np.uint8]] = []
+        left = limit
+        for path in paths:
+            size = path.stat().st_size
+            if not size or size % width:
+                raise ValueError(
+                    f"{path} has {size:,} bytes, which is no whole number of rows of {width} "
+                    "bytes. It is damaged or cut short: unpack the archive again."
+                )
+            count = -1 if left is None else left * width
+            parts.append(np.fromfile(path, dtype=np.uint8, count=count).reshape(-1, width))
+            if left is not None:
+                left -= len(parts[-1])
+                if not left:
+                    break
+        rows = np.concatenate(parts)
+        planes = rows[:, self.n_label_bytes :].reshape(-1, 3, _SIDE, _SIDE)
+        X = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+        return X, rows[:, self.n_label_bytes - 1].astype(np.int64)
+
+    def python_version(self, folder: Path) -> Path | None:
+        """Return where the files of the python version (pickles) lie, or None."""
+        names = [name.removesuffix(".bin") for files in self.files.values() for name in files]
+        places = (directory for directory in self._others(folder) if directory.is_dir())
+        return next((p for p in places if any((p / name).is_file() for name in names)), None)
+
+    def _others(self, folder: Path) -> tuple[Path, ...]:
+        return folder, folder / self.python_folder, folder.parent / self.python_folder
+
+
+Rows = tuple[Images, NDArray[np.int64]]
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet$")
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class ParquetShards:
+    """Files train*.parquet and test*.parquet with a column of images and one of class numbers.
+
+    Parameters
+    ----------
+    image_column, label_column : str
+        What the columns are called; images are structs with the file's bytes in "bytes".
+    folder : str
+        Sub-folder that the files may lie in, as they do on the hub.
+    """
+
+    image_column: str
+    label_column: str
+    folder: str
+
+    def find(self, folder: Path, part: str) -> tuple[Path, ...]:
+        """Return the shards of a part in order; empty where there are none.
+
+        Raises
+        ------
+        FileNotFoundError
+            If a shard of a numbered row of shards is missing.
+        """
+        places = (folder, folder / self.folder)
+        paths = next((p for p in (_matching(directory, part) for directory in places) if p), ())
+        if not paths:
+            return ()
+        folder = paths[0].parent
+        numbers = [match for path in paths if (match := _SHARD.search(path.name))]
+        if not numbers:
+            return paths
+        total = numbers[0][2]
+        stem = numbers[0].string[: numbers[0].start()]
+        whole = [f"{stem}-{i:05d}-of-{total}.parquet" for i in range(int(total))]
+        names = {path.name for path in paths}
+        if missing := [name for name in whole if name not in names]:
+            raise FileNotFoundError(
+                f"{folder} lacks {', '.join(missing)}, of {len(whole)} shards. Add what is "
+                "missing, or remove the others."
+            )
+        if strange := sorted(names - set(whole)):
+            raise ValueError(
+                f"{folder} holds {', '.join(strange)} beside the {len(whole)} shards "
+                f"{whole[0]} ...: which are the {part} part? Keep one of the two."
+            )
+        return paths
+
+    def read(self, paths: tuple[Path, ...], part: str, limit: int | None) -> Rows:
+        """Decode at most `limit` rows.
+
+        Returns
+        -------
+        X : uint8 ndarray of shape (n_rows, height, width, channels)
+            Images.
+        codes : int64 ndarray of shape (n_rows,)
+            Class numbers.
+
+        Raises
+        ------
+        ValueError
+            If a file is damaged, lacks a column or an image; names it.
+        """
+        total = sum(self._n_rows(path) for path in paths)
+        n = total if limit is None else min(limit, total)
+        codes = np.empty(n, dtype=np.int64)
+        X = decode_images(self._images(paths, n, codes), n)
+        return X, codes
+
+    def _n_rows(self, path: Path) -> int:
+        with _reading(path) as file:
+            names = file.schema_arrow.names
+            if missing := [c for c in (self.image_column, self.label_column) if c not in names]:
+                raise ValueError(f"{path} lacks the columns {missing}; it has {names}.")
+            if not file.metadata.num_rows:
+                raise ValueError(f"{path} has no rows. Replace it.")
+            return int(file.metadata.num_rows)
+
+    def _images(
+        self, paths: tuple[Path, ...], n: int, codes: NDArray[np.int64]
+    ) -> Iterator[Encoded]:
+        """Give the images one by one and write their class numbers into `codes`."""
+        done = 0
+        for path in paths:
+            for start, contents, labels in self._batches(path):
+                keep = min(len(labels), n - done)
+                codes[done : done + keep] = labels[:keep]
+                for i, content in enumerate(contents[:keep]):
+                    yield Encoded(f"{path}, row {start + i}", content)
+                done += keep
+                if done == n:
+                    return
+
+    def _batches(self, path: Path) -> Iterator[tuple[int, list[bytes], NDArray[np.int64]]]:
+        start = 0
+        with _reading(path) as file:
+            columns = [self.image_column, self.label_column]
+            batches = file.iter_batches(_BATCH, columns=columns)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (OSError, ValueError) as error:  # pyarrow's errors derive from these two
+                    raise _damaged(path, error) from error
+                if batch is None:
+                    return
+                yield start, *self._columns(batch, path, start)
+                start += len(batch)
+
+    def _columns(self, batch: Any, path: Path, start: int) -> tuple[list[bytes], NDArray[np.int64]]:
+        images, labels = batch.column(self.image_column), batch.column(self.label_column)
+        if not pa.types.is_struct(images.type) or images.type.get_field_index("bytes") < 0:
+            raise ValueError(
+                f"{path}: column {self.image_column!r} has the type {images.type}; expected a "
+                "struct with the bytes of an image file in its field 'bytes'."
+            )
+        if not pa.types.is_integer(labels.type) or labels.null_count:
+            raise ValueError(
+                f"{path}: column {self.label_column!r} has the type {labels.type} and "
+                f"{labels.null_count} missing values; expected a class number for each row."
+            )
+        contents = images.field("bytes").to_pylist()
+        if None in contents:
+            raise ValueError(
+                f"{path}, row {start + contents.index(None)} holds no image bytes. Replace the "
+                "file by one with the images inside."
+            )
+        return contents, labels.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _matching(folder: Path, part: str) -> tuple[Path, ...]:
+    return tuple(sorted(folder.glob(f"{part}*.parquet")))
+
+
+def _reading(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path} cannot be read as Parquet: {error}. It is damaged or cut short: replace it."
+    )

@@ -1,1 +1,0 @@
-"""What layers over tokens are made of."""

@@ -1,1 +1,0 @@
-"""Encoders, and the features they make."""

@@ -14,7 +14,7 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.noise import fitting
 from nearwise.classifier.noise.fitting import softened_losses
 from nearwise.classifier.noise.transition import Transition, signal_of, taken_in_part, weigh
-from nearwise.cli.rows.column_options import wrong_labels_line
+from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, blobs, same, sums_to_one
 

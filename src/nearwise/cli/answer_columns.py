@@ -337,3 +337,16 @@ def trust_in_words(numbers: dict[str, Any]) -> str:
         f"rows, with {sets['mean_size']:.2f} classes on average; classes lie "
         f"{sets['class_gap']:.1%} from the confidence on average."
     )
+
+
+def wrong_labels_line(model: "AttnKNNClassifier") -> str:
+    """Say the rate of a classifier that was fitted with `label_noise`, and what was decided."""
+    note = model.choice_["label_noise"]
+    low, high = note["interval"]
+    rate = "not known" if note.get("taken") == 0 else f"{model.noise_rate_:.1%}"
+    found = f" (95 % interval {low:.1%} to {high:.1%})" if low < high else ""
+    if note.get("taken", 1) < 1:
+        found = f" (between {low:.1%} and {high:.1%})"
+    decided = f"; {note['decision']}" if "decision" in note else ""
+    answered = f". Answers are the {note['answers']}" if "answers" in note else ""
+    return f"Wrong labels: {rate}{found}{decided}{answered}."

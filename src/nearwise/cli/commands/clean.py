@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import say, show
 from nearwise.cli.errors import reported
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
@@ -128,8 +129,6 @@ def clean(
         title = f"The {min(top, len(issues))} most suspicious {rows.noun} of {data}"
         show(_suspects(issues.head(top), rows, title))
     if rate == "auto" and not quiet:
-        from nearwise.cli.rows.column_options import wrong_labels_line
-
         say(wrong_labels_line(model))
     if len(issues) < len(rows) and not quiet:
         say(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import say
 from nearwise.cli.errors import INTERRUPTED, reported
 from nearwise.cli.models import check_place, new_model
@@ -297,8 +298,6 @@ def _summarize(
         f"{judged} {model.oof_nll_:.4f}."
     )
     if model.label_noise is not None:
-        from nearwise.cli.rows.column_options import wrong_labels_line
-
         say(wrong_labels_line(model))
     new = "NEW_DATA" if rows.names is None else "NEW_IMAGES"
     header = " --no-header" if unnamed else ""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.cli.console import say
 from nearwise.cli.rows.frames import require_columns
 from nearwise.cli.rows.image_rows import names_images
@@ -76,19 +75,6 @@ def _described(one: "ColumnReport", flags: bool) -> str:
 
 def _quoted(name: str) -> str:
     return f'"{name}"' if " " in name else name
-
-
-def wrong_labels_line(model: AttnKNNClassifier) -> str:
-    """Say the rate of a classifier that was fitted with `label_noise`, and what was decided."""
-    note = model.choice_["label_noise"]
-    low, high = note["interval"]
-    rate = "not known" if note.get("taken") == 0 else f"{model.noise_rate_:.1%}"
-    found = f" (95 % interval {low:.1%} to {high:.1%})" if low < high else ""
-    if note.get("taken", 1) < 1:
-        found = f" (between {low:.1%} and {high:.1%})"
-    decided = f"; {note['decision']}" if "decision" in note else ""
-    answered = f". Answers are the {note['answers']}" if "answers" in note else ""
-    return f"Wrong labels: {rate}{found}{decided}{answered}."
 
 
 DropOption = Annotated[

@@ -141,18 +141,18 @@ class NeighborHead(nn.Module):
         gates = F.softplus(self.space_gate)
         shares = gates / gates.sum()
         width, n_known = self._width(spaces), len(self.prior)
-        votes, weights, nulls, opinions, helped = [], [], [], [], []
+        votes, weights, nulls, by_space, helped = [], [], [], [], []
         for share, attention, seen in zip(shares, self.attention, spaces, strict=True):
             (alpha,), empty = self._weights([attention(seen)])
             vote = self._votes(alpha, seen, width)
             old = self._smooth(vote[:, :n_known])
-            opinions.append(torch.log(_shares(old + empty[:, None] * self.prior)))
+            by_space.append(torch.log(_shares(old + empty[:, None] * self.prior)))
             if self.null_carries_base:
                 helped.append(torch.log(_shares(old + empty[:, None] * base_log_proba.exp())))
             votes.append(share * vote)
             weights.append(share * alpha)
             nulls.append(share * empty)
-        neighbors = (shares[:, None, None] * torch.stack(opinions)).sum(0)
+        neighbors = (shares[:, None, None] * torch.stack(by_space)).sum(0)
         pooled = (shares[:, None, None] * torch.stack(helped)).sum(0) if helped else neighbors
         both = gates.sum() * pooled
         if self.has_base:

@@ -65,7 +65,7 @@ def describe_neighborhood(
     log_weight: Tensor | None = None,
     certainty: Tensor | None = None,
 ) -> Neighborhood:
-    """Compute what the head sees from distances, labels and the base's opinions.
+    """Compute what the head sees from distances, labels and the base's predictions.
 
     Nothing here may depend on the query's own label: leave the query out of `reliability` and of
     the neighbors by id.

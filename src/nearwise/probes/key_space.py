@@ -81,7 +81,7 @@ class KeySpace:
         return self.index.search(query, self.n_neighbors)
 
     def see(self, found: Neighbors, prior: Tensor, rows: Tensor | None = None) -> Neighborhood:
-        """Describe what was found, with the class shares as the base's opinion."""
+        """Describe what was found, with the class shares as the base's prediction."""
         labels = self.codes[found.indices]
         if rows is None:
             reliability = self.reliability[found.indices]

@@ -54,7 +54,7 @@ def cluster_features(seen: Neighborhood, ids: Tensor) -> tuple[Tensor, Tensor]:
         Logarithm of the size of the neighbor's cluster, 0 for one that is left out.
     features : Tensor of shape (B, K, 5)
         Log size over 3; the cluster's smallest and mean gap to the nearest neighbor; its mean
-        reliability, and the base's mean opinion of its labels.
+        reliability, and the base's mean log-probability of its labels.
     """
     alive = torch.isfinite(seen.log_weight).to(seen.distances)
     same = (ids[:, :, None] == ids[:, None, :]).to(seen.distances) * alive[:, None, :]

@@ -1,0 +1,133 @@
+"""Label models: what fits, pools and memory ask, with labels as given and with wrong labels."""
+
+import numpy as np
+import pytest
+import torch
+
+from nearwise.classifier.model.label_model import AS_GIVEN
+from nearwise.classifier.noise.noisy_labels import (
+    LOG_PROBA,
+    CheckedLabels,
+    NoisyLabels,
+    TrainingRows,
+    label_model_from_state,
+    label_model_state,
+)
+from nearwise.classifier.noise.transition import known_transition
+from nearwise.memory import MemoryBank
+from tests.classifier.cases import same
+
+LABELS = np.array([0, 1, 2, 2, 1, 0, 0, 2])
+N, C = len(LABELS), 3
+MATRIX = np.array([[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.3, 0.7]])
+
+
+def log_proba(seed=0):
+    return torch.log_softmax(torch.randn(N, C, generator=torch.Generator().manual_seed(seed)), 1)
+
+
+def noisy(matrix, n_versions=2):
+    versions = torch.from_numpy(np.stack([matrix] * n_versions)).float()
+    rows = TrainingRows(torch.stack([log_proba(i) for i in range(n_versions)]), np.full(C, 1 / C))
+    return NoisyLabels(transition=known_transition(matrix, LABELS), matrices=versions, rows=rows)
+
+
+def remembered(model):
+    keys = {"features": torch.randn(N, 2)} | model.columns(torch.arange(N))
+    return MemoryBank(keys, torch.from_numpy(LABELS), n_classes=C)
+
+
+def test_a_transition_without_mistakes_takes_labels_as_given():
+    model, scores, truth = noisy(np.eye(C)), log_proba(5), torch.from_numpy(LABELS)
+    torch.testing.assert_close(model.given_log_proba(scores), AS_GIVEN.given_log_proba(scores))
+    assert same(model.class_weights(LABELS, C), AS_GIVEN.class_weights(LABELS, C))
+    found, certainty = model.labels(remembered(model), 0)
+    plain, none = AS_GIVEN.labels(remembered(AS_GIVEN), 0)
+    assert same(found, plain) and same(plain, truth)
+    assert none is None and (certainty > 0.999).all()
+
+
+def test_labels_as_given_change_nothing():
+    scores, weight = log_proba(), torch.arange(N).float()
+    assert AS_GIVEN.given_log_proba(scores) is scores
+    assert AS_GIVEN.target(0, LABELS, None) == (LABELS, None)
+    expected = torch.tensor([weight[torch.from_numpy(c == LABELS)].sum() for c in range(C)])
+    assert same(AS_GIVEN.class_counts(torch.from_numpy(LABELS), weight, C), expected)
+    parts = {"one": scores.numpy()}
+    assert AS_GIVEN.pool_options(parts) == [parts]
+    assert AS_GIVEN.columns(torch.arange(N)) == {} == AS_GIVEN.columns_of_new(pytest.fail)
+    assert AS_GIVEN.column("side", 3) == "side"
+    AS_GIVEN.refuse_refresh()
+
+
+def test_class_weights_count_the_true_classes_without_bias():
+    counts = np.array([500.0, 300.0, 200.0])
+    given = counts @ MATRIX
+    weights = noisy(MATRIX).class_weights(np.arange(C), C)
+    np.testing.assert_allclose(given @ weights, counts)
+    later = noisy(MATRIX).class_weights(np.array([3]), 4)
+    assert same(later, np.eye(4)[[3]])  # a class that came after the fit
+
+
+def test_each_version_of_the_members_has_its_own_labels_and_columns():
+    model = noisy(MATRIX)
+    bank = remembered(model)
+    for version in range(2):
+        joint = log_proba(version).exp().numpy() * MATRIX[:, LABELS].T
+        found, certainty = model.labels(bank, version)
+        assert same(found, joint.argmax(axis=1))
+        share = joint.max(axis=1) / joint.sum(axis=1)
+        np.testing.assert_allclose(certainty, share, rtol=1e-5)
+    assert [model.column("side", member) for member in (0, 1, 7)] == ["side_0", "side_1", "side_1"]
+    new = model.columns_of_new(lambda: log_proba(9))
+    assert {*new} == {f"{LOG_PROBA}_0", f"{LOG_PROBA}_1"}
+
+
+def test_targets_of_posterior_labels_replace_those_given():
+    model = noisy(MATRIX)
+    assert model.target(0, LABELS, None) == (LABELS, None)
+    assert len(model.pool_options({"one": log_proba().numpy()})) == 2 and not model.checkpoint_tag
+    targets = [(LABELS[::-1], np.ones(N)), (LABELS, np.ones(N))]
+    fitted = NoisyLabels(
+        transition=model.transition,
+        matrices=model.matrices,
+        rows=model.rows._replace(targets=targets),
+    )
+    assert fitted.target(0, LABELS, None) is targets[0]
+    assert fitted.target(4, LABELS, None) is targets[1]
+    assert len(fitted.pool_options({"one": log_proba().numpy()})) == 1 and fitted.checkpoint_tag
+
+
+@pytest.mark.parametrize(
+    "model",
+    [AS_GIVEN, CheckedLabels(transition=known_transition(MATRIX, LABELS)), noisy(MATRIX)],
+    ids=["as given", "checked", "noisy"],
+)
+def test_what_is_stored_is_rebuilt(model):
+    kept = model.remembered()
+    meta, tensors = label_model_state(kept)
+    again = label_model_from_state(meta, tensors, {"label_noise": {}}, C, 2)
+    assert type(again) is type(model) and again.as_given == model.as_given
+    assert same(again.given_log_proba(log_proba()), model.given_log_proba(log_proba()))
+    assert same(again.class_weights(LABELS, C), model.class_weights(LABELS, C))
+    assert label_model_state(again)[0] == meta
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"matrices": torch.eye(C).repeat(3, 1, 1)}, "3 matrices for 2 members"),
+        ({"matrices": torch.eye(C)[None] * 2}, "not stochastic"),
+        ({"matrices": torch.eye(4)[None]}, "not stochastic matrices of the classes"),
+        ({"matrices": torch.tensor(1.0)}, "not stochastic"),
+        ({"n_classes": 4}, "for 4 classes"),
+        ({"choice": {}}, "choice has no label_noise"),
+        ({"meta": None}, "no transition"),
+    ],
+)
+def test_stored_parts_that_do_not_fit_are_refused(broken, said):
+    meta, tensors = label_model_state(noisy(MATRIX))
+    parts = {"meta": meta, "choice": {"label_noise": {}}, "n_classes": C} | broken
+    tensors = {"matrices": parts.pop("matrices", tensors["matrices"])}
+    with pytest.raises(ValueError, match=said):
+        label_model_from_state(tensors=tensors, n_members=2, **parts)

@@ -15,6 +15,8 @@ from nearwise import __version__
 def require_extra(what: str, extra: str, *packages: str) -> None:
     """Refuse to go on without packages that an extra brings.
 
+    Raises ImportError if one of them is not installed.
+
     Parameters
     ----------
     what : str
@@ -23,11 +25,6 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
         Name of the extra.
     *packages : str
         As they are imported.
-
-    Raises
-    ------
-    ImportError
-        If one of them is not installed.
     """
     if any(find_spec(package) is None for package in packages):
         raise ImportError(f'{what} needs the extra "{extra}": pip install nearwise[{extra}]')
@@ -88,15 +85,13 @@ def command_line() -> str:
 def readable_command(command: str) -> str:
     """Write a recorded command as it may be typed.
 
+    Returns `command`, str: with "nearwise" in the place of a leading ``__main__.py``, whatever
+    folder it is in.
+
     Parameters
     ----------
     command : str
         As `command_line` gave it: for `python -m` it begins with the file of the module.
-
-    Returns
-    -------
-    command : str
-        With "nearwise" in the place of a leading ``__main__.py``, whatever folder it is in.
     """
     program, space, rest = command.partition(" ")
     name = program.strip("'\"").replace("\\", "/").rsplit("/", 1)[-1]

@@ -14,6 +14,8 @@ def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[
     A name that begins with it comes first, then one that holds it, then one that differs by a few
     letters; among equals the most alike. Case, blanks, hyphens and underscores do not count.
 
+    Returns `names`, list of str: best first; empty where nothing is like it.
+
     Parameters
     ----------
     name : object
@@ -22,11 +24,6 @@ def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[
         What could have been meant.
     n : int, default=1
         Most names to find.
-
-    Returns
-    -------
-    names : list of str
-        Best first; empty where nothing is like it.
 
     Examples
     --------

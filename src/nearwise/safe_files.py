@@ -32,17 +32,13 @@ _LOCK_TEXT = b"lock of nearwise; it may be deleted when no nearwise command is r
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a kill leaves the old one or the new one, never a part.
 
+    Raises OSError if it cannot be written; a file that was there is left as it was.
+
     Parameters
     ----------
     path : Path
         A symbolic link stays one: the file it leads to is replaced. A pipe or a device, and what
         lies below /dev, is written to as it is.
-    content : bytes
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; a file that was there is left as it was.
     """
     try:
         target = path.resolve()
@@ -79,21 +75,9 @@ def _replace(target: Path, content: bytes) -> None:
 def open_lock(path: Path) -> int:
     """Open a file to lock, and make it if it is not there; what is there stays as it is.
 
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    handle : int
-        For the caller to lock and to close.
-
-    Raises
-    ------
-    ValueError
-        If a link, a folder, a pipe or a device has that name: it is somebody else's.
-    OSError
-        If the file cannot be made or opened.
+    Returns `handle`, int: for the caller to lock and to close. Raises ValueError if a link, a
+    folder, a pipe or a device has that name: it is somebody else's. Raises OSError if the file
+    cannot be made or opened.
     """
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
@@ -121,12 +105,8 @@ def is_own_lock(handle: int) -> bool:
 def standard_output() -> Iterator[TextIO]:
     """Give standard output to write to, and flush it; an error says what could not be written.
 
-    Raises
-    ------
-    BrokenPipeError
-        If its reader has gone.
-    OSError
-        If it is closed, or the disk behind it is full.
+    Raises BrokenPipeError if its reader has gone. Raises OSError if it is closed, or the disk
+    behind it is full.
     """
     if sys.stdout is None:  # so Python leaves it where it was closed from the start
         raise OSError("Standard output is closed. Open it, or name a file to write to.")

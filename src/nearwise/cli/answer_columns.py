@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[Any]]:
     """Lay the neighbors out as columns, one row for each explained row.
 
+    Returns `columns`, dict of str to list: null_mass, then neighbor_1_id, neighbor_1_label,
+    neighbor_1_weight, neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id,
+    ...; None where a row has fewer neighbors.
+
     Parameters
     ----------
     explanations : sequence of Explanation
         One for each row.
-
-    Returns
-    -------
-    columns : dict of str to list
-        null_mass, then neighbor_1_id, neighbor_1_label, neighbor_1_weight,
-        neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id, ...; None where
-        a row has fewer neighbors.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
     neighbors = [one for e in explanations for one in e.neighbors]
@@ -60,6 +57,10 @@ def json_record(
 ) -> dict[Any, Any]:
     """Turn one explanation into what JSON holds.
 
+    Returns `record`, dict: kept values, prediction, proba, base_proba and neighbor_proba by class,
+    null_mass, neighbors (id, label, weight, distance, row, and proba_without: the prediction had
+    this neighbor not been there).
+
     Parameters
     ----------
     explanation : Explanation
@@ -68,13 +69,6 @@ def json_record(
         Values copied from the row itself.
     classes : sequence
         The model's classes, in the order of its probabilities.
-
-    Returns
-    -------
-    record : dict
-        Kept values, prediction, proba, base_proba and neighbor_proba by class, null_mass,
-        neighbors (id, label, weight, distance, row, and proba_without: the prediction had this
-        neighbor not been there).
     """
     names = [str(label) for label in classes]
 
@@ -174,10 +168,7 @@ class Wishes:
     def check(self) -> None:
         """Refuse what cannot be done together, before a model is read.
 
-        Raises
-        ------
-        ValueError
-            If --coverage meets --max-risk, or --confidence has nothing to speak of.
+        Raises ValueError if --coverage meets --max-risk, or --confidence has nothing to speak of.
         """
         if self.coverage is not None and self.max_risk is not None:
             raise ValueError("--coverage and --max-risk both limit the answers. Give one of them.")
@@ -228,20 +219,16 @@ def trust_columns(
 ) -> dict[str, list[Any]]:
     """Lay out what was asked about trust, one value for each row.
 
+    Returns `columns`, dict of str to list: accepted, set, novelty_p: those that were asked for.
+
     Parameters
     ----------
     query : Query
         The rows, as the model knows them.
-    wishes : Wishes
     chosen : Selection, optional
         What `wishes.select` returned.
     as_text : bool
         Whether a set is one text, its classes joined by "|", or a list.
-
-    Returns
-    -------
-    columns : dict of str to list
-        accepted, set, novelty_p: those that were asked for.
     """
     columns: dict[str, list[Any]] = {}
     if chosen is not None:
@@ -273,6 +260,12 @@ def measure_trust(
 ) -> dict[str, Any]:
     """Measure abstention and sets on labelled rows.
 
+    Returns `numbers`, dict: "selective": coverage_asked, coverage, risk (None where no row was
+    answered), expected_risk, risk_bound, bound_confidence, score, threshold. "sets": confidence and
+    the metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the reason, where the
+    model has too few rows to judge by. Raises ValueError if the coverage or the confidence is out
+    of its range.
+
     Parameters
     ----------
     model : AttnKNNClassifier
@@ -282,19 +275,6 @@ def measure_trust(
         Positions of the true labels among the model's classes.
     wishes : Wishes
         The coverage to answer at, and the confidence of the bound and of the sets.
-
-    Returns
-    -------
-    numbers : dict
-        "selective": coverage_asked, coverage, risk (None where no row was answered),
-        expected_risk, risk_bound, bound_confidence, score, threshold. "sets": confidence and the
-        metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the reason, where the
-        model has too few rows to judge by.
-
-    Raises
-    ------
-    ValueError
-        If the coverage or the confidence is out of its range.
     """
     from nearwise.metrics import evaluate_sets
 

@@ -38,16 +38,14 @@ def show_tracebacks(value: bool) -> None:
 def reported(command: Callable[P, R]) -> Callable[P, R]:
     """Make a command end with a message and an exit code instead of a traceback.
 
+    Returns `command`, callable: the same, but a user's mistake prints one message and exits 2,
+    Ctrl-C exits 130, an error of ours exits 1 and asks for a report. With ``--debug`` the traceback
+    comes first.
+
     Parameters
     ----------
     command : callable
         A function of the command line.
-
-    Returns
-    -------
-    command : callable
-        The same, but a user's mistake prints one message and exits 2, Ctrl-C exits 130, an error
-        of ours exits 1 and asks for a report. With ``--debug`` the traceback comes first.
     """
 
     @functools.wraps(command)

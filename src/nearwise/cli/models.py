@@ -18,20 +18,13 @@ if TYPE_CHECKING:
 def open_model(folder: Path) -> "AttnKNNClassifier":
     """Load the classifier of a model folder.
 
+    Returns `model`, AttnKNNClassifier: ready to predict. Raises ValueError if there is no such
+    folder, or it is torn, foreign or newer than this library.
+
     Parameters
     ----------
     folder : Path
         Written by ``nearwise fit`` or `AttnKNNClassifier.save`.
-
-    Returns
-    -------
-    model : AttnKNNClassifier
-        Ready to predict.
-
-    Raises
-    ------
-    ValueError
-        If there is no such folder, or it is torn, foreign or newer than this library.
     """
     require_model(folder)
     from nearwise.classifier import AttnKNNClassifier
@@ -52,19 +45,15 @@ def require_model(folder: Path) -> None:
 def check_place(folder: Path, *, overwrite: bool) -> None:
     """Raise now what would otherwise fail after training.
 
+    Raises ValueError if something is there and may not be replaced. Raises OSError if nothing can
+    be written there.
+
     Parameters
     ----------
     folder : Path
         Where a model shall be written.
     overwrite : bool
         Whether a model that is there may be replaced.
-
-    Raises
-    ------
-    ValueError
-        If something is there and may not be replaced.
-    OSError
-        If nothing can be written there.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
@@ -100,17 +89,13 @@ def sole_writer(folder: Path) -> Iterator[None]:
     A hidden file beside the folder is locked while the block runs, and removed if it was made for
     that. Processes that only predict need no lock.
 
+    Raises BlockingIOError if another process is changing it. Raises ValueError if something else
+    than a file has the lock's name.
+
     Parameters
     ----------
     folder : Path
         A model folder, or the place for one. A symbolic link to it has the same lock.
-
-    Raises
-    ------
-    BlockingIOError
-        If another process is changing it.
-    ValueError
-        If something else than a file has the lock's name.
     """
     real = folder.resolve()
     path = real.with_name(f".{real.name}.lock")
@@ -140,15 +125,12 @@ def new_model(folder: Path, *, overwrite: bool) -> Iterator[None]:
     Whoever wants to write there meanwhile, or to add rows to the model that is replaced, is told
     at once: what came to the old model while the new one is trained would be lost.
 
+    Raises ValueError, OSError as `check_place` and `sole_writer`.
+
     Parameters
     ----------
     folder, overwrite
         As for `check_place`.
-
-    Raises
-    ------
-    ValueError, OSError
-        As `check_place` and `sole_writer`.
     """
     check_place(folder, overwrite=overwrite)
     with sole_writer(folder):

@@ -14,6 +14,8 @@ def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path
     Files are compared by their real path and by device and inode, so that relative names,
     symbolic links and hard links are the file they lead to.
 
+    Raises ValueError if `out` is a folder, one of the files read, or lies in a model's folder.
+
     Parameters
     ----------
     option : str
@@ -22,11 +24,6 @@ def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path
         A file; None and "-" are always fine.
     reads : iterable of str or Path
         What the command reads: files, folders of images, "-".
-
-    Raises
-    ------
-    ValueError
-        If `out` is a folder, one of the files read, or lies in a model's folder.
     """
     if out is None:
         return
@@ -51,6 +48,9 @@ def check_folder(
 ) -> None:
     """Refuse a folder that lies in a model's folder or would be mixed with what is read.
 
+    Raises ValueError if `out` lies in a model's folder or a folder that is read, or is one, or a
+    file that is read lies in it.
+
     Parameters
     ----------
     option : str
@@ -61,12 +61,6 @@ def check_folder(
         Files and folders that the command reads; others are passed over.
     for_model : bool, default=False
         Whether a model goes there, which may replace another; results may not.
-
-    Raises
-    ------
-    ValueError
-        If `out` lies in a model's folder or a folder that is read, or is one, or a file that is
-        read lies in it.
     """
     if out is None:
         return
@@ -101,16 +95,12 @@ def paths_among(*datasets: str) -> list[str]:
 def refuse_inside_model(option: str, path: Path) -> None:
     """Refuse a place within a model's folder.
 
+    Raises ValueError that names the model.
+
     Parameters
     ----------
     option : str
         Names the place in messages.
-    path : Path
-
-    Raises
-    ------
-    ValueError
-        Names the model.
     """
     for folder in path.resolve().parents:
         if _is_model(folder):

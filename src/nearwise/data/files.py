@@ -75,6 +75,10 @@ def locate(
 ) -> Path:
     """Return a local path of `file`, downloading it into the cache if need be.
 
+    Returns `path`, Path: an existing file. Raises NotADirectoryError if `data_root` is given and is
+    no folder. Raises FileNotFoundError if the file is in none of the three places; the message
+    names each and what to do. Raises ChecksumError if the download differs from the published file.
+
     Parameters
     ----------
     file : DataFile
@@ -83,20 +87,6 @@ def locate(
         Folder looked in first; default: the environment variable NEARWISE_DATA.
     download : bool, default=True
         Whether to fetch the file from its official address when no local copy is found.
-
-    Returns
-    -------
-    path : Path
-        An existing file.
-
-    Raises
-    ------
-    NotADirectoryError
-        If `data_root` is given and is no folder.
-    FileNotFoundError
-        If the file is in none of the three places; the message names each and what to do.
-    ChecksumError
-        If the download differs from the published file.
     """
     tried = []
     root, where = find_root(data_root)
@@ -128,10 +118,7 @@ def locate(
 def find_root(data_root: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
     """Return the data root (None where none is set) and what to call it.
 
-    Raises
-    ------
-    NotADirectoryError
-        If `data_root` is given and is no folder.
+    Raises NotADirectoryError if `data_root` is given and is no folder.
     """
     if data_root is not None:
         root = Path(data_root).expanduser()
@@ -159,6 +146,10 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
     The bytes are written beside `target` under a name of this process and renamed after the
     digest has been compared.
 
+    Returns `target`, Path: the path passed in. Raises ChecksumError if the digest of the bytes
+    received is not among `sha256`. Raises OSError if the address cannot be read, ends early, or the
+    file cannot be written; names which.
+
     Parameters
     ----------
     url : str
@@ -167,18 +158,6 @@ def fetch(url: str, target: Path, sha256: tuple[str, ...]) -> Path:
         Where the file shall lie; missing folders are made.
     sha256 : tuple of str
         Accepted digests, lower-case hexadecimal; empty accepts any whole file.
-
-    Returns
-    -------
-    target : Path
-        The path passed in.
-
-    Raises
-    ------
-    ChecksumError
-        If the digest of the bytes received is not among `sha256`.
-    OSError
-        If the address cannot be read, ends early, or the file cannot be written; names which.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,15 +10,12 @@ import torch
 def choose_device(name: str | torch.device) -> torch.device:
     """Device of a name, if it is there.
 
+    Raises ValueError if torch knows no such device, or it is not there.
+
     Parameters
     ----------
     name : str or torch.device
         "cpu", "cuda", "cuda:1", "mps"; "auto" is CUDA where there is a GPU, else the CPU.
-
-    Raises
-    ------
-    ValueError
-        If torch knows no such device, or it is not there.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if isinstance(name, str) and name == "auto":

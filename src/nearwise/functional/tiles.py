@@ -86,10 +86,7 @@ def tile_of(
 ) -> Tile:
     """Return one tile of `rows`, as `dtype`, its factors less `center`.
 
-    Raises
-    ------
-    ValueError
-        If a value is NaN or infinite; the error calls the rows `name`.
+    Raises ValueError if a value is NaN or infinite; the error calls the rows `name`.
     """
     tile = rows[here].to(dtype).contiguous()
     if known is not None:

@@ -26,6 +26,9 @@ def check_nodes(
 ) -> None:
     """Refuse trees whose walk could leave its arrays or never end.
 
+    Raises ValueError if a tree is empty, a child is not larger than its parent or lies in another
+    tree, a feature or leaf number is out of range, or the arrays differ in length.
+
     Parameters
     ----------
     roots : int array of shape (n_trees,)
@@ -36,12 +39,6 @@ def check_nodes(
         Column that a node splits by; not used in leaves.
     n_features, n_leaves : int
         Columns of the rows, and leaves that values are kept for.
-
-    Raises
-    ------
-    ValueError
-        If a tree is empty, a child is not larger than its parent or lies in another tree, a
-        feature or leaf number is out of range, or the arrays differ in length.
     """
     n_nodes = len(left)
     if not len(right) == len(feature) == n_nodes:

@@ -22,6 +22,10 @@ def read_or_compute(
 ) -> dict[str, Tensor]:
     """Read named arrays from a folder, or compute them and write them there.
 
+    Returns `arrays`, dict of str to Tensor: on the CPU where they were read, else as they were
+    computed. Warns UserWarning if the folder is damaged: its arrays are computed and written again.
+    If it cannot be written: they are returned all the same.
+
     Parameters
     ----------
     path : Path
@@ -33,17 +37,6 @@ def read_or_compute(
         As for `write_folder`.
     what : str
         What messages call the arrays, such as "features".
-
-    Returns
-    -------
-    arrays : dict of str to Tensor
-        On the CPU where they were read, else as they were computed.
-
-    Warns
-    -----
-    UserWarning
-        If the folder is damaged: its arrays are computed and written again. If it cannot be
-        written: they are returned all the same.
     """
     try:
         found = read_folder(path, kind=kind, newest_version=version)

@@ -21,15 +21,11 @@ def arrival_draws(ids: Tensor, seed: int) -> np.ndarray:
     Ids are given in the order of arrival and never twice, so a draw that depends on seed and id
     alone needs no generator whose state would have to be kept.
 
+    Returns `draws`, float64 ndarray of shape (n,): uniform in (0, 1).
+
     Parameters
     ----------
     ids : int64 Tensor of shape (n,)
-    seed : int
-
-    Returns
-    -------
-    draws : float64 ndarray of shape (n,)
-        Uniform in (0, 1).
 
     References
     ----------

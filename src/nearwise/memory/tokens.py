@@ -80,10 +80,7 @@ class TokenStream:
     def forget(self, ids: Tensor) -> None:
         """Forget the tokens with these ids.
 
-        Raises
-        ------
-        ValueError
-            If an id is not remembered. Nothing is forgotten then.
+        Raises ValueError if an id is not remembered. Nothing is forgotten then.
         """
         stays = torch.ones(len(self), dtype=torch.bool)
         stays[checks.find_ids(ids, self.ids, "memory")] = False

@@ -62,21 +62,14 @@ class Predictions:
 def check_predictions(y: npt.ArrayLike, proba: npt.ArrayLike) -> Predictions:
     """Check `y` against `proba` and bundle them.
 
+    Raises ValueError if a shape, a label or a probability is out of its range.
+
     Parameters
     ----------
     y : integer array-like of shape (n_rows,)
         True class positions in [0, n_classes).
     proba : float array-like of shape (n_rows, n_classes)
         Non-negative, each row sums to 1 within 1e-4.
-
-    Returns
-    -------
-    predictions : Predictions
-
-    Raises
-    ------
-    ValueError
-        If a shape, a label or a probability is out of its range.
     """
     checked = check_probabilities(proba)
     labels = check_labels(y, n_classes=checked.shape[1])

@@ -167,21 +167,16 @@ def named_backbone(
 ) -> tuple[Backbone, BackboneSpec]:
     """Build "resnet18", "resnet50" or "resnet-small", with ImageNet weights where asked for.
 
+    Warns UserWarning if the ImageNet weights cannot be had: the network then starts from scratch.
+
     Parameters
     ----------
-    name : str
     image_size : (int, int)
     channels : int
         1 or 3; with ImageNet weights the network takes 3 in any case.
     stem : {"auto", "cifar", "strided", "imagenet"}
         "auto" fits it to the larger side: "imagenet" above 64 pixels, else "cifar"; for
         "resnet-small" "strided" above 16 pixels, else "cifar".
-    pretrained : bool
-
-    Warns
-    -----
-    UserWarning
-        If the ImageNet weights cannot be had: the network then starts from scratch.
     """
     resolved = _resolve_stem(stem, name, max(image_size))
     if pretrained:
@@ -201,6 +196,8 @@ def pretrained_backbone(
 ) -> tuple[Backbone, BackboneSpec]:
     """Load a transformers vision model from the hub or a local folder, with its pixel statistics.
 
+    Raises ValueError if the model cannot be found or read, or is no vision model.
+
     Parameters
     ----------
     source : str
@@ -208,11 +205,6 @@ def pretrained_backbone(
         Weights are safetensors; neither pickles nor code of the repository are read.
     image_size : (int, int) or None
         None takes the model's own.
-
-    Raises
-    ------
-    ValueError
-        If the model cannot be found or read, or is no vision model.
     """
     transformers = transformers_module()
     try:

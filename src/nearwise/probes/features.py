@@ -56,6 +56,8 @@ def changed_views(
 ) -> Tensor:
     """One random view of each image, the same whatever batch the image comes in.
 
+    Raises ValueError if `augmentation` asks for more than crops and flips.
+
     Parameters
     ----------
     images : Tensor of shape (B, C, H, W)
@@ -65,12 +67,6 @@ def changed_views(
         Number of the view; with `seed` and the row it decides the draw.
     augmentation : Augmentation, optional
         None takes an eighth of the side as padding, at least 1, and flips.
-    seed : int
-
-    Raises
-    ------
-    ValueError
-        If `augmentation` asks for more than crops and flips.
     """
     if augmentation is None:
         padding = max(1, images.shape[2] // 8)
@@ -119,7 +115,6 @@ class FeatureShards:
 
         Parameters
         ----------
-        cache : path or None
         named : dict
             encoder, images, rows, settings.
         """
@@ -138,11 +133,8 @@ class FeatureShards:
     def stored(self, name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Give a piece, from its folder or computed and written there.
 
-        Warns
-        -----
-        UserWarning
-            If a stored piece is damaged: it is computed and written again. If it cannot be
-            written: it is returned all the same.
+        Warns UserWarning if a stored piece is damaged: it is computed and written again. If it
+        cannot be written: it is returned all the same.
         """
         if self.folder is None:
             self.computed += 1

@@ -165,10 +165,7 @@ class EmbedderEncoder(nn.Module):
 def in_channels(x: Tensor, channels: int) -> Tensor:
     """Images (B, C, H, W) with the channels of a model; grey ones are repeated.
 
-    Raises
-    ------
-    ValueError
-        If they have colours and the model takes none.
+    Raises ValueError if they have colours and the model takes none.
     """
     if x.shape[1] not in (1, channels):
         raise ValueError(

@@ -140,17 +140,14 @@ class NetworkProbe(Probe):
     def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
         """Train the network.
 
+        Raises ValueError if rows, labels or settings do not fit.
+
         Parameters
         ----------
         X : array of shape (n, L, D), or (n, D) for a probe of vectors
         y : array of shape (n,)
         validation : (array, array), optional
             Rows by whose NLL rate and epoch are chosen; a share of the rows is held out without.
-
-        Raises
-        ------
-        ValueError
-            If rows, labels or settings do not fit.
         """
         rows, seed = self._training_rows(X, y), self._seed()
         if validation is None:

@@ -133,6 +133,9 @@ def picture(figure: Figure, name: str, alt: str, caption: str) -> Picture:
 def to_svg(figure: Figure, name: str, alt: str) -> str:
     """Turn a figure into an inline SVG element.
 
+    Returns str: the svg element, without size: it fills its column. The same figure gives the same
+    text.
+
     Parameters
     ----------
     figure : Figure
@@ -141,11 +144,6 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
         Unique in the page; prefixes every id inside the figure.
     alt : str
         What is to be seen, for those who cannot see it.
-
-    Returns
-    -------
-    str
-        The svg element, without size: it fills its column. The same figure gives the same text.
     """
     buffer = io.BytesIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):

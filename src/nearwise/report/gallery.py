@@ -40,18 +40,15 @@ def image_shape(dataset: Dataset) -> tuple[int, ...] | None:
 def choose_gallery_rows(y: np.ndarray, proba: np.ndarray) -> list[tuple[int, str]]:
     """Pick the surest mistakes and the least sure right answers.
 
+    Returns list of (test position, "wrong" or "uncertain"): at most 8 of each; wrong ones first,
+    the surest first. A right answer counts as uncertain below a probability of 0.95.
+
     Parameters
     ----------
     y : int ndarray of shape (n_test,)
         True class positions.
     proba : ndarray of shape (n_test, n_classes)
         Predicted probabilities.
-
-    Returns
-    -------
-    list of (test position, "wrong" or "uncertain")
-        At most 8 of each; wrong ones first, the surest first. A right answer counts as
-        uncertain below a probability of 0.95.
     """
     top, guess = proba.max(axis=1), proba.argmax(axis=1)
     wrong = np.flatnonzero(guess != y)
@@ -66,6 +63,8 @@ def make_gallery(
 ) -> dict[str, Any]:
     """Explain the wrong and uncertain test rows with the neighbors behind each.
 
+    Returns dict: JSON-ready: image_shape, columns, classes and the rows with their neighbors.
+
     Parameters
     ----------
     model : fitted classifier with `explain`
@@ -76,11 +75,6 @@ def make_gallery(
         Positions of the test rows in `dataset`.
     predictions : Predictions
         Of the same rows, in the same order.
-
-    Returns
-    -------
-    dict
-        JSON-ready: image_shape, columns, classes and the rows with their neighbors.
     """
     chosen = choose_gallery_rows(predictions.y, predictions.proba)
     X, _ = dataset.rows(test_index[[i for i, _ in chosen]])
@@ -200,17 +194,14 @@ class Gallery:
 def make_page_gallery(dataset: str, method: str, seed: int, stored: dict[str, Any]) -> Gallery:
     """Turn a stored gallery into what the page shows.
 
+    Returns Gallery: images as PNG; tables cut to the columns in which the shown rows differ most.
+
     Parameters
     ----------
     dataset, method, seed
         Whose gallery it is.
     stored : dict
         As `make_gallery` makes it, read from JSON: image_shape, columns, classes, rows.
-
-    Returns
-    -------
-    Gallery
-        Images as PNG; tables cut to the columns in which the shown rows differ most.
     """
     rows = stored["rows"]
     shape = stored.get("image_shape")

@@ -120,15 +120,12 @@ class Mean:
 def mean_with_interval(values: Sequence[float]) -> Mean:
     """Mean and half-width of the 95 % t-interval.
 
+    Returns Mean: student's interval with n - 1 degrees of freedom.
+
     Parameters
     ----------
     values : sequence of float
         One a seed, at least one.
-
-    Returns
-    -------
-    Mean
-        Student's interval with n - 1 degrees of freedom.
     """
     spread = paired_difference(values, np.zeros(len(values)), level=LEVEL)
     half = (spread.high - spread.low) / 2
@@ -171,18 +168,15 @@ _OTHERS: dict[str, Callable[..., float]] = {"ece": ece, "aurc": aurc}
 def difference_over_rows(key: str, a: Predictions, b: Predictions) -> PairedDifference | None:
     """Metric of `a` minus metric of `b` on the same test rows.
 
+    Returns PairedDifference or None: percentile bootstrap over rows, `n` counts rows: what another
+    test part of this size would say about these two fits. None for other metrics or other rows.
+
     Parameters
     ----------
     key : str
         accuracy, nll, brier, ece or aurc.
     a, b : Predictions
         Of two methods on one split.
-
-    Returns
-    -------
-    PairedDifference or None
-        Percentile bootstrap over rows, `n` counts rows: what another test part of this size
-        would say about these two fits. None for other metrics or other rows.
     """
     if not np.array_equal(a.test_index, b.test_index):
         return None

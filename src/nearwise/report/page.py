@@ -69,6 +69,8 @@ def model_page(
 ) -> ModelPage:
     """Draw everything that the page about a model shows.
 
+    Returns ModelPage: to be rendered by `render_model_page`.
+
     Parameters
     ----------
     title, lead : str
@@ -89,11 +91,6 @@ def model_page(
         From `make_gallery`, of the whole model.
     facts : sequence of (str, str)
         What the numbers were made under.
-
-    Returns
-    -------
-    ModelPage
-        To be rendered by `render_model_page`.
     """
     whole = next(iter(predictions))
     order = sorted(scores, key=lambda part: scores[part]["nll"])
@@ -125,6 +122,8 @@ def render_model_page(page: ModelPage) -> str:
 def fill_template(name: str, *, beside: Traversable | None = None, **values: Any) -> str:
     """Fill a template with values; every text is escaped.
 
+    Returns str: HTML.
+
     Parameters
     ----------
     name : str
@@ -133,11 +132,6 @@ def fill_template(name: str, *, beside: Traversable | None = None, **values: Any
         Where templates lie beside those of this package.
     **values
         What the template names; `style` is the style sheet of all pages.
-
-    Returns
-    -------
-    str
-        HTML.
     """
     own = files("nearwise.report") / "templates"
 

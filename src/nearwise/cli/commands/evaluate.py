@@ -157,6 +157,9 @@ def evaluate(
 def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
     """Translate labels to positions among the model's classes.
 
+    Returns `positions`, int64 ndarray of shape (n_rows,): in [0, n_classes). Raises ValueError if a
+    label is none of the classes.
+
     Parameters
     ----------
     labels : Series
@@ -165,16 +168,6 @@ def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "
         The model's classes.
     where : str
         Name of the file, for the message.
-
-    Returns
-    -------
-    positions : int64 ndarray of shape (n_rows,)
-        In [0, n_classes).
-
-    Raises
-    ------
-    ValueError
-        If a label is none of the classes.
     """
     import pandas as pd
 

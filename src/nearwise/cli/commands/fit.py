@@ -198,15 +198,12 @@ def checkpoint_folder(out: Path) -> Path:
 def check_checkpoints(out: Path) -> None:
     """Refuse a folder that has the name of the checkpoints and was not made by a fit.
 
+    Raises ValueError if a link, a file or a folder of somebody else has that name.
+
     Parameters
     ----------
     out : Path
         Where the model will be.
-
-    Raises
-    ------
-    ValueError
-        If a link, a file or a folder of somebody else has that name.
     """
     folder = checkpoint_folder(out)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):

@@ -161,21 +161,13 @@ def inspect(
 def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict[str, Any]]:
     """Look remembered rows up by id.
 
+    Returns `rows`, list of dict: "id", the label by the target's name, and the columns; of an image
+    its file, if known. Raises ValueError if an id is not remembered.
+
     Parameters
     ----------
     model : AttnKNNClassifier
         Fitted.
-    ids : sequence of int
-
-    Returns
-    -------
-    rows : list of dict
-        "id", the label by the target's name, and the columns; of an image its file, if known.
-
-    Raises
-    ------
-    ValueError
-        If an id is not remembered.
     """
     bank = model.memory_
     strange = sorted(set(ids) - set(bank.ids.tolist()))
@@ -198,21 +190,18 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
 def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, Any]:
     """Collect what a fitted model can tell about itself.
 
+    Returns `facts`, dict: rows, target, classes (rows of each), columns (use of each),
+    column_report (of each its type, gaps, distinct values, use and why), for images from files
+    files (how many from each folder), settings (those that differ from the defaults), choice,
+    calibration_source, temperature, oof_nll, and with `scores` left_out (metrics of the remembered
+    rows, each without itself).
+
     Parameters
     ----------
     model : AttnKNNClassifier
         Fitted.
     scores : bool, default=False
         Also predict every remembered row without itself, and measure that.
-
-    Returns
-    -------
-    facts : dict
-        rows, target, classes (rows of each), columns (use of each), column_report (of each its
-        type, gaps, distinct values, use and why), for images from files files
-        (how many from each folder), settings (those that differ
-        from the defaults), choice, calibration_source, temperature, oof_nll, and with `scores`
-        left_out (metrics of the remembered rows, each without itself).
     """
     import numpy as np
 

@@ -57,23 +57,15 @@ def verify(
 def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
     """Check a folder and collect what it holds.
 
+    Returns `facts`, dict: holds, format version, files (how many, and bytes), checked; of a
+    classifier also written with (versions), rows, classes, columns, members, base; of a memory bank
+    rows, classes, spaces. JSON can hold all of it. Raises StoreError if a part is not what nearwise
+    writes.
+
     Parameters
     ----------
-    folder : Path
     trusted : list of str
         Types of a base of the user's own.
-
-    Returns
-    -------
-    facts : dict
-        holds, format version, files (how many, and bytes), checked; of a classifier also written
-        with (versions), rows, classes, columns, members, base; of a memory bank rows, classes,
-        spaces. JSON can hold all of it.
-
-    Raises
-    ------
-    StoreError
-        If a part is not what nearwise writes.
     """
     from nearwise.classifier.storage.persistence import KIND
     from nearwise.memory import verify_folder

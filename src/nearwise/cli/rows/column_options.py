@@ -22,17 +22,13 @@ _PLURAL = {"number": "numbers", "category": "categories", "date": "dates", "left
 def column_lines(reports: "Sequence[ColumnReport]", *, flags: bool) -> list[str]:
     """Lay a column report out, readable for ten thousand columns too.
 
+    Returns `lines`, list of str: how many columns are used as what; then a line for each column of
+    up to 30, else for the first 20 that are left out, dates, or come with a reason.
+
     Parameters
     ----------
-    reports : sequence of ColumnReport
     flags : bool
         Whether to name the flag of 'nearwise fit' that uses a column in another way.
-
-    Returns
-    -------
-    lines : list of str
-        How many columns are used as what; then a line for each column of up to 30, else for the
-        first 20 that are left out, dates, or come with a reason.
     """
     counts = Counter(one.use for one in reports)
     named = [
@@ -108,22 +104,15 @@ DateOption = Annotated[
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
     """Collect what the flags say of columns; one column, one use.
 
+    Returns `uses`, dict of str to str: the flag that names each column. Raises ValueError if two
+    flags name a column, or images are read.
+
     Parameters
     ----------
     data : str
         What is read.
     **flags : list of str, optional
         Columns named by ``--keep``, ``--category``, ``--number`` and ``--date``.
-
-    Returns
-    -------
-    uses : dict of str to str
-        The flag that names each column.
-
-    Raises
-    ------
-    ValueError
-        If two flags name a column, or images are read.
     """
     uses: dict[str, Any] = {}
     for use, names in flags.items():
@@ -138,20 +127,16 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
 def report(X: Any, data: str, uses: dict[str, Any], *, quiet: bool) -> None:
     """Say what the columns of a table will be used as; refuse here what cannot be used.
 
+    Raises ValueError if a column is not there or cannot be used as asked.
+
     Parameters
     ----------
-    X : DataFrame
     data : str
         Names the table in messages.
     uses : dict of str to str
         As `column_uses` returns it.
     quiet : bool
         Say nothing.
-
-    Raises
-    ------
-    ValueError
-        If a column is not there or cannot be used as asked.
     """
     from nearwise.classifier import report_columns
 

@@ -21,6 +21,9 @@ def read_frame(
 ) -> "pd.DataFrame":
     """Read a table, and say what was not read as it stands.
 
+    Returns `frame`, DataFrame: at least one row. Raises ValueError if the file holds no rows or
+    cannot be understood. Raises OSError if it cannot be read.
+
     Parameters
     ----------
     path : str
@@ -32,18 +35,6 @@ def read_frame(
         Columns of a model; a first line with all of them holds names.
     quiet : bool, default=False
         No notes.
-
-    Returns
-    -------
-    frame : DataFrame
-        At least one row.
-
-    Raises
-    ------
-    ValueError
-        If the file holds no rows or cannot be understood.
-    OSError
-        If it cannot be read.
     """
     from nearwise.data.tables.files import read_table
 
@@ -60,6 +51,8 @@ def split_target(
 ) -> tuple["pd.DataFrame", "pd.Series"]:
     """Separate the features from the target column.
 
+    Raises ValueError if there is no such column, or rows have no value in it.
+
     Parameters
     ----------
     frame : DataFrame
@@ -75,11 +68,6 @@ def split_target(
         All other columns.
     y : Series
         The target; no value missing.
-
-    Raises
-    ------
-    ValueError
-        If there is no such column, or rows have no value in it.
     """
     require_columns(frame, [target], where)
     y = frame[target]
@@ -95,6 +83,8 @@ def split_target(
 def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> None:
     """Raise if a column is missing, naming it, its nearest match, and what is there.
 
+    Raises ValueError if one of them is not.
+
     Parameters
     ----------
     frame : DataFrame
@@ -103,11 +93,6 @@ def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> 
         Columns that must be there.
     where : str
         Name of the file, for the message.
-
-    Raises
-    ------
-    ValueError
-        If one of them is not.
     """
     present = [str(column) for column in frame.columns]
     missing = [name for name in names if name not in present]
@@ -131,6 +116,9 @@ def match_columns(
 ) -> "pd.DataFrame":
     """Give the columns a model knows, by name and in its order.
 
+    Returns `X`, DataFrame: columns `names`, less those of `optional` that are missing. Raises
+    ValueError if a column is missing.
+
     Parameters
     ----------
     frame : DataFrame
@@ -145,16 +133,6 @@ def match_columns(
         Further columns that may be there (the target); others are ignored with a note.
     quiet : bool, default=False
         No note.
-
-    Returns
-    -------
-    X : DataFrame
-        Columns `names`, less those of `optional` that are missing.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing.
     """
     spare = set(optional)
     require_columns(frame, [name for name in names if name not in spare], where)
@@ -176,6 +154,9 @@ def match_places(
 ) -> "pd.DataFrame":
     """Name the columns of a table without a header as a model does.
 
+    Returns `frame`, DataFrame: with all columns `names`. Raises ValueError if it cannot be told
+    which column is which.
+
     Parameters
     ----------
     frame : DataFrame
@@ -192,16 +173,6 @@ def match_places(
         Name of the file, for messages.
     quiet : bool, default=False
         No note.
-
-    Returns
-    -------
-    frame : DataFrame
-        With all columns `names`.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be told which column is which.
     """
     if set(names) <= set(frame.columns):
         if target not in frame.columns:
@@ -225,6 +196,8 @@ def match_places(
 def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd.DataFrame":
     """Leave out columns the user named; a wrong name raises.
 
+    Returns `frame`, DataFrame: the rest. Raises ValueError if a column is not there.
+
     Parameters
     ----------
     frame : DataFrame
@@ -233,16 +206,6 @@ def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd
         Columns to leave out.
     where : str
         Name of the file, for the message.
-
-    Returns
-    -------
-    frame : DataFrame
-        The rest.
-
-    Raises
-    ------
-    ValueError
-        If a column is not there.
     """
     chosen = list(names)
     require_columns(frame, chosen, where)

@@ -59,10 +59,7 @@ class Size:
     def check(self, images: "np.ndarray", first: Path) -> None:
         """Refuse images of another size.
 
-        Raises
-        ------
-        ValueError
-            Names the first of them.
+        Raises ValueError that names the first of them.
         """
         if images.shape[1:3] != (self.height, self.width):
             raise ValueError(
@@ -94,10 +91,7 @@ class ImageWishes:
     def refuse(self, why: str) -> None:
         """Refuse wishes about images where there are none; `why` says what there is instead.
 
-        Raises
-        ------
-        ValueError
-            If there is a wish.
+        Raises ValueError if there is a wish.
         """
         given = {
             "--image-size": self.size,
@@ -137,26 +131,18 @@ def read_class_folder(
 ) -> "Dataset":
     """Read a folder with a folder for each class.
 
+    Raises ValueError if `data` is no such folder, an image is damaged, or sizes or colours differ.
+
     Parameters
     ----------
     data : str
         The folder.
     part : {"train", "test"}
         Which part to take where there are two; the other is left out, which is said.
-    wishes : ImageWishes
     known : Size, optional
         Of the model's images, which these must have or be brought to.
     quiet : bool, default=False
         No note.
-
-    Returns
-    -------
-    dataset : Dataset
-
-    Raises
-    ------
-    ValueError
-        If `data` is no such folder, an image is damaged, or sizes or colours differ.
     """
     from nearwise.data import load_images
     from nearwise.data.images.folder import has_test_part
@@ -203,11 +189,12 @@ def read_files(
 ) -> "tuple[list[Path], np.ndarray]":
     """Read images without labels.
 
+    Raises ValueError if nothing is there, the size differs, or an image is damaged.
+
     Parameters
     ----------
     data : sequence of str
         Files, and folders that hold images at any depth.
-    wishes : ImageWishes
     known : Size
         Of the model's images, which these must have or be brought to.
 
@@ -216,11 +203,6 @@ def read_files(
     files : list of Path
         Of the images in the array.
     images : uint8 ndarray of shape (n, height, width, channels)
-
-    Raises
-    ------
-    ValueError
-        If nothing is there, the size differs, or an image is damaged.
     """
     from nearwise.data.images.folder import decode_files, image_files
 
@@ -245,10 +227,7 @@ def read_files(
 def check_target(target: str | None, known: str = _TARGET) -> None:
     """Refuse a target column for images, whose folder is their label.
 
-    Raises
-    ------
-    ValueError
-        If one is named that is not what the labels are called anyway.
+    Raises ValueError if one is named that is not what the labels are called anyway.
     """
     if target not in (None, known, _TARGET):
         raise ValueError(

@@ -11,22 +11,15 @@ def parse_seeds(text: str) -> list[int]:
 def parse_numbers(option: str, text: str) -> list[int]:
     """Read numbers such as "0-4", "0,2,7" or "0-2,9".
 
+    Returns `numbers`, list of int: in the order given, each once. Raises ValueError if a part is
+    neither a number nor a rising range.
+
     Parameters
     ----------
     option : str
         Name of the option, for the message.
     text : str
         Non-negative integers and inclusive ranges, separated by commas.
-
-    Returns
-    -------
-    numbers : list of int
-        In the order given, each once.
-
-    Raises
-    ------
-    ValueError
-        If a part is neither a number nor a rising range.
     """
     numbers: list[int] = []
     for part in split_list(text):
@@ -45,15 +38,12 @@ def parse_numbers(option: str, text: str) -> list[int]:
 def split_list(text: str | Iterable[str] | None) -> list[str]:
     """Split comma-separated text, or several such texts, into its parts.
 
+    Returns `parts`, list of str: without blanks and empty parts; empty for None.
+
     Parameters
     ----------
     text : str or iterable of str, optional
         For example "a,b" or ["a", "b,c"].
-
-    Returns
-    -------
-    parts : list of str
-        Without blanks and empty parts; empty for None.
     """
     if text is None:
         return []
@@ -64,22 +54,15 @@ def split_list(text: str | Iterable[str] | None) -> list[str]:
 def parse_count(option: str, text: str | None) -> int | str | None:
     """Read a positive integer or "auto".
 
+    Returns `count`, int, "auto" or None: None for None. Raises ValueError if `text` is anything
+    else.
+
     Parameters
     ----------
     option : str
         Name of the option, for the message.
     text : str, optional
         What the user wrote; None where nothing was.
-
-    Returns
-    -------
-    count : int, "auto" or None
-        None for None.
-
-    Raises
-    ------
-    ValueError
-        If `text` is anything else.
     """
     if text is None or text == "auto":
         return text
@@ -91,22 +74,15 @@ def parse_count(option: str, text: str | None) -> int | str | None:
 def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
     """Read a height and width such as "48x64", or the side of a square.
 
+    Returns `size`, (int, int) or None: height and width in pixels; None for None. Raises ValueError
+    if `text` is anything else.
+
     Parameters
     ----------
     option : str
         Name of the option, for the message.
     text : str, optional
         What the user wrote; None where nothing was.
-
-    Returns
-    -------
-    size : (int, int) or None
-        Height and width in pixels; None for None.
-
-    Raises
-    ------
-    ValueError
-        If `text` is anything else.
     """
     if text is None:
         return None

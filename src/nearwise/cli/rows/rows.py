@@ -89,13 +89,14 @@ def read_to_learn(
 ) -> Rows:
     """Read rows that a model is to be fitted to.
 
+    Raises ValueError if an option does not go with `data`, or this cannot be read.
+
     Parameters
     ----------
     data : str
         A table, "-" for one on standard input, or a folder with a folder of images for each class.
     target : str, optional
         Column with the labels of a table.
-    wishes : ImageWishes
     drop : sequence of str
         Columns of a table to leave out.
     weight : str, optional
@@ -104,11 +105,6 @@ def read_to_learn(
         Whether the first line of a table holds column names; see `read_frame`.
     quiet : bool, default=False
         No notes.
-
-    Raises
-    ------
-    ValueError
-        If an option does not go with `data`, or this cannot be read.
     """
     if names_images(data):
         check_target(target)
@@ -164,20 +160,16 @@ def read_for_model(
 ) -> Rows:
     """Read labelled rows of the kind that a model knows.
 
+    Raises ValueError if `data` is of another kind than the model knows, or cannot be read.
+
     Parameters
     ----------
-    model : AttnKNNClassifier
     name : Path
         Folder of the model, for messages.
     data, target, wishes, header, quiet
         As for `read_to_learn`; the target is the model's own by default.
     part : {"train", "test"}
         Which part of a folder to take that has both.
-
-    Raises
-    ------
-    ValueError
-        If `data` is of another kind than the model knows, or cannot be read.
     """
     import pandas as pd
 
@@ -209,6 +201,8 @@ def read_to_predict(
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels, of the kind that a model knows.
 
+    Raises ValueError if `data` is of another kind than the model knows, or cannot be read.
+
     Parameters
     ----------
     model, name, wishes, header, quiet
@@ -223,11 +217,6 @@ def read_to_predict(
     kept : DataFrame
         These columns; for images "file", as it was given.
     features : DataFrame or uint8 ndarray of shape (n, height, width, channels)
-
-    Raises
-    ------
-    ValueError
-        If `data` is of another kind than the model knows, or cannot be read.
     """
     import pandas as pd
 

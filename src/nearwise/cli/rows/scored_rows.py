@@ -160,6 +160,9 @@ def score_rows(
 ) -> ScoredRows:
     """Predict the new rows of a file, or where there are none those that can be left out.
 
+    Raises ValueError if the model learned from all rows and cannot predict one of them as if it
+    were new.
+
     Parameters
     ----------
     model : AttnKNNClassifier
@@ -173,11 +176,6 @@ def score_rows(
         Name of the file, for messages.
     noun : str
         What rows are called.
-
-    Raises
-    ------
-    ValueError
-        If the model learned from all rows and cannot predict one of them as if it were new.
     """
     import numpy as np
 

@@ -73,10 +73,7 @@ class _Decoded(NamedTuple):
 def check_options(image_size: Size | None, color: Color | None) -> tuple[int, int] | None:
     """Return `image_size` as (height, width), or None.
 
-    Raises
-    ------
-    ValueError
-        If a side is not a positive integer, or `color` is not one of rgb, grey.
+    Raises ValueError if a side is not a positive integer, or `color` is not one of rgb, grey.
     """
     if color is not None and color not in _CHANNELS:
         raise ValueError(f"color={color!r} is not one of rgb, grey.")
@@ -112,6 +109,11 @@ def decode_images(
     be resized is decoded at a half, a quarter or an eighth of its sides; other images that are
     larger cannot be read.
 
+    Returns `X`, uint8 ndarray of shape (n, height, width, channels): 1 channel for grey, 3 for
+    color. Raises ValueError if an image is damaged or of a kind that 8 bits cannot hold, sizes
+    differ or grey and color are mixed; names the file and what to do. Raises MemoryError if the
+    array of all images is larger than the memory. Raises ImportError if Pillow is missing.
+
     Parameters
     ----------
     images : iterable of Encoded
@@ -123,21 +125,6 @@ def decode_images(
         means a square. Default: all must have the size of the first.
     color : {"rgb", "grey"}, optional
         What to turn every image into. Default: all must be of the kind of the first.
-
-    Returns
-    -------
-    X : uint8 ndarray of shape (n, height, width, channels)
-        1 channel for grey, 3 for color.
-
-    Raises
-    ------
-    ValueError
-        If an image is damaged or of a kind that 8 bits cannot hold, sizes differ or grey and
-        color are mixed; names the file and what to do.
-    MemoryError
-        If the array of all images is larger than the memory.
-    ImportError
-        If Pillow is missing.
     """
     sound = decode_sound(images, n, image_size=image_size, color=color)
     if sound.damaged:
@@ -251,12 +238,8 @@ def _decode(
 def _content(image: Encoded, room: Room) -> bytes:
     """Return the bytes of an image file.
 
-    Raises
-    ------
-    OSError
-        If it is not there, or a pipe or a device, which may never end.
-    TooLargeError
-        If the file alone is larger than what decoding may take.
+    Raises OSError if it is not there, or a pipe or a device, which may never end. Raises
+    TooLargeError if the file alone is larger than what decoding may take.
     """
     if isinstance(image.content, bytes):
         return image.content

@@ -44,11 +44,9 @@ def load_folder(
     files that are no images, and links to images of the same class folder, with a warning. Options
     are those of `load_images`.
 
-    Raises
-    ------
-    ValueError
-        If there is no class folder, one is empty, symbolic links put one image into two, an image
-        is damaged and `skip_damaged` is not set, or images are not alike; names the file or folder.
+    Raises ValueError if there is no class folder, one is empty, symbolic links put one image into
+    two, an image is damaged and `skip_damaged` is not set, or images are not alike; names the file
+    or folder.
     """
     listed, names = list_folder(folder)
     if split != "all":
@@ -78,6 +76,9 @@ def load_folder(
 def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     """List the images of a folder of class folders without decoding them.
 
+    Raises ValueError as `load_folder`, but for damaged or unlike images. Warns UserWarning if files
+    that are no images, or links to images of the same folder, are left out.
+
     Parameters
     ----------
     folder : Path
@@ -89,16 +90,6 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
         "train" and "test", or "all": files in the order of classes and names, and class numbers.
     classes : list of str
         Names of the classes.
-
-    Raises
-    ------
-    ValueError
-        As `load_folder`, but for damaged or unlike images.
-
-    Warns
-    -----
-    UserWarning
-        If files that are no images, or links to images of the same folder, are left out.
     """
     parts = _parts(folder)
     classes = {part: _classes(directory) for part, directory in parts.items()}
@@ -137,9 +128,11 @@ def decode_files(
 ) -> tuple[Images, list[int]]:
     """Decode image files.
 
+    Raises ValueError if a file is damaged and may not be left out, none is left, or images are not
+    alike.
+
     Parameters
     ----------
-    files : sequence of Path
     image_size, color
         As for `load_images`.
     skip_damaged : bool, default=False
@@ -150,11 +143,6 @@ def decode_files(
     X : uint8 ndarray of shape (n_kept, height, width, channels)
     kept : list of int
         Places in `files` of the images in X; all of them without `skip_damaged`.
-
-    Raises
-    ------
-    ValueError
-        If a file is damaged and may not be left out, none is left, or images are not alike.
     """
     encoded = (Encoded(str(file), file) for file in files)
     sound = decode_sound(encoded, len(files), image_size=image_size, color=color)
@@ -174,17 +162,9 @@ def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
     Symbolic links are followed, and each image of a folder is listed once, however many links
     lead to it.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such folder or file.
-    ValueError
-        If there are no images, or something in a list is none.
-
-    Warns
-    -----
-    UserWarning
-        If files that are no images, or links to what is listed already, are left out of a folder.
+    Raises FileNotFoundError if there is no such folder or file. Raises ValueError if there are no
+    images, or something in a list is none. Warns UserWarning if files that are no images, or links
+    to what is listed already, are left out of a folder.
     """
     if isinstance(source, Path) and source.is_dir():
         found, again = _everything(source)
@@ -312,17 +292,14 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
 def _repeated(images: Sequence[Path], seen: dict[str, Path]) -> list[Path]:
     """Return links to images of the same class folder, and note the images of this one in `seen`.
 
+    Raises ValueError if an image lies in another class folder as well.
+
     Parameters
     ----------
     images : sequence of Path
         In a class folder.
     seen : dict of str to Path
         Images of the class folders before, by their real paths.
-
-    Raises
-    ------
-    ValueError
-        If an image lies in another class folder as well.
     """
     repeated = []
     for path in sorted(images, key=Path.is_symlink):  # of a file and its link, keep the file

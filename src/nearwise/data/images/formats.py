@@ -34,10 +34,7 @@ class IdxFiles:
     def find(self, folder: Path, part: str) -> tuple[Path, ...]:
         """Return the images and the labels file; empty where there is neither.
 
-        Raises
-        ------
-        FileNotFoundError
-            If one of the two is missing.
+        Raises FileNotFoundError if one of the two is missing.
         """
         found = [self._one(folder, name) for name in self.files[part]]
         present = tuple(path for path in found if path is not None)
@@ -58,10 +55,8 @@ class IdxFiles:
     ) -> tuple[Images, NDArray[np.int64]]:
         """Read at most `limit` rows: images of shape (n_rows, height, width, 1), class numbers.
 
-        Raises
-        ------
-        ValueError
-            If a file is damaged, cut short, too long, or the two differ in length; names it.
+        Raises ValueError if a file is damaged, cut short, too long, or the two differ in length;
+        names it.
         """
         images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
         if len(images) != len(labels):
@@ -75,23 +70,16 @@ class IdxFiles:
 def read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:
     """Read an idx file of unsigned bytes, gzipped where its name ends in .gz.
 
+    Returns `values`, uint8 ndarray with `n_dims` dimensions: read-only. Raises ValueError if the
+    compression is damaged, the magic number or a size is wrong, or bytes are missing or left over;
+    names the file.
+
     Parameters
     ----------
     path : Path
         The file.
     n_dims : int
         Number of dimensions that it must have.
-
-    Returns
-    -------
-    values : uint8 ndarray with `n_dims` dimensions
-        Read-only.
-
-    Raises
-    ------
-    ValueError
-        If the compression is damaged, the magic number or a size is wrong, or bytes are missing
-        or left over; names the file.
 
     References
     ----------
@@ -151,10 +139,7 @@ class CifarBinary:
     def find(self, folder: Path, part: str) -> tuple[Path, ...]:
         """Return the files of a part in order; empty where there are none.
 
-        Raises
-        ------
-        FileNotFoundError
-            If some of them are missing.
+        Raises FileNotFoundError if some of them are missing.
         """
         names = self.files[part]
         for directory in (folder / self.folder, folder.parent / self.folder, *self._others(folder)):
@@ -174,10 +159,7 @@ class CifarBinary:
     ) -> tuple[Images, NDArray[np.int64]]:
         """Read at most `limit` rows: images of shape (n_rows, 32, 32, 3) and class numbers.
 
-        Raises
-        ------
-        ValueError
-            If a file is empty or ends within a row; names it.
+        Raises ValueError if a file is empty or ends within a row; names it.
         """
         width = self.n_label_bytes + _PIXELS
         parts: list[NDArray[np.uint8]] = []
@@ -234,10 +216,7 @@ class ParquetShards:
     def find(self, folder: Path, part: str) -> tuple[Path, ...]:
         """Return the shards of a part in order; empty where there are none.
 
-        Raises
-        ------
-        FileNotFoundError
-            If a shard of a numbered row of shards is missing.
+        Raises FileNotFoundError if a shard of a numbered row of shards is missing.
         """
         places = (folder, folder / self.folder)
         paths = next((p for p in (_matching(directory, part) for directory in places) if p), ())
@@ -266,17 +245,14 @@ class ParquetShards:
     def read(self, paths: tuple[Path, ...], part: str, limit: int | None) -> Rows:
         """Decode at most `limit` rows.
 
+        Raises ValueError if a file is damaged, lacks a column or an image; names it.
+
         Returns
         -------
         X : uint8 ndarray of shape (n_rows, height, width, channels)
             Images.
         codes : int64 ndarray of shape (n_rows,)
             Class numbers.
-
-        Raises
-        ------
-        ValueError
-            If a file is damaged, lacks a column or an image; names it.
         """
         total = sum(self._n_rows(path) for path in paths)
         n = total if limit is None else min(limit, total)

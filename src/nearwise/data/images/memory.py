@@ -42,10 +42,7 @@ class Room:
     def from_environment(cls) -> "Room":
         """Make room for the megabytes of NEARWISE_IMAGE_MEMORY, by default 200.
 
-        Raises
-        ------
-        ValueError
-            If the variable holds no positive whole number.
+        Raises ValueError if the variable holds no positive whole number.
         """
         value = os.environ.get(VARIABLE, "") or str(_DEFAULT)
         if not value.isdecimal() or int(value) < 1:
@@ -76,10 +73,7 @@ class Room:
     def check(self, n_bytes: int, what: str) -> None:
         """Refuse what does not fit even alone.
 
-        Raises
-        ------
-        TooLargeError
-            Says how much there may be, and what to set.
+        Raises TooLargeError that says how much there may be, and what to set.
         """
         if n_bytes > self.n_bytes:
             needed = -(-n_bytes // MEGABYTE)
@@ -93,6 +87,8 @@ class Room:
 def plan(opened: Any, size: tuple[int, int] | None, mode: str, room: Room) -> int:
     """Return the bytes that decoding an image takes, and have a large JPEG decoded smaller.
 
+    Raises TooLargeError if the image does not fit into `room` even alone.
+
     Parameters
     ----------
     opened : PIL.ImageFile.ImageFile
@@ -102,12 +98,6 @@ def plan(opened: Any, size: tuple[int, int] | None, mode: str, room: Room) -> in
         Height and width that it is brought to.
     mode : {"L", "RGB"}
         What it is converted to.
-    room : Room
-
-    Raises
-    ------
-    TooLargeError
-        If the image does not fit into `room` even alone.
     """
     height, width = opened.height, opened.width
     needed = _bytes(opened, size, mode, height * width)

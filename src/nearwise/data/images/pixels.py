@@ -19,6 +19,8 @@ _CHANNELS = (1, 3)
 def as_images(images: ArrayLike | Tensor, name: str = "images") -> Tensor:
     """Bring images to the layout (n, C, H, W), uint8 or float in [0, 1]; nothing is copied.
 
+    Raises ValueError if the shape is none of these, or a float lies outside [0, 1] or is NaN.
+
     Parameters
     ----------
     images : array or Tensor of shape (n, H, W), (n, C, H, W) or (n, H, W, C)
@@ -26,11 +28,6 @@ def as_images(images: ArrayLike | Tensor, name: str = "images") -> Tensor:
         uint8 ndarray is (n, H, W, C), as data sets hold images, and anything else (n, C, H, W).
     name : str, default="images"
         What messages call them.
-
-    Raises
-    ------
-    ValueError
-        If the shape is none of these, or a float lies outside [0, 1] or is NaN.
     """
     is_numpy = not isinstance(images, Tensor)
     x = torch.from_numpy(np.ascontiguousarray(images)) if is_numpy else images
@@ -73,15 +70,12 @@ TRAINED_ON = "trained_on.npy"
 def image_digests(images: Any) -> Digests:
     """Give a number for every image that another image does not have, by its pixels alone.
 
+    Returns `digests`, uint64 ndarray of shape (n,): the first 8 bytes of SHA-256.
+
     Parameters
     ----------
     images : array of shape (n, height, width), (n, height, width, channels) or
         (n, channels, height, width)
-
-    Returns
-    -------
-    digests : uint64 ndarray of shape (n,)
-        The first 8 bytes of SHA-256.
     """
     pixels = as_images(images)
     shape = str(tuple(pixels.shape[1:])).encode()

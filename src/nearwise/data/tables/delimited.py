@@ -48,6 +48,9 @@ def read_numbers(
     other. Where columns have decimal commas and none has decimal points, points separate thousands
     (1.000). Columns of which one value is no number stay text.
 
+    Returns `table`, DataFrame: numbers are read to the nearest float64; whole ones stay int64 where
+    there is no gap.
+
     Parameters
     ----------
     table : DataFrame
@@ -62,11 +65,6 @@ def read_numbers(
         Takes a sentence about what was read differently.
     as_text : callable
         Gives the columns of these numbers as they are written in the file.
-
-    Returns
-    -------
-    table : DataFrame
-        Numbers are read to the nearest float64; whole ones stay int64 where there is no gap.
     """
     columns = _without_question_marks(_text_columns(table), names, where, note)
     styles = {i: style for i, column in columns.items() if (style := _style(column))}
@@ -205,10 +203,7 @@ class Layout:
 def read_delimited(source: Path | BinaryIO, **options: Any) -> pd.DataFrame:
     """Call `pandas.read_csv` with `options`, floats parsed to the nearest double.
 
-    Raises
-    ------
-    pandas.errors.ParserError, pandas.errors.EmptyDataError
-        As `pandas.read_csv` does.
+    Raises pandas.errors.ParserError, pandas.errors.EmptyDataError as `pandas.read_csv` does.
     """
     return pd.read_csv(source, **_EXACT, **options)
 
@@ -223,6 +218,9 @@ def parse_text(
     known: Collection[str] = (),
 ) -> pd.DataFrame:
     """Read delimited text: encoding, delimiter, names and spellings of numbers are told by itself.
+
+    Raises ValueError if the text cannot be decoded, a line has too many values, a quote never
+    closes, there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
 
     Parameters
     ----------
@@ -239,16 +237,6 @@ def parse_text(
         Without one the columns are called "0", "1", ...
     known : collection of str
         Columns that a model knows; a first line with all of them holds names.
-
-    Returns
-    -------
-    table : DataFrame
-
-    Raises
-    ------
-    ValueError
-        If the text cannot be decoded, a line has too many values, a quote never closes, there are
-        more than `MAX_COLUMNS` columns, or the first line does not hold names.
     """
     content = _as_utf8(content, where, note)
     content = _without_remarks(content, delimiter, where, note)

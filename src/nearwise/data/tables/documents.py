@@ -38,11 +38,8 @@ def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
 
     Decimals become float64; a named index becomes a column.
 
-    Raises
-    ------
-    ValueError
-        If it cannot be read, declares far more rows than it holds bytes (see `check_expansion`), or
-        has columns of lists, structures or bytes.
+    Raises ValueError if it cannot be read, declares far more rows than it holds bytes (see
+    `check_expansion`), or has columns of lists, structures or bytes.
     """
     with _explained(where, "Parquet", "Write it anew, or rename it to .csv if it is text."):
         file = pq.ParquetFile(io.BytesIO(content))
@@ -104,6 +101,9 @@ def _n_bytes(kind: pa.DataType) -> int:
 def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFrame:
     """Read JSON: a list of objects, an object of columns, or an object on each line.
 
+    Returns `table`, DataFrame: null and what an object lacks are gaps; types are those of JSON.
+    Raises ValueError if this is no JSON, no table, or a cell holds a list or an object.
+
     Parameters
     ----------
     content : bytes
@@ -112,16 +112,6 @@ def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFra
         What the file is called in errors.
     lines : bool, default=False
         Whether each line is an object of its own.
-
-    Returns
-    -------
-    table : DataFrame
-        null and what an object lacks are gaps; types are those of JSON.
-
-    Raises
-    ------
-    ValueError
-        If this is no JSON, no table, or a cell holds a list or an object.
     """
     try:
         text = content.decode(json.detect_encoding(content))
@@ -152,25 +142,15 @@ def parse_excel(
 ) -> pd.DataFrame:
     """Read the first sheet of an Excel workbook (.xlsx) with openpyxl.
 
+    Returns `table`, DataFrame: values as last computed by Excel; empty cells and the words for
+    missing values are gaps, empty rows are left out. Raises ImportError if openpyxl is not there.
+    Raises ValueError if this is no workbook, is out of proportion to its file, or the first row
+    does not hold names.
+
     Parameters
     ----------
-    content : bytes
     where, note, header, known
         As for `nearwise.data.tables.delimited.parse_text`.
-
-    Returns
-    -------
-    table : DataFrame
-        Values as last computed by Excel; empty cells and the words for missing values are gaps,
-        empty rows are left out.
-
-    Raises
-    ------
-    ImportError
-        If openpyxl is not there.
-    ValueError
-        If this is no workbook, is out of proportion to its file, or the first row does not hold
-        names.
     """
     rows = _sheet_rows(content, where, note)
     width = max(map(len, rows), default=0)
@@ -218,10 +198,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
 def _with_plain_cells(table: pd.DataFrame, where: str) -> pd.DataFrame:
     """Turn decimals and numbers beyond 64 bits into float64; refuse cells that hold several values.
 
-    Raises
-    ------
-    ValueError
-        Names the column of lists or objects.
+    Raises ValueError that names the column of lists or objects.
     """
     for name, kind in table.dtypes.items():
         if not pd.api.types.is_object_dtype(kind):

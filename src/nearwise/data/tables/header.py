@@ -27,6 +27,10 @@ def check_names(
 ) -> pd.DataFrame:
     """Give a table the names of its first line, or refuse them.
 
+    Returns `table`, DataFrame: without nameless columns that are empty throughout. Another nameless
+    column i is called "Unnamed: i", counted from 0. Raises ValueError if the first line seems to be
+    data, or a name occurs more than once.
+
     Parameters
     ----------
     cells : sequence of str
@@ -41,17 +45,6 @@ def check_names(
         What the file is called.
     note : callable
         Takes a sentence about what may not be as meant.
-
-    Returns
-    -------
-    table : DataFrame
-        Without nameless columns that are empty throughout. Another nameless column i is called
-        "Unnamed: i", counted from 0.
-
-    Raises
-    ------
-    ValueError
-        If the first line seems to be data, or a name occurs more than once.
     """
     named = known and set(known) <= set(cells)
     if not insisted and not named:

@@ -53,11 +53,8 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
 
     `where` names bytes in errors.
 
-    Raises
-    ------
-    ValueError
-        If the file is no npz, holds no array, holds Python objects (those are never loaded),
-        structured or complex arrays, or arrays that declare more than the file holds.
+    Raises ValueError if the file is no npz, holds no array, holds Python objects (those are never
+    loaded), structured or complex arrays, or arrays that declare more than the file holds.
     """
     where = where or ("The content" if isinstance(source, bytes) else str(source))
     try:
@@ -82,10 +79,7 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
 def _check_sizes(content: bytes, where: str) -> None:
     """Read the headers of all arrays and refuse what declares more than there is.
 
-    Raises
-    ------
-    ValueError
-        Names the array.
+    Raises ValueError that names the array.
     """
     n_bytes = 0
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -139,6 +133,9 @@ def pick_embeddings(
     X_test, y_test (the target is then called y); or train, train_label, test, test_label (label).
     There the features' names with _flip appended may give a second view.
 
+    Returns `embeddings`, Embeddings: features as float32. Raises ValueError if the arrays are not
+    there (the message lists what is), or their shapes do not fit.
+
     Parameters
     ----------
     arrays : dict of str to ndarray
@@ -150,16 +147,6 @@ def pick_embeddings(
         known names above.
     views : bool, default=False
         Whether to keep the second view, as "flip".
-
-    Returns
-    -------
-    embeddings : Embeddings
-        Features as float32.
-
-    Raises
-    ------
-    ValueError
-        If the arrays are not there (the message lists what is), or their shapes do not fit.
     """
     for target_name, names in SPLIT_NAMES.items():
         if target in (None, target_name) and all(name in arrays for name in names):
@@ -216,10 +203,7 @@ def _joined(arrays: Arrays, first: str, second: str, where: str) -> NDArray[np.f
 def _as_features(values: NDArray[np.generic], where: str) -> NDArray[np.float32]:
     """Return `values` of shape (n_rows, n_dims) as float32.
 
-    Raises
-    ------
-    ValueError
-        If they are not two-dimensional numbers.
+    Raises ValueError if they are not two-dimensional numbers.
     """
     if values.ndim != 2 or values.dtype.kind not in "fiub":
         raise ValueError(

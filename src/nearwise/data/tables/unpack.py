@@ -54,6 +54,9 @@ class ExpansionError(ValueError):
 def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:
     """Refuse content that is out of all proportion to the file that holds it.
 
+    Raises ValueError (`ExpansionError`) If `n_bytes` exceeds both `FREE_BYTES` and `ratio` times
+    `n_stored`.
+
     Parameters
     ----------
     n_bytes : int
@@ -64,11 +67,6 @@ def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX
         What the file is called in errors.
     ratio : int, default=MAX_RATIO
         How many times its size an honest file may hold.
-
-    Raises
-    ------
-    ValueError
-        (`ExpansionError`) If `n_bytes` exceeds both `FREE_BYTES` and `ratio` times `n_stored`.
     """
     if _is_out_of_proportion(n_bytes, n_stored, ratio):
         raise ExpansionError(
@@ -87,11 +85,8 @@ def unpack(content: bytes, where: str) -> bytes:
 
     Anything else is returned as it is.
 
-    Raises
-    ------
-    ValueError
-        If the content is damaged, a zip holds several files, or there is too much of it (see
-        `check_expansion`).
+    Raises ValueError if the content is damaged, a zip holds several files, or there is too much of
+    it (see `check_expansion`).
     """
     for _ in range(_LAYERS):
         opener = next((o for magic, o in _OPENERS.items() if content.startswith(magic)), None)
@@ -148,10 +143,7 @@ def _read_bounded(opener: Callable[[BinaryIO], BinaryIO], content: bytes, where:
 def refuse_other_kinds(content: bytes, where: str) -> None:
     """Raise if the first bytes say that a file is no table.
 
-    Raises
-    ------
-    ValueError
-        Says what it looks like.
+    Raises ValueError that says what it looks like.
     """
     start = content[:512].removeprefix(b"\xef\xbb\xbf")
     for pattern, what in _NO_TABLES:

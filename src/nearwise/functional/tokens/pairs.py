@@ -8,15 +8,13 @@ from torch import Tensor
 def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
     """Return the tokens at some positions.
 
+    Returns `gathered`, Tensor of shape (B, H, N, K, D).
+
     Parameters
     ----------
     tokens : Tensor of shape (B, H, M, D)
     indices : int64 Tensor of shape (B, H, N, K)
         Positions from 0 to M - 1.
-
-    Returns
-    -------
-    gathered : Tensor of shape (B, H, N, K, D)
     """
     batch, heads, n_tokens, width = tokens.shape
     # One long table of rows: torch.gather would read an index for every number.
@@ -30,6 +28,8 @@ def pair_scores(
 ) -> Tensor:
     """Return the scores of every query with the keys at its positions; differentiable.
 
+    Returns `scores`, Tensor of shape (B, H, N, K): float32 at least.
+
     Parameters
     ----------
     query : Tensor of shape (B, H, N, D)
@@ -39,11 +39,6 @@ def pair_scores(
         Whether a score is minus the Euclidean distance; else the dot product.
     scale : float
         Factor of the scores.
-
-    Returns
-    -------
-    scores : Tensor of shape (B, H, N, K)
-        float32 at least.
     """
     return paired_scores(query, gather_tokens(key, indices), squared=squared, scale=scale)
 
@@ -79,17 +74,14 @@ def centered(query: Tensor, key: Tensor, padding: Tensor | None) -> tuple[Tensor
     Each channel is shifted by the mean of the keys, rounded to a power of two about their spread:
     nothing moves where the origin is near, and differences on a lattice stay exact, and tie.
 
+    Returns `query, key`, Tensor: shifted, float32 at least; the shift is a constant to gradients.
+
     Parameters
     ----------
     query : Tensor of shape (B, H, N, D)
     key : Tensor of shape (B, H, M, D)
     padding : bool Tensor of shape (B, M), optional
         True for keys that do not count.
-
-    Returns
-    -------
-    query, key : Tensor
-        Shifted, float32 at least; the shift is a constant to gradients.
     """
     query, key = at_least_single(query), at_least_single(key)
     if key.shape[2] == 0:

@@ -17,20 +17,16 @@ Meaning = Literal["may attend", "leave out"]
 def check_mask(name: str, mask: Any, true_means: Meaning, *, takes_floats: bool = True) -> None:
     """Refuse a mask whose numbers would be added to the scores, or inverted bit by bit.
 
+    Raises ValueError if the mask is something other than a boolean or floating tensor.
+
     Parameters
     ----------
     name : str
         The argument, for the message.
-    mask : Tensor or None
     true_means : {"may attend", "leave out"}
         What True means in it.
     takes_floats : bool, default=True
         Whether floating numbers, which are added to the scores, are taken too.
-
-    Raises
-    ------
-    ValueError
-        If the mask is something other than a boolean or floating tensor.
     """
     if mask is None:
         return
@@ -256,10 +252,7 @@ def _check_candidates(
 def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -> Tensor:
     """Bring candidates to an int64 tensor, (C,) or (batch, C), of positions that exist.
 
-    Raises
-    ------
-    ValueError
-        If they are something else.
+    Raises ValueError if they are something else.
     """
     positions = as_positions(candidates, n_keys, device)
     if not torch.compiler.is_compiling():
@@ -274,10 +267,7 @@ def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -
 def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -> Tensor:
     """Bring candidates to an int64 tensor, (C,) or (batch, C), without a look at their values.
 
-    Raises
-    ------
-    ValueError
-        If they are no integers, of another shape, or none.
+    Raises ValueError if they are no integers, of another shape, or none.
     """
     positions = candidates
     if not isinstance(positions, Tensor):

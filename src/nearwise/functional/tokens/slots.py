@@ -17,7 +17,6 @@ def differentiate(name: str, undo: Any) -> None:
 
     Parameters
     ----------
-    name : str
     undo : callable
         The operator ``nearwise::name_backward``: gradients of value, weights and kernel from the
         arguments and the gradient of the output.
@@ -46,6 +45,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     """Mix the values of ranked neighbors: ``sum_k weights[k] * value[indices[k]] @ kernel[k]``.
 
+    Returns `output`, Tensor of shape (B, H, N, D): one rank's values live at a time, and what is
+    kept for the backward pass is O(N K); while a model is exported, and where the plain
+    implementation is forced, those of all ranks do.
+
     Parameters
     ----------
     value : Tensor of shape (B, H, M, C)
@@ -55,12 +58,6 @@ def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
         Its factor; 0 in empty slots.
     kernel : Tensor of shape (K, C, D)
         A matrix for each rank.
-
-    Returns
-    -------
-    output : Tensor of shape (B, H, N, D)
-        One rank's values live at a time, and what is kept for the backward pass is O(N K); while
-        a model is exported, and where the plain implementation is forced, those of all ranks do.
     """
     if only_plain():
         neighbors = gather_tokens(value, indices.long().clamp_min(0))
@@ -122,6 +119,9 @@ def _wide(x: Tensor) -> Tensor:
 def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     """Add up the values of ranked neighbors: ``sum_k weights[k] * kernel[k] * value[indices[k]]``.
 
+    Returns `output`, Tensor of shape (B, H, N, C): on a CPU what is kept for the backward pass is
+    O(N K).
+
     Parameters
     ----------
     value : Tensor of shape (B, H, M, C)
@@ -131,11 +131,6 @@ def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
         Its factor.
     kernel : Tensor of shape (K, C)
         Factors of each rank's channels.
-
-    Returns
-    -------
-    output : Tensor of shape (B, H, N, C)
-        On a CPU what is kept for the backward pass is O(N K).
     """
     if implementation_for(value, indices.shape[-1]) != "cpu":
         empty = indices < 0

@@ -109,10 +109,7 @@ def sample_images(images: Tensor, coords: Tensor) -> Tensor:
 def check_coords(coords: Tensor, batch: int) -> None:
     """Refuse coordinates of a wrong shape, or outside the image.
 
-    Raises
-    ------
-    ValueError
-        If they are not (Q, 2) or (`batch`, Q, 2), not finite, or outside [-1, 1].
+    Raises ValueError if they are not (Q, 2) or (`batch`, Q, 2), not finite, or outside [-1, 1].
     """
     fits = coords.ndim == 2 or (coords.ndim == 3 and len(coords) in (1, batch))
     if not fits or coords.shape[-1] != 2 or not coords.is_floating_point():

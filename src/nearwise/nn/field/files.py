@@ -47,12 +47,7 @@ class FieldFile:
 def save_model(model: "PerceiverAutoencoder", folder: str | Path) -> None:
     """Write a model; a process killed at any moment leaves the old or the new one.
 
-    Raises
-    ------
-    OSError
-        If the folder cannot be written to.
-    ValueError
-        If `model.run` is not JSON.
+    Raises OSError if the folder cannot be written to. Raises ValueError if `model.run` is not JSON.
     """
     path = Path(folder)
     try:
@@ -118,19 +113,15 @@ def load_model(
 ) -> "PerceiverAutoencoder":
     """Read a model with its weights.
 
+    Raises ValueError if it cannot be read, differs from what is expected or from its config.json
+    (the message says in what), or weights are missing, strange or of another shape.
+
     Parameters
     ----------
     make : callable
         Builds a model of given sizes; its weights are overwritten.
-    folder : path
     expected : PerceiverConfig, optional
         What it must be.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be read, differs from what is expected or from its config.json (the message
-        says in what), or weights are missing, strange or of another shape.
     """
     found = describe_model(folder)
     if expected is not None and (differences := found.config.differences(expected)):

@@ -52,6 +52,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Attend.
 
+        Returns `update`, Tensor of shape (B, N, dim).
+
         Parameters
         ----------
         x : Tensor of shape (B, N, dim), or (1, N, dim) for queries that all images share
@@ -61,10 +63,6 @@ class Attention(nn.Module):
             True where a token may attend.
         num_neighbors : int, optional
             Attend to so many at most, by the library's k-NN attention.
-
-        Returns
-        -------
-        update : Tensor of shape (B, N, dim)
         """
         x = self.norm(x)
         if self.context_norm is not None:

@@ -124,6 +124,10 @@ class TokenAttention(nn.Module, ABC):
     ) -> Tensor:
         """Let tokens attend to tokens.
 
+        Returns `output`, Tensor of shape (batch, N, dim): A token all of whose keys are masked
+        attends to zeros, as in PyTorch's own attention: what it gets is the bias of the output
+        projection. Raises ValueError if shapes do not fit, or a mask is of integers.
+
         Parameters
         ----------
         x : Tensor of shape (batch, N, dim)
@@ -135,17 +139,6 @@ class TokenAttention(nn.Module, ABC):
             Whether a token attends only to itself and tokens before it.
         candidates : int Tensor or array of shape (C,) or (batch, C), optional
             Positions of the only tokens that may be attended.
-
-        Returns
-        -------
-        output : Tensor of shape (batch, N, dim)
-            A token all of whose keys are masked attends to zeros, as in PyTorch's own attention:
-            what it gets is the bias of the output projection.
-
-        Raises
-        ------
-        ValueError
-            If shapes do not fit, or a mask is of integers.
         """
         check_tokens(x, self.dim)
         if candidates is not None and not self.takes_candidates:
@@ -331,10 +324,7 @@ def grid_of(
 ) -> tuple[int, int]:
     """Rows and columns of the tokens behind the prefix.
 
-    Raises
-    ------
-    ValueError
-        If they do not fill `grid_size`, or no square where none is given.
+    Raises ValueError if they do not fill `grid_size`, or no square where none is given.
     """
     if grid_size is not None:
         if math.prod(grid_size) != n_tokens:

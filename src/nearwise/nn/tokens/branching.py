@@ -245,10 +245,7 @@ class BranchingAttention(_Branching):
 def split_width(dim: int, num_heads: int, ratio: float) -> int:
     """Channels of the ConvNN branch: a multiple of the heads.
 
-    Raises
-    ------
-    ValueError
-        If the ratio is outside [0, 1], or there is only one channel a head to share.
+    Raises ValueError if the ratio is outside [0, 1], or there is only one channel a head to share.
     """
     if not 0 <= ratio <= 1:
         raise ValueError(f"branch_ratio={ratio} must lie in [0, 1]: it is a share of channels.")

@@ -69,6 +69,8 @@ class SlotConvolution(nn.Module):
     def forward(self, value: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         """Combine.
 
+        Returns `output`, Tensor of shape (B, H, N, out_width).
+
         Parameters
         ----------
         value : Tensor of shape (B, H, M, in_width)
@@ -76,10 +78,6 @@ class SlotConvolution(nn.Module):
             Position of the neighbor in each slot; -1 in empty ones.
         weights : Tensor of shape (B, H, N, K)
             Its factor; 0 in empty slots.
-
-        Returns
-        -------
-        output : Tensor of shape (B, H, N, out_width)
         """
         if self.kind == "standard":
             kernel = self.weight.permute(2, 1, 0).to(value.dtype)  # (K, in, out)

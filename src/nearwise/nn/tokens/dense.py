@@ -115,19 +115,13 @@ def dense_attention(
 ) -> Tensor:
     """Scaled dot-product attention under all kinds of masks at once.
 
+    Returns `output`, Tensor of shape (B, H, N, D): 0 where a token may attend to nobody.
+
     Parameters
     ----------
     query, key, value : Tensor of shape (B, H, N, D)
-    masks : Masks
-    scale : float
-    dropout_p : float
     pattern : bool Tensor broadcastable to (B, H, N, N), optional
         True where a token may attend.
-
-    Returns
-    -------
-    output : Tensor of shape (B, H, N, D)
-        0 where a token may attend to nobody.
     """
     mask = combined_mask(query, key, masks, pattern)
     options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}

@@ -57,6 +57,8 @@ class RotaryPositions(nn.Module):
     def turn(self, x: Tensor, positions: Tensor, middle: int, is_key: bool) -> Tensor:
         """Turn queries or keys.
 
+        Returns `turned`, Tensor of shape (..., n, head_dim).
+
         Parameters
         ----------
         x : Tensor of shape (..., n, head_dim)
@@ -64,11 +66,6 @@ class RotaryPositions(nn.Module):
             Where each is.
         middle : int
             Position at which xPos neither fades nor swells.
-        is_key : bool
-
-        Returns
-        -------
-        turned : Tensor of shape (..., n, head_dim)
         """
         at = positions.to(torch.float32)
         angles = (at[:, None] * self.inv_freq.float()).repeat(1, 2)

@@ -19,14 +19,7 @@ _INSTALL = 'Install a wheel for your torch from https://natten.org, or take back
 
 
 def natten_serves(query: Tensor, masks: Masks, dropout_p: float) -> str:
-    """Tell why NATTEN cannot attend here; empty if it can.
-
-    Parameters
-    ----------
-    query : Tensor
-    masks : Masks
-    dropout_p : float
-    """
+    """Tell why NATTEN cannot attend here; empty if it can."""
     if masks.attn_mask is not None or masks.key_padding_mask is not None or masks.is_causal:
         return "it takes no masks"
     if dropout_p:
@@ -49,12 +42,8 @@ def picks_natten(
 
     `natten` is what `natten_function` returned.
 
-    Raises
-    ------
-    ImportError
-        If it is asked for and not installed, or too old.
-    ValueError
-        If it is asked for and cannot attend here.
+    Raises ImportError if it is asked for and not installed, or too old. Raises ValueError if it is
+    asked for and cannot attend here.
     """
     if backend == "torch":
         return False
@@ -84,6 +73,8 @@ def attend_natten(
 ) -> Tensor:
     """Attend from the tokens behind the prefix to those around them, and to the prefix.
 
+    Returns `output`, Tensor of shape (B, H, N - n_prefix, D).
+
     Parameters
     ----------
     natten : callable
@@ -92,14 +83,8 @@ def attend_natten(
         Of all tokens.
     grid : sequence of int
         Shape of the tokens behind the prefix.
-    n_prefix : int
     kernel_size, stride, dilation, causal : tuple
         Along each axis.
-    scale : float
-
-    Returns
-    -------
-    output : Tensor of shape (B, H, N - n_prefix, D)
     """
 
     def laid_out(x: Tensor) -> Tensor:  # (B, *grid, H, D)

@@ -344,10 +344,7 @@ def neighbors_along(
 ) -> tuple[Tensor, Tensor]:
     """Positions (length, kernel) of the neighbors along one axis, and which of them count.
 
-    Raises
-    ------
-    ValueError
-        If a window does not fit.
+    Raises ValueError if a window does not fit.
     """
     check_window(length, kernel, dilation)
     at = torch.arange(length, device=device)

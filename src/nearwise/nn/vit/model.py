@@ -285,10 +285,7 @@ class VisionTransformer(nn.Module):
 def grid_of_patches(image_size: tuple[int, int], patch_size: int) -> tuple[int, int]:
     """Rows and columns of patches of an image.
 
-    Raises
-    ------
-    ValueError
-        If patches do not fill the image.
+    Raises ValueError if patches do not fill the image.
     """
     height, width = image_size
     if patch_size < 1 or height % patch_size or width % patch_size:

@@ -5,7 +5,7 @@ import errno
 import pytest
 import typer
 
-from nearwise.cli.errors import BUG, INTERRUPTED, USER_ERROR, reported, show_tracebacks
+from nearwise.cli.console import BUG, INTERRUPTED, USER_ERROR, reported, show_tracebacks
 
 
 @pytest.fixture(autouse=True)

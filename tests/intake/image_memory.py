@@ -12,7 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from nearwise.data.images import decode, memory
+from nearwise.data.images import decode
+from nearwise.data.images import decode as memory
 
 
 def resident(field):

@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from nearwise.data import load_images, read_images
-from nearwise.data.images.decode import Encoded, decode_images
-from nearwise.data.images.memory import Room
+from nearwise.data.images.decode import Encoded, Room, decode_images
 from tests.data.cases import encode, pixels, scratched
 
 GREY, COLOR = pixels(1, (8, 8))[0], pixels(1, (8, 8, 3))[0]

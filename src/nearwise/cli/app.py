@@ -17,8 +17,7 @@ from nearwise.cli.commands.fit import fit
 from nearwise.cli.commands.manage import add, inspect
 from nearwise.cli.commands.predict import predict
 from nearwise.cli.commands.verify import verify
-from nearwise.cli.console import flowing, open_streams, say
-from nearwise.cli.errors import show_tracebacks
+from nearwise.cli.console import flowing, open_streams, say, show_tracebacks
 
 app = typer.Typer(
     name="nearwise",

@@ -1,7 +1,8 @@
 """Measures of predictions: scores, calibration, selective risk, sets, novelty, intervals.
 
-Numpy in, floats out. `y` holds integer class positions, `proba` one row of probabilities
-for each row of `y`; both are checked, and an error says what to do.
+Numpy in, floats out. `y` holds integer class positions; `proba` one row of probabilities for each
+row of `y`, which sums to 1 within 1e-4; `sets` is True where a class is in the row's set. All are
+checked, and an error says what to do.
 """
 
 from nearwise.metrics.calibration import (

@@ -35,10 +35,7 @@ def ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BINS) -> floa
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     n_bins : int, default=15
         Bins of width 1 / n_bins, left-closed; the last one is closed on both sides.
 
@@ -67,10 +64,7 @@ def equal_mass_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BI
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     n_bins : int, default=15
         Number of bins; with fewer distinct confidences than bins each is its own bin.
 
@@ -99,10 +93,7 @@ def classwise_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BIN
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     n_bins : int, default=15
         Bins a class.
 
@@ -133,10 +124,7 @@ def signed_gap(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
 
     Returns
     -------
@@ -217,10 +205,7 @@ def reliability_bins(
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     n_bins : int, default=15
         Number of bins, empty ones included.
     strategy : {"uniform", "quantile"}, default="uniform"
@@ -301,10 +286,7 @@ def smooth_ece(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
 
     Returns
     -------

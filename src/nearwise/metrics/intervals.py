@@ -97,10 +97,7 @@ def bootstrap_interval(
     ----------
     metric : callable (y, proba) -> float
         For example `accuracy` or ``functools.partial(ece, n_bins=10)``.
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     level : float in (0, 1), default=0.95
         Coverage of the interval.
     n_resamples : int, default=1000

@@ -67,10 +67,7 @@ def nll(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
 
     Returns
     -------
@@ -92,10 +89,7 @@ def brier(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
 
     Returns
     -------

@@ -45,10 +45,7 @@ def aurc(
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     confidence : float array-like of shape (n_rows,), optional
         Score that orders the rows, larger is surer. Default: the top probability.
 
@@ -83,10 +80,7 @@ def augrc(
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     confidence : float array-like of shape (n_rows,), optional
         Score that orders the rows, larger is surer. Default: the top probability.
 
@@ -119,10 +113,7 @@ def risk_coverage_curve(
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     confidence : float array-like of shape (n_rows,), optional
         Score that orders the rows, larger is surer. Default: the top probability.
 
@@ -149,10 +140,7 @@ def risk_at_coverage(
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba : float array-like of shape (n_rows, n_classes)
-        Probabilities, each row sums to 1 within 1e-4.
+    y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     coverage : float in (0, 1]
         Share of rows to answer.
     confidence : float array-like of shape (n_rows,), optional

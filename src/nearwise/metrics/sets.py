@@ -18,10 +18,7 @@ def set_coverage(y: npt.ArrayLike, sets: npt.ArrayLike) -> float:
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    sets : bool array-like of shape (n_rows, n_classes)
-        True where a class is in the row's set.
+    y, sets : true class positions (n_rows,), bool array (n_rows, n_classes)
 
     Returns
     -------
@@ -50,10 +47,7 @@ def coverage_by_class(y: npt.ArrayLike, sets: npt.ArrayLike) -> FloatArray:
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    sets : bool array-like of shape (n_rows, n_classes)
-        True where a class is in the row's set.
+    y, sets : true class positions (n_rows,), bool array (n_rows, n_classes)
 
     Returns
     -------
@@ -71,10 +65,7 @@ def class_coverage_gap(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float)
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    sets : bool array-like of shape (n_rows, n_classes)
-        True where a class is in the row's set.
+    y, sets : true class positions (n_rows,), bool array (n_rows, n_classes)
     confidence : float in (0, 1)
         What the sets were made for.
 
@@ -96,10 +87,7 @@ def coverage_by_size(y: npt.ArrayLike, sets: npt.ArrayLike) -> dict[int, tuple[i
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    sets : bool array-like of shape (n_rows, n_classes)
-        True where a class is in the row's set.
+    y, sets : true class positions (n_rows,), bool array (n_rows, n_classes)
 
     Returns
     -------
@@ -118,10 +106,7 @@ def size_stratified_coverage(y: npt.ArrayLike, sets: npt.ArrayLike, *, least: in
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    sets : bool array-like of shape (n_rows, n_classes)
-        True where a class is in the row's set.
+    y, sets : true class positions (n_rows,), bool array (n_rows, n_classes)
     least : int, default=1
         Sizes that fewer rows have do not count, unless none has as many. Empty sets, which can
         hold nothing, never count.
@@ -146,10 +131,7 @@ def evaluate_sets(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float) -> d
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    sets : bool array-like of shape (n_rows, n_classes)
-        True where a class is in the row's set.
+    y, sets : true class positions (n_rows,), bool array (n_rows, n_classes)
     confidence : float in (0, 1)
         What the sets were made for.
 

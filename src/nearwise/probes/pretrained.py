@@ -17,7 +17,7 @@ from nearwise.memory.store import MANIFEST
 from nearwise.nn import ImageEmbedder, VisionTransformer
 from nearwise.nn.backbones import pretrained_backbone
 from nearwise.nn.field import PRESETS, PerceiverAutoencoder, make_perceiver
-from nearwise.nn.vit.embedding import PixelScale
+from nearwise.nn.vit import PixelScale
 from nearwise.probes.encoders import (
     Encoder,
     FunctionEncoder,

@@ -23,12 +23,16 @@ from nearwise.report.measures import (
     LEVEL,
     MAIN_MEASURES,
     MORE_MEASURES,
+    Cell,
     Mean,
     Measure,
     Predictions,
+    Table,
+    difference_cell,
     difference_over_rows,
+    is_best,
+    show_mean,
 )
-from nearwise.report.tables import Cell, Table, difference_cell, is_best, show_mean
 
 Scores = Mapping[str, Mapping[str, float]]  # by part and measure
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nearwise.functional.kernels import compiled
-from nearwise.functional.tokens.kernels.select import lanes_for, select
+from nearwise.functional.tokens.kernels.rows import lanes_for, select
 from nearwise.functional.vectors import LANES, address
 
 

@@ -18,8 +18,7 @@ from nearwise.lab.report.tables import (
     to_latex,
     to_markdown,
 )
-from nearwise.report.measures import MEASURES
-from nearwise.report.tables import Cell, Table
+from nearwise.report.measures import MEASURES, Cell, Table
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearwise.nn.field import PerceiverAutoencoder, find_models, make_perceiver, perceiver_config
-from nearwise.nn.field.files import CONFIG, WEIGHTS
+from nearwise.nn.field.config import CONFIG, WEIGHTS
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_write_that_fails_leaves_the_former_model(saved, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nearwise.nn.field.files.save_file", full)
+    monkeypatch.setattr("nearwise.nn.field.config.save_file", full)
     with pytest.raises(OSError, match="No space"):
         make_perceiver("digits", random_state=2).save(folder)
     after = PerceiverAutoencoder.load(folder)

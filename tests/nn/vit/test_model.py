@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nearwise.nn import TOKEN_LAYERS, KNNAttention, MultiHeadAttention, VisionTransformer
-from nearwise.nn.vit.model import DropPath
+from nearwise.nn.vit import DropPath
 from tests.reference.vision_transformer import positions
 
 SMALL = {"image_size": 32, "patch_size": 8, "n_classes": 5, "dim": 24, "depth": 2}

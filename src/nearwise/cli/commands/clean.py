@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.cli.console import say, show
-from nearwise.cli.errors import reported
+from nearwise.cli.console import reported, say, show
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.column_options import (

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearwise.cli.console import progress, show
-from nearwise.cli.errors import reported
+from nearwise.cli.console import progress, reported, show
 from nearwise.cli.options import DataRootOption
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from nearwise.cli.answer_columns import (
     measure_trust,
     trust_in_words,
 )
-from nearwise.cli.console import progress, say, show
-from nearwise.cli.errors import reported
+from nearwise.cli.console import progress, reported, say, show
 from nearwise.cli.models import open_model
 from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.outputs import check_output

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.answer_columns import wrong_labels_line
-from nearwise.cli.console import say
-from nearwise.cli.errors import INTERRUPTED, reported
+from nearwise.cli.console import INTERRUPTED, reported, say
 from nearwise.cli.models import check_place, new_model
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.outputs import check_folder

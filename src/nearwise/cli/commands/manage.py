@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from nearwise.cli.answer_columns import plain_columns
-from nearwise.cli.console import say, show
-from nearwise.cli.errors import reported
+from nearwise.cli.console import reported, say, show
 from nearwise.cli.models import new_model, open_model, require_model, sole_writer
 from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.outputs import check_folder

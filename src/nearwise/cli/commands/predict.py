@@ -17,8 +17,7 @@ from nearwise.cli.answer_columns import (
     trust_columns,
     write_json_lines,
 )
-from nearwise.cli.console import say
-from nearwise.cli.errors import reported
+from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
 from nearwise.cli.options import HeaderOption, ModelArgument, QuietOption, RowsArgument
 from nearwise.cli.outputs import check_output

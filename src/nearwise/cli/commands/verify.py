@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nearwise.cli.console import say, show
-from nearwise.cli.errors import reported
+from nearwise.cli.console import reported, say, show
 
 _NAMED = 4  # largest parts that are listed one by one
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from nearwise.cli.errors import reported
+from nearwise.cli.console import reported
 from nearwise.conditions import require_extra
 
 PACKAGES = ("matplotlib", "jinja2", "yaml")

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nearwise.cli.console import say, show, steps
-from nearwise.cli.errors import reported
+from nearwise.cli.console import reported, say, show, steps
 from nearwise.cli.options import DataRootOption, QuietOption
 from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.cli.rows.parsing import parse_seeds, split_list

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from nearwise.cli.console import progress, say, show
-from nearwise.cli.errors import reported
+from nearwise.cli.console import progress, reported, say, show
 from nearwise.cli.rows.parsing import split_list
 from nearwise.lab.cli.vit_flags import settings_command
 from nearwise.lab.experiments.vit.settings import ATTENTION, MODEL, NEVER_EXISTED, VitSettings

@@ -10,8 +10,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from nearwise.cli.console import say, show, steps
-from nearwise.cli.errors import INTERRUPTED, reported
+from nearwise.cli.console import INTERRUPTED, reported, say, show, steps
 from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.lab.cli.vit_flags import settings_command
 from nearwise.lab.experiments.vit.settings import NEVER_EXISTED, VitSettings

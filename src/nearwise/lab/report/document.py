@@ -7,7 +7,7 @@ from typing import Literal
 from nearwise.lab.report.tables import to_latex, to_markdown
 from nearwise.report.drawing import Picture
 from nearwise.report.gallery import Gallery
-from nearwise.report.tables import Table
+from nearwise.report.measures import Table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from nearwise.report.drawing import ACCENT, FAINT, Picture, canvas, page_style, picture, slug
 from nearwise.report.figures import head
 from nearwise.report.gallery import Example, Gallery, png_pixels
-from nearwise.report.tables import Cell, Table
+from nearwise.report.measures import Cell, Table
 
 MAX_EXAMPLES = 5
 MAX_ROWS = 3  # of a table, each with its neighbors

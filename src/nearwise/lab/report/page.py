@@ -45,9 +45,8 @@ from nearwise.report.figures import (
     training_curves,
 )
 from nearwise.report.gallery import Gallery, make_page_gallery
-from nearwise.report.measures import MAIN_MEASURES, MORE_MEASURES, Predictions
+from nearwise.report.measures import MAIN_MEASURES, MORE_MEASURES, Predictions, Table
 from nearwise.report.page import fill_template
-from nearwise.report.tables import Table
 from nearwise.safe_files import write_aside
 
 FORMATS = ("pdf", "html", "md", "tex", "csv", "json")

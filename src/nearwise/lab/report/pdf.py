@@ -16,7 +16,7 @@ from nearwise.lab.report.gallery_figure import gallery_blocks
 from nearwise.lab.report.pdf_table import Columns, lay_out
 from nearwise.report.drawing import POINT, Picture, page_style, recolor, text_width, wrapped
 from nearwise.report.gallery import Gallery
-from nearwise.report.tables import Table
+from nearwise.report.measures import Table
 
 PAGE = (11.69, 8.27)  # A4 landscape, inches
 MARGIN, BOTTOM = 0.6, 0.55

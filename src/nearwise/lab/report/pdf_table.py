@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearwise.report.drawing import text_width, wrapped
-from nearwise.report.tables import Table
+from nearwise.report.measures import Table
 
 SIZES = (8.5, 8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
 GAP = 0.16  # inches between columns

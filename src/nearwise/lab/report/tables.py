@@ -5,8 +5,17 @@ import io
 from collections.abc import Sequence
 
 from nearwise.lab.report.summary import SHOT_MEASURES, Results
-from nearwise.report.measures import COMPARED, LEVEL, MEASURES, Measure
-from nearwise.report.tables import Cell, Table, difference_cell, is_best, show_mean
+from nearwise.report.measures import (
+    COMPARED,
+    LEVEL,
+    MEASURES,
+    Cell,
+    Measure,
+    Table,
+    difference_cell,
+    is_best,
+    show_mean,
+)
 
 
 def results_table(results: Results, dataset: str, measures: Sequence[Measure] = MEASURES) -> Table:

@@ -1,13 +1,19 @@
 """Neural fields: Perceiver autoencoders of images."""
 
-from nearwise.nn.field.config import PRESETS, PerceiverConfig, perceiver_config
-from nearwise.nn.field.coordinates import (
+from nearwise.nn.field.config import (
+    PRESETS,
+    FieldFile,
+    PerceiverConfig,
+    describe_model,
+    find_models,
+    perceiver_config,
+)
+from nearwise.nn.field.layers import (
     GaussianFourierFeatures,
     coordinate_grid,
     sample_images,
     to_xy,
 )
-from nearwise.nn.field.files import FieldFile, describe_model, find_models
 from nearwise.nn.field.model import PerceiverAutoencoder, make_perceiver
 
 __all__ = [

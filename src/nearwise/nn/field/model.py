@@ -7,11 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearwise.nn.field.config import PerceiverConfig, perceiver_config
-from nearwise.nn.field.coordinates import GaussianFourierFeatures, check_coords, coordinate_grid
-from nearwise.nn.field.files import load_model, save_model
-from nearwise.nn.field.layers import Attention, Decoder, ProcessLayer, Stage
-from nearwise.nn.vit.embedding import waves
+from nearwise.nn.field.config import PerceiverConfig, load_model, perceiver_config, save_model
+from nearwise.nn.field.layers import (
+    Attention,
+    Decoder,
+    GaussianFourierFeatures,
+    ProcessLayer,
+    Stage,
+    check_coords,
+    coordinate_grid,
+)
+from nearwise.nn.vit import waves
 
 
 class PerceiverAutoencoder(nn.Module):

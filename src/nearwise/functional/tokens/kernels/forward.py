@@ -11,8 +11,7 @@ from numba import types
 from numba.extending import overload
 
 from nearwise.functional.kernels import compiled, inlined
-from nearwise.functional.tokens.kernels.rows import weighted_sum
-from nearwise.functional.tokens.kernels.select import lanes_for, select
+from nearwise.functional.tokens.kernels.rows import lanes_for, select, weighted_sum
 from nearwise.functional.vectors import LANES, address
 
 _LOG2_E = 1.4426950408889634

@@ -1,11 +1,24 @@
-"""Compiled CPU loops over a few rows of a long table: sums, products, additions.
+"""Compiled loops over rows: products, sums, and selection of the best scores."""
 
-Rows are named by where they start in a flat array: slicing one off would cost more than summing
-it up, and heads that lie interleaved in memory need no copy.
-"""
+import numpy as np
 
-from nearwise.functional.kernels import inlined
-from nearwise.functional.vectors import LANES, WIDE, add_product, load, load_wide, repeated, store
+from nearwise.functional.kernels import compiled, inlined
+from nearwise.functional.vectors import (
+    LANES,
+    WIDE,
+    add_product,
+    bits_from,
+    count_ahead,
+    count_larger,
+    larger,
+    load,
+    load_wide,
+    lowest_bit,
+    no_counts,
+    repeated,
+    smallest_of,
+    store,
+)
 from nearwise.functional.vectors import total as total_of
 
 
@@ -83,3 +96,91 @@ def add_row(factors, row, start, rows, starts, n, width):  # type: ignore[no-unt
         for s in range(n):
             rows[starts[s] + c] += factors[s] * row[start + c]
         c += 1
+
+
+_LOWEST = -3e38  # of all scores but -inf
+
+
+@compiled
+def lanes_for(n_wanted):  # type: ignore[no-untyped-def]
+    """Return how many lanes a row is split into: half as many again as columns are wanted.
+
+    Then the limit lets some more columns pass than are wanted; ranking the lanes costs their
+    square.
+    """
+    return LANES * max(1, -(-3 * n_wanted // (2 * LANES)))
+
+
+@inlined
+def _limit(scores, start, stop, n_wanted, n_lanes, lanes):  # type: ignore[no-untyped-def]
+    """Return a score that at least the best `n_wanted` columns reach.
+
+    Lane l holds the columns l, l + L, ... The n-th largest of the lanes' maxima is reached by at
+    least n columns, and no column that does not reach it is among the best n.
+    """
+    for lane in range(0, n_lanes, LANES):
+        best = load(scores, start + lane)
+        for at in range(start + lane + n_lanes, stop, n_lanes):
+            best = larger(load(scores, at), best)
+        store(best, lanes, lane)
+    limit = np.inf
+    for lane in range(0, n_lanes, LANES):
+        best = load(lanes, lane)
+        ranks = no_counts(best)
+        for i in range(n_lanes):
+            ranks = count_larger(ranks, lanes[i], best)
+        limit = min(limit, smallest_of(best, ranks, n_wanted))
+    return limit
+
+
+@inlined
+def _columns_from(scores, at, stop, limit):  # type: ignore[no-untyped-def]
+    """Return a word whose bit j tells that column ``at + j`` reaches the limit, or is NaN."""
+    if at + WIDE <= stop:
+        wide = load_wide(scores, at)
+        return bits_from(wide, repeated(limit, wide))
+    bits = np.uint64(0)
+    for shift in range(0, stop - at, LANES):
+        part = load(scores, at + shift)
+        bits |= bits_from(part, repeated(limit, part)) << np.uint64(shift)
+    return bits
+
+
+@inlined
+def select(  # type: ignore[no-untyped-def]
+    scores, start, n_columns, n_wanted, n_lanes, lanes, found, places, ranks, best, columns
+):
+    """Write the best columns of a row in descending order, ties by lowest column.
+
+    Arrays come by their addresses. The row begins at `start` of `scores`; it has `n_columns`, a
+    multiple of `LANES`, of which those at -inf do not count. `lanes` has room for `n_lanes`, the
+    other arrays for the columns and `LANES` more. Return how many there are, `n_wanted` at most,
+    and whether some score is NaN; those are left out.
+    """
+    stop = start + n_columns
+    limit = _LOWEST
+    if n_columns >= n_lanes > n_wanted:
+        limit = max(_LOWEST, _limit(scores, start, stop, n_wanted, n_lanes, lanes))
+    count, is_poisoned = 0, False
+    for at in range(start, stop, WIDE):
+        bits = _columns_from(scores, at, stop, limit)
+        while bits != 0:
+            column = at + lowest_bit(bits)
+            bits &= bits - np.uint64(1)
+            score = scores[column]
+            if score != score:
+                is_poisoned = True
+                continue
+            found[count] = score
+            places[count] = column - start
+            count += 1
+    for first in range(0, count, LANES):
+        part = load(found, first)
+        ahead = no_counts(part)
+        for i in range(count):
+            ahead = count_ahead(ahead, found[i], i, part, first)
+        store(ahead, ranks, first)
+    for f in range(count):
+        best[ranks[f]] = found[f]
+        columns[ranks[f]] = places[f]
+    return min(n_wanted, count), is_poisoned

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nearwise.lab.experiments.vit.image_rows import ImageRows
 from nearwise.nn import soft_cross_entropy, soft_targets
-from nearwise.nn.vit.embedding import PixelScale
+from nearwise.nn.vit import PixelScale
 from nearwise.training.augment import Augmentation, augment
 from nearwise.training.engine_settings import Precision, autocast_to
 from nearwise.training.mixup import draw_batch_mix, mix_labels

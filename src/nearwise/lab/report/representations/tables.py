@@ -11,8 +11,17 @@ from nearwise.lab.experiments.representations import Comparison, arm_of
 from nearwise.lab.experiments.representations.records import MAIN, POOLING, PROTOCOL
 from nearwise.lab.report.representations.findings import Hypothesis
 from nearwise.lab.report.study.parts import seed_words
-from nearwise.report.measures import Mean, Measure, mean_with_interval
-from nearwise.report.tables import EMPTY, Cell, Table, difference_cell, is_best, show_mean
+from nearwise.report.measures import (
+    EMPTY,
+    Cell,
+    Mean,
+    Measure,
+    Table,
+    difference_cell,
+    is_best,
+    mean_with_interval,
+    show_mean,
+)
 
 ACCURACY = Measure("accuracy", "accuracy", 3, True)
 CALIBRATION = (

@@ -39,8 +39,7 @@ from nearwise.report.figures import (
     training_curves,
 )
 from nearwise.report.gallery import make_page_gallery
-from nearwise.report.measures import Predictions
-from nearwise.report.tables import Table
+from nearwise.report.measures import Predictions, Table
 
 ATTENTION = "attention"
 TITLE = "Attention over nearest neighbors: the study replayed, and corrected"

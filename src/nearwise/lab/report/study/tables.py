@@ -10,8 +10,18 @@ from nearwise.lab.report.study.published import DATASET, REPORTED, SOURCE, Repor
 from nearwise.lab.report.study.verdicts import MARKS, Finding
 from nearwise.lab.report.summary import SHOT_MEASURES, Results, paired_across
 from nearwise.lab.report.tables import over_seeds, pairing
-from nearwise.report.measures import COMPARED, MEASURES, Mean, Measure
-from nearwise.report.tables import EMPTY, Cell, Table, difference_cell, is_best, show_mean
+from nearwise.report.measures import (
+    COMPARED,
+    EMPTY,
+    MEASURES,
+    Cell,
+    Mean,
+    Measure,
+    Table,
+    difference_cell,
+    is_best,
+    show_mean,
+)
 
 NULL_MASS = Measure("null_mass", "null mass", 3, None)
 _SHOWN = ("accuracy", "macro_f1", "nll", "brier", "ece", "aurc")

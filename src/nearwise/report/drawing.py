@@ -1,60 +1,17 @@
-"""How figures are drawn: fonts, wrapped titles, inline SVG that follows the page's colors."""
+"""How figures are drawn: inline SVG that follows the page's colors."""
 
 import html
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgba, to_rgba_array
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import text_to_path
-
-POINT = 1 / 72  # inches
-FONT = "DejaVu Sans"  # comes with matplotlib
-
-
-@lru_cache(maxsize=20_000)
-def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Width of a line of text in inches, at `size` points."""
-    font = FontProperties(family=FONT, size=size, weight="bold" if bold else "normal")
-    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
-    return float(width) * POINT
-
-
-def wrapped(text: str, size: float, width: float, bold: bool = False) -> list[str]:
-    """Break text into lines of at most `width` inches; a word that is longer is broken too."""
-    lines: list[str] = []
-    line = ""
-    for word in _words(text, size, width, bold):
-        longer = f"{line} {word}" if line else word
-        if line and text_width(longer, size, bold) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = longer
-    return [*lines, line] if line or not lines else lines
-
-
-def _words(text: str, size: float, width: float, bold: bool) -> Iterator[str]:
-    for word in text.split():
-        while text_width(word, size, bold) > width and len(word) > 1:
-            fits = (n for n in range(len(word) - 1, 1, -1) if _fits(word[:n], size, width, bold))
-            cut = next(fits, 1)
-            yield word[:cut]
-            word = word[cut:]
-        yield word
-
-
-def _fits(text: str, size: float, width: float, bold: bool) -> bool:
-    return text_width(text, size, bold) <= width
-
 
 # Stand-ins drawn by matplotlib and replaced by what the page's style sheet says.
 INK, FAINT, ACCENT, SOFT = "#010203", "#040506", "#070809", "#0a0b0c"
@@ -109,13 +66,13 @@ class Picture:
         Element to place in the page; its `aria-label` says what is to be seen.
     caption : str
         How to read it.
-    figure : Figure, optional
-        What was drawn, for other forms than the page; see `recolor`.
+    alt : str
+        What is to be seen, for those who cannot see it.
     """
 
     svg: str
     caption: str
-    figure: Figure | None = None
+    alt: str = ""
 
 
 def page_style() -> AbstractContextManager[None]:
@@ -124,10 +81,8 @@ def page_style() -> AbstractContextManager[None]:
 
 
 def picture(figure: Figure, name: str, alt: str, caption: str) -> Picture:
-    """Make a picture of a figure; see `to_svg`. Its layout is final afterwards."""
-    svg = to_svg(figure, name, alt)
-    figure.set_layout_engine("none")
-    return Picture(svg, caption, figure)
+    """Make a picture of a figure; see `to_svg`."""
+    return Picture(to_svg(figure, name, alt), caption, alt)
 
 
 def to_svg(figure: Figure, name: str, alt: str) -> str:
@@ -164,6 +119,13 @@ def to_svg(figure: Figure, name: str, alt: str) -> str:
         f'<svg role="img" aria-label="{html.escape(alt)}" style="max-width: {width}px" ',
         1,
     )
+
+
+def print_svg(svg: str) -> str:
+    """Fix the colors of an element that `to_svg` made, for files without the page's style."""
+    for drawn, css in _PAGE_COLORS.items():
+        svg = svg.replace(css, PRINT_COLORS[drawn])
+    return svg
 
 
 def recolor(figure: Figure, colors: Mapping[str, str] = PRINT_COLORS) -> None:

@@ -1,5 +1,6 @@
 """Figures of a comparison: bars, reliability diagrams, risk-coverage and training curves."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,12 @@ from nearwise.report.drawing import (
     page_style,
     picture,
     slug,
-    wrapped,
 )
 from nearwise.report.measures import BARS, MEASURES, Mean, Predictions
 
 N_BINS = 10
 MAX_DIAGRAMS = 8
+_HEADING_CHARACTERS = 10  # per inch, in a wide font
 
 Means = Mapping[str, Mapping[str, Mean | None]]  # by method and measure
 
@@ -64,8 +65,8 @@ def head(figure: Figure, heading: str) -> None:
 
 
 def head_lines(heading: str, width: float) -> list[str]:
-    """Lines of a heading over a figure of this width; the fonts of a page may be wider."""
-    return wrapped(heading, 10, 0.92 * width, bold=True)
+    """Lines of a heading over a figure of this width in inches, in bold type of 10 points."""
+    return textwrap.wrap(heading, max(1, int(_HEADING_CHARACTERS * width)))
 
 
 def _bars(axis: Axes, means: Means, order: list[str], key: str, reference: str) -> None:

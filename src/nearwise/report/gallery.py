@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.image import imread, imsave
+from matplotlib.image import imsave
 
 from nearwise.data import Dataset
 from nearwise.report.measures import Predictions
@@ -316,12 +316,6 @@ def png_uri(pixels: np.ndarray, low: float, high: float) -> str:
 
 def _uri(buffer: io.BytesIO) -> str:
     return _PREFIX + base64.b64encode(buffer.getvalue()).decode()
-
-
-def png_pixels(uri: str) -> np.ndarray:
-    """Read the pixels of a data URI made by `png_uri` back, for figures."""
-    pixels: np.ndarray = imread(io.BytesIO(base64.b64decode(uri.removeprefix(_PREFIX))))
-    return pixels
 
 
 _PREFIX = "data:image/png;base64,"

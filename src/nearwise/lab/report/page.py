@@ -173,7 +173,7 @@ def _write_study(
     findings = {
         d: {p: judge_claims(study, d, p) for p in study.presets_of(d)} for d in study.datasets
     }
-    texts: dict[str, Callable[[], str]] = {}
+    texts: dict[str, Callable[[], str | bytes]] = {}
     if {"csv", "json"} & set(formats):
         rows = study_rows(study, findings)
         texts["csv"] = lambda: study_csv(rows)
@@ -183,8 +183,7 @@ def _write_study(
         texts["html"] = lambda: render_document(document)
         texts["md"] = lambda: document_markdown(document)
         texts["tex"] = lambda: document_latex(document)
-        if "pdf" in formats:  # after the page, whose figures it changes
-            return _write(folder, formats, texts, progress, lambda: document_pdf(document))
+        texts["pdf"] = lambda: document_pdf(document)
     return _write(folder, formats, texts, progress)
 
 
@@ -198,7 +197,7 @@ def _write_comparison(
     progress("tables and figures")
     results = Results(records, folder)
     tables = all_tables(results)
-    texts: dict[str, Callable[[], str]] = {
+    texts: dict[str, Callable[[], str | bytes]] = {
         "md": lambda: "\n".join(map(to_markdown, tables)),
         "tex": lambda: "\n".join(map(to_latex, tables)),
         "csv": lambda: to_csv(results),
@@ -207,26 +206,22 @@ def _write_comparison(
     if {"html", "pdf"} & set(formats):
         page = make_page(folder, results, title)
         texts["html"] = lambda: render_page(page)
-        return _write(folder, formats, texts, progress, lambda: document_pdf(page_document(page)))
+        texts["pdf"] = lambda: document_pdf(page_document(page))
     return _write(folder, formats, texts, progress)
 
 
 def _write(
     folder: Path,
     formats: Sequence[str],
-    texts: Mapping[str, Callable[[], str]],
+    texts: Mapping[str, Callable[[], str | bytes]],
     progress: Callable[[str], None],
-    pdf: Callable[[], bytes] | None = None,
 ) -> dict[str, Path]:
     written = {}
     for name in sorted(formats, key=WRITTEN.index):
         path = folder / f"{'report' if name in ('html', 'pdf') else 'results'}.{name}"
         progress(path.name)
-        if name == "pdf":
-            assert pdf is not None  # made by both callers where it is asked for
-            write_aside(path, pdf())
-        else:
-            write_aside(path, texts[name]().encode())
+        content = texts[name]()
+        write_aside(path, content if isinstance(content, bytes) else content.encode())
         written[name] = path
     return written
 

@@ -1,32 +1,25 @@
-"""A report as a PDF: pages laid out by matplotlib, text and figures as vectors, no network."""
+"""A report as a PDF: its parts as data, laid out by templates/report.typ with typst's own fonts."""
 
-import io
+import json
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any
 
-import matplotlib
-from matplotlib.artist import Artist
-from matplotlib.backends.backend_pdf import PdfPages
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.transforms import Bbox
+from nearwise.conditions import require_extra
+from nearwise.lab.report.document import Block, Document, Terms, Words, flat_blocks
+from nearwise.report.drawing import Picture, print_svg
+from nearwise.report.gallery import Example, Gallery, Shown
+from nearwise.report.measures import Cell, Table
 
-from nearwise.lab.report.document import Block, Document, Section, Terms, Words, flat_blocks
-from nearwise.lab.report.gallery_figure import gallery_blocks
-from nearwise.lab.report.pdf_table import Columns, lay_out
-from nearwise.report.drawing import POINT, Picture, page_style, recolor, text_width, wrapped
-from nearwise.report.gallery import Gallery
-from nearwise.report.measures import Table
-
-PAGE = (11.69, 8.27)  # A4 landscape, inches
-MARGIN, BOTTOM = 0.6, 0.55
-WIDTH = PAGE[0] - 2 * MARGIN
-LEADING = 1.38  # line height over font size
-_INK, _MUTED, _LINE = "#1d2126", "#5b6470", "#d5d4ce"
-_COLORS = {"best": _INK, "better": "#11694a", "worse": "#a3262a", "none": _MUTED, "": _INK}
-_HEADINGS = {2: 15.0, 3: 11.5, 4: 10.0}
-# Type 42 keeps the text of the file searchable.
-_STYLE: Any = {"pdf.fonttype": 42, "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"]}
+_TEMPLATE = files("nearwise.lab.report") / "templates" / "report.typ"
+_MAX_IMAGES, _MAX_NEIGHBORS = 5, 8  # of a gallery of images
+_MAX_ROWS, _MAX_ROW_NEIGHBORS = 3, 5  # of a gallery of rows
+# A PNG as an SVG, for JSON holds no bytes.
+_PIXELS = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1">'
+    '<image width="1" height="1" image-rendering="pixelated" href="{}"/></svg>'
+)
+_WORDS = {"wrong": "where {} was wrong", "uncertain": "where {} was right but unsure"}
 
 
 def document_pdf(document: Document) -> bytes:
@@ -40,235 +33,118 @@ def document_pdf(document: Document) -> bytes:
     -------
     bytes
         The file: a title page with the contents, then every section. The same document gives the
-        same bytes.
+        same bytes, whatever fonts the machine has.
+
+    Raises
+    ------
+    ImportError
+        If typst is missing.
     """
-    buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"Title": document.title, "CreationDate": None, "ModDate": None}
-    with (
-        page_style(),
-        matplotlib.rc_context(_STYLE),
-        PdfPages(buffer, metadata=metadata) as file,
-    ):
-        pages = _Pages(file, document.title)
-        _title_page(pages, document)
-        for section in document.sections:
-            _section(pages, section)
-        pages.close()
-    return buffer.getvalue()
+    require_extra("a report as PDF", "lab", "typst")
+    import typst
+
+    content = {
+        "title": document.title,
+        "lead": document.lead,
+        "footer": document.footer,
+        "sections": [
+            {
+                "title": section.title,
+                "level": section.level,
+                "blocks": [b for block in flat_blocks(section) for b in _block(block)],
+            }
+            for section in document.sections
+        ],
+    }
+    return typst.compile(
+        _TEMPLATE.read_bytes(),
+        format="pdf",
+        sys_inputs={"document": json.dumps(content)},
+        ignore_system_fonts=True,
+    )
 
 
-class _Placed(Artist):
-    """A figure drawn inside a page."""
-
-    def __init__(self, child: Figure) -> None:
-        super().__init__()
-        self.child = child
-
-    def draw(self, renderer: Any) -> None:
-        """Draw the figure where its box lies."""
-        self.child.draw(renderer)
-
-
-class _Pages:
-    """Fill pages from top to bottom."""
-
-    def __init__(self, file: PdfPages, title: str) -> None:
-        self.file, self.title = file, title
-        self.page: Figure | None = None
-        self.number = 0
-        self.left = 0.0  # inches between the last thing and the bottom margin
-
-    def need(self, height: float) -> None:
-        """Begin a page where less than `height` inches are left."""
-        if self.page is None or height > self.left:
-            self.new_page()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing stands on the page yet."""
-        return self.page is None or self.left >= PAGE[1] - MARGIN - BOTTOM - 1e-6
-
-    def new_page(self) -> None:
-        """Finish the page and begin another."""
-        self.close()
-        self.page = Figure(figsize=PAGE)
-        self.number += 1
-        self.left = PAGE[1] - MARGIN - BOTTOM
-        self._put(self.title, MARGIN, 0.34, 7, _MUTED)
-        number = str(self.number)
-        self._put(number, PAGE[0] - MARGIN - text_width(number, 7), 0.34, 7, _MUTED)
-
-    def close(self) -> None:
-        """Write the page, if there is one."""
-        if self.page is not None:
-            self.file.savefig(self.page)
-            self.page = None
-
-    def space(self, height: float) -> None:
-        """Leave room, but not at the top of a page."""
-        if not self.is_empty:
-            self.left = max(0.0, self.left - height)
-
-    def text(
-        self, text: str, size: float, *, color: str = _INK, bold: bool = False,
-        indent: float = 0.0, width: float | None = None,
-    ) -> None:  # fmt: skip
-        """Write a paragraph, over pages where it must be."""
-        room = (WIDTH if width is None else width) - indent
-        for line in wrapped(text, size, room, bold):
-            self.need(size * LEADING * POINT)
-            self.left -= size * LEADING * POINT
-            self._put(line, MARGIN + indent, self.left + BOTTOM, size, color, bold)
-
-    def _put(
-        self, text: str, x: float, y: float, size: float, color: str, bold: bool = False
-    ) -> None:
-        assert self.page is not None  # begun before anything is put there
-        self.page.text(
-            x / PAGE[0], y / PAGE[1], text, size=size, color=color, va="baseline", ha="left",
-            weight="bold" if bold else "normal", parse_math=False,
-        )  # fmt: skip
-
-    def rule(self, width: float, thickness: float = 0.6, color: str = _INK) -> None:
-        """Draw a line across a table."""
-        assert self.page is not None
-        y = (self.left + BOTTOM) / PAGE[1]
-        x = [MARGIN / PAGE[0], (MARGIN + width) / PAGE[0]]
-        self.page.add_artist(Line2D(x, [y, y], color=color, lw=thickness))
-
-    def picture(self, figure: Figure) -> None:
-        """Place a figure as it was drawn, in the middle of the width."""
-        width, height = map(float, figure.get_size_inches())
-        self.need(height)
-        assert self.page is not None
-        figure.set_dpi(72)  # that of a PDF page
-        recolor(figure)
-        figure.patch.set_visible(False)
-        self.left -= height
-        left = MARGIN + max(0.0, (WIDTH - width) / 2)
-        figure.bbox_inches.set(Bbox.from_bounds(left, self.left + BOTTOM, width, height))
-        self.page.add_artist(_Placed(figure))
-
-    def row(self, columns: Columns, lines: Sequence[Sequence[tuple[str, str, bool]]]) -> None:
-        """Write one row of a table: for each cell its lines with their mark."""
-        size = columns.size
-        step = size * LEADING * POINT
-        top = self.left
-        for place, (cell, x, width) in enumerate(
-            zip(lines, columns.starts, columns.widths, strict=True)
-        ):
-            for number, (text, mark, is_detail) in enumerate(cell):
-                small = size * 0.88 if is_detail else size
-                bold = mark in ("best", "head") and not is_detail
-                to_left = place == 0 or columns.to_left
-                shift = 0.0 if to_left else width - text_width(text, small, bold)
-                color = _MUTED if is_detail else _COLORS.get(mark, _INK)
-                y = top - (number + 0.8) * step + BOTTOM
-                self._put(text, MARGIN + x + shift, y, small, color, bold)
-        self.left = top - max(map(len, lines)) * step
-
-
-def _title_page(pages: _Pages, document: Document) -> None:
-    pages.new_page()
-    pages.left -= 1.1
-    pages.text(document.title, 24, bold=True)
-    pages.left -= 0.25
-    pages.text(document.lead, 11, width=8.6)
-    pages.left -= 0.3
-    for section in document.sections:
-        if section.level == 2 and pages.left > 0.6:
-            pages.text(section.title, 9.5, color=_MUTED)
-    pages.need(0.5)
-    pages.left = min(pages.left, 0.5)
-    pages.text(document.footer, 8, color=_MUTED, width=8.6)
-
-
-def _section(pages: _Pages, section: Section) -> None:
-    size = _HEADINGS.get(section.level, 10.0)
-    blocks = flat_blocks(section)
-    if section.level == 2:
-        pages.new_page()
-    else:
-        pages.space(0.3)
-        pages.need(0.6 + min(4.2, _height(blocks[0]) if blocks else 0.0))
-    pages.text(section.title, size, bold=True)
-    pages.left -= 0.08
-    for block in blocks:
-        _block(pages, block)
-
-
-def _height(block: Block) -> float:
-    """Inches that a block needs at once."""
-    if isinstance(block, Picture) and block.figure is not None:
-        return float(block.figure.get_size_inches()[1]) + 0.5
-    return 1.2 if isinstance(block, Table) else 0.4
-
-
-def _block(pages: _Pages, block: Block) -> None:
+def _block(block: Block) -> list[dict[str, Any]]:
+    """Turn a block into what the template reads; images are SVG."""
     if isinstance(block, Words):
-        color = {"note": _MUTED, "failed": _COLORS["worse"]}.get(block.style, _INK)
-        pages.text(block.text, 9, color=color, width=9.2)
-        pages.space(0.1)
-    elif isinstance(block, Terms):
-        for name, text in block.items:
-            pages.text(f"{name}: {text}", 8.5, indent=0.18, width=9.6)
-            pages.space(0.04)
-        pages.space(0.08)
-    elif isinstance(block, Table):
-        _table(pages, block)
-    elif isinstance(block, Picture):
-        _picture(pages, block)
-    elif isinstance(block, Gallery):
-        for part in gallery_blocks(block):
-            _block(pages, part)
+        return [{"kind": "words", "text": block.text, "style": block.style}]
+    if isinstance(block, Terms):
+        return [{"kind": "terms", "items": block.items}]
+    if isinstance(block, Table):
+        return [_table(block)]
+    if isinstance(block, Picture):
+        svg = print_svg(block.svg)
+        return [{"kind": "picture", "svg": svg, "alt": block.alt, "caption": block.caption}]
+    if isinstance(block, Gallery):
+        return _gallery(block)
+    raise TypeError(f"No form in a PDF for {type(block).__name__}.")
 
 
-def _picture(pages: _Pages, block: Picture) -> None:
-    if block.figure is None:
-        return
-    lines = wrapped(block.caption, 8, 9.2)
-    pages.space(0.08)
-    pages.need(float(block.figure.get_size_inches()[1]) + len(lines) * 8 * LEADING * POINT + 0.06)
-    pages.picture(block.figure)
-    pages.space(0.04)
-    pages.text(block.caption, 8, color=_MUTED, width=9.2)
-    pages.space(0.12)
+def _table(table: Table) -> dict[str, Any]:
+    rows = [
+        [
+            {"text": cell.text, "mark": cell.mark, "detail": cell.detail}
+            for cell in (Cell(name), *cells)
+        ]
+        for name, cells in table.rows
+    ]
+    return {
+        "kind": "table",
+        "title": table.title,
+        "caption": table.caption,
+        "columns": table.columns,
+        "rows": rows,
+        "wrap": table.wrap,
+    }
 
 
-def _table(pages: _Pages, table: Table) -> None:
-    columns, rows = lay_out(table, WIDTH)
-    step = columns.size * LEADING * POINT
-    pages.space(0.14)
-    caption = wrapped(table.caption, 8, 9.2)
-    first = sum(max(map(len, row)) for row in rows[:4]) * step
-    pages.need(0.4 + len(caption) * 8 * LEADING * POINT + first)
-    pages.text(table.title, 9.5, bold=True)
-    pages.text(table.caption, 8, color=_MUTED, width=9.2)
-    pages.left -= 0.09
-    heading, body = rows[0], rows[1:]
-    _heading(pages, columns, heading)
-    for row in body:
-        height = max(map(len, row)) * step + 0.04
-        if height > pages.left:
-            pages.rule(columns.total)
-            pages.new_page()
-            pages.text(f"{table.title} (continued)", 9.5, bold=True)
-            pages.left -= 0.05
-            _heading(pages, columns, heading)
-        pages.row(columns, row)
-        pages.left -= 0.02
-        pages.rule(columns.total, 0.3, _LINE)
-        pages.left -= 0.02
-    pages.rule(columns.total, 0.9)
-    pages.left = max(0.0, pages.left - 0.16)
+def _gallery(gallery: Gallery) -> list[dict[str, Any]]:
+    """Images with their neighbors, or a table of rows: the wrong ones, then the unsure ones."""
+    blocks = []
+    for why, examples in (("wrong", gallery.wrong), ("uncertain", gallery.uncertain)):
+        title = f"{gallery.dataset}, {_WORDS[why].format(gallery.method)}, seed {gallery.seed}"
+        if examples and examples[0].row.image:
+            blocks.append(_images(title, examples[:_MAX_IMAGES]))
+        elif examples:
+            blocks.append(_table(_row_table(title, gallery.columns, examples[:_MAX_ROWS])))
+    return blocks
 
 
-def _heading(
-    pages: _Pages, columns: Columns, heading: Sequence[Sequence[tuple[str, str, bool]]]
-) -> None:
-    pages.rule(columns.total, 0.9)
-    pages.left -= 0.03
-    pages.row(columns, heading)
-    pages.left -= 0.03
-    pages.rule(columns.total, 0.5)
-    pages.left -= 0.02
+def _images(title: str, examples: Sequence[Example]) -> dict[str, Any]:
+    def shown(row: Shown, text: str, agrees: bool = False) -> dict[str, Any]:
+        svg = None if row.image is None else _PIXELS.format(row.image)
+        return {"svg": svg, "text": text, "agrees": agrees}
+
+    rows = [
+        [shown(example.row, _prediction(example).replace(", ", "\n"))]
+        + [
+            shown(n.row, f"{n.label} ({100 * n.weight:.0f} %)", n.agrees)
+            for n in example.neighbors[:_MAX_NEIGHBORS]
+        ]
+        for example in examples
+    ]
+    caption = (
+        "Left the test image; beside it its strongest neighbors, their labels and attention "
+        "weights. A label equal to the true one is framed."
+    )
+    return {"kind": "gallery", "title": title, "caption": caption, "rows": rows}
+
+
+def _prediction(example: Example) -> str:
+    prediction = f"{example.predicted} ({100 * example.confidence:.0f} %)"
+    return f"{prediction}, true {example.true}" if example.why == "wrong" else prediction
+
+
+def _row_table(title: str, columns: Sequence[str], examples: Sequence[Example]) -> Table:
+    table = Table(
+        title,
+        "Each test row with its strongest neighbors: labels, attention weights, distances.",
+        ["row", "label", "weight", "distance", *columns],
+    )
+    for number, example in enumerate(examples, start=1):
+        query = [Cell(example.true, "best"), Cell(_prediction(example)), Cell("")]
+        table.rows.append((f"query {number}", [*query, *map(Cell, example.row.values)]))
+        for rank, n in enumerate(example.neighbors[:_MAX_ROW_NEIGHBORS], start=1):
+            cells = [Cell(n.label), Cell(f"{100 * n.weight:.1f} %"), Cell(f"{n.distance:.3g}")]
+            table.rows.append((f"neighbor {rank}", [*cells, *map(Cell, n.row.values)]))
+    return table

@@ -116,16 +116,17 @@ def find_label_model(
         note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
         return CheckedLabels(transition=transition, signal=signal)
     if known is None:
-        support = weigh(transition, signal, _evidence(plain, problem, rows))
-        note |= {"evidence": support.evidence, "taken": support.share}
-        if support.share * transition.rate <= NOISE_FLOOR:
+        evidence = _evidence(plain, problem, rows)
+        share, reason = weigh(transition, signal, evidence)
+        note |= {"evidence": evidence, "taken": share}
+        if share * transition.rate <= NOISE_FLOOR:
             transition = taken_in_part(transition, 0.0)
             note |= {"rate": 0.0, "interval": list(transition.interval), "taken": 0.0}
-            _decide(note, f"labels are taken as they are: {support.reason}")
+            _decide(note, f"labels are taken as they are: {reason}")
             return CheckedLabels(transition=transition, signal=signal)
-        if support.share < 1:
-            _decide(note, f"{support.share:.0%} of the estimated rate is taken: {support.reason}")
-            predictor.share = support.share
+        if share < 1:
+            _decide(note, f"{share:.0%} of the estimated rate is taken: {reason}")
+            predictor.share = share
             plain = predictor.predict(rows, cleaned=False)
     cleaned = predictor.predict(rows, cleaned=True)
     note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
@@ -138,13 +139,9 @@ def find_label_model(
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
     log_proba = as_float(np.stack([one.log_proba for one in members]))
     matrices = as_float(np.stack([one.matrix for one in members]))
-    shares = _true_shares(_posteriors(log_proba, matrices, problem.labels), problem.weight)
-    return NoisyLabels(
-        transition=transition,
-        signal=signal,
-        matrices=matrices,
-        rows=TrainingRows(log_proba, shares),
-    )
+    mean = np.mean(_posteriors(log_proba, matrices, problem.labels), axis=0)
+    training = TrainingRows(log_proba, np.average(mean, axis=0, weights=problem.weight))
+    return NoisyLabels(transition=transition, signal=signal, matrices=matrices, rows=training)
 
 
 def with_targets(
@@ -211,11 +208,6 @@ def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list
         posterior(of_one.double().numpy(), matrix.double().numpy(), labels)
         for of_one, matrix in zip(log_proba, matrices, strict=True)
     ]
-
-
-def _true_shares(posteriors: list[np.ndarray], weight: np.ndarray | None) -> np.ndarray:
-    shares: np.ndarray = np.average(np.mean(posteriors, axis=0), axis=0, weights=weight)
-    return shares
 
 
 def _decide(note: dict[str, Any], decision: str) -> None:

@@ -1,7 +1,7 @@
 """How given labels come about from true ones: a transition, given by the user or estimated."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import gammaln
@@ -339,29 +339,6 @@ def _rate(matrix: np.ndarray, shares: np.ndarray) -> float:
     return float(np.clip(1 - shares @ np.diag(matrix), 0, 1))
 
 
-class Support(NamedTuple):
-    """How far the labels bear an estimated transition out, and how much of it is taken.
-
-    Attributes
-    ----------
-    signal : float
-        Standard errors by which predictions tell given labels from labels drawn at random.
-    evidence : float
-        Log-likelihood of the given labels under the estimate, less that under overlap of the
-        classes: the same predictions, softened towards the class shares as if no label were
-        wrong; in nats.
-    share : float in [0, 1]
-        Of the estimated rate that is taken.
-    reason : str
-        Why not all of it is; empty where it is.
-    """
-
-    signal: float
-    evidence: float
-    share: float
-    reason: str
-
-
 def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> float:
     """Count the standard errors by which predictions tell labels from labels drawn at random.
 
@@ -383,7 +360,7 @@ def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) 
     return float(gains.mean()) * len(gains) ** 0.5 / spread if spread > 0 else 0.0
 
 
-def weigh(transition: Transition, signal: float, evidence: float) -> Support:
+def weigh(transition: Transition, signal: float, evidence: float) -> tuple[float, str]:
     """Decide how much of an estimated transition to take.
 
     Nothing where predictions say no more than the class shares, or where the rate leaves its own
@@ -393,15 +370,26 @@ def weigh(transition: Transition, signal: float, evidence: float) -> Support:
     Parameters
     ----------
     transition : Transition
-    signal, evidence : float
-        As in `Support`.
+    signal : float
+        Standard errors by which predictions tell given labels from labels drawn at random.
+    evidence : float
+        Log-likelihood of the given labels under the estimate, less that under overlap of the
+        classes: the same predictions, softened towards the class shares as if no label were
+        wrong; in nats.
+
+    Returns
+    -------
+    share : float in [0, 1]
+        Of the estimated rate that is to be taken.
+    reason : str
+        Why not all of it is; empty where it is.
     """
     low, high = transition.interval
-    share, reason = float(np.exp(min(evidence, 0.0))), ""
     if signal < SIGNAL:
-        share, reason = 0.0, "out-of-fold predictions say no more of the labels than class shares"
-    elif not low <= transition.rate <= high:
-        share, reason = 0.0, f"the rate {transition.rate:.2f} leaves [{low:.2f}, {high:.2f}]"
-    elif share < 1:
+        return 0.0, "out-of-fold predictions say no more of the labels than class shares"
+    if not low <= transition.rate <= high:
+        return 0.0, f"the rate {transition.rate:.2f} leaves [{low:.2f}, {high:.2f}]"
+    if evidence < 0:
         reason = "overlap of the classes explains the labels better than wrong labels do"
-    return Support(signal, evidence, share, reason)
+        return float(np.exp(evidence)), reason
+    return 1.0, ""

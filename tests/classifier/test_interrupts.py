@@ -67,7 +67,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
     def stop(*args, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nearwise.training.loop.fit_start_scale", stop)
+    monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
     settings = {**EMBEDDED, "embedder": "auto", "train_params": {"epochs": 1, "fit_scale": True}}
     with quietly():
         model = AttnKNNClassifier(**settings).fit(X, y)
@@ -119,7 +119,7 @@ def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypat
     settings = {**EMBEDDED, "checkpoint_dir": tmp_path}
     AttnKNNClassifier(**settings).fit(X, y)
     fresh = AttnKNNClassifier(**EMBEDDED, num_heads=2).fit(X, y)
-    monkeypatch.setattr("nearwise.training.loop._Run._train_epoch", pytest.fail)
+    monkeypatch.setattr("nearwise.training.embedder.EmbedderObjective.batches", pytest.fail)
     again = AttnKNNClassifier(**settings, num_heads=2).fit(X, y)
     assert same(again.predict_proba(X), fresh.predict_proba(X))
 

@@ -111,7 +111,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_says_so():
             raise KeyboardInterrupt
 
     model, held_out = head(), rows(seed=1)
-    with pytest.warns(UserWarning, match=r"interrupted after 2 epochs.*best weights"):
+    with pytest.warns(UserWarning, match="interrupted in epoch 3 of 50; the best weights"):
         history = train_head(
             model, rows(), held_out, HeadConfig(epochs=50), seed=0, progress=interrupt
         )
@@ -147,5 +147,5 @@ def test_settings_out_of_range_are_refused(settings):
 def test_misspelt_settings_are_refused_with_a_hint():
     with pytest.raises(ValidationError, match="Did you mean 'epochs'"):
         HeadConfig(epoch=3)
-    with pytest.raises(ValidationError, match="Known: epochs, batch_size"):
+    with pytest.raises(ValidationError, match="Known settings: epochs, batch_size"):
         HeadConfig(zzz=3)

@@ -77,7 +77,7 @@ def test_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, settings):
     again, history_again, resumed = run(tmp_path / "run", settings=settings)
     assert same_weights(again, weights)
     assert history_again == history
-    assert (resumed.best_epoch, resumed.best_nll) == (result.best_epoch, result.best_nll)
+    assert (resumed.best_epoch, resumed.best_value) == (result.best_epoch, result.best_value)
 
 
 def test_finished_run_is_not_trained_again(tmp_path):

@@ -14,7 +14,6 @@ from nearwise.training import (
     encode_stages,
     keys_of_features,
 )
-from nearwise.training import embedding_cache as cache_module
 from tests.training.cases import blobs, small_network
 from tests.training.image_cases import digits, image_network
 
@@ -28,7 +27,7 @@ def counted(monkeypatch):
         calls.append(args)
         return encode(*args, **options)
 
-    monkeypatch.setattr(cache_module, "encode", spy)
+    monkeypatch.setattr("nearwise.training.encoding.encode", spy)
     return calls
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nearwise.training.averaging import WeightAverage
-from nearwise.training.engine import EngineConfig, train_epochs
-from nearwise.training.engine_settings import count_plateaus, engine_rate
+from nearwise.training import BatchLoss, EngineConfig, train_epochs
+from nearwise.training.schedule import WeightAverage, count_plateaus, rate_factor
 from tests.training.cases import same_weights, weights_of
 
 N = 90
@@ -49,8 +48,9 @@ def run(model=None, spoil=None, blow_up=None, jitter=0.1, evaluated=None, **opti
 
     settings = {"epochs": 6, "batch_size": 32, "lr": 1e-2}
     settings |= {name: options.pop(name) for name in list(options) if name in known_settings()}
-    options = {"seed": 0, "device": "cpu", "evaluate": evaluate, **options}
-    result = train_epochs(model, batch_loss, N, EngineConfig(**settings), **options)
+    options = {"seed": 0, "evaluate": evaluate, **options}
+    objective = BatchLoss(model, batch_loss, N, options.pop("evaluate"))
+    result = train_epochs(objective, EngineConfig(**settings), **options)
     return model, result
 
 
@@ -89,8 +89,8 @@ def test_the_same_seed_gives_the_same_run_and_leaves_torch_s_random_state():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"monitor": "-accuracy", "ema_decay": 0.9, "scheduler": "plateau", "plateau_patience": 0},
-        {"precision": "float16", "optimizer": "sgd", "scheduler": "step", "lr_step": 2},
+        {"monitor": "-accuracy", "ema_decay": 0.9, "schedule": "plateau", "plateau_patience": 0},
+        {"precision": "float16", "optimizer": "sgd", "schedule": "step", "lr_step": 2},
     ],
     ids=["averaged", "scaled"],
 )
@@ -135,20 +135,20 @@ def test_the_monitored_epoch_is_kept(monitor, best):
 
 
 def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_checkpoint(tmp_path):
-    good, _ = run(epochs=2, scheduler="none", monitor="-loss", evaluated=[0.0, 1.0])
+    good, _ = run(epochs=2, schedule="constant", monitor="-loss", evaluated=[0.0, 1.0])
     broken = make_model()
     with pytest.raises(ValueError, match=r"step 2 of 3 of epoch 3.*of epoch 2"):
         run(
             broken,
             spoil=7,
-            scheduler="none",
+            schedule="constant",
             monitor="-loss",
             evaluated=[0.0, 1.0],
             checkpoint=tmp_path / "c",
         )
     assert same_weights(weights_of(broken), weights_of(good))
     _, result = run(
-        checkpoint=tmp_path / "c", scheduler="none", monitor="-loss", evaluated=range(6)
+        checkpoint=tmp_path / "c", schedule="constant", monitor="-loss", evaluated=range(6)
     )
     assert len(result.history) == 6
 
@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_finite_says_where_and_keeps_the_last_checkpoint(tmp_
 @pytest.mark.parametrize("ema_decay", [None, 0.5])
 @pytest.mark.parametrize("bad", [{"spoil": 7}, {"blow_up": 7}, {"blow_up": 8}], ids=str)
 def test_weights_that_are_not_finite_are_neither_kept_nor_saved(bad, ema_decay, tmp_path):
-    options = {"scheduler": "none", "ema_decay": ema_decay, "jitter": 0}
+    options = {"schedule": "constant", "ema_decay": ema_decay, "jitter": 0}
     good, _ = run(epochs=2, **options)
     broken = make_model()
     with pytest.raises(ValueError, match=r"no longer finite .* of epoch 3\. .*is of epoch 2\."):
@@ -184,32 +184,27 @@ def test_a_run_that_is_broken_off_within_an_epoch_keeps_the_last_whole_one(ema_d
 
     config = EngineConfig(epochs=6, batch_size=32, ema_decay=ema_decay)
     with pytest.warns(UserWarning, match="the weights of epoch 2 are kept"):
-        result = train_epochs(
-            model,
-            batch_loss,
-            N,
-            config,
-            seed=0,
-            device="cpu",
-            evaluate=lambda epoch: seen.append(weights_of(model)) or {},
+        objective = BatchLoss(
+            model, batch_loss, N, lambda epoch: seen.append(weights_of(model)) or {}
         )
+        result = train_epochs(objective, config, seed=0)
     assert (result.best_epoch, result.interrupted) == (2, True)
     assert same_weights(weights_of(model), seen[-1])
 
 
-def test_rates_follow_warm_up_and_scheduler():
+def test_rates_follow_warm_up_and_schedule():
     def rates(**settings):
         config = EngineConfig(lr=1.0, epochs=8, **settings)
-        return [engine_rate(config, step, 2, [1.0] * (step // 2)) for step in range(16)]
+        return [rate_factor(config, step, 2, [1.0] * (step // 2)) for step in range(16)]
 
-    assert rates(scheduler="none") == [1.0] * 16
-    warm = rates(scheduler="none", warmup_epochs=1.5)
+    assert rates(schedule="constant") == [1.0] * 16
+    warm = rates(schedule="constant", warmup_epochs=1.5)
     assert warm == [0.25, 0.5, 0.75] + [1.0] * 13
-    stepped = rates(scheduler="step", lr_step=3, lr_gamma=0.5)
+    stepped = rates(schedule="step", lr_step=3, lr_gamma=0.5)
     assert stepped == [1.0] * 6 + [0.5] * 6 + [0.25] * 4
-    cosine = rates(scheduler="cosine", min_lr_ratio=0.1)
+    cosine = rates(schedule="cosine", min_lr_ratio=0.1)
     assert cosine[0] == 1.0 and cosine[8] == pytest.approx(0.55) and cosine[-1] > 0.1
-    assert rates(scheduler="plateau", plateau_patience=1, lr_gamma=0.5, min_lr_ratio=0.3) == (
+    assert rates(schedule="plateau", plateau_patience=1, lr_gamma=0.5, min_lr_ratio=0.3) == (
         [1.0] * 6 + [0.5] * 4 + [0.3] * 6
     )
 
@@ -250,11 +245,11 @@ def test_the_average_is_that_of_the_weights_so_far():
 def test_wrong_arguments_say_what_to_do():
     with pytest.raises(ValueError, match="Did you mean 'optimizer'"):
         EngineConfig(optimiser="sgd")
-    with pytest.raises(ValueError, match="needs evaluate"):
+    with pytest.raises(ValueError, match="evaluated was nothing"):
         run(monitor="loss", evaluate=None)
     with pytest.raises(ValueError, match="name one by monitor"):
-        run(scheduler="plateau")
+        run(schedule="plateau")
     with pytest.raises(ValueError, match="evaluated was loss, accuracy"):
         run(monitor="nll")
     with pytest.raises(ValueError, match="leaves nothing"):
-        train_epochs(make_model(), dict, 0, EngineConfig(), seed=0, device="cpu")
+        train_epochs(BatchLoss(make_model(), dict, 0), EngineConfig(), seed=0)

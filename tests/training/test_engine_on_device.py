@@ -13,7 +13,7 @@ _PROGRAM = """
 import sys
 import torch
 from nearwise.nn import VisionTransformer
-from nearwise.training import Augmentation, EngineConfig, train_epochs
+from nearwise.training import Augmentation, BatchLoss, EngineConfig, train_epochs
 from nearwise.lab.experiments.vit.learner import PixelScale, Recipe, SupervisedImages
 from nearwise.lab.experiments.vit.image_rows import ImageTensor
 from tests.reference.strict_device import NAME, strict_device
@@ -32,13 +32,14 @@ def flow(device, folder):
     rows = images.to(torch.device(device))
     parts = SupervisedImages(model, rows, PixelScale((0.5,) * 3, (0.3,) * 3, 16), 4, recipe)
     def go(epochs):
-        config = EngineConfig(epochs=3, batch_size=20, ema_decay=0.5, scheduler="plateau")
+        config = EngineConfig(epochs=3, batch_size=20, ema_decay=0.5, schedule="plateau")
         def stop(record):
             if record["epoch"] == epochs:
                 raise KeyboardInterrupt
+        objective = BatchLoss(model, parts.batch_loss, 48, lambda epoch: parts.evaluate(rows))
         return train_epochs(
-            model, parts.batch_loss, 48, config, seed=0, device=device, monitor="loss",
-            evaluate=lambda epoch: parts.evaluate(rows), checkpoint=folder, progress=stop,
+            objective, config, seed=0, device=device, monitor="loss", checkpoint=folder,
+            progress=stop,
         )
     go(1)
     # From the first weights again: the checkpoint brings the rest.

@@ -17,9 +17,8 @@ from nearwise.training import (
     train_embedder,
 )
 from nearwise.training import steps as steps_module
-from nearwise.training.gradients import BatchGradients
-from nearwise.training.processes import Processes
-from nearwise.training.sampling import Batch, split_batch
+from nearwise.training.embedder import EmbedderObjective
+from nearwise.training.rows import Batch, split_batch
 from nearwise.training.schedule import parameter_groups
 from tests.training.cases import blobs, same_weights, small_network, timeless, weights_of
 from tests.training.image_cases import MEMORY, digits, few, image_network
@@ -76,7 +75,7 @@ def test_every_switch_learns_and_repeats_on_images(switch):
     assert same_weights(weights_of(network), weights_of(again))
     assert timeless(result.history) == timeless(repeated.history)
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
-    assert result.best_nll < 2.3026  # the NLL of ten equal classes
+    assert result.best_value < 2.3026  # the NLL of ten equal classes
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_only_the_batch_is_encoded_with_gradient_and_the_cache_follows_it(monkey
         caches.append((call[-1].keys.clone(), call[2].queries))
         return parts
 
-    monkeypatch.setattr("nearwise.training.gradients.step_losses", spy)
+    monkeypatch.setattr("nearwise.training.embedder.step_losses", spy)
     network.embedder.trunk.register_forward_hook(
         lambda module, given, out: with_gradient.append(len(out)) if out.requires_grad else None
     )
@@ -301,16 +300,10 @@ def test_gradients_of_pieces_add_up_to_those_of_the_batch():
     gradients, parts = [], []
     for n_pieces in (1, 4):
         network = image_network(projection_norm="layer").eval()  # no statistics of the batch
-        taker = BatchGradients(
-            network,
-            rows,
-            few(ce_weight=1.0, **{**MEMORY, "candidate_keys": "fresh"}),
-            torch.Generator(),
-            None,
-            Processes(),
-        )
-        taker.n_pieces = n_pieces
-        parts.append(taker.take(batch, 0))
+        config = few(ce_weight=1.0, **{**MEMORY, "candidate_keys": "fresh"})
+        objective = EmbedderObjective(network, rows, None, config)
+        objective.n_pieces = n_pieces
+        parts.append(objective.gradients(batch, torch.Generator(), 0, torch.Tensor.backward))
         gradients.append([parameter.grad for parameter in network.parameters()])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-3)

@@ -102,12 +102,12 @@ def test_best_weights_are_restored_and_patience_ends_the_run():
     network, train, held_out = small_network(), blobs(noise=1.5), blobs(60, 1, 1000, noise=1.5)
     result = train_embedder(network, train, held_out, quick(epochs=60, lr=0.1, patience=3), seed=0)
     nlls = [record["held_out_nll"] for record in result.history]
-    assert result.best_nll == min(nlls)
+    assert result.best_value == min(nlls)
     assert result.best_epoch == nlls.index(min(nlls)) + 1
     assert len(nlls) == result.best_epoch + 3 < 60
     proba = predict_neighbors(network, held_out, train)
     again = -proba[torch.arange(60), held_out.labels].log().mean().item()
-    assert again == pytest.approx(result.best_nll, abs=1e-5)
+    assert again == pytest.approx(result.best_value, abs=1e-5)
     assert not network.training
 
 
@@ -120,12 +120,12 @@ def test_start_is_kept_where_training_only_harms():
     assert len(result.history) == 2
     proba = predict_neighbors(network, held_out, train)
     nll = -proba[torch.arange(60), held_out.labels].log().mean().item()
-    assert nll == pytest.approx(result.best_nll, abs=1e-5)
+    assert nll == pytest.approx(result.best_value, abs=1e-5)
 
 
 def test_without_held_out_rows_the_last_epoch_is_kept():
     result = train_embedder(small_network(), blobs(), None, quick(), seed=0)
-    assert (result.best_epoch, result.best_nll, result.interrupted) == (4, None, False)
+    assert (result.best_epoch, result.best_value, result.interrupted) == (4, None, False)
     assert [record["held_out_nll"] for record in result.history] == [None] * 4
 
 
@@ -150,7 +150,7 @@ def test_interruption_keeps_the_best_so_far_and_says_so():
     assert len(result.history) == 3
     proba = predict_neighbors(network, held_out, train)
     nll = -proba[torch.arange(40), held_out.labels].log().mean().item()
-    assert nll == pytest.approx(result.best_nll, abs=1e-5)
+    assert nll == pytest.approx(result.best_value, abs=1e-5)
 
 
 def test_silent_unless_interrupted():
@@ -251,7 +251,7 @@ def test_loss_that_is_no_longer_finite_stops_with_advice():
     rows = blobs()
     huge = TrainingRows(rows.x_num * 1e30, rows.labels, ids=rows.ids)
     network = NeighborNetwork(TableEmbedder(2, (), None, dim=2), N_CLASSES)
-    with pytest.raises(ValueError, match="no longer finite in epoch 1"):
+    with pytest.raises(ValueError, match="no longer finite in step 1 of 4 of epoch 1"):
         train_embedder(network, huge, None, quick(), seed=0)
 
 

@@ -8,12 +8,17 @@ from pydantic import ValidationError
 
 from nearwise.nn import vote_nll
 from nearwise.training import TrainConfig, TrainingRows, predict_neighbors
-from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
-from nearwise.training.mixup import Mix, draw_mix, mix_ids, mix_labels
-from nearwise.training.sampling import Batch, class_balance, combined, epoch_batches
-from nearwise.training.scale import fit_start_scale
+from nearwise.training.augment import Mix, draw_mix, mix_ids, mix_labels
+from nearwise.training.rows import (
+    Batch,
+    class_balance,
+    combined,
+    epoch_batches,
+    hard_row_weights,
+    neighbor_disagreement,
+)
 from nearwise.training.schedule import learning_rate_factor, parameter_groups
-from nearwise.training.steps import step_losses
+from nearwise.training.steps import fit_start_scale, step_losses
 from tests.training.cases import blobs, quick, small_network
 
 

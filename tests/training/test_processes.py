@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nearwise.training import TrainingRows, train_embedder
-from nearwise.training.checks import check_shares
+from nearwise.training.embedder import check_shares
 from nearwise.training.processes import Processes, join_processes
 from tests.training.cases import blobs, quick, small_network
 

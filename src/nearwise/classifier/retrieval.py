@@ -1,6 +1,7 @@
 """RetrievalConfidence: how sure a retriever may be that its list holds the answer."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,12 +14,15 @@ from torch import Tensor
 
 from nearwise.memory import read_folder, write_folder
 from nearwise.nn.retrieval import RankAttention
-from nearwise.training.schedule import learning_rate_factor
+from nearwise.training import EngineConfig, Objective, train_epochs
+from nearwise.training.objective import Parts, Record
 
 _KIND, _VERSION = "retrieval confidence", 1
 _HELD_OUT = 0.2
 _PATIENCE = 20
 _FEWEST = 50
+
+_Lists = tuple[Tensor, Tensor | None, Tensor]  # similarities, further features, target
 
 
 class RetrievalConfidence(BaseEstimator):
@@ -110,46 +114,30 @@ class RetrievalConfidence(BaseEstimator):
 
     def _train(
         self,
-        data: tuple[Tensor, Tensor | None, Tensor],
+        data: _Lists,
         train: np.ndarray,
         held_out: np.ndarray,
         seed: int,
     ) -> None:
-        scores, extra, target = data
+        extra = data[1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = RankAttention(0 if extra is None else extra.shape[2])
-        generator = torch.Generator().manual_seed(seed)
-        rows, judged = torch.from_numpy(train), torch.from_numpy(held_out)
-        n_steps = self.epochs * -(-len(rows) // self.batch_size)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=1e-3)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: learning_rate_factor(step, n_steps, 0, floor=0.02)
+        objective = _RankObjective(network, data, train, held_out)
+        config = EngineConfig(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            weight_decay=1e-3,
+            min_lr_ratio=0.02,
+            gradient_clip=None,
+            patience=_PATIENCE,
+            min_gain=1e-5,
         )
-
-        def loss_of(part: Tensor) -> Tensor:
-            some = None if extra is None else extra[part]
-            return -(target[part] * network(scores[part], some)).sum(1).mean()
-
-        best_nll, best_epoch, best = float("inf"), 0, network.state_dict()
-        self.history_: list[dict[str, Any]] = []
-        for epoch in range(1, self.epochs + 1):
-            shuffled = rows[torch.randperm(len(rows), generator=generator)]
-            for part in shuffled.split(self.batch_size):
-                optimizer.zero_grad()
-                loss_of(part).backward()
-                optimizer.step()
-                schedule.step()
-            with torch.no_grad():
-                nll = float(loss_of(judged))
-            self.history_.append({"epoch": epoch, "held_out_nll": nll})
-            if nll < best_nll - 1e-5:
-                best = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-                best_nll, best_epoch = nll, epoch
-            elif epoch - best_epoch >= _PATIENCE:
-                break
-        network.load_state_dict(best)
-        self.network_, self.held_out_nll_ = network.eval(), best_nll
+        result = train_epochs(objective, config, seed=seed, monitor="held_out_nll")
+        self.network_, self.history_ = network, result.history
+        with torch.no_grad():
+            self.held_out_nll_ = float(objective.nll(objective.held_out))
 
     def predict_ranks(self, similarity: Any, item_features: Any = None) -> np.ndarray:
         """Probabilities of the rank of the first relevant item.
@@ -253,6 +241,50 @@ class RetrievalConfidence(BaseEstimator):
         model.network_.load_state_dict(content.tensors)
         model.network_.eval()
         return model
+
+
+class _RankObjective(Objective):
+    """NLL of the rank of the first relevant item."""
+
+    name = "Training of the retrieval confidence"
+    seeded_once = True
+
+    def __init__(
+        self, network: RankAttention, data: _Lists, train: np.ndarray, held_out: np.ndarray
+    ) -> None:
+        super().__init__(network, len(train))
+        self.network, self.data = network, data
+        self.train, self.held_out = torch.from_numpy(train), torch.from_numpy(held_out)
+
+    def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
+        """AdamW with one decay for all parameters."""
+        parameters = self.network.parameters()
+        return torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+
+    def batches(
+        self, epoch: int, config: EngineConfig, generator: torch.Generator
+    ) -> Iterable[Tensor]:
+        """Positions of queries."""
+        order = torch.randperm(self.n_rows, generator=generator)
+        return self.train[order].split(config.batch_size)
+
+    def nll(self, rows: Tensor) -> Tensor:
+        """Mean NLL of some queries."""
+        scores, extra, target = self.data
+        some = None if extra is None else extra[rows]
+        return -(target[rows] * self.network(scores[rows], some)).sum(1).mean()
+
+    def loss(self, batch: Tensor, generator: torch.Generator, step: int) -> Parts:
+        """NLL of a batch."""
+        return {"loss": self.nll(batch)}
+
+    def evaluate(self, epoch: int) -> dict[str, Any]:
+        """NLL of the queries held out."""
+        return {"held_out_nll": self.nll(self.held_out)}
+
+    def record(self, epoch: Record) -> Record:
+        """Form of a record in the history."""
+        return {"epoch": epoch["epoch"], **epoch["evaluation"]}
 
 
 def first_relevant(relevance: np.ndarray) -> np.ndarray:

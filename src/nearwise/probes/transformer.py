@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.devices import choose_device
 from nearwise.probes.base import Probe, Rows, Validation, held_out
-from nearwise.training.engine import EngineConfig, train_epochs
+from nearwise.training import BatchLoss, EngineConfig, train_epochs
 
 TokenPooling = Literal["mean", "attention"]
 _DROPOUT = 0.1
@@ -205,16 +205,8 @@ class NetworkProbe(Probe):
                 "precision": "bfloat16" if device.type == "cuda" else "float32",
             }
         )
-        result = train_epochs(
-            network,
-            batch_loss,
-            len(codes),
-            config,
-            seed=seed,
-            device=device,
-            evaluate=evaluate,
-            monitor="nll",
-        )
+        objective = BatchLoss(network, batch_loss, len(codes), evaluate)
+        result = train_epochs(objective, config, seed=seed, device=device, monitor="nll")
         return network, result.history
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:

@@ -1,17 +1,12 @@
-"""One loop that trains embedders, with its settings and small pieces."""
+"""One loop that trains everything, the objectives it is given here, and what they are made of."""
 
-from nearwise.training.attention import (
-    HeadConfig,
-    HeadRows,
-    held_out_nll,
-    predict_with_head,
-    train_head,
-)
-from nearwise.training.augment import Augmentation, augment
-from nearwise.training.config import TrainConfig
-from nearwise.training.embedding_cache import cached_backbone, cached_encode, cached_stages
-from nearwise.training.encode import (
+from nearwise.training.augment import augment
+from nearwise.training.embedder import train_embedder
+from nearwise.training.encoding import (
     BackboneFeatures,
+    cached_backbone,
+    cached_encode,
+    cached_stages,
     encode,
     encode_backbone,
     encode_stages,
@@ -19,17 +14,32 @@ from nearwise.training.encode import (
     predict_head,
     predict_neighbors,
 )
-from nearwise.training.engine import EngineConfig, EngineResult, train_epochs
-from nearwise.training.loop import TrainingResult, train_embedder
+from nearwise.training.engine import (
+    NotFiniteError,
+    TrainingResult,
+    minimize,
+    train_epochs,
+)
+from nearwise.training.heads import (
+    HeadConfig,
+    HeadRows,
+    held_out_nll,
+    predict_with_head,
+    train_head,
+)
+from nearwise.training.objective import BatchLoss, Objective
 from nearwise.training.rows import TrainingRows
+from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig
 
 __all__ = [
     "Augmentation",
     "BackboneFeatures",
+    "BatchLoss",
     "EngineConfig",
-    "EngineResult",
     "HeadConfig",
     "HeadRows",
+    "NotFiniteError",
+    "Objective",
     "TrainConfig",
     "TrainingResult",
     "TrainingRows",
@@ -42,6 +52,7 @@ __all__ = [
     "encode_stages",
     "held_out_nll",
     "keys_of_features",
+    "minimize",
     "predict_head",
     "predict_neighbors",
     "predict_with_head",

@@ -1,4 +1,4 @@
-"""Random changes of training images, on their device, all images of a batch at once.
+"""Random changes of training images on their device, a batch at once; MixUp of any rows.
 
 Plain tensor operations, not kornia: a whole batch goes through one gather instead of one call an
 image, images stay uint8 between the steps, one generator on the CPU decides everything, so that a
@@ -6,50 +6,19 @@ run repeats on any device, and there is no further package to install.
 """
 
 import math
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearwise.training.settings import refuse_unknown
+from nearwise.nn import soft_targets
+from nearwise.training.settings import Augmentation
 
 # Weights of red, green and blue in the luminance of ITU-R BT.601.
 _LUMINANCE = (0.299, 0.587, 0.114)
 _DRAWS = ("up", "left", "flip", "brightness", "contrast", "saturation", "angle", "row", "column")
-
-
-class Augmentation(BaseModel):
-    """Random changes of an image, all off by default; in the order rotation to cutout below.
-
-    Parameters
-    ----------
-    rotation : float, default=0.0
-        Largest angle in degrees, either way; bilinear, black outside.
-    crop_padding : int, default=0
-        Black pixels put around the image before a crop of the former size is taken from it.
-    flip : bool, default=False
-        Mirror left and right, half the time.
-    color_jitter : float, default=0.0
-        Brightness, contrast and saturation are each multiplied by a factor from 1 - this to
-        1 + this.
-    cutout : int, default=0
-        Side of a square, at a random centre, filled with the image's mean colour.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rotation: float = Field(0.0, ge=0, le=180)
-    crop_padding: int = Field(0, ge=0)
-    flip: bool = False
-    color_jitter: float = Field(0.0, ge=0, le=1)
-    cutout: int = Field(0, ge=0)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _hint_at_unknown(cls, values: Any) -> Any:
-        return refuse_unknown(values, cls, "augmentation")
 
 
 def augment(images: Tensor, settings: Augmentation, generator: torch.Generator) -> Tensor:
@@ -169,3 +138,78 @@ def _luminance(pixels: Tensor) -> Tensor:
 
 def _each(factor: Tensor) -> Tensor:
     return factor.view(-1, 1, 1, 1)
+
+
+class Mix(NamedTuple):
+    """Partner of each row, int64 (B,), and the share of the row itself in [0.5, 1], (B, 1)."""
+
+    partner: Tensor
+    share: Tensor
+
+
+def draw_mix(n_rows: int, alpha: float, generator: torch.Generator) -> Mix:
+    """Draw partners and shares for a batch of `n_rows`.
+
+    Shares follow Beta(alpha, alpha), folded to the larger part so that a row stays nearer to
+    itself than to its partner.
+
+    Parameters
+    ----------
+    n_rows : int
+    alpha : float
+        Positive parameter of the Beta distribution.
+    generator : torch.Generator
+        On the CPU; its state alone decides the draw.
+
+    References
+    ----------
+    Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
+    """
+    if alpha <= 0:
+        raise ValueError(f"alpha must be positive, got {alpha}.")
+    partner = torch.randperm(n_rows, generator=generator)
+    # torch draws no Beta variates from a generator of one's own; numpy does, seeded from it.
+    seed = int(torch.randint(2**31 - 1, (), generator=generator))
+    drawn = np.random.default_rng(seed).beta(alpha, alpha, size=(n_rows, 1))
+    share = torch.from_numpy(np.maximum(drawn, 1 - drawn).astype(np.float32))
+    return Mix(partner, share)
+
+
+def draw_batch_mix(
+    alpha: float,
+    probability: float,
+    n_rows: int,
+    generator: torch.Generator,
+    device: torch.device,
+) -> Mix | None:
+    """Draw whether a batch is mixed, and how; None where it is not, or `alpha` is 0.
+
+    Parameters
+    ----------
+    alpha : float
+        As for `draw_mix`; 0 draws nothing.
+    probability : float
+        Share of the batches that are mixed, in [0, 1].
+    n_rows : int
+    generator : torch.Generator
+        On the CPU.
+    device : torch.device
+        Where the result is wanted.
+    """
+    if not alpha:
+        return None
+    if float(torch.rand((), generator=generator)) >= probability:
+        return None
+    mix = draw_mix(n_rows, alpha, generator)
+    return Mix(mix.partner.to(device), mix.share.to(device))
+
+
+def mix_labels(labels: Tensor, mix: Mix, n_classes: int) -> Tensor:
+    """Class probabilities (B, n_classes) of mixed rows from hard or soft `labels` (B,)."""
+    targets = soft_targets(labels, n_classes)
+    return mix.share * targets + (1 - mix.share) * targets[mix.partner]
+
+
+def mix_ids(ids: Tensor, mix: Mix) -> Tensor:
+    """Both source ids of each mixed row, shape (B, 2): neither may vote for it."""
+    return torch.stack([ids, ids[mix.partner]], dim=1)

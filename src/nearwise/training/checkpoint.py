@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.memory.store import MANIFEST, read_folder, write_folder
-from nearwise.nn import NeighborNetwork, network_config
-from nearwise.training.config import TrainConfig
-from nearwise.training.rows import TrainingRows
 
 KIND = "nearwise-training-checkpoint"
 FORMAT_VERSION = 1
@@ -27,48 +25,40 @@ class TrainingState:
     epoch : int
         Epochs finished.
     history : list of dict
-        One record an epoch.
+        One record per epoch.
+    monitored : list of float
+        Monitored values so far, lower is better.
     best_epoch : int
-        Epoch of the best held-out NLL; 0 is the untrained network.
-    best_nll : float or None
-        Best held-out NLL, or lowest value of what else is monitored.
+        Epoch of the lowest one; 0 is the untrained model.
+    best_value : float or None
+        The lowest one.
     waited : int
         Evaluations since the best one.
     finished : bool
         Whether the run has reached its end or stopped early.
     best : dict of str to Tensor
-        Weights of the best epoch; empty without held-out rows.
+        Weights of the best epoch; empty where nothing is monitored.
     """
 
     epoch: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    monitored: list[float] = field(default_factory=list)
     best_epoch: int = 0
-    best_nll: float | None = None
+    best_value: float | None = None
     waited: int = 0
     finished: bool = False
     best: dict[str, Tensor] = field(default_factory=dict)
 
 
-def run_fingerprint(
-    network: NeighborNetwork,
-    train: TrainingRows,
-    held_out: TrainingRows | None,
-    config: TrainConfig,
-    seed: int,
-) -> str:
-    """Hash of everything that decides a run: starting weights, data, settings, seed."""
-    described = {"network": network_config(network), "config": config.model_dump(), "seed": seed}
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
-    for name, tensor in network.state_dict().items():
+def content_hash(settings: Any, tensors: Mapping[str, Tensor | None]) -> str:
+    """Hash of settings (anything JSON can hold) and of the names and contents of tensors."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, tensor in tensors.items():
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    for rows in (train, held_out):
-        for entry in fields(TrainingRows):
-            tensor = None if rows is None else getattr(rows, entry.name)
-            digest.update(entry.name.encode())
-            if tensor is not None:
-                digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        if tensor is not None:
+            digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+            plain = tensor.detach().cpu().contiguous().view(-1)
+            digest.update(plain.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -87,7 +77,7 @@ def save_checkpoint(
     ----------
     path : path of a folder
     fingerprint : str
-        Of `run_fingerprint`.
+        Of what decides the run.
     state : TrainingState
     network, optimizer, generator
         Taken as they are at the end of an epoch; torch's global random states come along.

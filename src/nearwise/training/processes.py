@@ -2,6 +2,7 @@
 
 import atexit
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """The place of this process among those that train together.
+    """Rank of this process among those that train together.
 
     All hold the same weights and draw the same batches; after each step gradients are summed, so
     that all take the same step.
@@ -43,10 +44,10 @@ class Processes:
             dist.all_reduce(tensor)
         return tensor
 
-    def sum_gradients(self, network: nn.Module) -> None:
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum the gradients of the processes in one message."""
-        gradients = [p.grad for p in network.parameters() if p.grad is not None]
-        if not self.several or not gradients:
+        gradients = [p.grad for p in parameters if p.grad is not None] if self.several else []
+        if not gradients:
             return
         flat = self.sum(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         for gradient, part in zip(

@@ -1,14 +1,16 @@
-"""Learning rate over a run, and which parameters decay."""
+"""Optimizers, the learning rate over a run, and averaged weights."""
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from nearwise.training.config import TrainConfig
+from nearwise.training.settings import EngineConfig
 
-_MOMENTUM = 0.9
+_BETTER = 1e-4  # relative; what counts as progress, as in torch's ReduceLROnPlateau
 
 
 def learning_rate_factor(
@@ -42,30 +44,6 @@ def learning_rate_factor(
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def make_optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW, or SGD with Nesterov momentum, over the groups of `parameter_groups`."""
-    groups = parameter_groups(network, config.weight_decay, config.backbone_lr)
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=_MOMENTUM, nesterov=True)
-    return torch.optim.AdamW(groups, lr=config.lr)
-
-
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, config: TrainConfig, step: int, steps_per_epoch: int
-) -> float:
-    """Set the rate of every group for `step` (from 0), and return that of the full-rate groups."""
-    lr = config.lr * learning_rate_factor(
-        step,
-        config.epochs * steps_per_epoch,
-        round(config.warmup_epochs * steps_per_epoch),
-        schedule=config.schedule,
-        floor=config.min_lr_ratio,
-    )
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_factor"]
-    return lr
-
-
 def parameter_groups(
     network: nn.Module, weight_decay: float, backbone_lr: float = 1.0
 ) -> list[dict[str, Any]]:
@@ -91,3 +69,125 @@ def parameter_groups(
         }
         for (slower, free), parameters in sorted(found.items(), key=lambda group: group[0])
     ]
+
+
+def make_optimizer(
+    model: nn.Module, config: EngineConfig, *, backbone_lr: float = 1.0
+) -> torch.optim.Optimizer:
+    """Optimizer over the groups of `parameter_groups`."""
+    groups = parameter_groups(model, config.weight_decay, backbone_lr)
+    if not groups:
+        raise ValueError("The module has no trainable parameters, so there is nothing to train.")
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov
+        )
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    on_cuda = all(p.device.type == "cuda" for group in groups for p in group["params"])
+    return kind(groups, lr=config.lr, fused=True if on_cuda else None)
+
+
+def rate_factor(
+    config: EngineConfig, step: int, steps_per_epoch: int, monitored: Sequence[float]
+) -> float:
+    """Factor on the learning rates of a step.
+
+    Parameters
+    ----------
+    config : EngineConfig
+    step : int
+        From 0.
+    steps_per_epoch : int
+    monitored : sequence of float
+        Values of finished evaluations, in order, lower is better; what "plateau" goes by.
+
+    Returns
+    -------
+    factor : float in (0, 1]
+    """
+    warmup = round(config.warmup_epochs * steps_per_epoch)
+    factor = learning_rate_factor(
+        step,
+        config.epochs * steps_per_epoch,
+        warmup,
+        schedule="cosine" if config.schedule == "cosine" else "constant",
+        floor=config.min_lr_ratio,
+    )
+    if step >= warmup:
+        fallen = 1.0
+        if config.schedule == "step":
+            fallen = config.lr_gamma ** (step // steps_per_epoch // config.lr_step)
+        elif config.schedule == "plateau":
+            fallen = config.lr_gamma ** count_plateaus(monitored, config.plateau_patience)
+        factor *= max(fallen, config.min_lr_ratio)
+    return factor
+
+
+def count_plateaus(values: Sequence[float], patience: int) -> int:
+    """How often `values` failed to fall for more than `patience` steps in a row.
+
+    The rule of torch's ReduceLROnPlateau (mode "min"), as a function of the values so far, so
+    that nothing has to be kept beside them.
+    """
+    best, waited, plateaus = math.inf, 0, 0
+    for value in values:
+        # Not best * (1 - 1e-4): that would ask a negative value, -accuracy, for less than it has.
+        if value < best - _BETTER * abs(best if math.isfinite(best) else 0):
+            best, waited = value, 0
+            continue
+        waited += 1
+        if waited > patience:
+            plateaus, waited = plateaus + 1, 0
+    return plateaus
+
+
+class WeightAverage:
+    """Moving average of the floating tensors of a module's state; others are taken as they are.
+
+    The decay of step t is ``min(decay, (1 + t) / (10 + t))``, so that the first weights are
+    forgotten soon.
+
+    Parameters
+    ----------
+    model : nn.Module
+    decay : float
+        In (0, 1).
+
+    Attributes
+    ----------
+    state : dict of str to Tensor
+        The averaged state, on the module's device.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model, self.decay = model, decay
+        self.state = copied_state(model.state_dict())
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take the weights in after step `step`, counted from 0."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        kept: list[Tensor] = []
+        new: list[Tensor] = []
+        for name, tensor in self.model.state_dict().items():
+            if tensor.is_floating_point():
+                kept.append(self.state[name])
+                new.append(tensor)
+            else:
+                self.state[name].copy_(tensor)
+        torch._foreach_lerp_(kept, new, share)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the module the averaged weights inside, and its own again after."""
+        own = copied_state(self.model.state_dict())
+        self.model.load_state_dict(self.state)
+        try:
+            yield
+        finally:
+            self.model.load_state_dict(own)
+
+
+def copied_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy a state, detached."""
+    return {name: tensor.detach().clone() for name, tensor in state.items()}

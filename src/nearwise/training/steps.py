@@ -1,25 +1,94 @@
-"""One training step: keys of queries and candidates, and the terms of the loss."""
+"""One training step of an embedder: keys, the terms of the loss, the cache, the first scale."""
 
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearwise.nn import (
     NeighborNetwork,
     contrastive,
+    euclidean,
     fused_leave_one_out_nll,
     leave_self_out,
+    neighbor_vote,
     soft_cross_entropy,
+    vote_nll,
     weight_entropy,
 )
-from nearwise.training.augment import augment
-from nearwise.training.config import TrainConfig
-from nearwise.training.encode import autocast
-from nearwise.training.key_cache import KeyCache
-from nearwise.training.mixup import draw_batch_mix, mix_ids, mix_labels
-from nearwise.training.rows import TrainingRows
-from nearwise.training.sampling import Batch
+from nearwise.training.augment import augment, draw_batch_mix, mix_ids, mix_labels
+from nearwise.training.encoding import Precision, autocast, encode, encode_in_pieces
+from nearwise.training.processes import Processes
+from nearwise.training.rows import Batch, TrainingRows
+from nearwise.training.settings import TrainConfig
+
+# Factors on the reciprocal of the mean distance: from nearly uniform to nearly the nearest alone.
+_FACTORS = tuple(2.0 ** (step / 2) for step in range(-2, 14))
+
+
+class KeyCache:
+    """Keys of all training rows, for candidates outside the batch.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+    rows : TrainingRows
+    momentum : float, default=0.0
+        Share of the old key that stays when a seen row is refreshed.
+    precision : {"float32", "bfloat16"}, default="float32"
+        Of the embedder.
+    processes : Processes, optional
+        Those that train together: each computes its share of the keys and gets all.
+
+    Attributes
+    ----------
+    keys : Tensor of shape (n, dim)
+        Of each row; empty before the first `refresh_all`.
+    """
+
+    def __init__(
+        self,
+        network: NeighborNetwork,
+        rows: TrainingRows,
+        momentum: float = 0.0,
+        *,
+        precision: Precision = "float32",
+        processes: Processes | None = None,
+    ) -> None:
+        self._network = network
+        self._rows = rows
+        self._precision: Precision = precision
+        self._processes = processes or Processes()
+        self.momentum = momentum
+        self.keys = torch.empty(0, network.embedder.dim)
+
+    def refresh_all(self) -> None:
+        """Compute every key anew."""
+        self.keys = encode_shared(self._network, self._rows, self._precision, self._processes)
+
+    def refresh(self, positions: Tensor, keys: Tensor) -> None:
+        """Move the keys of seen rows to `keys`, at unit length where the embedder has it.
+
+        With several processes all of them call this, with rows of their own, or with none.
+        """
+        keys = keys.detach()
+        if self._processes.several:
+            positions = torch.cat(self._processes.gather(positions))
+            keys = torch.cat(self._processes.gather(keys))
+        mixed = self.momentum * self.keys[positions] + (1 - self.momentum) * keys
+        if self._network.embedder.normalize:
+            mixed = torch.nn.functional.normalize(mixed, dim=1)
+        self.keys[positions] = mixed
+
+
+def encode_shared(
+    network: NeighborNetwork, rows: TrainingRows, precision: Precision, processes: Processes
+) -> Tensor:
+    """Keys of rows, as `encode`; of several processes each encodes its share and gets all."""
+    if not processes.several:
+        return encode(network, rows, precision=precision)
+    share = torch.arange(len(rows)).tensor_split(processes.size)[processes.rank]
+    return torch.cat(processes.gather(encode(network, rows.take(share), precision=precision)))
 
 
 def step_losses(
@@ -185,3 +254,79 @@ def _at(tensor: Tensor | None, positions: Tensor) -> Tensor | None:
 
 def _first(tensor: Tensor | None, n: int) -> Tensor | None:
     return None if tensor is None else tensor[:n]
+
+
+@torch.no_grad()
+def fit_start_scale(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    generator: torch.Generator,
+    precision: Precision = "float32",
+    *,
+    n_queries: int = 512,
+    n_candidates: int = 4096,
+) -> float:
+    """Set the scale to the one with the lowest leave-one-out NLL on training rows.
+
+    Training then starts from well-tuned distance weighting, and need not bend the keys to make up
+    for a scale that is far off.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+        Its `log_scale` is set in place.
+    rows : TrainingRows
+        On the network's device.
+    generator : torch.Generator
+        On the CPU; decides which rows are looked at.
+    precision : {"float32", "bfloat16"}, default="float32"
+        Of the embedder.
+    n_queries, n_candidates : int
+        Rows looked at, and rows they are compared with, at most.
+
+    Returns
+    -------
+    nll : float
+        Leave-one-out NLL at the chosen scale.
+    """
+    chosen = rows.take(torch.randperm(len(rows), generator=generator)[:n_candidates])
+    keys = _keys_without_dropout(network, chosen, precision)
+    queries = keys[:n_queries]
+    cosine = network.similarity == "cosine"
+    distances = 1 - queries @ keys.T if cosine else euclidean(queries, keys)
+    unit = 1 / distances.mean().clamp_min(1e-6)
+    best_nll, best_scale = float("inf"), network.scale
+    for factor in _FACTORS:
+        scale = factor * unit
+        proba = neighbor_vote(
+            queries,
+            keys,
+            scale,
+            chosen.labels,
+            network.n_classes,
+            query_ids=chosen.row_ids[:n_queries],
+            key_ids=chosen.row_ids,
+            similarity=network.similarity,
+            candidate_weight=chosen.sample_weight,
+        )
+        weight = None if chosen.sample_weight is None else chosen.sample_weight[:n_queries]
+        nll = float(vote_nll(proba, chosen.labels[:n_queries], sample_weight=weight))
+        if nll < best_nll:
+            best_nll, best_scale = nll, scale
+    network.log_scale.copy_(best_scale.log())
+    return best_nll
+
+
+def _keys_without_dropout(
+    network: NeighborNetwork, rows: TrainingRows, precision: Precision
+) -> Tensor:
+    """Keys with batch statistics, those of training, as the running ones are still empty."""
+    was_training = network.training
+    network.train()
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.eval()
+    with autocast(rows.x_num.device, precision):
+        keys = encode_in_pieces(network.embedder, rows)
+    network.train(was_training)
+    return keys

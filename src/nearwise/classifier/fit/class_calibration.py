@@ -1,12 +1,11 @@
 """Per-class calibration under the wanted class shares, kept where the held-out NLL falls."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.problem import make_folds
 from nearwise.classifier.model.class_prior import ClassCorrection
+from nearwise.training import minimize
 
 N_FOLDS = 5
 RIDGE = 2.0  # pull of scales towards 1 and of biases towards 0, in rows
@@ -90,20 +89,16 @@ def _fit(
     learned = {"temperature": [shared], "bias": [shared, shift]}.get(kind, [shared, own, shift])
     n_effective = weight.sum() ** 2 / (weight**2).sum().clamp_min(1e-12)
     share = weight / weight.sum()
-    optimizer = torch.optim.LBFGS(learned, max_iter=100, line_search_fn="strong_wolfe")
 
     def fitted() -> tuple[Tensor, Tensor]:
         return torch.exp(shared + free * own), free * shift
 
-    def closure() -> Any:
-        optimizer.zero_grad()
+    def loss() -> Tensor:
         scale, bias = fitted()
         losses = torch.nn.functional.cross_entropy(scale * scores + bias, labels, reduction="none")
         pull = sum((parameter**2).sum() for parameter in learned)
-        loss = (losses * share).sum() + RIDGE / n_effective * pull
-        loss.backward()
-        return loss
+        return (losses * share).sum() + RIDGE / n_effective * pull
 
-    optimizer.step(closure)
+    minimize(learned, loss)
     with torch.no_grad():
         return fitted()

@@ -121,7 +121,7 @@ def fit_embedding(
             options=settings.embedder_options,
         )
         networks.append(network)
-        nlls.append(result.best_nll)
+        nlls.append(result.best_value)
         history.extend(
             {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
             for record in result.history

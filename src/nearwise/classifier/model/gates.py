@@ -7,6 +7,7 @@ import torch
 from scipy.special import log_softmax
 
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
+from nearwise.training import minimize
 
 _SURE_GAIN = 2.0  # standard errors by which something must be better to be taken
 
@@ -85,7 +86,6 @@ def pool_gates(
     equal = 1.0 / len(parts)
     raw = torch.full((len(parts),), float(np.log(np.expm1(equal))), dtype=stacked.dtype)
     raw.requires_grad_(True)
-    optimizer = torch.optim.LBFGS([raw], max_iter=100, line_search_fn="strong_wolfe")
 
     def objective() -> tuple[torch.Tensor, torch.Tensor]:
         gates = torch.nn.functional.softplus(raw)
@@ -94,14 +94,11 @@ def pool_gates(
         losses = torch.nn.functional.nll_loss(given, truth, reduction="none")
         return (losses * row_weight).sum(), ((gates - equal) ** 2).sum()
 
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
+    def loss() -> torch.Tensor:
         nll, spread = objective()
-        loss = nll + ridge * spread
-        loss.backward()
-        return loss
+        return nll + ridge * spread
 
-    optimizer.step(closure)
+    minimize([raw], loss)
     with torch.no_grad():
         nll, _ = objective()
         return torch.nn.functional.softplus(raw).tolist(), float(nll)

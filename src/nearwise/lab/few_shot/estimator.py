@@ -1,7 +1,7 @@
 """FewShotAttention: attention learned on many classes, used on new ones with a few rows each."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from nearwise.lab.few_shot.attention import EpisodeAttention
 from nearwise.lab.few_shot.episodes import Episode, draw_episodes
 from nearwise.memory import read_folder, write_folder
-from nearwise.training.schedule import learning_rate_factor
+from nearwise.training import BatchLoss, EngineConfig, train_epochs
 
 _KIND, _VERSION = "few-shot attention", 1
 _CHECKS = 8  # times a training is judged
@@ -182,27 +182,33 @@ class FewShotAttention(BaseEstimator):
             network = EpisodeAttention(
                 rows.shape[1], learn_metric=learn_metric, num_heads=self.num_heads
             )
-        optimizer = _optimizer(network)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: learning_rate_factor(step, n_episodes, 0, floor=0.02)
-        )
         stage = "all classes" if judged is None else f"{judged[0]}, classes kept out"
-        scores, losses = {}, list[float]()
-        for step, episode in enumerate(self._episodes(y, classes, n_episodes, seed), start=1):
-            loss = _loss(network, rows, episode)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            losses.append(float(loss.detach()))
-            if step % max(1, n_episodes // _CHECKS) == 0 or step == n_episodes:
-                nll = None if judged is None else self._judge(network, rows, y, judged[1], seed)
-                if nll is not None:
-                    scores[step] = nll
-                record = {"stage": stage, "episode": step, "loss": float(np.mean(losses))}
-                self.history_.append(record | {"held_out_nll": nll})
-                losses = []
+        scores, losses = dict[int, float](), list[float]()
+        episodes = self._episodes(y, classes, n_episodes, seed)
+
+        def evaluate(_: int) -> dict[str, float]:
+            if judged is None:
+                return {}
+            return {"nll": self._judge(network, rows, y, judged[1], seed)}
+
+        def note(record: dict[str, Any]) -> None:
+            step, nll = record["epoch"], record["evaluation"].get("nll")
+            losses.append(record["train"]["loss"])
+            if step % config.evaluate_every and step != n_episodes:
+                return
+            if nll is not None:
+                scores[step] = nll
+            known = {"stage": stage, "episode": step, "loss": float(np.mean(losses))}
+            self.history_.append(known | {"held_out_nll": nll})
+            losses.clear()
+
+        config = EngineConfig(
+            epochs=n_episodes,
+            min_lr_ratio=0.02,
+            evaluate_every=max(1, n_episodes // _CHECKS),
+        )
+        objective = _EpisodeObjective(network, rows, episodes, evaluate)
+        train_epochs(objective, config, seed=seed, progress=note)
         return network.eval(), scores
 
     def _episodes(
@@ -317,19 +323,40 @@ class FewShotAttention(BaseEstimator):
         return model
 
 
-def _optimizer(network: EpisodeAttention) -> torch.optim.Optimizer:
-    gates = [network.log_scale, network.head.base_gate, network.head.space_gate]
-    metric = [] if network.metric is None else list(network.metric.parameters())
-    apart = {id(p) for p in (*gates, *metric)}
-    rest = [p for p in network.parameters() if id(p) not in apart]
-    groups = [("gates", gates, 0.0), ("metric", metric, 0.0), ("head", rest, 1e-3)]
-    return torch.optim.AdamW(
-        [
-            {"params": found, "lr": _RATES[name], "weight_decay": decay}
-            for name, found, decay in groups
-            if found
-        ]
-    )
+class _EpisodeObjective(BatchLoss):
+    """NLL of one episode per epoch."""
+
+    def __init__(
+        self,
+        network: EpisodeAttention,
+        rows: Tensor,
+        episodes: Iterable[Episode],
+        evaluate: Callable[[int], dict[str, float]],
+    ) -> None:
+        super().__init__(
+            network, lambda episode, *_: {"loss": _loss(network, rows, episode)}, 1, evaluate
+        )
+        self._network, self._episodes = network, iter(episodes)
+
+    def batches(self, *_: Any) -> list[Episode]:
+        """Give the next episode."""
+        return [next(self._episodes)]
+
+    def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
+        """AdamW with rates of their own for gates, metric and head."""
+        network = self._network
+        gates = [network.log_scale, network.head.base_gate, network.head.space_gate]
+        metric = [] if network.metric is None else list(network.metric.parameters())
+        apart = {id(p) for p in (*gates, *metric)}
+        rest = [p for p in network.parameters() if id(p) not in apart]
+        groups = [("gates", gates, 0.0), ("metric", metric, 0.0), ("head", rest, 1e-3)]
+        return torch.optim.AdamW(
+            [
+                {"params": found, "lr": _RATES[name], "weight_decay": decay}
+                for name, found, decay in groups
+                if found
+            ]
+        )
 
 
 def _at_unit_length(rows: np.ndarray, wanted: bool) -> np.ndarray:

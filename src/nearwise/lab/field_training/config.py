@@ -5,8 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nearwise.nn.field import PRESETS, PerceiverConfig, perceiver_config
-from nearwise.training.engine_settings import EngineConfig
-from nearwise.training.settings import refuse_unknown
+from nearwise.training.settings import EngineConfig, refuse_unknown
 
 Objective = Literal["reconstruction", "sparse", "nce", "sparse-nce"]
 FREE_SETTINGS = {"compile", "compile_mode", "checkpoint_every"}
@@ -131,7 +130,7 @@ class FieldConfig(BaseModel):
         )  # fmt: skip
         return EngineConfig(
             optimizer="adamw",
-            scheduler="cosine",
+            schedule="cosine",
             warmup_epochs=self.warmup * self.epochs,
             **{name: getattr(self, name) for name in names},
         )

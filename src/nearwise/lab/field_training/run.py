@@ -16,8 +16,8 @@ from nearwise.functional.devices import choose_device
 from nearwise.lab.field_training.config import FREE_SETTINGS, FieldConfig, Objective
 from nearwise.lab.field_training.learner import FieldLearner
 from nearwise.nn.field import PerceiverAutoencoder
-from nearwise.training.engine import train_epochs
-from nearwise.training.sampling import count_batches
+from nearwise.training import BatchLoss, train_epochs
+from nearwise.training.rows import count_batches
 
 __all__ = ["FieldConfig", "Objective", "reconstruction_errors", "train_field"]
 
@@ -70,7 +70,7 @@ def train_field(
         In eval mode. Its `run` says objective, settings, seed, steps, whether all of them were
         done, and the same of each run before.
     history : list of dict
-        See `EngineResult`; "train" holds loss, mse and nce, "evaluation" what
+        See `TrainingResult`; "train" holds loss, mse and nce, "evaluation" what
         `reconstruction_errors` returns.
 
     Raises
@@ -110,13 +110,10 @@ def train_field(
         return reconstruction_errors(model, held_out, Context("per-image", config.context))
 
     result = train_epochs(
-        learner,
-        batch_loss,
-        len(pixels),
+        BatchLoss(learner, batch_loss, len(pixels), None if held_out is None else evaluate),
         config.engine(),
         seed=own_seed,
         device=device,
-        evaluate=None if held_out is None else evaluate,
         checkpoint=checkpoint,
         fingerprint=fingerprint,
         progress=progress,

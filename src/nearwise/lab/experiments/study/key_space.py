@@ -20,7 +20,7 @@ from nearwise.lab.experiments.network import mean_nll
 from nearwise.lab.experiments.study.evaluate import Prediction, to_numpy
 from nearwise.lab.experiments.study.model import encode, unit
 from nearwise.lab.experiments.study.upper_bound import UpperBound
-from nearwise.training.encode import Precision
+from nearwise.training.encoding import Precision
 
 N_NEIGHBORS = 16
 TEMPERATURES = (*TEMPERATURE_GRID, 1.0)  # in the unit of squared L2 distances

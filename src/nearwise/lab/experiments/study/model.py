@@ -11,7 +11,7 @@ from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.lab.nn import MultiHeadNeighborAttention
 from nearwise.nn import Embedder, ImageEmbedder, TabularMLP
 from nearwise.training import TrainingRows
-from nearwise.training.encode import Precision, autocast, encode_in_pieces
+from nearwise.training.encoding import Precision, autocast, encode_in_pieces
 
 VOTE_EPS = 1e-8  # added to every class before the vote is normalised again, as there
 

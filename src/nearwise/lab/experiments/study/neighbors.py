@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearwise.functional import topk_neighbors
 from nearwise.lab.experiments.study.model import StudyModel, encode, vote
-from nearwise.training.encode import Precision
+from nearwise.training.encoding import Precision
 
 _CHUNK = 1000
 

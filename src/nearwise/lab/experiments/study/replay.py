@@ -24,9 +24,13 @@ from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.lab.experiments.study.steps import step_losses, total_loss
 from nearwise.lab.experiments.study.views import study_augmentation
 from nearwise.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
-from nearwise.training.encode import autocast
-from nearwise.training.hard_negatives import hard_row_weights, neighbor_disagreement
-from nearwise.training.sampling import count_batches, epoch_batches
+from nearwise.training.encoding import autocast
+from nearwise.training.rows import (
+    count_batches,
+    epoch_batches,
+    hard_row_weights,
+    neighbor_disagreement,
+)
 from nearwise.training.schedule import learning_rate_factor
 
 Progress = Callable[[dict[str, Any]], None]

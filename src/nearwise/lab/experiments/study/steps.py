@@ -9,8 +9,7 @@ from nearwise.lab.experiments.study.model import StudyModel, vote
 from nearwise.lab.experiments.study.neighbors import Found, Memory
 from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.nn import soft_cross_entropy, soft_targets, supervised_contrastive
-from nearwise.training.augment import Augmentation, augment
-from nearwise.training.mixup import draw_batch_mix, mix_labels
+from nearwise.training.augment import Augmentation, augment, draw_batch_mix, mix_labels
 
 
 class Step(NamedTuple):

@@ -17,7 +17,7 @@ from nearwise.lab.experiments.study.presets import StudyPreset
 from nearwise.lab.experiments.study.views import study_augmentation
 from nearwise.nn import NeighborNetwork
 from nearwise.training import Augmentation, TrainConfig, TrainingRows, train_embedder
-from nearwise.training.encode import Precision
+from nearwise.training.encoding import Precision
 
 Progress = Callable[[dict[str, Any]], None]
 _RIDGE = 2.0  # pull of the temperature towards 1, in rows, as in AttnKNNClassifier

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from nearwise.lab.experiments.vit.image_rows import ImageRows
 from nearwise.nn import soft_cross_entropy, soft_targets
 from nearwise.nn.vit import PixelScale
-from nearwise.training.augment import Augmentation, augment
-from nearwise.training.engine_settings import Precision, autocast_to
-from nearwise.training.mixup import draw_batch_mix, mix_labels
-from nearwise.training.settings import refuse_unknown
+from nearwise.training.augment import augment, draw_batch_mix, mix_labels
+from nearwise.training.encoding import autocast
+from nearwise.training.settings import Augmentation, Precision, refuse_unknown
 
 _EVALUATED_PIXELS = {"cpu": 2**21, "cuda": 2**25}  # pixels a batch of an evaluation
 
@@ -165,7 +164,7 @@ class SupervisedImages:
         logits = []
         for part in torch.arange(len(rows)).split(self._chunk(rows)):
             x = add_noise(self.scale(rows.images(part)), noise, generator)
-            with autocast_to(x.device, self.precision):
+            with autocast(x.device, self.precision):
                 logits.append(self.model(x).float())
         self.model.train(was_training)
         return torch.cat(logits)

@@ -5,7 +5,7 @@ from typing import Any
 from nearwise.lab.experiments.vit.data import VitData, augmentation
 from nearwise.lab.experiments.vit.learner import Recipe
 from nearwise.lab.experiments.vit.settings import VitSettings
-from nearwise.training.engine_settings import EngineConfig, Precision
+from nearwise.training.settings import EngineConfig, Precision
 
 
 def engine_config(settings: VitSettings) -> EngineConfig:
@@ -19,7 +19,7 @@ def engine_config(settings: VitSettings) -> EngineConfig:
         "lr": s.lr,
         "weight_decay": s.weight_decay,
         "momentum": s.momentum,
-        "scheduler": s.scheduler,
+        "schedule": "constant" if s.scheduler == "none" else s.scheduler,
         "warmup_epochs": s.warmup_epochs,
         "lr_step": s.lr_step,
         "lr_gamma": s.lr_gamma,

@@ -34,7 +34,7 @@ from nearwise.lab.experiments.vit.outputs import (
 from nearwise.lab.experiments.vit.recipe import engine_config, make_recipe
 from nearwise.lab.experiments.vit.settings import HOW, VitSettings
 from nearwise.nn import VisionTransformer
-from nearwise.training.engine import EngineResult, train_epochs
+from nearwise.training import BatchLoss, TrainingResult, train_epochs
 
 
 @dataclass(frozen=True)
@@ -111,13 +111,10 @@ def train_vit(
 
     with _Peak(job.device) as peak:
         result = train_epochs(
-            job.model,
-            batch_loss,
-            len(job.data.train),
+            BatchLoss(job.model, batch_loss, len(job.data.train), job.evaluate),
             job.config,
             seed=settings.seed,
             device=job.device,
-            evaluate=job.evaluate,
             monitor=None if job.data.validation is None else "validation_loss",
             checkpoint=job.folder / CHECKPOINT,
             fingerprint=_fingerprint(settings, job.data),
@@ -188,7 +185,7 @@ class _Job:
         values = {part: self.parts.evaluate(rows, seed=seed) for part, rows in self.held.items()}
         return {f"{part}_{name}": v for part, own in values.items() for name, v in own.items()}
 
-    def finish(self, result: EngineResult, peak_mib: float) -> VitRun:
+    def finish(self, result: TrainingResult, peak_mib: float) -> VitRun:
         """Write history, model and summary."""
         write_history(self.folder, result.history, self.cost)
         save_model(self.folder, self.model, _meta(self.settings, self.data))
@@ -264,7 +261,7 @@ def _meta(settings: VitSettings, data: VitData) -> dict[str, Any]:
 
 
 def _run_facts(
-    settings: VitSettings, data: VitData, cost: Cost, result: EngineResult, peak_mib: float
+    settings: VitSettings, data: VitData, cost: Cost, result: TrainingResult, peak_mib: float
 ) -> dict[str, Any]:
     seconds = [record["train_seconds"] for record in result.history]
     return {

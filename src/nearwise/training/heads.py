@@ -1,27 +1,27 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from nearwise.names import did_you_mean
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import NEGLIGIBLE
-from nearwise.training.schedule import learning_rate_factor
+from nearwise.training.engine import NotFiniteError, Progress, train_epochs
+from nearwise.training.objective import Objective, Parts, Record
+from nearwise.training.settings import EngineConfig, refuse_unknown
 
 _CHUNK = 4096
 _SMALL_STEP = 20_000  # neighbors a step
 _LARGE = 5_000
 _LAST_RATE = 0.02  # share of the rate that is left at the end
+_MIN_GAIN = 1e-5  # nats by which an epoch must be better than the best one
 
 
 class HeadConfig(BaseModel):
@@ -50,13 +50,8 @@ class HeadConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _hint_at_misspelt(cls, values: Any) -> Any:
-        known = list(cls.model_fields)
-        strange = [name for name in values if name not in known] if isinstance(values, dict) else []
-        if strange:
-            hint = did_you_mean(strange[0], known) or f" Known: {', '.join(known)}."
-            raise ValueError(f"Unknown head setting {strange[0]!r}.{hint}")
-        return values
+    def _hint_at_unknown(cls, values: Any) -> Any:
+        return refuse_unknown(values, cls, "head")
 
     epochs: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
@@ -145,7 +140,7 @@ def train_head(
     config: HeadConfig,
     *,
     seed: int,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Fit `head` in place; it ends in eval mode with the weights of the lowest held-out NLL.
 
@@ -168,9 +163,23 @@ def train_head(
     history : list of dict
         epoch, train_loss, held_out_nll.
     """
-    steps = config.for_rows(len(train))
-    with _few_threads(steps.batch_size * train.spaces[0].labels.shape[1]):
-        return _descend(head, train, held_out, config, steps, seed, progress)
+    objective = HeadObjective(head, train, held_out, config)
+    with _few_threads(objective.steps.batch_size * train.spaces[0].labels.shape[1]):
+        try:
+            result = train_epochs(
+                objective,
+                objective.engine(),
+                seed=seed,
+                device=train.labels.device,
+                monitor="held_out_nll",
+                progress=progress,
+            )
+        except NotFiniteError as error:
+            result = error.result
+            kept = f"{objective.name} stopped early, its best weights so far are kept: {error}"
+            warnings.warn(kept, UserWarning, stacklevel=2)
+    first = (result.monitored or [held_out_nll(head, held_out)])[0]  # none: Ctrl-C came before it
+    return [{"epoch": 0, "train_loss": None, "held_out_nll": first}, *result.history]
 
 
 @contextmanager
@@ -185,77 +194,71 @@ def _few_threads(work: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _descend(
-    head: NeighborHead,
-    train: HeadRows,
-    held_out: HeadRows,
-    config: HeadConfig,
-    steps: HeadSteps,
-    seed: int,
-    progress: Callable[[dict[str, Any]], None] | None,
-) -> list[dict[str, Any]]:
-    generator = torch.Generator().manual_seed(seed)
-    epochs, size = steps
-    n_batches = min(config.steps_per_epoch, -(-len(train) // size))
-    optimizer, schedule = _optimizer(head, config, epochs * n_batches)
-    best_nll, best_epoch = held_out_nll(head, held_out), 0
-    best = _snapshot(head)
-    history: list[dict[str, Any]] = [{"epoch": 0, "train_loss": None, "held_out_nll": best_nll}]
-    try:
-        for epoch in range(1, epochs + 1):
-            # Drawn on the CPU: the same batches on every device.
-            order = torch.randperm(len(train), generator=generator).to(train.labels.device)
-            losses = []
-            for rows in order[: size * config.steps_per_epoch].split(size):
-                batch = train.take(rows)
-                loss = config.loss(head(batch.spaces, batch.base_log_proba), batch)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
-                losses.append(float(loss.detach()))
-            nll = held_out_nll(head, held_out)
-            record = {"epoch": epoch, "train_loss": sum(losses) / len(losses), "held_out_nll": nll}
-            history.append(record)
-            if progress is not None:
-                progress(record)
-            if nll < best_nll - 1e-5:
-                best_nll, best_epoch, best = nll, epoch, _snapshot(head)
-            elif epoch - best_epoch >= config.patience:
-                break
-    except KeyboardInterrupt:
-        warnings.warn(
-            f"The attention head's training was interrupted after {len(history) - 1} epochs; its "
-            f"best weights so far (epoch {best_epoch}) are kept.",
-            UserWarning,
-            stacklevel=2,
+class HeadObjective(Objective):
+    """NLL of the pooled prediction and of the neighbors alone, see `HeadConfig`."""
+
+    name = "The attention head's training"
+    seeded_once = True
+    starts_judged = True
+
+    def __init__(
+        self, head: NeighborHead, train: HeadRows, held_out: HeadRows, config: HeadConfig
+    ) -> None:
+        super().__init__(head, len(train))
+        self.head, self.train, self.held_out, self.settings = head, train, held_out, config
+        self.steps = config.for_rows(len(train))
+
+    def engine(self) -> EngineConfig:
+        """Return the settings of the loop."""
+        return EngineConfig(
+            epochs=self.steps.epochs,
+            batch_size=self.steps.batch_size,
+            lr=self.settings.lr,
+            min_lr_ratio=_LAST_RATE,
+            patience=self.settings.patience,
+            min_gain=_MIN_GAIN,
         )
-    head.load_state_dict(best)
-    head.eval()
-    return history
 
+    def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
+        """AdamW with a rate of its own for the gates."""
+        settings, gates = self.settings, self.head.pool_parameters
+        is_gate = {id(gate) for gate in gates}
+        others = [p for p in self.head.parameters() if id(p) not in is_gate]
+        decay = settings.weight_decay
+        return torch.optim.AdamW(
+            [
+                {"params": others, "lr": settings.lr, "weight_decay": decay},
+                {"params": gates, "lr": settings.gate_lr, "weight_decay": 0.0},
+            ],
+            fused=True,
+        )
 
-def _optimizer(
-    head: NeighborHead, config: HeadConfig, n_steps: int
-) -> tuple[torch.optim.Optimizer, LRScheduler]:
-    """AdamW with a rate of its own for the gates, both falling as half a cosine."""
-    gates = head.pool_parameters
-    is_gate = {id(gate) for gate in gates}
-    others = [parameter for parameter in head.parameters() if id(parameter) not in is_gate]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": others, "lr": config.lr, "weight_decay": config.weight_decay},
-            {"params": gates, "lr": config.gate_lr, "weight_decay": 0.0},
-        ],
-        fused=True,
-    )
-    factor = partial(learning_rate_factor, total_steps=n_steps, warmup_steps=0, floor=_LAST_RATE)
-    return optimizer, LambdaLR(optimizer, factor)
+    def steps_per_epoch(self, config: EngineConfig) -> int:
+        """Batches between evaluations."""
+        return min(self.settings.steps_per_epoch, super().steps_per_epoch(config))
 
+    def batches(
+        self, epoch: int, config: EngineConfig, generator: torch.Generator
+    ) -> Iterable[Tensor]:
+        """Positions of rows, on their device."""
+        # Drawn on the CPU: the same batches on every device.
+        order = torch.randperm(self.n_rows, generator=generator).to(self.train.labels.device)
+        size = config.batch_size
+        return order[: size * self.settings.steps_per_epoch].split(size)
 
-def _snapshot(head: NeighborHead) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
+    def loss(self, batch: Tensor, generator: torch.Generator, step: int) -> Parts:
+        """Loss of the rows that a batch names."""
+        rows = self.train.take(batch)
+        return {"loss": self.settings.loss(self.head(rows.spaces, rows.base_log_proba), rows)}
+
+    def evaluate(self, epoch: int) -> dict[str, Any]:
+        """NLL of the held-out rows."""
+        return {"held_out_nll": held_out_nll(self.head, self.held_out)}
+
+    def record(self, epoch: Record) -> Record:
+        """Form of a record in a head's history."""
+        loss = epoch["train"]["loss"]
+        return {"epoch": epoch["epoch"], "train_loss": loss, **epoch["evaluation"]}
 
 
 def predict_with_head(

@@ -1,20 +1,28 @@
-"""Keys, head predictions and neighbor votes of many rows, in chunks and without gradient."""
+"""Keys, head predictions and votes of many rows, in chunks and without gradient; kept on disk."""
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from nearwise.memory.computed import read_or_compute
 from nearwise.nn import Embedder, ImageEmbedder, NeighborNetwork, neighbor_vote
-from nearwise.training.oom import is_out_of_memory, release_memory
+from nearwise.training.checkpoint import content_hash
 from nearwise.training.rows import TrainingRows
+from nearwise.training.settings import Precision
 
-Precision = Literal["float32", "bfloat16"]
 T = TypeVar("T")
+_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+KIND = "nearwise-embeddings"
+FORMAT_VERSION = 1
+_KEYS, _VECTORS = "keys", "backbone vectors"
+_OF_PROJECTION = ("dim", "projection_norm", "normalize", "frozen")
 _CHUNK = 8192
 # Few images at a time stay in a processor's cache; an accelerator wants many.
 _CPU_PIXELS = 2**18
@@ -34,8 +42,9 @@ def evaluating(network: NeighborNetwork) -> Iterator[None]:
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """Context in which the embedder computes in `precision`."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    """Context in which modules compute in `precision`."""
+    dtype = _DTYPES[precision]
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def encode(
@@ -293,3 +302,120 @@ def predict_neighbors(
         similarity=network.similarity,
         candidate_weight=memory.sample_weight,
     )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that a device, or the machine, is out of memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # MPS and the CPU's allocator raise plain RuntimeErrors.
+    words = ("out of memory", "DefaultCPUAllocator", "not enough memory")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def release_memory() -> None:
+    """Give cached blocks of the accelerator back, so that a smaller piece can have them."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def cached_encode(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = "float32",
+) -> Tensor:
+    """Keys of rows, from `folder` where they are there already.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+    rows : TrainingRows
+        On the network's device; labels and ids do not matter.
+    folder : path
+        Each combination of weights, rows and settings has a folder of its own in it, named by
+        their hash, so keys of other weights are never taken.
+    precision : {"float32", "bfloat16"}, default="float32"
+        As for `encode`.
+
+    Returns
+    -------
+    keys : float32 Tensor of shape (n, dim), on the device of the rows.
+
+    Warns
+    -----
+    UserWarning
+        If a stored entry is damaged: it is computed and written again. If it cannot be written:
+        the keys are computed and returned all the same.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        return {_KEYS: encode(network, rows, precision=precision)}
+
+    name = _content_hash(network, rows, {"what": _KEYS, "precision": precision})
+    return _stored(Path(folder) / name, compute, rows.x_num.device)[_KEYS]
+
+
+def cached_stages(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = "float32",
+) -> dict[str, Tensor]:
+    """Features of images at each depth, as `encode_stages`, from `folder` as `cached_encode`."""
+
+    def compute() -> dict[str, Tensor]:
+        return encode_stages(network, rows, precision=precision)
+
+    name = _content_hash(network, rows, {"what": "stages", "precision": precision})
+    return _stored(Path(folder) / name, compute, rows.x_num.device)
+
+
+def cached_backbone(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    folder: str | os.PathLike[str],
+    *,
+    precision: Precision = "float32",
+) -> BackboneFeatures:
+    """Give what `encode_backbone` makes of images, from `folder` as `cached_encode`.
+
+    The projection and the head have no part in it: all networks over one frozen backbone share
+    what is stored.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        features = encode_backbone(network, rows, precision=precision)
+        return {_VECTORS: features.vectors, **features.stages}
+
+    name = _content_hash(
+        network, rows, {"what": _VECTORS, "precision": precision}, without="trunk.projection."
+    )
+    tensors = dict(_stored(Path(folder) / name, compute, rows.x_num.device))
+    return BackboneFeatures(tensors.pop(_VECTORS), tensors)
+
+
+def _stored(
+    path: Path, compute: Callable[[], dict[str, Tensor]], device: torch.device
+) -> dict[str, Tensor]:
+    found = read_or_compute(path, compute, kind=KIND, version=FORMAT_VERSION, what="embeddings")
+    return {name: tensor.to(device) for name, tensor in found.items()}
+
+
+def _content_hash(
+    network: NeighborNetwork,
+    rows: TrainingRows,
+    settings: dict[str, str],
+    without: str | None = None,
+) -> str:
+    """Hash of all that decides a result; `without` names the weights that have no part in it."""
+    config, weights = network.embedder.config, network.embedder.state_dict()
+    if without is not None:
+        config = {name: value for name, value in config.items() if name not in _OF_PROJECTION}
+        weights = {name: part for name, part in weights.items() if not name.startswith(without)}
+    named = {**weights, "rows/x_num": rows.x_num, "rows/x_cat": rows.x_cat}
+    return content_hash([config, settings], named)[:32]

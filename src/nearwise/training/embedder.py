@@ -1,0 +1,466 @@
+"""Training of an embedder: batches, gradients and evaluation of the losses on its keys."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearwise.nn import NeighborNetwork, network_config, vote_nll
+from nearwise.training.checkpoint import content_hash
+from nearwise.training.encoding import (
+    is_out_of_memory,
+    predict_head,
+    predict_neighbors,
+    release_memory,
+)
+from nearwise.training.engine import Progress, TrainingResult, train_epochs
+from nearwise.training.objective import Objective, Parts, Record
+from nearwise.training.processes import Processes, join_processes
+from nearwise.training.rows import (
+    Batch,
+    TrainingRows,
+    class_balance,
+    combined,
+    count_batches,
+    epoch_batches,
+    hard_row_weights,
+    neighbor_disagreement,
+    split_batch,
+)
+from nearwise.training.schedule import make_optimizer
+from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig
+from nearwise.training.steps import KeyCache, encode_shared, fit_start_scale, step_losses
+
+
+def train_embedder(
+    network: NeighborNetwork,
+    train: TrainingRows,
+    held_out: TrainingRows | None,
+    config: TrainConfig,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    checkpoint: str | Path | None = None,
+    progress: Progress | None = None,
+) -> TrainingResult:
+    """Train `network` in place; it ends in eval mode with its best weights.
+
+    Every query is left out of its own neighbors by id, in training and in scoring. With
+    `held_out` rows the best epoch is the one with the lowest NLL on them, scored against the
+    training rows, the untrained network being epoch 0; without, the last.
+
+    Under `torchrun`, or where torch.distributed is initialised, each process takes its share of
+    every batch and all end with the same weights; each needs the same rows, settings and seed, and
+    the first one writes checkpoints.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+    train : TrainingRows
+        At least 2 rows with unique ids.
+    held_out : TrainingRows or None
+        Rows for early stopping; their ids must not occur in `train`.
+    config : TrainConfig
+    seed : int
+        Decides batches, candidates, MixUp and dropout. torch's global random state is left as
+        it was.
+    device : torch.device or str, default="cpu"
+    checkpoint : path of a folder, optional
+        Written at the end of epochs; where it exists already the run goes on from it, to the
+        same result as an unbroken run.
+    progress : callable, optional
+        Called with each epoch's record. Raising KeyboardInterrupt there ends the run.
+
+    Returns
+    -------
+    result : TrainingResult
+        `history` holds per epoch: epoch (from 1), train_loss, parts (dict of the loss's terms),
+        held_out_nll (None where not evaluated), lr, scale, seconds.
+
+    Raises
+    ------
+    ValueError
+        If rows, ids, labels or settings do not fit, or the loss is no longer finite.
+
+    Warns
+    -----
+    UserWarning
+        If the run is interrupted: the best weights so far are kept. If a step ran out of memory:
+        batches go on in smaller pieces.
+    """
+    check_training(network, train, held_out, config)
+    processes, device = join_processes(torch.device(device))
+    check_shares(len(train), config.batch_size, processes.size)
+    network.to(device)
+    with _channels_last(network, config):
+        objective = EmbedderObjective(
+            network,
+            train.to(device),
+            None if held_out is None else held_out.to(device),
+            config,
+            seed=seed,
+            processes=processes,
+        )
+        given = [network_config(network), config.decides()]
+        tensors = {
+            f"{part}/{name}": tensor
+            for part, rows in (("train", train), ("held out", held_out))
+            if rows is not None
+            for name, tensor in rows.tensors()
+        }
+        return train_epochs(
+            objective,
+            # The objective sees to the precision: of the embedder, not of the loss.
+            config.model_copy(update={"precision": "float32"}),
+            seed=seed,
+            device=device,
+            monitor=None if held_out is None else "nll",
+            checkpoint=checkpoint,
+            fingerprint="" if checkpoint is None else content_hash(given, tensors),
+            processes=processes,
+            progress=progress,
+        )
+
+
+@contextmanager
+def _channels_last(network: NeighborNetwork, config: TrainConfig) -> Iterator[None]:
+    """Change the memory format inside, where asked for."""
+    if config.channels_last:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    try:
+        yield
+    finally:
+        if config.channels_last:
+            network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+class EmbedderObjective(Objective):
+    """The losses on a network's keys, see `TrainConfig`.
+
+    A batch that does not fit into memory is split, from then on, into twice as many pieces whose
+    gradients add up; in-batch terms and normalisation layers then see one piece at a time.
+
+    Parameters
+    ----------
+    network : NeighborNetwork
+    rows, held_out : TrainingRows
+        On the network's device; `held_out` may be None.
+    config : TrainConfig
+    seed : int
+    processes : Processes, optional
+        Each takes its share of every batch.
+
+    Attributes
+    ----------
+    n_pieces : int
+        Pieces a batch is split into.
+    """
+
+    seeded_once = True
+    starts_judged = True
+
+    def __init__(
+        self,
+        network: NeighborNetwork,
+        rows: TrainingRows,
+        held_out: TrainingRows | None,
+        config: TrainConfig,
+        *,
+        seed: int = 0,
+        processes: Processes | None = None,
+    ) -> None:
+        super().__init__(network, len(rows))
+        network.embedder.fit_inputs(rows.x_num)
+        self.network, self.rows, self.held_out = network, rows, held_out
+        self.settings, self.seed = config, seed
+        self.processes = processes = processes or Processes()
+        self.scored_against = self._scored_against()
+        self.row_weights: Tensor | None = None
+        self.balance = class_balance(rows.labels, config.query_balance)
+        self.candidate_weights = class_balance(rows.labels, config.candidate_balance)
+        self.cache: KeyCache | None = None
+        if config.candidate_keys == "cached" and config.knn_weight:
+            momentum, precision = config.cache_momentum, config.precision
+            self.cache = KeyCache(network, rows, momentum, precision=precision, processes=processes)
+        self.n_pieces = 1
+
+    @property
+    def compiled(self) -> nn.Module:
+        """The embedder's trunk."""
+        return self.network.embedder.trunk
+
+    def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
+        """Optimizer with a rate of its own for an image backbone."""
+        return make_optimizer(self.network, config, backbone_lr=self.settings.backbone_lr)
+
+    def start(self, generator: torch.Generator) -> None:
+        """Fit the starting scale."""
+        config, network = self.settings, self.network
+        if config.fit_scale and config.knn_weight and network.log_scale.requires_grad:
+            fit_start_scale(network, self.rows, generator, config.precision)
+
+    def batches(
+        self, epoch: int, config: EngineConfig, generator: torch.Generator
+    ) -> Iterator[Batch]:
+        """Draw queries and candidates; hard rows and cached keys are brought up to date before."""
+        settings = self.settings
+        self._select_hard_rows(epoch)
+        if self.cache is not None and (epoch - 1) % settings.refresh_every == 0:
+            self.cache.refresh_all()
+        if self.processes.several:  # dropout: of its own in each, and the same after resuming
+            here = (epoch - 1) * self.processes.size + self.processes.rank
+            torch.manual_seed(self.seed * 1_000_003 + here)
+        yield from epoch_batches(
+            len(self.rows),
+            settings.batch_size,
+            settings.n_candidates,
+            generator,
+            combined(self.row_weights, self.balance),
+            self.candidate_weights,
+        )
+
+    def _select_hard_rows(self, epoch: int) -> None:
+        config = self.settings
+        if config.hard_negative_weight == 1 or epoch == 1:
+            return
+        if self.row_weights is not None and (epoch - 1) % config.hard_negative_every:
+            return
+        disagreement = neighbor_disagreement(
+            self._keys(self.rows),
+            self.rows.labels,
+            self.rows.row_ids,
+            self.network.n_classes,
+            config.hard_negative_neighbors,
+        )
+        weights = hard_row_weights(
+            disagreement,
+            fraction=config.hard_negative_fraction,
+            weight=config.hard_negative_weight,
+        )
+        self.row_weights = self.processes.from_first(weights)
+
+    def gradients(
+        self,
+        batch: Batch,
+        generator: torch.Generator,
+        step: int,
+        backward: Callable[[Tensor], None],
+    ) -> Parts:
+        """Compute the terms of the loss, and the whole as "loss".
+
+        With several processes each returns the part of its own rows; their sum is the whole.
+        """
+        processes = self.processes
+        if not processes.several:
+            return self._own_gradients(batch, batch, generator, backward)
+        # Views and MixUp are drawn by each for itself. The main generator stays as it is, so that
+        # the batches are the same everywhere.
+        own = torch.Generator()
+        own.set_state(generator.get_state())
+        seed = int(torch.randint(2**31 - 1, (), generator=own))
+        own.manual_seed(seed + step * processes.size + processes.rank)
+        share = split_batch(batch, processes.size)[processes.rank]
+        return self._own_gradients(share, batch, own, backward)
+
+    def _own_gradients(
+        self,
+        batch: Batch,
+        whole: Batch,
+        generator: torch.Generator,
+        backward: Callable[[Tensor], None],
+    ) -> Parts:
+        while True:
+            state = generator.get_state()
+            try:
+                return self._add_pieces(batch, whole, generator, backward)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or not self._can_split(len(batch.queries)):
+                    raise
+            self.n_pieces *= 2
+            generator.set_state(state)
+            self.network.zero_grad(set_to_none=True)
+            release_memory()
+            warnings.warn(
+                f"Out of memory in a training step of {len(batch.queries)} rows; batches go on in "
+                f"{self.n_pieces} pieces whose gradients are added up.",
+                UserWarning,
+                stacklevel=8,
+            )
+
+    def _can_split(self, n_queries: int) -> bool:
+        # Normalisation layers need two rows; other processes would wait for us at the cache; and
+        # without a cache every piece encodes all candidates, which saves nothing.
+        waits = self.processes.several and self.cache is not None
+        many = self.cache is None and bool(self.settings.knn_weight)
+        return n_queries >= 4 * self.n_pieces and not waits and not many
+
+    def _add_pieces(
+        self,
+        batch: Batch,
+        whole: Batch,
+        generator: torch.Generator,
+        backward: Callable[[Tensor], None],
+    ) -> Parts:
+        config, means = self.settings, Parts()
+        for piece in split_batch(batch, self.n_pieces):
+            parts = step_losses(self.network, self.rows, piece, config, generator, self.cache)
+            loss = torch.stack(
+                [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
+            ).sum()
+            share = self._share(piece, whole)
+            backward(loss if share == 1 else share * loss)
+            for name, value in {"loss": loss, **parts}.items():
+                part = value.detach() if share == 1 else share * value.detach()
+                means[name] = means[name] + part if name in means else part
+        return means
+
+    def _share(self, piece: Batch, whole: Batch) -> float:
+        """Weight of a piece's queries in the mean over the whole batch."""
+        if len(piece.queries) == len(whole.queries):
+            return 1.0
+        weight = self.rows.sample_weight
+        if weight is None:
+            return len(piece.queries) / len(whole.queries)
+        own, total = (float(weight[one.queries.to(weight.device)].sum()) for one in (piece, whole))
+        return own / total if total else 0.0
+
+    def _keys(self, rows: TrainingRows) -> Tensor:
+        return encode_shared(self.network, rows, self.settings.precision, self.processes)
+
+    def _scored_against(self) -> TrainingRows:
+        """Training rows that held-out rows are scored against, the same in every epoch."""
+        limit = self.settings.held_out_candidates
+        if limit is None or limit >= len(self.rows):
+            return self.rows
+        order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(self.seed))
+        return self.rows.take(order[:limit])
+
+    def evaluate(self, epoch: int) -> dict[str, Any]:
+        """NLL of the held-out rows, where there are some."""
+        held_out = self.held_out
+        if held_out is None:
+            return {}
+        keys = self._keys(held_out)
+        if self.settings.monitored == "head":
+            proba = predict_head(self.network, held_out, keys=keys).exp()
+        else:
+            proba = predict_neighbors(
+                self.network,
+                held_out,
+                self.scored_against,
+                query_keys=keys,
+                memory_keys=self._keys(self.scored_against),
+            )
+        nll = vote_nll(proba, held_out.labels, sample_weight=held_out.sample_weight)
+        return {"nll": self.processes.from_first(nll)}
+
+    def record(self, epoch: Record) -> Record:
+        """Form of a record in an embedder's history."""
+        parts = dict(epoch["train"])
+        return {
+            "epoch": epoch["epoch"],
+            "train_loss": parts.pop("loss"),
+            "parts": parts,
+            "lr": epoch["lr"],
+            "scale": float(self.network.scale.detach()),
+            "held_out_nll": epoch["evaluation"].get("nll"),
+            "seconds": epoch["seconds"],
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Row weights, cached keys and the number of pieces."""
+        state = {"n_pieces": torch.tensor(self.n_pieces)}
+        if self.row_weights is not None:
+            state["row_weights"] = self.row_weights
+        if self.cache is not None and len(self.cache.keys):
+            state["cache"] = self.cache.keys
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take them back."""
+        self.n_pieces = int(state["n_pieces"])
+        self.row_weights = state.get("row_weights")
+        if self.cache is not None and "cache" in state:
+            self.cache.keys = state["cache"]
+
+
+def check_training(
+    network: NeighborNetwork,
+    train: TrainingRows,
+    held_out: TrainingRows | None,
+    config: TrainConfig,
+) -> None:
+    """Raise ValueError where rows, labels, ids and settings do not fit the network."""
+    if len(train) < 2:
+        raise ValueError(
+            f"Training needs at least 2 rows, got {len(train)}: a row cannot be its own neighbor."
+        )
+    if len(torch.unique(train.row_ids)) < len(train):
+        raise ValueError("Ids of the training rows repeat. Give each row an id of its own.")
+    if config.ce_weight and network.head is None:
+        raise ValueError("ce_weight needs a linear head. Build the network with head=True.")
+    if config.monitored == "head" and network.head is None:
+        raise ValueError('monitor="head" needs a linear head. Build the network with head=True.')
+    for name, rows in (("train", train), ("held_out", held_out)):
+        if rows is not None:
+            _check_labels(name, rows.labels, network.n_classes)
+            _check_kind(name, rows, network)
+    if config.augment is not None:
+        _check_augmentation(train, config.augment)
+    if held_out is None:
+        return
+    if len(held_out) == 0:
+        raise ValueError("held_out has no rows. Pass None to train without early stopping.")
+    if torch.isin(held_out.row_ids.cpu(), train.row_ids.cpu()).any():
+        raise ValueError(
+            "Some held_out ids are also training ids. Give held-out rows ids of their own: rows "
+            "with equal ids are taken for one row and left out."
+        )
+
+
+def _check_labels(name: str, labels: Tensor, n_classes: int) -> None:
+    if labels.ndim == 2 and labels.shape[1] == n_classes:
+        return
+    hard = labels.ndim == 1 and not labels.is_floating_point()
+    if not hard or (len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes):
+        raise ValueError(
+            f"{name} labels must be class positions from 0 to {n_classes - 1}, int64 of shape "
+            f"(n,), or probabilities of shape (n, {n_classes}); got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}."
+        )
+
+
+def _check_kind(name: str, rows: TrainingRows, network: NeighborNetwork) -> None:
+    if rows.are_images == network.embedder.takes_images:
+        return
+    seen, wanted = ("images", "columns") if rows.are_images else ("columns", "images")
+    raise ValueError(
+        f"The {name} rows are {seen}, but {type(network.embedder).__name__} takes {wanted}. Build "
+        "the network with another embedder."
+    )
+
+
+def _check_augmentation(rows: TrainingRows, augment: Augmentation) -> None:
+    if not rows.are_images:
+        raise ValueError("augment changes images, and the training rows are columns. Leave it out.")
+    side = min(rows.x_num.shape[2:])
+    for name in ("crop_padding", "cutout"):
+        if getattr(augment, name) >= side:
+            raise ValueError(
+                f"augment has {name}={getattr(augment, name)}, but images have a side of {side} "
+                "pixels. Choose a smaller one."
+            )
+
+
+def check_shares(n_rows: int, batch_size: int, n_processes: int) -> None:
+    """Raise ValueError where batches are too small for each process to have two rows."""
+    smallest = n_rows // count_batches(n_rows, batch_size)
+    if n_processes > 1 and smallest < 2 * n_processes:
+        raise ValueError(
+            f"Batches of {smallest} rows cannot be shared by {n_processes} processes, 2 rows each. "
+            "Raise batch_size, or start fewer processes."
+        )

@@ -148,6 +148,7 @@ def ways() -> dict[str, float]:
 
     from nearwise import AttnKNNClassifier
     from nearwise.classifier.model.memory_views import MemoryViews
+    from nearwise.classifier.model.predictor import Predictor
 
     X, y = load_iris(return_X_y=True)
     model = AttnKNNClassifier(preset="fast", random_state=0).fit(X, y)
@@ -164,9 +165,9 @@ def ways() -> dict[str, float]:
     model.predict_proba(row)
     ask()  # what is kept for all queries is there from now on
     files, hops = way_of_a_row(lambda: model.predict_proba(row))
-    state, passes, searches = type(model._state), [], []
-    looks, search = state.looks, MemoryViews.search
-    state.looks = lambda self, rows: passes.append(1) or looks(self, rows)
+    passes, searches = [], []
+    retrieve, search = Predictor.retrieve, MemoryViews.search
+    Predictor.retrieve = lambda self, rows: passes.append(1) or retrieve(self, rows)
     MemoryViews.search = lambda self, *a, **k: searches.append(1) or search(self, *a, **k)
     try:
         model.predict_proba(row)
@@ -174,7 +175,7 @@ def ways() -> dict[str, float]:
         passes.clear()
         ask()
     finally:
-        state.looks, MemoryViews.search = looks, search
+        Predictor.retrieve, MemoryViews.search = retrieve, search
     ours = [one for one in AttnKNNClassifier.__mro__ if one.__module__.startswith("nearwise")]
     return {
         "predict_proba, one row: files": files,

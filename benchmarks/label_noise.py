@@ -30,7 +30,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from nearwise.classifier import AttnKNNClassifier, audited_transition
-from nearwise.classifier.model.pooling import fit_temperature
+from nearwise.classifier.model.log_linear_pool import fit_temperature
 from nearwise.classifier.noise.transition import estimate_transition
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import hold_out, load_dataset, split_dataset

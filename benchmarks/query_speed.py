@@ -20,9 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.classifier.model.key_space import SpaceSpec
-from nearwise.classifier.model.memory_views import MemoryViews, measured
-from nearwise.classifier.model.pooling import finish
+from nearwise.classifier.model.log_linear_pool import finish
+from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec, measured
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import DEFAULT_MEMORY_BUDGET
 from nearwise.memory import MemoryBank

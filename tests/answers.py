@@ -179,7 +179,7 @@ def issues(table: pd.DataFrame) -> Answers:
 def weights(model: AttnKNNClassifier) -> np.ndarray:
     """Digest of the heads' weights."""
     digest = sha256()
-    for head in model._state.heads:
+    for head in model._predictor.heads:
         for tensor in head.state_dict().values():
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return np.array(digest.hexdigest())

@@ -54,7 +54,7 @@ def test_wanting_the_training_shares_changes_nothing():
 def test_without_base_and_neighbors_the_wanted_prior_answers():
     X, y = tailed()
     model = fitted(X, y, class_prior=[0.1, 0.2, 0.7], null="prior", calibration=None)
-    for head in model._state.heads:
+    for head in model._predictor.heads:
         with torch.no_grad():
             head.attention[0].null.bias.fill_(200.0)  # all attention to no neighbor
             head.attention[0].null.weight.zero_()
@@ -92,10 +92,10 @@ def test_weights_count_in_the_class_shares():
     weight = np.where(y == 2, 3.0, 1.0)
     model = fitted(X, y, class_prior="uniform", calibration=None)
     weighed = AttnKNNClassifier(**CHEAP, class_prior="uniform").fit(X, y, weight)
-    taken = [np.exp(-np.array(m._state.classes.shift)) / 3 for m in (model, weighed)]
+    taken = [np.exp(-np.array(m._predictor.classes.shift)) / 3 for m in (model, weighed)]
     np.testing.assert_allclose(taken[0], 1 / 3, atol=1e-6)
     np.testing.assert_allclose(taken[1], [0.2, 0.2, 0.6], atol=0.01)
-    np.testing.assert_allclose(weighed._state.prior, taken[1], atol=1e-6)
+    np.testing.assert_allclose(weighed._predictor.prior, taken[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("refreshed", [False, True])
@@ -108,7 +108,7 @@ def test_rows_without_weight_leave_the_class_shares_alone(refreshed):
         model.refresh()
     unit = 90 / 65  # weights are brought to a mean of 1
     shares = np.array([30, 30, 5]) * unit + 0.5
-    np.testing.assert_allclose(model._state.prior, shares / shares.sum(), atol=1e-5)
+    np.testing.assert_allclose(model._predictor.prior, shares / shares.sum(), atol=1e-5)
 
 
 CONFIGURATIONS = {
@@ -148,7 +148,7 @@ def test_views_are_corrected_as_they_are_calibrated(tmp_path):
     model = AttnKNNClassifier(
         **{**CHEAP, **settings}, class_prior="uniform", validation_fraction=0.2
     ).fit(X, y, views=[near])
-    assert model._state.of_views.classes is not None
+    assert model._predictor.of_views.classes is not None
     proba = model.predict_proba(X, views=[near])
     assert sums_to_one(proba) and sums_to_one(model.predict_proba(X, views=[]))
     model.save(tmp_path / "model")
@@ -172,7 +172,7 @@ def test_a_capped_memory_finds_few_of_a_large_class_and_weighs_each_for_many():
 def test_a_capped_memory_asks_all_it_may_find_and_is_refreshed_by_these():
     X, y = tailed()
     model = fitted(X, y, max_per_class=8)  # 24 rows, fewer than the 32 neighbors usually asked
-    assert model._state.views.specs[0].n_neighbors == 23
+    assert model._predictor.views.specs[0].n_neighbors == 23
     model.refresh()
     assert model.choice_["refreshed_rows"] == 24
     n = len(model.memory_)

@@ -51,7 +51,7 @@ def test_weights_and_the_null_share_all_the_attention(settings, queries):
 @pytest.mark.parametrize("settings", SETTINGS[:5], ids=str)
 def test_without_a_neighbor_is_what_a_weight_of_zero_predicts(settings):
     model = fitted(**settings)
-    for head in model._state.heads:  # let nothing but distance and weight decide
+    for head in model._predictor.heads:  # let nothing but distance and weight decide
         for attention in head.attention:
             torch.nn.init.zeros_(attention.score.weight)
             torch.nn.init.zeros_(attention.null.weight)

@@ -12,7 +12,7 @@ import torch
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.memory_views import MemoryViews
-from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.model.predictor import Predictor
 from tests.classifier.cases import CHEAP, QUICK, blobs, fitted, logistic, quietly, same, table
 
 SOURCE = str(Path(sys.modules["nearwise"].__file__).parent)
@@ -216,17 +216,17 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
     rows = frame[100:]
     model.query(rows, sets=True, novelty=True).selection(coverage=0.5)  # calibration rows are kept
     passes, searches = [], []
-    looks, search = type(model._state).looks, MemoryViews.search
+    retrieve, search = Predictor.retrieve, MemoryViews.search
 
-    def counted_looks(state, views):
+    def counted(predictor, views):
         passes.append(len(views[0]))
-        return looks(state, views)
+        return retrieve(predictor, views)
 
     def counted_search(views, *arguments, **more):
         searches.append(arguments[0].name)
         return search(views, *arguments, **more)
 
-    monkeypatch.setattr(type(model._state), "looks", counted_looks)
+    monkeypatch.setattr(Predictor, "retrieve", counted)
     monkeypatch.setattr(MemoryViews, "search", counted_search)
     model.predict_proba(rows)
     plain = len(searches)
@@ -242,7 +242,6 @@ def test_all_answers_come_from_one_pass_over_the_rows(monkeypatch):
     assert len(everything) == 6
     assert passes == [20, 20]
     assert len(searches) == 2 * plain
-    assert issubclass(type(model._state), LearnedState)
 
 
 def test_one_query_says_what_the_methods_say():
@@ -282,15 +281,15 @@ def test_remembered_rows_are_not_set_against_themselves(model, ask):
 def test_a_pass_that_was_interrupted_is_made_again(model, monkeypatch):
     query = model.query(NEW, novelty=True)
     before = query.novelty_score()
-    looks = type(model._state).looks
+    retrieve = Predictor.retrieve
 
-    def interrupted(state, views):
+    def interrupted(predictor, views):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(model._state), "looks", interrupted)
+    monkeypatch.setattr(Predictor, "retrieve", interrupted)
     with pytest.raises(KeyboardInterrupt):
         query.sets()
-    monkeypatch.setattr(type(model._state), "looks", looks)
+    monkeypatch.setattr(Predictor, "retrieve", retrieve)
     assert same(query.novelty_score(), before)
     assert same(query.sets(), model.predict_set(NEW))
 
@@ -321,7 +320,7 @@ def test_a_first_batch_with_declared_classes_is_published_whole(monkeypatch):
 
 def test_training_rows_are_explained_when_a_fold_has_none_left():
     model = fitted(X, Y, n_members=2)
-    folds = model.memory_.keys["side.fold"][:, 0]
+    folds = model.memory_.columns["fold"]
     model.add(X[:9] + 0.01, Y[:9])
     model.remove(model.memory_.ids[:150][folds == 0])
     assert len(model.explain(None, 3)) == int((folds == 1).sum())

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.model.shared_networks import merge_answers
-from nearwise.classifier.model.state import Answer
+from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
 from tests.classifier.cases import blobs
 
 QUICK = {
@@ -57,7 +56,7 @@ def test_probabilities_sum_to_one_for_one_view_and_for_two(data, merge):
 def test_two_equal_views_say_what_one_says_and_do_not_disagree(data, fitted):
     X = data[0][:30]
     one, two = fitted.predict_parts(X), fitted.predict_parts(X, [X])
-    whole = fitted._state.of_views.whole
+    whole = fitted._predictor.of_views.whole
     sharper = one.proba ** (fitted.temperature_ / whole)
     expected = sharper / sharper.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(two.proba, expected, atol=1e-4)
@@ -170,7 +169,9 @@ def test_predictions_take_as_many_views_as_the_fit(data, fitted):
     with pytest.raises(ValueError, match="3 views were given, the classifier was fitted with 2"):
         fitted.predict_proba(X[:4], [view[:4], view[:4]])
     plain = AttnKNNClassifier(**QUICK).fit(X, data[1])
-    with pytest.raises(ValueError, match="2 views were given, the classifier was fitted with"):
+    with pytest.raises(
+        ValueError, match="2 views were given, but the classifier was fitted without"
+    ):
         plain.predict_proba(X[:4], [view[:4]])
 
 

@@ -233,7 +233,7 @@ def test_only_arrays_of_three_or_four_axes_are_images():
 
 def test_one_pass_of_the_backbone_gives_keys_and_depths(data, fitted, monkeypatch):
     images, _ = patches(12, seed=1)
-    (network,) = fitted._state.sight.embedding.networks
+    (network,) = fitted._predictor.row_models.embedding.networks
     model = network.embedder.backbone.model
     passes = []
     hook = model.register_forward_hook(lambda *_: passes.append(1))
@@ -265,7 +265,7 @@ def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vi
     np.testing.assert_array_equal(kept.predict_proba(new), plain)
 
     passes = []
-    for network in kept._state.sight.embedding.networks:
+    for network in kept._predictor.row_models.embedding.networks:
         network.embedder.backbone.model.register_forward_hook(lambda *_: passes.append(1))
     n_kept = len(list(folder.iterdir()))
     np.testing.assert_array_equal(kept.predict_proba(new), plain)
@@ -287,7 +287,7 @@ def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
 def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_path):
     images, labels = patches(seed=1)
     noise = np.random.default_rng(0).integers(0, 256, images[:8].shape, dtype=np.uint8)
-    held = len(fitted._state.held.labels)
+    held = len(fitted._predictor.held.labels)
     for views in (None, []):
         chosen = fitted.predict_selective(images, coverage=0.9, views=views)
         assert chosen.n_judged == held

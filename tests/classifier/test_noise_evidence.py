@@ -120,7 +120,7 @@ def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
         assert any("labels are taken as they are" in one for one in said)
         assert "Wrong labels: not known (between 0.0% and" in line
         assert model.noise_rate_ == 0 and same(model.transition_, np.eye(len(model.classes_)))
-        assert same(model._state.views.labels(0), y)
+        assert same(model._predictor.views.labels(0), y)
         low, high = model.transition_interval_
         assert (low <= model.transition_).all() and (model.transition_ <= high).all()
     model.save(tmp_path / "model")
@@ -153,7 +153,7 @@ def test_overlap_that_explains_labels_better_draws_the_rate_down(informative, mo
     with pytest.warns(UserWarning, match="60% of the estimated rate is taken"):
         part = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given)
     assert part.noise_rate_ == pytest.approx(0.6 * whole.noise_rate_, rel=0.25)
-    assert part.can_find_label_issues and not part._state.label_model.as_given
+    assert part.can_find_label_issues and not part._predictor.label_model.as_given
     assert part.predict_proba(X).max(axis=1).mean() < whole.predict_proba(X).max(axis=1).mean()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils import backend_registration
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.model.row_encoders import StageSpace
+from nearwise.classifier.model.row_models import StageSpace
 from tests.classifier.cases import CHEAP, blobs
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +82,8 @@ def test_searches_in_plain_torch_predict_as_the_compiled_ones_do():
     X, y = blobs()
     model = AttnKNNClassifier(**CHEAP).fit(X, y)
     plain = model.predict_proba(X + 0.1), model.predict_proba(None)
-    model._state.views.forget()
-    model._state.views.device = torch.device("cpu")
+    model._predictor.views.forget()
+    model._predictor.views.device = torch.device("cpu")
     np.testing.assert_allclose(model.predict_proba(X + 0.1), plain[0], atol=1e-7)
     np.testing.assert_allclose(model.predict_proba(None), plain[1], atol=1e-7)
 

@@ -77,10 +77,10 @@ def test_a_full_memory_stays_full_and_says_who_went(eviction):
 def test_rows_that_are_never_found_go_first(eviction, capacity):
     model = begun(capacity=capacity, eviction=eviction, max_per_class=20)  # 40 of 60 are found
     bank = model.memory_
-    assert len(bank) == capacity and int(bank.keys["side.asked"].sum()) == min(capacity, 40)
+    assert len(bank) == capacity and int(bank.columns["findable"].sum()) == min(capacity, 40)
     model.add(X[LATER[:30]], Y[LATER[:30]])
     bank = model.memory_
-    assert len(bank) == int(bank.keys["side.asked"].sum()) == capacity
+    assert len(bank) == int(bank.columns["findable"].sum()) == capacity
     assert sums_to_one(model.predict_proba(X)) and sums_to_one(model.predict_proba(None))
 
 
@@ -116,10 +116,10 @@ def test_refresh_makes_new_classes_full_classes(settings, tmp_path):
     with quietly():
         model = begun(**settings)
     model.add(X[LATER], Y[LATER])
-    known = len(model._state.prior)
+    known = len(model._predictor.prior)
     model.refresh()
-    assert (known, len(model._state.prior)) == (2, 4)
-    assert model._state.prior.sum() == pytest.approx(1)
+    assert (known, len(model._predictor.prior)) == (2, 4)
+    assert model._predictor.prior.sum() == pytest.approx(1)
     proba = model.predict_proba(X)
     assert proba.shape == (240, 4) and sums_to_one(proba)
     assert sums_to_one(model.predict_parts(X).base_proba)
@@ -133,9 +133,9 @@ def test_refresh_makes_new_classes_full_classes(settings, tmp_path):
 def test_refresh_takes_the_reliability_of_all_rows_anew():
     model = begun()
     model.add(X[FIRST] + 1e-3, 1 - Y[FIRST])  # every old row now has a neighbor against it
-    before = model.memory_.keys["side.reliability.features"][: len(FIRST)].clone()
+    before = model.memory_.columns["reliability.features"][: len(FIRST)].clone()
     model.refresh()
-    after = model.memory_.keys["side.reliability.features"][: len(FIRST)]
+    after = model.memory_.columns["reliability.features"][: len(FIRST)]
     assert after.mean() < before.mean() - 0.2
 
 
@@ -162,7 +162,7 @@ def test_refresh_repeats_itself_bit_for_bit():
 def test_partial_fit_refreshes_when_a_new_class_has_come():
     model = begun()
     stream(model, LATER[:60], cut=20)
-    assert len(model._state.prior) > 2 and "left out" in model.calibration_source_
+    assert len(model._predictor.prior) > 2 and "left out" in model.calibration_source_
 
 
 @pytest.mark.parametrize("prior", ["uniform", (0.2, 0.8)], ids=str)
@@ -171,7 +171,7 @@ def test_wanted_shares_are_set_against_those_of_the_memory_at_a_refresh(prior, t
     for model in (given, plain):
         model.add(X[LATER[:30]], Y[LATER[:30]])  # brings two classes more
         model.refresh()
-    there = given._state.prior.double().numpy()
+    there = given._predictor.prior.double().numpy()
     assert there.min() < 0.2 < there.max()
     before, after = plain.predict_proba(X), given.predict_proba(X)
     wanted = np.full(4, 0.25) if prior == "uniform" else np.array(prior)
@@ -199,7 +199,7 @@ def test_refresh_asks_all_there_are_where_there_are_fewer_than_neighbors():
     model = begun(n_neighbors=45)
     model.remove(model.memory_.ids[:20])
     model.refresh()
-    assert model._state.views.specs[0].n_neighbors == len(model.memory_) - 1 == 39
+    assert model._predictor.views.specs[0].n_neighbors == len(model.memory_) - 1 == 39
 
 
 def test_a_setting_that_is_none_is_refused_before_the_batch_is_added():

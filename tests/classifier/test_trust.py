@@ -83,7 +83,7 @@ def test_a_threshold_accepts_the_share_of_judged_rows_asked_for(model, score, co
     chosen = model.predict_selective(many(50, 1)[0], coverage=coverage, score=score)
     assert chosen.coverage >= coverage
     assert chosen.n_judged == 300
-    rows = judged_rows(model._state, 3, 1)
+    rows = judged_rows(model._predictor, 3, 1)
     values = Judge(rows).scores[score]
     assert chosen.n_accepted == (values >= chosen.threshold).sum()
     assert (values > chosen.threshold).sum() < coverage * 300
@@ -95,7 +95,7 @@ def test_a_threshold_accepts_the_share_of_judged_rows_asked_for(model, score, co
 
 
 def test_judged_rows_are_predicted_as_if_new(model):
-    rows = judged_rows(model._state, 3, 1)
+    rows = judged_rows(model._predictor, 3, 1)
     assert same(rows.parts.proba, model.predict_proba(None))
     assert model.predict_selective(many(9, 1)[0], coverage=0.5).aurc["max_proba"] == aurc(
         rows.labels, rows.parts.proba
@@ -115,7 +115,7 @@ def test_the_choice_among_scores_is_corrected_for(model):
 
 
 def test_another_score_is_taken_only_where_it_is_clearly_better(model):
-    rows = judged_rows(model._state, 3, 1)
+    rows = judged_rows(model._predictor, 3, 1)
     hardly, clearly = Judge(rows), Judge(rows)
     hardly.scores["margin"] = hardly.scores["max_proba"] + 1e-9 * rows.correct  # hardly an order
     clearly.scores["margin"] = rows.correct + 0.0
@@ -164,7 +164,7 @@ def test_the_bound_is_the_share_at_which_so_few_errors_have_that_chance(wrong, n
 def test_members_beside_their_pool_say_what_predict_proba_says(case):
     model, X, more = case
     (proba,) = model.query(X, **more, sets=True)._member_probabilities()
-    assert len(proba) == model._state.n_members + 1
+    assert len(proba) == model._predictor.n_members + 1
     np.testing.assert_allclose(proba[-1], model.predict_proba(X, **more), atol=1e-12)
 
 
@@ -231,9 +231,9 @@ def test_what_is_judged_by_follows_the_memory():
     assert (model.novelty_p_value(X[:5] + 30, "distance") > 0.02).all()
     model.remove(ids, forget_classes=True)
     assert model.predict_selective(X[:5], coverage=0.5).n_judged == 200
-    wrong_before = 1 - judged_rows(model._state, 4, 1).correct.mean()
+    wrong_before = 1 - judged_rows(model._predictor, 4, 1).correct.mean()
     model.relabel(np.arange(60), (y[:60] + 1) % 3)
-    assert 1 - judged_rows(model._state, 4, 1).correct.mean() > wrong_before
+    assert 1 - judged_rows(model._predictor, 4, 1).correct.mean() > wrong_before
 
 
 @pytest.mark.parametrize("settings", [CHEAP, HELD], ids=["cross-fitted", "held out"])
@@ -242,7 +242,7 @@ def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
     X, X_new, y, y_new = X[::2], X[1::2], y[::2], y[1::2]
     kept = np.random.default_rng(0).random(len(y)) < np.array([1.0, 0.3, 0.1])[y]
     model = AttnKNNClassifier(**settings, class_prior="uniform").fit(X[kept], y[kept])
-    rows = judged_rows(model._state, 3, 1)
+    rows = judged_rows(model._predictor, 3, 1)
     shares = np.bincount(rows.labels) / len(rows.labels)
     assert np.abs(shares - 1 / 3).max() < 0.12  # in training .71, .21, .07
     covered = model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new].mean()
@@ -260,7 +260,7 @@ def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
     model = AttnKNNClassifier(**CHEAP, class_prior="uniform").fit(X[first][kept], y[first][kept])
     late = y[more] == 2
     model.add(X[more][late], y[more][late])
-    rows = judged_rows(model._state, 3, 1)
+    rows = judged_rows(model._predictor, 3, 1)
     assert np.abs(np.bincount(rows.labels) / len(rows.labels) - 1 / 3).max() < 0.1
     assert model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new].mean() > 0.75
 
@@ -268,16 +268,16 @@ def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
 def test_views_disagree_for_the_rows_that_judge_as_for_new_ones():
     X, y = many(240)
     model = AttnKNNClassifier(**HELD).fit(X, y, views=[X + 0.5])
-    assert judged_rows(model._state, 3, 2).parts.disagreement.max() > 0
+    assert judged_rows(model._predictor, 3, 2).parts.disagreement.max() > 0
 
 
 def test_held_out_rows_ask_the_memory_as_it_is():
     X, y = many(200)
     model = AttnKNNClassifier(**HELD).fit(X, y)
-    before = judged_rows(model._state, 3, 1)
+    before = judged_rows(model._predictor, 3, 1)
     assert len(before.labels) == 60
     model.remove(model.memory_.ids[:70])
-    after = judged_rows(model._state, 3, 1)
+    after = judged_rows(model._predictor, 3, 1)
     assert same(before.labels, after.labels)
     assert after.remoteness.distance.mean() > before.remoteness.distance.mean()
     model.add(X[:3] + 30, [9] * 3)
@@ -298,7 +298,7 @@ def test_rows_without_weight_are_not_judged_by():
 def test_of_a_large_memory_some_rows_are_taken(monkeypatch):
     monkeypatch.setattr("nearwise.classifier.uncertainty.calibration_rows.MOST_ROWS", 64)
     model = fitted(*many(150))
-    rows = judged_rows(model._state, 3, 1)
+    rows = judged_rows(model._predictor, 3, 1)
     assert len(rows.labels) == 64 < MOST_ROWS
     everyone = model.predict_proba(None)
     assert all((abs(everyone - row).sum(axis=1) < 1e-5).any() for row in rows.parts.proba)
@@ -360,14 +360,6 @@ def test_the_learned_score_needs_rows_that_are_wrong():
     assert "learned" not in model.predict_selective(X[:5], coverage=0.9).aurc
     with pytest.raises(ValueError, match='score="learned" needs 10 judged rows that are wrong'):
         model.predict_selective(X[:5], coverage=0.9, score="learned")
-
-
-def test_a_model_saved_without_its_held_out_rows_says_so():
-    X, y = many(200)
-    model = AttnKNNClassifier(**HELD).fit(X, y)
-    model._state.held = None
-    with pytest.raises(ValueError, match="Fit it again"):
-        model.predict_set(X[:3])
 
 
 def test_explanations_say_how_far_to_trust_them_where_asked(model):

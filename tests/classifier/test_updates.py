@@ -65,17 +65,17 @@ def test_relabel_back_restores_every_prediction_exactly():
 
 def relabel_slowly(model, ids, labels):
     """Relabel, drop everything derived, search for all rows again, and take the changed ones."""
-    views = model._state.views
+    views = model._predictor.views
     views.bank.relabel(ids, labels)
     views.forget()
     positions = views.bank.positions(ids)
     for spec in views.specs:
-        for member in range(model._state.n_members):
+        for member in range(model._predictor.n_members):
             side = views.side(spec, member)
-            fresh, column = views.reliability(spec, member), views.bank.keys[side].clone()
+            fresh, column = views.reliability(spec, member), views.bank.columns[side].clone()
             allowed = positions[torch.isin(positions, views.rows(spec, member))]
             column[allowed] = fresh[allowed]
-            views.bank.keys[side] = column
+            views.bank.columns[side] = column
 
 
 @pytest.fixture(scope="module", params=[*SETTINGS, {"label_noise": 0.2}, {"max_per_class": 9}])
@@ -253,7 +253,7 @@ def test_ids_that_are_no_whole_numbers_are_shown(ids, seen):
 
 def test_a_member_keeps_rows_that_it_may_ask():
     model = fitted(base=logistic())
-    folds = model.memory_.keys["side.fold"][:, 0]
+    folds = model.memory_.columns["fold"]
     gone = torch.nonzero(folds == 0)[:-1, 0]
     with pytest.raises(ValueError, match="member 0 of the bag 1 of the rows"):
         model.remove(gone)
@@ -276,13 +276,13 @@ def test_a_class_may_be_forgotten_altogether():
 def test_a_class_keeps_a_row_that_votes_where_not_all_do():
     model = fitted(max_per_class=3)
     bank = model.memory_
-    voters = bank.ids[(bank.labels == 2) & (bank.keys["side.asked"][:, 0] > 0)]
+    voters = bank.ids[(bank.labels == 2) & bank.columns["findable"]]
     assert len(voters) == 3 < int((bank.labels == 2).sum())
     with pytest.raises(ValueError, match="no row of the class 2 that may be found"):
         model.remove(voters)
     with pytest.raises(ValueError, match="no row of the class 2 that may be found"):
         model.relabel(voters, [0, 0, 1])
-    model.remove(bank.ids[(bank.labels == 2) & (bank.keys["side.asked"][:, 0] == 0)])
+    model.remove(bank.ids[(bank.labels == 2) & ~bank.columns["findable"]])
     model.remove(voters[:2])
     assert sums_to_one(model.predict_proba(blobs()[0]))
 

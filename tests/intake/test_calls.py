@@ -238,7 +238,7 @@ def test_a_pipeline_keeps_gaps():
     X, y = blobs()
     X[::5, 1] = np.nan
     model = make_pipeline(StandardScaler(), AttnKNNClassifier(**CHEAP)).fit(X, y)
-    assert sums_to_one(model.predict_proba(X)) and model[-1]._state.encoder.has_gaps[1]
+    assert sums_to_one(model.predict_proba(X)) and model[-1]._predictor.encoder.has_gaps[1]
 
 
 def test_names_of_a_table_are_learned_without_a_warning():

@@ -219,7 +219,7 @@ def test_what_does_not_fit_is_refused(arguments, message):
         (lambda b: b.relabel([1], LABELS[:1]), "not among"),
         (lambda b: b.relabel([0], torch.tensor([3])), "n_classes=3"),
         (lambda b: b.subset([0, 0]), "more than once"),
-        (lambda b: b.subset([True, False]), "one value a row"),
+        (lambda b: b.subset([True, False]), "one value per row"),
         (lambda b: b.positions([99]), "not among"),
     ],
 )
@@ -229,3 +229,22 @@ def test_a_refused_change_leaves_the_bank_as_it_was(change, message):
     with pytest.raises(ValueError, match=message):
         change(bank)
     assert bank == before
+
+
+def test_columns_follow_their_rows(tmp_path):
+    columns = {"fold": torch.tensor([2, 0, 1]), "seen": torch.tensor([True, False, True])}
+    bank = MemoryBank(torch.eye(3), torch.tensor([0, 1, 1]), columns=columns)
+    more = {"fold": torch.tensor([-1]), "seen": torch.tensor([False])}
+    fork = bank.fork()
+    fork.add(torch.ones(1, 3), torch.tensor([0]), columns=more)
+    fork.remove([1])
+    assert fork.columns["fold"].tolist() == [2, 1, -1]
+    assert fork.columns["seen"].dtype == torch.bool
+    assert bank.columns["fold"].tolist() == [2, 0, 1]
+    assert fork.subset([3, 0]).columns["fold"].tolist() == [-1, 2]
+    fork.save(tmp_path / "bank")
+    assert MemoryBank.load(tmp_path / "bank") == fork
+    with pytest.raises(ValueError, match="Pass the same columns"):
+        fork.add(torch.ones(1, 3), torch.tensor([0]))
+    with pytest.raises(ValueError, match="one entry per row"):
+        MemoryBank(torch.eye(3), torch.tensor([0, 1, 1]), columns={"fold": torch.zeros(2)})

@@ -83,7 +83,7 @@ def test_every_candidate_of_the_base_opens_again(content, preset, small_bases, t
     with quietly():
         model = AttnKNNClassifier(preset=preset, n_members=2, embedder="identity", **QUICK)
         model.fit(frame, y)
-    names = {candidate.name for candidate in model._state.base.candidates}
+    names = {candidate.name for candidate in model._predictor.row_models.base.candidates}
     assert {"logistic", "extra-trees"} <= names
     if preset == "default":
         assert names == {"logistic", "extra-trees", "kernel-logistic", "random-forest", "boosting"}

@@ -40,7 +40,7 @@ from nearwise.classifier.model.learned_rows import (
     n_forgotten,
     predict_learned,
 )
-from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.noise.fitting import label_fitter
 from nearwise.classifier.noise.label_issues import (
     JudgeName,
@@ -338,11 +338,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         problem.views = encode_views(encoder, encoded, others, self.tta)
         problem.tta = check_tta(self.tta)
         with Progress(self.verbose) as progress:
-            state = fit_problem(problem, self.n_members, settings, progress)
-        bank = state.views.bank
+            predictor = fit_problem(problem, self.n_members, settings, progress)
+        bank = predictor.views.bank
         kept, first = bank.ids.numpy(), int(bank.ids.max()) + 1
         model = FittedModel(
-            state=state,
+            predictor=predictor,
             classes=classes,
             rows=rows.iloc[kept].reset_index(drop=True)
             if isinstance(rows, pd.DataFrame)
@@ -414,8 +414,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return lock
 
     @property
-    def _state(self) -> LearnedState:
-        return self._fitted.state
+    def _predictor(self) -> Predictor:
+        return self._fitted.predictor
 
     @property
     def _bound(self) -> Bound:
@@ -463,37 +463,37 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def choice_(self) -> dict[str, Any]:
         """What was chosen and the out-of-fold NLL behind it."""
-        return self._state.choice
+        return self._predictor.choice
 
     @property
     def history_(self) -> list[dict[str, Any]]:
         """Training: stage, member, epoch, train_loss, held_out_nll."""
-        return self._state.history
+        return self._predictor.history
 
     @property
     def temperature_(self) -> float:
         """Temperature of the predictions."""
-        return self._state.acceptance.temperature
+        return self._predictor.acceptance.temperature
 
     @property
     def calibration_source_(self) -> str:
         """Where the calibration comes from."""
-        return self._state.acceptance.source
+        return self._predictor.acceptance.source
 
     @property
     def oof_nll_(self) -> float:
         """Out-of-fold NLL of the training rows (of those held out once), in nats."""
-        return self._state.acceptance.nll
+        return self._predictor.acceptance.nll
 
     @property
     def column_types_(self) -> dict[str, str]:
         """What each training column is used as: "number", "category", "date", "left out"."""
-        return dict(self._state.encoder.kinds)
+        return dict(self._predictor.encoder.kinds)
 
     @property
     def column_report_(self) -> list[ColumnReport]:
         """Of each training column: type, gaps, distinct values, its use and why."""
-        return [ColumnReport.from_json(one) for one in self._state.encoder.report]
+        return [ColumnReport.from_json(one) for one in self._predictor.encoder.report]
 
     @property
     def noise_rate_(self) -> float:
@@ -512,7 +512,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def _transition(self) -> Transition:
-        known = transition_of(self._state.label_model)
+        known = transition_of(self._predictor.label_model)
         if known is None:
             raise AttributeError("Nothing is known of wrong labels: label_noise was None in fit.")
         return known
@@ -523,7 +523,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self, model: FittedModel, X: Any, views: Sequence[Any] | None = None
     ) -> list[AnyRows]:
         """Check and encode new rows and their further views: those given, or such as `fit` made."""
-        encoder = model.state.encoder
+        encoder = model.predictor.encoder
         source = from_source(from_files(X, encoder), None, training=False)
         rows = encoder.transform(validation.check_new_rows(self, source.X, encoder))
         return self._with_views(model, rows, views)
@@ -531,10 +531,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def _with_views(
         self, model: FittedModel, rows: AnyRows, views: Sequence[Any] | None
     ) -> list[AnyRows]:
-        encoder = model.state.encoder
+        encoder = model.predictor.encoder
         optional = [name for name, use in encoder.kinds.items() if use == "left out"]
         given = validation.check_views(self, views, len(rows), optional)
-        tta = model.state.tta if views is None else None
+        tta = model.predictor.tta if views is None else None
         return [rows, *encode_views(encoder, rows, given, tta)]
 
     def _new_query(self, X: Any, views: Sequence[Any] | None, **extras: Any) -> Query:
@@ -834,11 +834,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         model = self._fitted
         rows = self._encoded(model, X, [])
         if space == "features":
-            return model.state.feature_keys(rows[0])
-        found = model.state.keys_of_new(rows)
+            return model.predictor.feature_keys(rows[0])
+        found, _ = model.predictor.keys_of_new(rows)
         if space not in found:
-            known = ", ".join(name for name in found if not name.startswith("side."))
-            raise ValueError(f"There is no space {space!r}. Known: {known}.")
+            raise ValueError(f"There is no space {space!r}. Known: {', '.join(found)}.")
         return found[space]
 
     def kneighbors(
@@ -869,7 +868,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[np.ndarray, np.ndarray]:
         features: Callable[[], Tensor] | None = None
         if X is not None:
-            features = lambda: model.state.feature_keys(self._encoded(model, X, [])[0])  # noqa: E731
+            features = lambda: model.predictor.feature_keys(self._encoded(model, X, [])[0])  # noqa: E731
         return kneighbors(model, features, n_neighbors)
 
     def kneighbors_graph(
@@ -968,7 +967,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Not where rows were held out once and no label noise was asked for, or none was found.
         """
-        return can_find_label_issues(self._state)
+        return can_find_label_issues(self._predictor)
 
     def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
@@ -1045,8 +1044,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[FittedModel, Tensor]:
         check_bound(self)
         X, y, names = source
-        rows = validation.check_new_rows(self, X, model.state.encoder)
-        everyone = self._with_views(model, model.state.encoder.transform(rows), views)
+        rows = validation.check_new_rows(self, X, model.predictor.encoder)
+        everyone = self._with_views(model, model.predictor.encoder.transform(rows), views)
         weight = validation.check_weight(sample_weight, len(rows))
         new = NewRows(rows, everyone, y, weight, names)
         return changes.with_rows(model, new, self._bound)
@@ -1131,7 +1130,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 self._fit_first(source, classes, sample_weight, views)
                 return self
             model = self._model
-            if can_refresh(model.state):
+            if can_refresh(model.predictor):
                 self._settings_of_refresh(model)  # refused before anything is learned
             model = changes.with_declared(model, classes, source.y)
             model, _ = self._added(model, source, sample_weight, views)
@@ -1168,7 +1167,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         n_rows, wanted = len(model.bank), self.n_neighbors
         if isinstance(wanted, int | np.integer):
             n_rows = max(n_rows, int(wanted) + 1)
-        n_classes, correction = model.n_classes, model.state.classes
+        n_classes, correction = model.n_classes, model.predictor.classes
         if correction is not None and correction.wanted is not None:
             listed = len(correction.wanted)  # shares that were given do not list later classes
             if not isinstance(self.class_prior, str) and np.size(self.class_prior) == listed:
@@ -1200,7 +1199,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         with self._lock:
-            refuse_refresh(self._model.state)
+            refuse_refresh(self._model.predictor)
             settings = self._settings_of_refresh(self._model)
             self._model = changes.refreshed(self._model, settings)
         return self

@@ -10,11 +10,10 @@ import torch
 from sklearn.utils import check_random_state
 
 from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.model.blocks import row_blocks, view_blocks
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.pooling import finish
-from nearwise.classifier.model.shared_networks import SharedState
-from nearwise.classifier.model.state import Answer, Calibration, Looks, joined, pool
+from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, joined, pool
+from nearwise.classifier.model.predictor import Retrieved
+from nearwise.classifier.model.row_models import row_blocks, view_blocks
 from nearwise.classifier.uncertainty.calibration_rows import (
     JudgedRows,
     Remoteness,
@@ -98,7 +97,7 @@ class Query:
         self._extras = {extra for extra, wanted in named.items() if wanted}
         self._n_shown = DEFAULT_SHOWN if explain is False else explain
         self._passed: set[Extra] | None = None  # extras of the pass that was made
-        self._calibration = model.state.calibration(1 if views is None else len(views))
+        self._calibration = model.predictor.calibration(1 if views is None else len(views))
 
     # --- one pass over the rows ---------------------------------------------------------------
 
@@ -113,38 +112,47 @@ class Query:
         self._members: list[list[Answer]] = []
         self._apart: list[Remoteness] = []
         self._reasons: list[Reason] = []
-        for looks in self._looks():
-            self._note(looks)
+        for retrieved in self._retrieve():
+            self._note(retrieved)
         self._passed = set(self._extras)
 
-    def _looks(self) -> Iterator[Looks]:
-        assert self.views is not None  # remembered rows are asked fold by fold
+    def _retrieve(self) -> Iterator[Retrieved]:
+        assert self.views is not None  # remembered rows are predicted fold by fold
         for block in view_blocks(self.views):
             n_rows = len(block[0])
             if "reasons" not in self._extras or n_rows <= CHUNK:
-                yield self.model.state.looks(block)
+                yield self.model.predictor.retrieve(block)
                 continue
-            for rows in torch.arange(n_rows).split(CHUNK):  # what members see of a row is large
-                yield self.model.state.looks([view.take(rows.numpy()) for view in block])
+            for rows in torch.arange(n_rows).split(
+                CHUNK
+            ):  # what members retrieve for a row is large
+                yield self.model.predictor.retrieve([view.take(rows.numpy()) for view in block])
 
-    def _note(self, looks: Looks) -> None:
-        """Keep what the answers need of what the members see."""
-        state, n_classes = self.model.state, self.model.n_classes
-        answers = [state.answers(group, n_classes) for group in looks.merged]
+    def _note(self, retrieved: Retrieved) -> None:
+        """Keep what the answers need of what the members retrieve."""
+        predictor, n_classes = self.model.predictor, self.model.n_classes
+        answers = [predictor.answers(group, n_classes) for group in retrieved.merged]
         pooled = [pool(of_view) for of_view in answers]
-        merged = state.merged(pooled)
+        merged = predictor.merged(pooled)
         self._merged.append(merged)
-        if looks.each is not looks.merged:
-            pooled = [pool(state.answers(group, n_classes)) for group in looks.each]
+        if retrieved.each is not retrieved.merged:
+            pooled = [pool(predictor.answers(group, n_classes)) for group in retrieved.each]
         self._each.append(pooled)
         if "members" in self._extras:
-            self._members.append([state.merged(list(one)) for one in zip(*answers, strict=True)])
+            self._members.append(
+                [predictor.merged(list(one)) for one in zip(*answers, strict=True)]
+            )
         if "remoteness" in self._extras:
-            _, first = looks.each[0][0]
-            self._apart.append(remoteness_of(state.views, first.found[0]))
+            _, first = retrieved.each[0][0]
+            self._apart.append(remoteness_of(predictor.views, first.found[0]))
         if "reasons" in self._extras:
             self._reasons += reasons(
-                state, looks.features, looks.merged, self._n_shown, n_classes, self._calibration
+                predictor,
+                retrieved.features,
+                retrieved.merged,
+                self._n_shown,
+                n_classes,
+                self._calibration,
             )
 
     # --- answers --------------------------------------------------------------------------------
@@ -154,7 +162,7 @@ class Query:
         """The merged answer and that to each view, in the wanted class shares."""
         corrected = self._calibration.corrected
         if self.views is None:
-            merged = corrected(self.model.state.predict_left_out(self.model.n_classes))
+            merged = corrected(self.model.predictor.predict_left_out(self.model.n_classes))
             return merged, [merged]
         self._pass()
         merged = corrected(joined(self._merged))
@@ -173,16 +181,16 @@ class Query:
 
     def explanations(self, *, trust: bool = False) -> list[Explanation]:
         """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
-        state, classes = self.model.state, self.model.classes
+        predictor, classes = self.model.predictor, self.model.classes
         if trust:  # refused before anything is computed
             check_enough(self._calibration_rows().truth, classes, SET_CONFIDENCE, each=False)
         if self.views is None:
             parts = self.parts
-            behind = remembered_reasons(state, self._n_shown, len(classes))
+            behind = remembered_reasons(predictor, self._n_shown, len(classes))
         else:
             self._pass("reasons")
             parts, behind = self.parts, dict(enumerate(self._reasons))
-        shown = explained(state, behind, parts, classes, self.model.remembered)
+        shown = explained(predictor, behind, parts, classes, self.model.remembered)
         if not trust:
             return shown
         p_values, sets = self.novelty_p_value(), self.sets(SET_CONFIDENCE)
@@ -231,8 +239,8 @@ class Query:
                 confidence,
                 bound,
                 n_tests,
-                held_out=isinstance(self.model.state, SharedState),
-                refreshed="refreshed_rows" in self.model.state.choice,
+                held_out=not self.model.predictor.is_cross_fitted,
+                refreshed="refreshed_rows" in self.model.predictor.choice,
                 caveat=rows.caveat if rows.in_shares else "",
             ),
         )
@@ -298,10 +306,10 @@ class Query:
                 "Rows are judged against the training rows, so these cannot be asked themselves. "
                 "Give new rows as X."
             )
-        return judged_rows(self.model.state, self.model.n_classes, len(self.views))
+        return judged_rows(self.model.predictor, self.model.n_classes, len(self.views))
 
     def _judge(self, rows: JudgedRows) -> Judge:
-        kept = self.model.state.views.derived  # a change of the memory starts with none
+        kept = self.model.predictor.views.derived  # a change of the memory starts with none
         key = ("judge", self.model.n_classes, 1 if self.views is None else len(self.views))
         if key not in kept:
             kept[key] = Judge(rows)
@@ -340,7 +348,7 @@ def kneighbors(
     n_neighbors : int or None
         None takes as many as the model does.
     """
-    views = model.state.views
+    views = model.predictor.views
     spec = views.specs[0]
     k = spec.n_neighbors if n_neighbors is None else n_neighbors
     spare = len(views.rows(spec, 0)) - (features is None)

@@ -20,16 +20,17 @@ Ids = Tensor | np.ndarray | Sequence[int]
 
 
 class BankRow(NamedTuple):
-    """One remembered row: its id, its key in each space, its label and its sample weight."""
+    """One remembered row: its id, key in each space, label, sample weight and columns."""
 
     id: int
     keys: dict[str, Tensor]
     label: int | Tensor
     sample_weight: float
+    columns: dict[str, Tensor]
 
 
 class MemoryBank:
-    """Remembered rows: keys in one or more named spaces, labels, ids and sample weights.
+    """Remembered rows: keys in one or more named spaces, labels, ids, weights and columns.
 
     Parameters
     ----------
@@ -44,11 +45,14 @@ class MemoryBank:
         Non-negative and finite; 1 by default.
     n_classes : int, optional
         By default the largest label plus one, or the width of the soft labels.
+    columns : mapping of str to Tensor of shape (n_rows, ...), optional
+        What else is known of every row: any name, type and width. Columns are never searched.
+        Not copied.
 
     Attributes
     ----------
     keys : dict of str to Tensor of shape (n_rows, n_features)
-        One entry a key space.
+        One entry per key space.
     labels : int64 Tensor of shape (n_rows,) or float32 Tensor of shape (n_rows, n_classes)
         Hard or soft labels.
     ids : int64 Tensor of shape (n_rows,)
@@ -57,6 +61,7 @@ class MemoryBank:
         Weights.
     n_classes : int
         Number of classes.
+    columns : dict of str to Tensor of shape (n_rows, ...)
 
     Raises
     ------
@@ -79,6 +84,7 @@ class MemoryBank:
         sample_weight: Rows | None = None,
         n_classes: int | None = None,
         *,
+        columns: Mapping[str, Tensor] | None = None,
         next_id: int = 0,
     ) -> None:
         self.keys = checks.as_spaces(keys, DEFAULT_SPACE)
@@ -90,6 +96,7 @@ class MemoryBank:
             else checks.as_ids(ids, device, n_rows)
         )
         self.sample_weight = checks.as_sample_weight(sample_weight, n_rows, device)
+        self.columns = checks.as_columns(columns, n_rows, device)
         self._next_id = max(next_id, int(self.ids.max()) + 1 if n_rows else 0)
 
     def _shape(self) -> tuple[int, torch.device]:
@@ -103,7 +110,8 @@ class MemoryBank:
         for i in range(len(self)):
             label: int | Tensor = self.labels[i] if self.is_soft else int(self.labels[i])
             keys = {name: rows[i] for name, rows in self.keys.items()}
-            yield BankRow(int(self.ids[i]), keys, label, float(self.sample_weight[i]))
+            columns = {name: column[i] for name, column in self.columns.items()}
+            yield BankRow(int(self.ids[i]), keys, label, float(self.sample_weight[i]), columns)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MemoryBank):
@@ -158,14 +166,15 @@ class MemoryBank:
         ids: Ids | None = None,
         sample_weight: Rows | None = None,
         n_classes: int | None = None,
+        columns: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         """Append rows.
 
         Parameters
         ----------
-        keys, labels, ids, sample_weight
-            As in the constructor, with the bank's spaces and widths. Hard labels fit a soft bank.
-            By default ids go on from the largest ever given.
+        keys, labels, ids, sample_weight, columns
+            As in the constructor, with the bank's spaces, columns and widths. Hard labels fit a
+            soft bank. By default ids go on from the largest ever given.
         n_classes : int, optional
             The number of classes from now on, at least the present one; give it to add rows of
             new classes.
@@ -191,6 +200,8 @@ class MemoryBank:
         n_rows, device = len(next(iter(spaces.values()))), self.ids.device
         new_labels = self._fit_labels(labels, n_rows, n_classes)
         new_weight = checks.as_sample_weight(sample_weight, n_rows, device)
+        new_columns = checks.as_columns(columns, n_rows, device)
+        checks.same_columns(new_columns, self.columns)
         if ids is None:
             new_ids = torch.arange(self._next_id, self._next_id + n_rows, device=device)
         else:
@@ -201,6 +212,10 @@ class MemoryBank:
             old_labels = torch.nn.functional.pad(old_labels, (0, n_classes - self.n_classes))
         self.keys = {
             name: torch.cat([rows, spaces[name].to(rows)]) for name, rows in self.keys.items()
+        }
+        self.columns = {
+            name: torch.cat([column, new_columns[name].to(column)])
+            for name, column in self.columns.items()
         }
         self.labels = torch.cat([old_labels, new_labels])
         self.ids = torch.cat([self.ids, new_ids])
@@ -216,7 +231,8 @@ class MemoryBank:
         if new.ndim == 2 and not self.is_soft:
             raise ValueError(
                 "The labels are soft and the memory bank holds hard ones. Make a soft bank first: "
-                "MemoryBank(bank.keys, bank.soft_labels(), bank.ids, bank.sample_weight)."
+                "MemoryBank(bank.keys, bank.soft_labels(), bank.ids, bank.sample_weight, "
+                "columns=bank.columns)."
             )
         if new.ndim == 1 and self.is_soft:
             return checks.one_hot(new, n_classes).to(self.labels.dtype)
@@ -275,7 +291,8 @@ class MemoryBank:
         if mask.dtype == torch.bool:
             if mask.shape != (len(self),):
                 raise ValueError(
-                    f"The mask has shape {tuple(mask.shape)}. Pass ({len(self)},): one value a row."
+                    f"The mask has shape {tuple(mask.shape)}. Pass ({len(self)},): one value per "
+                    "row."
                 )
             at = mask
         else:
@@ -289,11 +306,12 @@ class MemoryBank:
         """Return a copy whose changes leave this bank as it is; rows that stay are shared."""
         fork = object.__new__(MemoryBank)
         fork.__dict__.update(self.__dict__)
-        fork.keys = dict(self.keys)
+        fork.keys, fork.columns = dict(self.keys), dict(self.columns)
         return fork
 
     def _take(self, at: Tensor) -> None:
         self.keys = {name: rows[at] for name, rows in self.keys.items()}
+        self.columns = {name: column[at] for name, column in self.columns.items()}
         self.labels, self.ids = self.labels[at], self.ids[at]
         self.sample_weight = self.sample_weight[at]
 
@@ -302,6 +320,7 @@ class MemoryBank:
         moved = object.__new__(MemoryBank)
         moved.__dict__.update(self.__dict__)
         moved.keys = {name: rows.to(device) for name, rows in self.keys.items()}
+        moved.columns = {name: column.to(device) for name, column in self.columns.items()}
         moved.labels, moved.ids = self.labels.to(device), self.ids.to(device)
         moved.sample_weight = self.sample_weight.to(device)
         return moved
@@ -309,9 +328,11 @@ class MemoryBank:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the bank as tensors and a JSON object, to store inside another folder."""
         tensors = {f"keys.{name}": rows for name, rows in self.keys.items()}
+        tensors |= {f"columns.{name}": column for name, column in self.columns.items()}
         tensors |= {"labels": self.labels, "ids": self.ids, "sample_weight": self.sample_weight}
         meta = {
             "spaces": list(self.keys),
+            "columns": list(self.columns),
             "n_classes": self.n_classes,
             "next_id": self._next_id,
         }
@@ -321,11 +342,15 @@ class MemoryBank:
     def from_state(cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> "MemoryBank":
         """Make a bank from what `state` returned."""
         keys = {name: tensors[f"keys.{name}"] for name in meta["spaces"]}
-        bank = cls(
-            keys, tensors["labels"], tensors["ids"], tensors["sample_weight"], meta["n_classes"]
+        return cls(
+            keys,
+            tensors["labels"],
+            tensors["ids"],
+            tensors["sample_weight"],
+            meta["n_classes"],
+            columns={name: tensors[f"columns.{name}"] for name in meta["columns"]},
+            next_id=int(meta["next_id"]),
         )
-        bank._next_id = max(bank._next_id, int(meta["next_id"]))
-        return bank
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the bank to a folder, safe against crashes; see `nearwise.memory.write_folder`.

@@ -74,6 +74,31 @@ def same_spaces(new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> None:
         )
 
 
+def as_columns(
+    columns: Mapping[str, Tensor] | None, n_rows: int, device: torch.device
+) -> dict[str, Tensor]:
+    """Return named columns on a device, each with one entry per row."""
+    found = {name: column.detach().to(device) for name, column in (columns or {}).items()}
+    for name, column in found.items():
+        if column.ndim == 0 or len(column) != n_rows:
+            raise ValueError(
+                f"The column {name!r} has shape {tuple(column.shape)} for {n_rows} rows. Pass one "
+                "entry per row."
+            )
+    return found
+
+
+def same_columns(new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError unless `new` has the names and widths of `old`."""
+    want = {name: tuple(column.shape[1:]) for name, column in old.items()}
+    got = {name: tuple(column.shape[1:]) for name, column in new.items()}
+    if want != got:
+        raise ValueError(
+            f"The new rows have columns {got} (name: shape per row) and the memory bank {want}. "
+            "Pass the same columns."
+        )
+
+
 def as_labels(
     labels: Tensor | np.ndarray, n_rows: int, n_classes: int | None, device: torch.device
 ) -> tuple[Tensor, int]:

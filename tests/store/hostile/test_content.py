@@ -204,8 +204,7 @@ TENSORS = {
     "keys of NaN": (fill("bank/keys.features", np.nan), "bank/keys.features"),
     "keys with fewer columns": (replace("bank/keys.features", lambda t: t[:, :2]), "predictions"),
     "keys of fewer rows": (replace("bank/keys.features", lambda t: t[:5]), "bank"),
-    "folds that are not there": (fill("bank/keys.side.fold", 99), "side.fold"),
-    "folds between two": (fill("bank/keys.side.fold", 0.5), "side.fold"),
+    "folds that are not there": (fill("bank/columns.fold", 99), "columns.fold"),
     "head weights of NaN": (fill("head/0/smoothing", np.nan), "head/0/smoothing"),
     "half a head": (drop("head/0/attention"), "head/0"),
     "a head too few": (drop("head/1"), "heads"),
@@ -241,10 +240,10 @@ def test_a_base_that_cannot_be_is_named(name, based_folder, tmp_path):
     if name == "quantiles that descend":
         X, y = blobs()
         model = AttnKNNClassifier(**CHEAP).fit(np.exp(X), y)
-        model._state.features.kind = "quantile"
-        encoder = model._state.encoder
-        model._state.features.fit(encoder, encoder.transform(np.exp(X)))
-        model._state.features.state.pop("scale", None)
+        model._predictor.row_models.features.kind = "quantile"
+        encoder = model._predictor.encoder
+        model._predictor.row_models.features.fit(encoder, encoder.transform(np.exp(X)))
+        model._predictor.row_models.features.state.pop("scale", None)
         model.save(based_folder := tmp_path / "quantile")
     refused(edited(based_folder, tmp_path / "m", tensors=change), message)
 

@@ -28,16 +28,17 @@ from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
-from nearwise.classifier.model.key_space import SpaceSpec
 from nearwise.classifier.model.memory_views import (
-    ASKED,
     BASE,
+    FINDABLE,
     FOLD,
     MemoryViews,
+    SpaceSpec,
     measured,
     note_reliability,
 )
-from nearwise.classifier.model.state import CrossFittedState, as_float, supervised_keys
+from nearwise.classifier.model.predictor import Predictor, as_float
+from nearwise.classifier.model.row_models import FoldModels, supervised_keys
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 from nearwise.training import TrainConfig
@@ -46,7 +47,7 @@ from nearwise.training.settings import plain_message
 _SMALL_FOR_EMBEDDER = 400
 
 
-def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> CrossFittedState:
+def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Run all stages and return what predicts."""
     choice: dict[str, Any] = {}
     kind = embedder_kind(problem, settings)
@@ -68,18 +69,17 @@ def fit_state(problem: Problem, settings: FitSettings, progress: Progress) -> Cr
     base = _fit_base(problem, settings, embedding, progress, choice)
     progress.stage("memory")
     views = _build_views(problem, settings, keys, embedding, base)
-    state = CrossFittedState(
-        encoder=problem.table[0],
+    encoder, _ = problem.table
+    n_members = len(problem.folds)
+    predictor = Predictor(
+        encoder=encoder,
+        row_models=FoldModels(encoder, features, embedding, base, n_members),
         views=views,
         prior=problem.prior,
         choice=choice,
         history=history,
-        features=features,
-        embedding=embedding,
-        base=base,
     )
-    fit_heads(state, problem, settings, progress)
-    return state
+    return fit_heads(predictor, problem, settings, progress)
 
 
 def fit_embedding(
@@ -227,26 +227,26 @@ def _build_views(
     base: Base | None,
 ) -> MemoryViews:
     keys: dict[str, Tensor] = {"features": features}
-    folds = torch.zeros(len(problem.labels), 1)
+    folds = torch.zeros(len(problem.labels), dtype=torch.int64)
     for member, (_, held_out) in enumerate(problem.folds):
         folds[held_out] = member
-    keys[FOLD] = folds
-    searchable = np.ones(len(problem.labels), dtype=bool)
+    columns = {FOLD: folds}
+    findable = np.ones(len(problem.labels), dtype=bool)
     weight = None if problem.weight is None else as_float(problem.weight)
     if settings.max_per_class is not None:
         kept, stands_for = capped_rows(problem.labels, settings.max_per_class, settings.seed)
-        searchable = np.isin(np.arange(len(searchable)), kept)
-        keys[ASKED] = as_float(searchable)[:, None]
+        findable = np.isin(np.arange(len(findable)), kept)
+        columns[FINDABLE] = torch.from_numpy(findable)
         weight = problem.row_weight.clone()
         weight[torch.from_numpy(kept)] *= as_float(stands_for)
-    everyone = min(settings.n_neighbors, int(searchable.sum()) - 1)
+    everyone = min(settings.n_neighbors, int(findable.sum()) - 1)
     plan: list[tuple[str, Literal["all", "fold"], bool, Metric, int]] = [
         ("features", "all", False, settings.metric, everyone)
     ]
     if base is not None:
-        keys[BASE] = as_float(base.oof_log_proba)
-        keys["supervised"] = supervised_keys(keys["features"], keys[BASE])
-        smallest = min(int(searchable[held_out].sum()) for _, held_out in problem.folds)
+        columns[BASE] = as_float(base.oof_log_proba)
+        keys["supervised"] = supervised_keys(keys["features"], columns[BASE])
+        smallest = min(int(findable[held_out].sum()) for _, held_out in problem.folds)
         if smallest > 2:
             in_fold = min(settings.fold_neighbors, smallest - 1)
             plan.append(("supervised", "fold", False, "euclidean", in_fold))
@@ -254,8 +254,14 @@ def _build_views(
         for member in range(len(problem.folds)):
             keys[f"trained_{member}"] = embedding.keys(member, problem.encoder, problem.rows)
         plan.append(("trained", "all", True, "euclidean", everyone))
-    keys |= problem.label_model.columns(torch.arange(len(problem.labels)))
-    bank = MemoryBank(keys, problem.truth, sample_weight=weight, n_classes=problem.n_classes)
+    columns |= problem.label_model.columns(torch.arange(len(problem.labels)))
+    bank = MemoryBank(
+        keys,
+        problem.truth,
+        sample_weight=weight,
+        n_classes=problem.n_classes,
+        columns=columns,
+    )
     views = MemoryViews(
         bank,
         [],

@@ -1,4 +1,4 @@
-"""How a sight is fitted: the feature space of a table, the networks, the depths of a backbone."""
+"""Row models that all members share: feature space of a table, networks, depths of a backbone."""
 
 from typing import Any, cast
 
@@ -21,19 +21,24 @@ from nearwise.classifier.inputs.images import (
     image_config,
 )
 from nearwise.classifier.inputs.table import Encoded
-from nearwise.classifier.model.row_encoders import ImageSight, StageSpace, TableSight, average_views
+from nearwise.classifier.model.row_models import (
+    ImageNetworks,
+    StageSpace,
+    TableNetworks,
+    average_views,
+)
 
 _EPOCHS_OF_VIEWS = 12
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 
 
-def table_sight(
+def fit_table_networks(
     problem: Problem,
     settings: FitSettings,
     progress: Progress,
     choice: dict[str, Any],
     history: list[dict[str, Any]],
-) -> TableSight:
+) -> TableNetworks:
     """Choose the feature space and train the networks of a table or of ready embeddings."""
     memory, _ = problem.folds[0]
     encoder, rows = problem.table
@@ -55,24 +60,24 @@ def table_sight(
     choice["features"] = features.kind
 
     def keys() -> Tensor:
-        blind = TableSight(encoder, features, None, problem.prior)
-        views = (rows, *problem.views)
-        return average_views([blind(cast(Encoded, view)) for view in views]).keys["features"]
+        label_free = TableNetworks(encoder, features, None)
+        views = [label_free(cast(Encoded, view))[0] for view in (rows, *problem.views)]
+        return average_views(views).keys["features"]
 
     settings.label_fitter.fit(problem, settings, keys, progress, choice)
     second = problem.views[0] if problem.views else None
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history, second)
     use_head = settings.base is not None
-    return TableSight(encoder, features, embedding, problem.prior, use_head)
+    return TableNetworks(encoder, features, embedding, use_head)
 
 
-def image_sight(
+def fit_image_networks(
     problem: Problem,
     settings: FitSettings,
     progress: Progress,
     choice: dict[str, Any],
     history: list[dict[str, Any]],
-) -> ImageSight:
+) -> ImageNetworks:
     """Train the networks of images, and map the depths of their backbones."""
     encoder, rows = problem.encoder, problem.rows
     assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
@@ -80,19 +85,19 @@ def image_sight(
     kind = image_backbone(encoder, settings.embedder)
     train = image_config(encoder, kind, len(memory), device=settings.device, fast=settings.fast)
     train = laid_over(train, settings, kind)
-    sight = _look_deep(kind, train, problem, settings, progress, choice, history)
+    networks = _with_depths(kind, train, problem, settings, progress, choice, history)
 
     def keys() -> Tensor:
-        views = [rows, *problem.views]
-        return average_views([sight(cast(EncodedImages, view)) for view in views]).keys["features"]
+        views = [networks(cast(EncodedImages, view))[0] for view in (rows, *problem.views)]
+        return average_views(views).keys["features"]
 
     settings.label_fitter.fit(problem, settings, keys, progress, choice)
     if problem.label_model.as_given:
-        return sight
-    return _look_deep(kind, train, problem, settings, progress, choice, history)
+        return networks
+    return _with_depths(kind, train, problem, settings, progress, choice, history)
 
 
-def _look_deep(
+def _with_depths(
     kind: str,
     train: dict[str, Any],
     problem: Problem,
@@ -100,7 +105,7 @@ def _look_deep(
     progress: Progress,
     choice: dict[str, Any],
     history: list[dict[str, Any]],
-) -> ImageSight:
+) -> ImageNetworks:
     encoder, rows = problem.encoder, problem.rows
     assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
     embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
@@ -112,7 +117,7 @@ def _look_deep(
     seen = [embedding.depths(member, encoder, remembered, cache) for member in members]
     stages = [_stage_spaces(one) for one in seen]
     use_head = settings.base is not None
-    return ImageSight(encoder, embedding, stages, problem.prior, use_head, cache)
+    return ImageNetworks(encoder, embedding, stages, use_head, cache)
 
 
 def _stage_spaces(seen: Depths) -> dict[str, StageSpace]:

@@ -11,8 +11,14 @@ from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import ClassCorrection, log_ratio
-from nearwise.classifier.model.pooling import Acceptance, accept, fit_temperature, mean_nll, shrink
-from nearwise.classifier.model.state import CrossFittedState, LearnedState
+from nearwise.classifier.model.log_linear_pool import (
+    Acceptance,
+    accept,
+    fit_temperature,
+    mean_nll,
+    shrink,
+)
+from nearwise.classifier.model.predictor import Predictor
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import Pooling
 from nearwise.training import HeadRows, predict_with_head, train_head
@@ -34,17 +40,17 @@ class CrossFit(NamedTuple):
 
 
 def fit_heads(
-    state: CrossFittedState, problem: Problem, settings: FitSettings, progress: Progress
-) -> None:
-    """Cross-fit the heads of a state in place, choose the pooling, accept and calibrate."""
+    predictor: Predictor, problem: Problem, settings: FitSettings, progress: Progress
+) -> Predictor:
+    """Cross-fit the heads, choose the pooling, accept and calibrate."""
     progress.stage("neighborhoods")
-    data = _cross_fitted_rows(state, problem)
-    fit = choose_heads(state, problem, settings, data, progress)
-    accept_heads(state, fit, data, problem, settings)
+    data = _cross_fitted_rows(predictor, problem)
+    fit = choose_heads(predictor, problem, settings, data, progress)
+    return accept_heads(predictor, fit, data, problem, settings)
 
 
 def choose_heads(
-    state: LearnedState,
+    predictor: Predictor,
     problem: Problem,
     settings: FitSettings,
     data: HeadRows,
@@ -53,10 +59,10 @@ def choose_heads(
     """Fit one head per fold to rows whose neighborhoods are known, by the better pooling of two."""
     poolings: list[Pooling] = [settings.pooling] if settings.pooling != "auto" else ["log-linear"]
     small = len(problem.labels) <= LARGE and not settings.fast
-    if settings.pooling == "auto" and state.has_base and small:
+    if settings.pooling == "auto" and predictor.has_base and small:
         poolings.append("mixture")
     tried = {
-        pooling: cross_fit_heads(state, problem, settings, data, pooling, TRIED, progress)
+        pooling: cross_fit_heads(predictor, problem, settings, data, pooling, TRIED, progress)
         for pooling in poolings
     }
     judged = torch.cat([torch.from_numpy(rows) for _, rows in problem.folds[:TRIED]])
@@ -71,52 +77,56 @@ def choose_heads(
     }
     best = min(tried_nll, key=lambda pooling: tried_nll[pooling])
     fit = cross_fit_heads(
-        state, problem, settings, data, best, len(problem.folds), progress, tried[best]
+        predictor, problem, settings, data, best, len(problem.folds), progress, tried[best]
     )
-    state.heads = fit.heads
-    state.choice |= {
-        "pooling": best,
-        "pooling_nll": tried_nll,
-        "spaces": [spec.name for spec in state.views.specs],
-    }
+    predictor.choice.update(
+        pooling=best,
+        pooling_nll=tried_nll,
+        spaces=[spec.name for spec in predictor.views.specs],
+    )
     return fit
 
 
 def accept_heads(
-    state: LearnedState,
+    predictor: Predictor,
     fit: CrossFit,
     data: HeadRows,
     problem: Problem,
     settings: FitSettings,
     *,
     ridge: float = 0.0,
-) -> None:
-    """Decide by out-of-fold predictions on the head's share and on the temperatures.
+) -> Predictor:
+    """Take the heads; decide by out-of-fold predictions on their share and the temperatures.
 
     `ridge` is that of `fit_temperature`.
     """
     data = _flat_on_host(data)
     given = (data.labels, data.weight, problem.label_model)
     oof_nll = mean_nll(fit.log_proba, *given)
-    state.part_temperatures = tuple(
+    part_temperatures = tuple(
         fit_temperature(part, *given, ridge=ridge)[0] for part in (data.base_log_proba, fit.alone)
     )
-    state.acceptance = (
+    acceptance = (
         accept(
             fit.log_proba,
-            data.base_log_proba if state.has_base else None,
+            data.base_log_proba if predictor.has_base else None,
             *given,
             ridge=ridge,
         )
         if settings.calibrate
         else Acceptance(1.0, 1.0, "none (calibration=None)", oof_nll)
     )
-    state.choice |= {"head_nll": oof_nll, "head_share": state.acceptance.share}
+    predictor.choice.update(head_nll=oof_nll, head_share=acceptance.share)
     log_proba = fit.log_proba
-    if state.has_base:
-        log_proba = shrink(log_proba, data.base_log_proba, state.acceptance.share)
-    state.classes = correct_classes(
-        state, log_proba / state.acceptance.temperature, data, problem, settings
+    if predictor.has_base:
+        log_proba = shrink(log_proba, data.base_log_proba, acceptance.share)
+    scores = log_proba / acceptance.temperature
+    return replace(
+        predictor,
+        heads=tuple(fit.heads),
+        acceptance=acceptance,
+        part_temperatures=part_temperatures,
+        classes=correct_classes(predictor, scores, data, problem, settings),
     )
 
 
@@ -126,7 +136,7 @@ def _flat_on_host(data: HeadRows) -> HeadRows:
 
 
 def correct_classes(
-    state: LearnedState, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
+    predictor: Predictor, scores: Tensor, data: HeadRows, problem: Problem, settings: FitSettings
 ) -> ClassCorrection | None:
     """Fit what brings calibrated scores (n, C) to the wanted class shares; None where nothing.
 
@@ -136,7 +146,7 @@ def correct_classes(
     data = _flat_on_host(data)
     shift = log_ratio(settings.class_prior, problem.prior)
     wanted = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
-    if problem.label_model.tells_nothing(scores, data.labels, data.weight, state.choice):
+    if problem.label_model.tells_nothing(scores, data.labels, data.weight, predictor.choice):
         return ClassCorrection.to_shares(shift, problem.prior, wanted)
     if settings.class_prior is None and not settings.per_class:
         return None
@@ -150,14 +160,16 @@ def correct_classes(
         found, nlls = fit_class_correction(scores, *given, kinds, settings.seed)
         correction = replace(found, wanted=wanted)
     tried = {"nll": nlls} if nlls else {}
-    state.choice["classes"] = {"source": correction.source} | tried
+    predictor.choice["classes"] = {"source": correction.source} | tried
     return correction
 
 
-def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
+def _cross_fitted_rows(predictor: Predictor, problem: Problem) -> HeadRows:
     """Every training row as its own member sees it: as a new row, itself left out."""
     order = [torch.from_numpy(held_out) for _, held_out in problem.folds]
-    views = [state.look_again(member, positions) for member, positions in enumerate(order)]
+    views = [
+        predictor.retrieve_remembered(member, positions) for member, positions in enumerate(order)
+    ]
     back = torch.argsort(torch.cat(order))
     spaces = [
         Neighborhood(*(torch.cat(parts)[back] for parts in zip(*seen, strict=True)))
@@ -169,7 +181,7 @@ def _cross_fitted_rows(state: CrossFittedState, problem: Problem) -> HeadRows:
 
 
 def cross_fit_heads(
-    state: LearnedState,
+    predictor: Predictor,
     problem: Problem,
     settings: FitSettings,
     data: HeadRows,
@@ -184,7 +196,7 @@ def cross_fit_heads(
     for member in range(len(fit.heads), min(n_members, len(problem.folds))):
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
-        head = _make_head(state, settings, pooling, data.spaces, settings.seed + member)
+        head = _make_head(predictor, settings, pooling, data.spaces, settings.seed + member)
         head.to(data.labels.device)
         epochs = settings.head.for_rows(len(train)).epochs
 
@@ -200,7 +212,7 @@ def cross_fit_heads(
             seed=settings.seed + member,
             progress=note,
         )
-        state.history.extend(
+        predictor.history.extend(
             {"stage": f"{pooling} head", "member": member} | record for record in records
         )
         output = predict_with_head(head, held.spaces, held.base_log_proba)
@@ -211,7 +223,7 @@ def cross_fit_heads(
 
 
 def _make_head(
-    state: LearnedState,
+    predictor: Predictor,
     settings: FitSettings,
     pooling: Pooling,
     spaces: list[Neighborhood],
@@ -221,8 +233,8 @@ def _make_head(
         torch.manual_seed(seed)
         return settings.head.make_head(
             len(spaces),
-            state.prior,
-            has_base=state.has_base,
+            predictor.prior,
+            has_base=predictor.has_base,
             pooling=pooling,
             num_heads=settings.num_heads,
             null=settings.null,

@@ -7,27 +7,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.cross_fitting import fit_state
-from nearwise.classifier.fit.encoder_fitting import image_sight, table_sight
+from nearwise.classifier.fit.cross_fitting import cross_fit_problem
+from nearwise.classifier.fit.encoder_fitting import fit_image_networks, fit_table_networks
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.model.class_prior import capped_rows
-from nearwise.classifier.model.key_space import SpaceSpec
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.learned_rows import held_digests
-from nearwise.classifier.model.memory_views import FOLD, MemoryViews, measured, note_reliability
-from nearwise.classifier.model.pooling import fit_temperature
-from nearwise.classifier.model.row_encoders import Seen, Sight, average_views
-from nearwise.classifier.model.shared_networks import (
-    HeldOut,
+from nearwise.classifier.model.log_linear_pool import (
+    Answer,
+    Calibration,
     Merge,
-    SharedState,
+    fit_temperature,
     merge_answers,
-    out_of_fold,
 )
-from nearwise.classifier.model.state import Answer, Calibration, LearnedState, MemberView, as_float
+from nearwise.classifier.model.memory_views import (
+    FOLD,
+    MemoryViews,
+    SpaceSpec,
+    measured,
+    note_reliability,
+)
+from nearwise.classifier.model.predictor import HeldOut, MemberView, Predictor, as_float
+from nearwise.classifier.model.row_models import KeyedRows, RowModels, average_views
 from nearwise.classifier.settings import check_held_out
 from nearwise.data import hold_out
 from nearwise.functional import Metric
@@ -41,7 +45,7 @@ _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 
 def fit_problem(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
-) -> LearnedState:
+) -> Predictor:
     """Cross-fit, or hold rows out once where the settings say so."""
     shared = settings.validation_fraction is not None
     if n_members == "auto":
@@ -51,7 +55,7 @@ def fit_problem(
     n = int(n_members)
     if settings.validation_fraction is None:
         problem.folds = make_folds(problem.labels, n, settings.seed)
-        return fit_state(problem, settings, progress)
+        return cross_fit_problem(problem, settings, progress)
     fraction = settings.validation_fraction
     check_held_out(len(problem.labels), problem.n_classes, fraction)
     problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
@@ -63,7 +67,7 @@ def fit_problem(
     return fit_shared(problem, settings, progress)
 
 
-def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> SharedState:
+def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Train on most rows, remember them, and fit heads and temperatures to the others.
 
     `problem.folds` holds, once for each network, the positions of the rows for the memory and of
@@ -77,28 +81,31 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         memory = memory[kept]
     choice: dict[str, Any] = {"held_out": len(held_out)}
     history: list[dict[str, Any]] = []
-    make_sight = image_sight if isinstance(problem.encoder, ImageEncoder) else table_sight
-    sight: Sight = make_sight(problem, settings, progress, choice, history)
-    choice["base"] = "the networks' heads" if sight.has_base else None
+    images = isinstance(problem.encoder, ImageEncoder)
+    fit_networks = fit_image_networks if images else fit_table_networks
+    row_models: RowModels = fit_networks(problem, settings, progress, choice, history)
+    choice["base"] = "the networks' heads" if row_models.has_base else None
     progress.stage("memory")
     views = [problem.rows, *problem.views]
-    remembered = average_views([sight(view.take(memory)) for view in views])
-    state = SharedState(
+    remembered = average_views([row_models(view.take(memory))[0] for view in views])
+    progress.stage("neighborhoods")
+    keyed = [row_models(view.take(held_out))[0] for view in views]
+    truth = problem.truth[torch.from_numpy(held_out)]
+    weight = problem.row_weight[torch.from_numpy(held_out)]
+    folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
+    digests = held_digests(problem.rows.take(held_out))
+    predictor = Predictor(
         encoder=problem.encoder,
+        row_models=row_models,
         views=_remember(remembered, problem, memory, stands_for, settings),
         prior=problem.prior,
         choice=choice,
         history=history,
-        sight=sight,
+        held=HeldOut([one.cpu() for one in keyed], truth, _numbered(folds), weight, digests),
         tta=problem.tta,
         n_views=len(views),
     )
-    progress.stage("neighborhoods")
-    seen = [sight(view.take(held_out)) for view in views]
-    looks = [state.look_at(one) for one in seen]
-    truth = problem.truth[torch.from_numpy(held_out)]
-    weight = problem.row_weight[torch.from_numpy(held_out)]
-    folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
+    looks = [predictor.member_view(0, one, {}) for one in keyed]
     data = _head_rows(looks, truth, weight, problem.label_model)
     repeated = replace(
         problem,
@@ -106,23 +113,22 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> S
         weight=data.weight.cpu().numpy(),
         folds=[_of_all_views(fold, len(truth), len(views)) for fold in folds],
     )
-    fit = choose_heads(state, repeated, settings, data, progress)
-    digests = held_digests(problem.rows.take(held_out))
-    state.held = HeldOut([one.cpu() for one in seen], truth, _numbered(folds), weight, digests)
+    fit = choose_heads(predictor, repeated, settings, data, progress)
     first = torch.arange(len(truth))
     ridge = _RIDGE / len(truth)
-    accept_heads(state, fit.take(first), data.take(first), problem, settings, ridge=ridge)
-    if len(views) > 1:
-        progress.stage("views")
-        merged = _calibrate_views(state, state.held, looks, problem.label_model, settings)
-        scores = merged.log_proba / state.of_views.whole
-        corrected = correct_classes(state, scores, data.take(first), problem, settings)
-        state.of_views = state.of_views._replace(classes=corrected)
-    return state
+    of_first, data = fit.take(first), data.take(first)
+    predictor = accept_heads(predictor, of_first, data, problem, settings, ridge=ridge)
+    if len(views) == 1:
+        return predictor
+    progress.stage("views")
+    merge, merged, of_views = _calibrate_views(predictor, looks, problem.label_model, settings)
+    scores = merged.log_proba / of_views.whole
+    corrected = correct_classes(predictor, scores, data, problem, settings)
+    return replace(predictor, merge=merge, of_views=of_views._replace(classes=corrected))
 
 
 def _remember(
-    seen: Seen,
+    keyed: KeyedRows,
     problem: Problem,
     memory: np.ndarray,
     stands_for: np.ndarray,
@@ -133,14 +139,14 @@ def _remember(
     weight = None
     if problem.weight is not None or settings.max_per_class is not None:
         weight = problem.row_weight[rows] * as_float(stands_for)
-    keys = {name: key.cpu() for name, key in seen.keys.items()}
-    keys |= {FOLD: torch.full((len(rows), 1), -1.0)} | problem.label_model.columns(rows)
+    keys = keyed.cpu().keys
     bank = MemoryBank(
         keys,
         problem.truth[rows],
         ids=rows,
         sample_weight=weight,
         n_classes=problem.n_classes,
+        columns={FOLD: torch.full((len(rows),), -1)} | problem.label_model.columns(rows),
         next_id=len(problem.labels),
     )
     views = MemoryViews(
@@ -152,7 +158,7 @@ def _remember(
         problem.label_model.remembered(),
     )
     k = min(settings.n_neighbors, len(rows) - 1)
-    for name in seen.keys:
+    for name in keys:
         metric: Metric = settings.metric if name == "features" else "euclidean"
         views.specs.append(measured(views, SpaceSpec(name, "all", False, metric, 1.0, k)))
     for spec in views.specs:
@@ -192,21 +198,19 @@ def _of_all_views(
 
 
 def _calibrate_views(
-    state: SharedState,
-    held: HeldOut,
-    looks: list[MemberView],
-    label_model: LabelModel,
-    settings: FitSettings,
-) -> Answer:
-    """Choose how views are merged, fit the temperatures to the merged predictions, give these."""
-    each = [out_of_fold(state, look, held.folds, len(state.prior)) for look in looks]
+    predictor: Predictor, looks: list[MemberView], label_model: LabelModel, settings: FitSettings
+) -> tuple[Merge, Answer, Calibration]:
+    """Choose how views are merged, and fit the temperatures to the merged predictions."""
+    held, n_classes = predictor.held, len(predictor.prior)
+    assert held is not None  # views are merged where rows were held out
+    each = [predictor.out_of_fold(look, n_classes) for look in looks]
     wanted = settings.tta_merge
     merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
     nlls: dict[str, float] = {}
     for merge in merges:
         if merge == "embeddings":
-            look = state.look_at(average_views(held.seen))
-            merged = out_of_fold(state, look, held.folds, len(state.prior))
+            look = predictor.member_view(0, average_views(held.keyed), {})
+            merged = predictor.out_of_fold(look, n_classes)
         else:
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
@@ -216,7 +220,6 @@ def _calibrate_views(
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0
-            state.merge, state.of_views = merge, Calibration(whole, fits[1][0], fits[2][0])
-            best = merged
-    state.choice |= {"merge": state.merge, "merge_nll": nlls}
+            best = merge, merged, Calibration(whole, fits[1][0], fits[2][0])
+    predictor.choice.update(merge=best[0], merge_nll=nlls)
     return best

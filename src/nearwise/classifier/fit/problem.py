@@ -16,7 +16,7 @@ from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
-from nearwise.classifier.model.state import as_float
+from nearwise.classifier.model.predictor import as_float
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.nn.neighbor_head import Null

@@ -332,7 +332,7 @@ def image_embedders(model: Any) -> "list[ImageEmbedder]":
     ValueError
         If the classifier has none: it was fitted on a table or on ready embeddings.
     """
-    embedding = getattr(getattr(model._state, "sight", None), "embedding", None)
+    embedding = model._predictor.row_models.embedding
     networks = [] if embedding is None else embedding.networks
     found = [network.embedder for network in networks if network.embedder.takes_images]
     if not found:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import plain
-from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory import MemoryBank
 
 
@@ -53,8 +53,8 @@ class FittedModel:
 
     Attributes
     ----------
-    state : LearnedState
-        Encoder, members, calibration, and the memory as the members see it.
+    predictor : Predictor
+        Encoder, members, pool, calibration, and the memory as the members search it.
     classes : ndarray of shape (n_classes,)
     rows : DataFrame or ndarray
         The remembered rows as they were given, in the order of the memory.
@@ -68,7 +68,7 @@ class FittedModel:
         Ids that the last change forgot for the capacity.
     """
 
-    state: LearnedState
+    predictor: Predictor
     classes: np.ndarray
     rows: Any
     row_names: np.ndarray | None
@@ -80,7 +80,7 @@ class FittedModel:
     @property
     def bank(self) -> MemoryBank:
         """The remembered rows: keys of every space, labels, ids, sample weights."""
-        return self.state.views.bank
+        return self.predictor.views.bank
 
     @property
     def n_classes(self) -> int:
@@ -95,11 +95,11 @@ class FittedModel:
 
     def fork(self) -> Self:
         """Copy the model for a change; what the change replaces is the copy's own."""
-        return replace(self, state=self.state.fork())
+        return replace(self, predictor=self.predictor.fork())
 
     def remembered(self, position: int) -> dict[str, Any]:
         """Give the training row at a bank position, column name to value."""
-        if isinstance(self.state.encoder, ImageEncoder):
+        if isinstance(self.predictor.encoder, ImageEncoder):
             image = {"image": self.rows[position]}
             name = "" if self.row_names is None else str(self.row_names[position])
             return {"file": name} | image if name else image
@@ -108,4 +108,4 @@ class FittedModel:
             return {
                 str(name): None if value is pd.NA else plain(value) for name, value in row.items()
             }
-        return dict(zip(self.state.encoder.columns, self.rows[position].tolist(), strict=True))
+        return dict(zip(self.predictor.encoder.columns, self.rows[position].tolist(), strict=True))

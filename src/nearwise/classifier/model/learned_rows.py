@@ -13,8 +13,7 @@ from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.inputs.images import EncodedImages
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.shared_networks import SharedState
-from nearwise.classifier.model.state import Answer
+from nearwise.classifier.model.log_linear_pool import Answer
 from nearwise.classifier.uncertainty.explain import Parts, make_parts
 
 # Share of a column's spread by which numbers may differ and be the same: a file that keeps 6 digits
@@ -57,49 +56,46 @@ def find_learned(model: FittedModel, rows: AnyRows, labels: np.ndarray | None) -
     labels : int64 ndarray of shape (n,), optional
         Class positions of `rows`; among equal rows, one with this label is taken.
     """
-    state = model.state
+    predictor = model.predictor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fit and add have said what there was to say
-        known = state.encoder.transform(model.rows)
-    bank = state.views.bank
+        known = predictor.encoder.transform(model.rows)
+    bank = predictor.views.bank
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
     groups = _grouped(row_digests(known))
-    at = _assigned(groups, _digests_among(groups, state.encoder, known, rows), own, labels)
+    at = _assigned(groups, _digests_among(groups, predictor.encoder, known, rows), own, labels)
     ids = np.where(at < 0, -1, bank.ids.numpy()[at])
     held_out = np.full(len(rows), -1)
-    if isinstance(state, SharedState) and state.held is not None:
-        digests = state.held.digests
-        if digests is not None:
-            found = _assigned(
-                _grouped(digests.numpy()), row_digests(rows), state.held.labels.numpy(), labels
-            )
-            held_out = np.where(at < 0, found, -1)
+    if predictor.held is not None:
+        digests = _grouped(predictor.held.digests.numpy())
+        found = _assigned(digests, row_digests(rows), predictor.held.labels.numpy(), labels)
+        held_out = np.where(at < 0, found, -1)
     repeated = sum(len(group) for group in groups.values() if len(group) > 1)
     return LearnedRows(ids, held_out, repeated / len(own))
 
 
 def n_forgotten(model: FittedModel) -> int:
     """How many rows were learned from and cannot be known again."""
-    held = model.state.held if isinstance(model.state, SharedState) else None
-    known = 0 if held is None or held.digests is None else len(held.digests)
+    held = model.predictor.held
+    known = 0 if held is None else len(held.digests)
     return model.bank.next_id - len(model.bank) - known
 
 
 def predict_learned(model: FittedModel, found: LearnedRows) -> tuple[np.ndarray, Parts]:
     """Predict rows that were learned from; see `AttnKNNClassifier.predict_learned`."""
-    state = model.state
-    if isinstance(state, SharedState):
+    predictor = model.predictor
+    if predictor.held is not None:
         rows = np.flatnonzero(found.held_out >= 0)
-        n_views = state.n_views if state.tta else 1
-        calibration = state.calibration(n_views)
+        n_views = predictor.n_views if predictor.tta else 1
+        calibration = predictor.calibration(n_views)
         at = torch.from_numpy(found.held_out[rows])
-        merged, each = state.predict_held_out(model.n_classes, n_views)
+        merged, each = predictor.predict_held_out(model.n_classes, n_views)
         answers = [Answer(*(part[at] for part in one)) for one in (merged, *each)]
     else:
         rows = np.flatnonzero(found.ids >= 0)
-        calibration = state.calibration()
+        calibration = predictor.calibration()
         at = model.bank.positions(found.ids[rows])
-        answers = [state.predict_left_out(model.n_classes, at)] * 2
+        answers = [predictor.predict_left_out(model.n_classes, at)] * 2
     whole, *of_views = map(calibration.corrected, answers)
     return rows, make_parts(whole, of_views, calibration)
 

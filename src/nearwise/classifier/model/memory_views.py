@@ -1,22 +1,108 @@
-"""How each member sees the memory: key spaces, search, reliability and neighborhoods."""
+"""The memory as each member searches it: key spaces, indexes, reliability and neighborhoods."""
 
 from collections.abc import Iterable
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from nearwise.classifier.model.key_space import Forgetting, SpaceSpec
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels
 from nearwise.functional import Metric, Neighbors
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
+from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
 from nearwise.nn import Neighborhood, describe_neighborhood, pair_reliability
 
-FOLD = "side.fold"  # which member held a row out; -1 for rows added after fitting
-ASKED = "side.asked"  # 0 for rows that are predicted and kept but never found, 1 for the others
-BASE = "side.base"  # out-of-fold log-probabilities of the base
+# Columns of the bank.
+FOLD = "fold"  # int64 (n,): the member that held the row out; -1 for rows added after fitting
+FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
+BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
+Searchable = NeighborIndex | ChangedIndex
+_FADED = 1e-3  # share of its vote that the oldest row keeps
 _OWN_NEIGHBORS = 16
-_DERIVED = ("_indexes", "_own", "_copies", "_labels", "derived")
+_DERIVED = ("_indexes", "_sealed", "_own", "_copies", "_labels", "derived")
+
+
+@dataclass(frozen=True)
+class SpaceSpec:
+    """One key space and who may be found in it.
+
+    Attributes
+    ----------
+    name : str
+        "features", "supervised" or "trained".
+    scope : {"all", "fold"}
+        "all": every row. "fold": a member finds only the rows it held out itself, whose keys come
+        from the very model that also makes the query's key, fitted on neither's label.
+    per_member : bool
+        Whether each member has keys of its own.
+    metric : Metric
+    unit : float
+        Typical neighbor distance; distances are divided by it.
+    n_neighbors : int
+        Neighbors searched for.
+    """
+
+    name: str
+    scope: Literal["all", "fold"]
+    per_member: bool
+    metric: Metric
+    unit: float
+    n_neighbors: int
+
+    def key(self, member: int) -> str:
+        """Name of the bank's key space that a member uses."""
+        return f"{self.name}_{member}" if self.per_member else self.name
+
+    @property
+    def judged_in(self) -> str:
+        """Space whose neighbors tell a row's reliability: its own, or the features'.
+
+        A trained space gathers its training rows around their labels, right or wrong, so there
+        the features' neighbors are taken, once for all members.
+        """
+        return "features" if self.name == "trained" else self.name
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all members find the same."""
+        return self.scope == "all" and not self.per_member
+
+    @property
+    def reliability(self) -> str:
+        """Name of the bank's column with the rows' reliability."""
+        return f"reliability.{self.judged_in}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `SpaceSpec(**data)` rebuilds it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """How votes fade with age: by half every so many rows that came since.
+
+    A faded row still wins where no newer one stands against it; only where they disagree does the
+    newer one outvote it.
+
+    Attributes
+    ----------
+    half_life : float
+        In rows.
+    first : int
+        Rows of the first fit, which came at once.
+    """
+
+    half_life: float
+    first: int
+
+    def arrival(self, ids: Tensor) -> Tensor:
+        """When each row came: its id, that of the last row for those of the first fit."""
+        return ids.clamp_min(self.first - 1)
+
+    def share(self, age: Tensor) -> Tensor:
+        """Weight left at an age in rows, at least a thousandth."""
+        return torch.exp2(-age / self.half_life).clamp_min(_FADED)
 
 
 class MemoryViews:
@@ -25,7 +111,7 @@ class MemoryViews:
     Parameters
     ----------
     bank : MemoryBank
-        Keys of every spec, and the columns FOLD, BASE (with a base) and reliability.
+        Keys of every spec, and the columns FOLD, BASE (with a base) and of reliability.
     specs : iterable of SpaceSpec
     index : IndexName
     memory_budget : int
@@ -51,7 +137,8 @@ class MemoryViews:
         self.index, self.memory_budget = index, memory_budget
         self.device = device
         self.forgetting: Forgetting | None = None
-        self._indexes: dict[tuple[str, int], tuple[NeighborIndex, Tensor]] = {}
+        self._indexes: dict[tuple[str, int], tuple[Searchable, Tensor]] = {}
+        self._sealed: dict[tuple[str, int], NeighborIndex] = {}  # trained on former rows
         self._own: dict[tuple[str, int], Tensor] = {}
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
         self._labels: dict[int, RememberedLabels] = {}
@@ -69,7 +156,13 @@ class MemoryViews:
         fork.specs = list(self.specs)
         return fork
 
-    def to_device(self, rows: Tensor) -> Tensor:
+    def to(self, device: torch.device) -> None:
+        """Search on a device from now on; the bank stays on the CPU."""
+        self.forget()
+        self._sealed.clear()
+        self.device = None if device.type == "cpu" else device
+
+    def on_device(self, rows: Tensor) -> Tensor:
         """Bring queries to where they are searched fastest."""
         return rows if self.device is None else rows.to(self.device)
 
@@ -101,8 +194,8 @@ class MemoryViews:
     def side(self, spec: SpaceSpec, member: int) -> str:
         """Name of the bank's column with the rows' reliability, as a member judges it."""
         if spec.scope == "fold":
-            return spec.side
-        return self.label_model.column(spec.side, member)
+            return spec.reliability
+        return self.label_model.column(spec.reliability, member)
 
     @property
     def label_versions(self) -> range:
@@ -110,7 +203,10 @@ class MemoryViews:
         return range(self.label_model.n_versions)
 
     def forget(self) -> None:
-        """Drop what was derived from the bank; call after it changed."""
+        """Drop what was derived from the bank; call after it changed.
+
+        Trained indexes stay: they serve rows that have changed a little, see `ChangedIndex`.
+        """
         self._indexes.clear()
         self._own.clear()
         self.derived.clear()
@@ -128,10 +224,10 @@ class MemoryViews:
     def rows(self, spec: SpaceSpec, member: int) -> Tensor:
         """Bank positions that a member may find in a space."""
         allowed = torch.ones(len(self.bank), dtype=torch.bool)
-        if ASKED in self.bank.keys:
-            allowed = self.bank.keys[ASKED][:, 0] > 0
+        if FINDABLE in self.bank.columns:
+            allowed = self.bank.columns[FINDABLE]
         if spec.scope == "fold":
-            fold = self.bank.keys[FOLD][:, 0]
+            fold = self.bank.columns[FOLD]
             allowed = allowed & ((fold == member) | (fold < 0))
         return torch.nonzero(allowed)[:, 0]
 
@@ -149,23 +245,32 @@ class MemoryViews:
         at = self._beside(f"positions {spec.name} {member}", positions, found.indices)
         return Neighbors(found.distances / spec.unit, at[found.indices])
 
-    def _index(self, spec: SpaceSpec, member: int) -> tuple[NeighborIndex, Tensor]:
-        shared = spec.scope == "all" and not spec.per_member
-        cache_key = (spec.name, 0 if shared else member)
-        if cache_key not in self._indexes:
+    def _index(self, spec: SpaceSpec, member: int) -> tuple[Searchable, Tensor]:
+        """Index over the rows that a member may find, and their positions in the bank."""
+        key = (spec.name, 0 if spec.is_shared else member)
+        if key not in self._indexes:
             positions = self.rows(spec, member)
-            keys = self.bank.keys[spec.key(member)]
-            index = make_index(
-                _for_metric(self.index, spec.metric),
-                spec.metric,
-                len(positions),
-                memory_budget=self.memory_budget,
-                device=self.device,
-            )
-            everything = len(positions) == len(keys)
-            index.fit(keys if everything else keys[positions], self.bank.ids[positions])
-            self._indexes[cache_key] = (index, positions)
-        return self._indexes[cache_key]
+            keys, ids = self.bank.keys[spec.key(member)], self.bank.ids
+            if len(positions) < len(keys):
+                keys, ids = keys[positions], ids[positions]
+            self._indexes[key] = (self._index_over(key, spec.metric, keys, ids), positions)
+        return self._indexes[key]
+
+    def _index_over(
+        self, key: tuple[str, int], metric: Metric, keys: Tensor, ids: Tensor
+    ) -> Searchable:
+        sealed = self._sealed.get(key)
+        if sealed is not None:  # keys of a row never change, so ids say what came and went
+            changed = ChangedIndex(sealed, keys, ids)
+            if changed.share_changed <= MOST_CHANGED:
+                return changed
+        name = _for_metric(self.index, metric)
+        index = make_index(
+            name, metric, len(ids), memory_budget=self.memory_budget, device=self.device
+        ).fit(keys, ids)
+        if not index.is_exact:  # others are made in no time
+            self._sealed[key] = index
+        return index
 
     def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
         """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""
@@ -191,7 +296,7 @@ class MemoryViews:
         return self.search(spec, member, keys, wanted, self.bank.ids[positions]).indices
 
     def reliability(self, spec: SpaceSpec, member: int, positions: Tensor | None = None) -> Tensor:
-        """Share of each row's own neighbors that carry its label, (n, 1); 0.5 where unknown.
+        """Share of each row's own neighbors that carry its label, (n,); 0.5 where unknown.
 
         Of all rows, or of some findable ones, which alone are then searched for.
         """
@@ -206,7 +311,7 @@ class MemoryViews:
         m = max(own.shape[1] - 1, 1)
         same = (labels[own[:, :m].clamp_min(0)] == mine[:, None]).float().mean(1)
         same[own[:, 0] < 0] = 0.5
-        return same[:, None]
+        return same
 
     def reliability_of_new(
         self, spec: SpaceSpec, member: int, positions: Tensor, n_known: int
@@ -223,7 +328,7 @@ class MemoryViews:
         same = (everyone[found.indices] == labels[:, None]).float().sum(1)
         others = torch.bincount(everyone)[labels] - 1
         k = float(found.indices.shape[1])
-        usual = self.bank.keys[self.side(spec, member)].mean()
+        usual = self.bank.columns[self.side(spec, member)].mean()
         of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
         return torch.where(labels < n_known, same / k, of_new_class)
 
@@ -250,8 +355,8 @@ class MemoryViews:
         certainty = self.remembered_labels(member).certainty
         certainty = None if certainty is None else certainty.to(here.device)[here]
         own_opinion = None
-        if spec.scope == "fold" and BASE in self.bank.keys:
-            stored = self._beside(BASE, self.bank.keys[BASE], here)
+        if spec.scope == "fold" and BASE in self.bank.columns:
+            stored = self._beside(BASE, self.bank.columns[BASE], here)
             n_stored = stored.shape[1]
             known = labels < n_stored
             own_opinion = stored[here, labels.clamp_max(n_stored - 1)]
@@ -261,7 +366,7 @@ class MemoryViews:
             own_opinion = torch.log(certainty)
         if query_positions is None:
             side = self.side(spec, member)
-            reliability = self._beside(side, self.bank.keys[side], here)[:, 0][here]
+            reliability = self._beside(side, self.bank.columns[side], here)[here]
         else:
             reliability = pair_reliability(
                 here,
@@ -297,11 +402,13 @@ def note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> Non
     bank = views.bank
     for member in range(n_members):
         if spec.scope == "fold":
-            own = bank.keys[FOLD][:, :1] == member
-            before = bank.keys.get(spec.side, torch.full((len(bank), 1), 0.5))
-            bank.keys[spec.side] = torch.where(own, views.reliability(spec, member), before)
+            own = bank.columns[FOLD] == member
+            before = bank.columns.get(spec.reliability, torch.full((len(bank),), 0.5))
+            bank.columns[spec.reliability] = torch.where(
+                own, views.reliability(spec, member), before
+            )
         elif spec.judged_in == spec.name and member in views.label_versions:
-            bank.keys[views.side(spec, member)] = views.reliability(spec, member)
+            bank.columns[views.side(spec, member)] = views.reliability(spec, member)
 
 
 def _for_metric(index: IndexName, metric: Metric) -> IndexName:

@@ -13,7 +13,7 @@ from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
-from nearwise.classifier.model.state import as_float
+from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.noise.noisy_labels import CheckedLabels, NoisyLabels, TrainingRows
 from nearwise.classifier.noise.transition import (
     NOISE_FLOOR,

@@ -7,9 +7,8 @@ import pandas as pd
 from scipy.sparse import csr_matrix
 
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.pooling import finish
-from nearwise.classifier.model.shared_networks import SharedState
-from nearwise.classifier.model.state import LearnedState
+from nearwise.classifier.model.log_linear_pool import finish
+from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.noise.noisy_labels import NoisyLabels, transition_of
 from nearwise.classifier.query import kneighbors
 
@@ -35,9 +34,9 @@ class LabelEvidence(NamedTuple):
     knn_graph: csr_matrix
 
 
-def can_find_label_issues(state: LearnedState) -> bool:
+def can_find_label_issues(predictor: Predictor) -> bool:
     """Whether remembered rows can be ranked; see `AttnKNNClassifier.can_find_label_issues`."""
-    return not isinstance(state, SharedState) or isinstance(state.label_model, NoisyLabels)
+    return predictor.is_cross_fitted or isinstance(predictor.label_model, NoisyLabels)
 
 
 def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.DataFrame:
@@ -68,10 +67,10 @@ def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.D
 
 def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
     """Leave-one-out probabilities and a k-NN graph; see `AttnKNNClassifier.label_evidence`."""
-    bank, state = model.bank, model.state
+    bank, predictor = model.bank, model.predictor
     proba = _unseen_proba(model)
-    if isinstance(state.label_model, NoisyLabels):
-        proba = state.label_model.given_proba(proba)
+    if isinstance(predictor.label_model, NoisyLabels):
+        proba = predictor.label_model.given_proba(proba)
     distances, found = kneighbors(model, None, min(n_neighbors, _most_neighbors(model)))
     columns = bank.positions(found.ravel()).numpy()
     starts = np.arange(0, distances.size + 1, distances.shape[1])
@@ -81,20 +80,20 @@ def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
 
 def _most_neighbors(model: FittedModel) -> int:
     """Rows that may be found for a remembered one."""
-    views = model.state.views
+    views = model.predictor.views
     return len(views.rows(views.specs[0], 0)) - 1
 
 
 def _unseen_proba(model: FittedModel) -> np.ndarray:
     """Probabilities of the remembered rows' true labels, the given ones not seen; (n, C)."""
-    state = model.state
-    if not isinstance(state, SharedState):
-        left_out = state.predict_left_out(model.n_classes)
+    predictor = model.predictor
+    if predictor.is_cross_fitted:
+        left_out = predictor.predict_left_out(model.n_classes)
         # The rows come in the shares of the memory, whichever a class_prior wants elsewhere.
-        calibration = state.calibration().in_memory_shares()
+        calibration = predictor.calibration().in_memory_shares()
         return finish(calibration.corrected(left_out).log_proba, calibration.whole)
-    if not isinstance(state.label_model, NoisyLabels):
-        if transition_of(state.label_model) is not None:
+    if not isinstance(predictor.label_model, NoisyLabels):
+        if transition_of(predictor.label_model) is not None:
             raise ValueError(
                 "This classifier held rows out once (validation_fraction), and label_noise took "
                 "the labels as they are, so it kept no evidence against any. Give the share of "
@@ -105,7 +104,7 @@ def _unseen_proba(model: FittedModel) -> np.ndarray:
             "trained on the labels of all remembered rows and cannot tell which are wrong. Fit "
             'with label_noise="auto", or cross-fit (validation_fraction=None).'
         )
-    likely = state.label_model.likely(model.bank)
+    likely = predictor.label_model.likely(model.bank)
     wide = np.zeros((len(likely), model.n_classes))
     wide[:, : likely.shape[1]] = likely
     return wide / wide.sum(axis=1, keepdims=True)
@@ -114,7 +113,7 @@ def _unseen_proba(model: FittedModel) -> np.ndarray:
 def _true_proba(model: FittedModel) -> np.ndarray:
     """Probabilities of the true labels, once the given ones are known too."""
     proba = _unseen_proba(model)
-    labels = model.state.label_model
+    labels = model.predictor.label_model
     return labels.posterior(proba, model.bank.labels) if isinstance(labels, NoisyLabels) else proba
 
 

@@ -14,7 +14,7 @@ from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Remember
 from nearwise.classifier.noise.transition import SIGNAL, Transition, signal_of
 from nearwise.memory import MemoryBank
 
-LOG_PROBA = "side.evidence"  # of a row's true label, made without its given one
+LOG_PROBA = "label_log_proba"  # of a row's true label, made without its given one
 _ON_TRUE = " on true labels"
 _FLOOR = 1e-12
 _UNMIXING = 50  # steps of the iteration
@@ -301,7 +301,7 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
         A label of a class that came after the fit is taken as it is.
         """
-        log_proba = bank.keys[f"{LOG_PROBA}_{version}"]
+        log_proba = bank.columns[f"{LOG_PROBA}_{version}"]
         proba = posterior_proba(log_proba, self.matrices[version], bank.labels, bank.n_classes)
         return RememberedLabels(proba.argmax(1), proba.amax(1))
 
@@ -318,7 +318,7 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
     def likely(self, bank: MemoryBank) -> np.ndarray:
         """Probabilities of the remembered rows' true labels without the given ones, (n, C)."""
-        proba: np.ndarray = bank.keys[f"{LOG_PROBA}_0"].exp().double().numpy()
+        proba: np.ndarray = bank.columns[f"{LOG_PROBA}_0"].exp().double().numpy()
         return proba
 
     def given_proba(self, proba: np.ndarray) -> np.ndarray:

@@ -116,7 +116,7 @@ def rows_to_forget(
         arrival=bank.ids[rows].clamp_min(first - 1),
     )
     if any(spec.scope == "fold" for spec in views.specs):
-        gone = _feed_members(gone, labels, bank.keys[FOLD][rows, 0].long(), n_members)
+        gone = _feed_members(gone, labels, bank.columns[FOLD][rows], n_members)
     return torch.cat([unfound, rows[gone]]).sort().values
 
 

@@ -18,10 +18,9 @@ from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.inputs.labels import check_labels, label_values, positions_among
 from nearwise.classifier.inputs.table import as_frame
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.key_space import Forgetting
-from nearwise.classifier.model.memory_views import FOLD
+from nearwise.classifier.model.memory_views import FOLD, Forgetting
 from nearwise.classifier.online.capacity import check_places, rows_to_forget
-from nearwise.classifier.online.refreshing import can_refresh, refresh_state
+from nearwise.classifier.online.refreshing import can_refresh, refresh_predictor
 from nearwise.classifier.online.updates import (
     append_rows,
     drop_rows,
@@ -75,7 +74,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
     """
     if bound.capacity is not None:
         _check_room(model, new.y, bound.capacity)
-    wanted = model.state.n_views
+    wanted = model.predictor.n_views
     if len(new.views) != wanted:
         raise ValueError(
             f"The remembered keys are means over {wanted} views of a row, and {len(new.views)} "
@@ -91,7 +90,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
     fork = model.fork()
     labels = torch.from_numpy(positions[codes])
     n_classes = len(model.classes) + len(fresh)
-    ids = append_rows(fork.state, new.views, labels, weight, n_classes)
+    ids = append_rows(fork.predictor, new.views, labels, weight, n_classes)
     fork = replace(
         fork,
         rows=rows,
@@ -121,7 +120,7 @@ def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -
     if not forget_classes and len(positions) == len(at := model.bank.positions(ids)):
         refuse_emptied_classes(model.bank, at, new, model.classes, "Relabelling")
     fork = model.fork()
-    give_labels(fork.state, ids, new)
+    give_labels(fork.predictor, ids, new)
     return fork
 
 
@@ -156,7 +155,7 @@ def with_classes(model: FittedModel, fresh: list[Any]) -> FittedModel:
 def refreshed(model: FittedModel, settings: FitSettings) -> FittedModel:
     """Fit the attention to what is remembered now; see `AttnKNNClassifier.refresh`."""
     fork = model.fork()
-    refresh_state(fork.state, settings)
+    fork = replace(fork, predictor=refresh_predictor(fork.predictor, settings))
     arrived = int(fork.bank.ids.max()) + 1
     stream = replace(fork.stream, refreshed_at=arrived, refreshed_size=len(fork.bank))
     return replace(fork, stream=stream)
@@ -165,10 +164,10 @@ def refreshed(model: FittedModel, settings: FitSettings) -> FittedModel:
 def refresh_is_due(model: FittedModel) -> bool:
     """Whether enough new rows, or rows of new classes, came since the last refresh."""
     bank, stream = model.bank, model.stream
-    if len(bank) < _FEWEST or not can_refresh(model.state):
+    if len(bank) < _FEWEST or not can_refresh(model.predictor):
         return False
     arrived = int(bank.ids.max()) + 1 - stream.refreshed_at
-    of_new_classes = int((model.label_positions >= len(model.state.prior)).sum())
+    of_new_classes = int((model.label_positions >= len(model.predictor.prior)).sum())
     return arrived >= _REFRESH_AFTER * stream.refreshed_size or (
         of_new_classes >= max(4, _REFRESH_NEW_CLASS * len(bank))
     )
@@ -180,8 +179,8 @@ def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
     if bound.capacity is None or len(fork.bank) <= bound.capacity:
         return fork
     gone = rows_to_forget(
-        fork.state.views,
-        fork.state.n_members,
+        fork.predictor.views,
+        fork.predictor.n_members,
         bound.capacity,
         bound.eviction,
         seed=fork.stream.seed,
@@ -193,7 +192,7 @@ def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
 
 def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
     """Let votes fade with age where old rows go first; `fork` is not published yet."""
-    views = fork.state.views
+    views = fork.predictor.views
     views.forgetting = None
     if bound.eviction == "age" and bound.capacity is not None:
         views.forgetting = Forgetting(usual_half_life(bound.capacity), fork.stream.first)
@@ -201,7 +200,7 @@ def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
 
 
 def _forgotten(fork: FittedModel, ids: Any) -> FittedModel:
-    keep = drop_rows(fork.state, ids)
+    keep = drop_rows(fork.predictor, ids)
     if isinstance(fork.rows, pd.DataFrame):
         rows: Any = fork.rows.iloc[keep].reset_index(drop=True)
     else:
@@ -242,11 +241,11 @@ def _is_sorted(classes: np.ndarray) -> bool:
 
 def _check_room(model: FittedModel, y: Any, capacity: int) -> None:
     """Refuse new labels that a full memory could not hold beside what it must keep."""
-    views, held = model.state.views, model.label_positions
+    views, held = model.predictor.views, model.label_positions
     present = set(model.classes[held.unique().numpy()].tolist())
-    of_fit = held[views.bank.keys[FOLD][:, 0] >= 0].unique().numpy()
+    of_fit = held[views.bank.columns[FOLD] >= 0].unique().numpy()
     fitted = set(model.classes[of_fit].tolist())
     everyone = present | set(np.asarray([] if y is None else y, dtype=object).ravel().tolist())
     by_fold = any(spec.scope == "fold" for spec in views.specs)
-    n_members = model.state.n_members if by_fold else 0
+    n_members = model.predictor.n_members if by_fold else 0
     check_places(capacity, len(everyone), n_members, len(everyone - fitted))

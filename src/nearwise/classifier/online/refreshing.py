@@ -8,10 +8,20 @@ from torch import Tensor
 
 from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.model.class_prior import CLASS_SHARES, ClassCorrection, log_ratio
-from nearwise.classifier.model.key_space import SpaceSpec
-from nearwise.classifier.model.memory_views import FOLD, MemoryViews, measured, note_reliability
-from nearwise.classifier.model.pooling import Acceptance, accept, fit_temperature, mean_nll
-from nearwise.classifier.model.state import CrossFittedState, LearnedState, MemberView
+from nearwise.classifier.model.log_linear_pool import (
+    Acceptance,
+    accept,
+    fit_temperature,
+    mean_nll,
+)
+from nearwise.classifier.model.memory_views import (
+    FOLD,
+    MemoryViews,
+    SpaceSpec,
+    measured,
+    note_reliability,
+)
+from nearwise.classifier.model.predictor import MemberView, Predictor
 from nearwise.memory.eviction import arrival_draws
 from nearwise.nn import Neighborhood
 from nearwise.training import HeadRows, predict_with_head, train_head
@@ -21,51 +31,50 @@ _HELD_OUT = 5  # one row in so many stops the training and calibrates
 EPOCHS = 10
 
 
-def can_refresh(state: LearnedState) -> bool:
+def can_refresh(predictor: Predictor) -> bool:
     """Whether remembered rows can be asked as if unseen."""
-    return (
-        isinstance(state, CrossFittedState) and state.label_model.as_given and not _by_class(state)
-    )
+    return predictor.is_cross_fitted and predictor.label_model.as_given and not _by_class(predictor)
 
 
-def _by_class(state: LearnedState) -> bool:
+def _by_class(predictor: Predictor) -> bool:
     """Whether a calibration a class was tried, which goes by the rows of the fit."""
-    correction = state.classes
+    correction = predictor.classes
     return correction is not None and (
         correction.source != CLASS_SHARES
         and (correction.wanted is None or correction.source in ("bias", "vector"))
     )
 
 
-def refuse_refresh(state: LearnedState) -> None:
+def refuse_refresh(predictor: Predictor) -> None:
     """Say why a fit cannot be refreshed, where it cannot."""
-    if not isinstance(state, CrossFittedState):
+    if not predictor.is_cross_fitted:
         raise ValueError(
             "This classifier held rows out once (validation_fraction), so its networks were "
             "trained on the labels of all remembered rows, which can teach the attention nothing "
             "any more. Fit again."
         )
-    state.label_model.refuse_refresh()
-    if _by_class(state):
+    predictor.label_model.refuse_refresh()
+    if _by_class(predictor):
         raise ValueError(
             'This classifier was calibrated class by class (calibration="per-class") on the rows '
             "of its fit. Fit again."
         )
 
 
-def refresh_state(state: LearnedState, settings: FitSettings) -> None:
-    """Take shares, units and reliability anew, and go on training the head; in place.
+def refresh_predictor(predictor: Predictor, settings: FitSettings) -> Predictor:
+    """Take shares, units and reliability anew, and go on training the head.
+
+    `predictor` is a fork: its memory changes, and the result has other heads.
 
     One head, begun at the first member's, then serves all members. Wanted class shares are set
     against those of the memory; classes that they do not list keep what they have.
     """
-    refuse_refresh(state)
-    assert isinstance(state, CrossFittedState)  # others were refused
-    state.prior = _shares(state.views)
-    _measure_again(state, settings)
-    data = _left_out_rows(state, _drawn_rows(state, settings.seed))
-    head = copy.deepcopy(state.heads[0])  # the one there is may be in use
-    head.prior = state.prior.to(head.prior.device)
+    refuse_refresh(predictor)
+    predictor = replace(predictor, prior=_shares(predictor.views))
+    _measure_again(predictor, settings)
+    data = _left_out_rows(predictor, _drawn_rows(predictor, settings.seed))
+    head = copy.deepcopy(predictor.heads[0])  # the one there is may be in use
+    head.prior = predictor.prior.to(head.prior.device)
     n = len(data)
     held_out = torch.arange(n) % _HELD_OUT == 0
     head_settings = settings.head.model_copy(
@@ -74,16 +83,19 @@ def refresh_state(state: LearnedState, settings: FitSettings) -> None:
     judged = data.take(torch.nonzero(held_out)[:, 0])
     learned_from = data.take(torch.nonzero(~held_out)[:, 0])
     train_head(head, learned_from, judged, head_settings, seed=settings.seed)
-    state.heads = [head] * state.n_members
-    _calibrate(state, judged, settings)
-    state.classes = None
+    predictor = replace(predictor, heads=(head,) * predictor.n_members)
+    acceptance, part_temperatures = _calibrate(predictor, judged, settings)
+    classes = None
     if settings.class_prior is not None:
         wanted = settings.class_prior
-        there = state.prior[: len(wanted)]
+        there = predictor.prior[: len(wanted)]
         shift = log_ratio(wanted, there / there.sum())
-        state.classes = ClassCorrection.of_shift(shift, tuple(wanted.tolist()))
-        state.choice["classes"] = {"source": state.classes.source}
-    state.choice |= {"refreshed_rows": n, "refreshed_nll": state.acceptance.nll}
+        classes = ClassCorrection.of_shift(shift, tuple(wanted.tolist()))
+        predictor.choice["classes"] = {"source": classes.source}
+    predictor.choice.update(refreshed_rows=n, refreshed_nll=acceptance.nll)
+    return replace(
+        predictor, acceptance=acceptance, part_temperatures=part_temperatures, classes=classes
+    )
 
 
 def _shares(views: MemoryViews) -> Tensor:
@@ -96,58 +108,58 @@ def _shares(views: MemoryViews) -> Tensor:
     return (counts / counts.sum()).float()
 
 
-def _measure_again(state: CrossFittedState, settings: FitSettings) -> None:
+def _measure_again(predictor: Predictor, settings: FitSettings) -> None:
     """Units of the spaces, how many neighbors are asked, and the reliability of all rows."""
-    views = state.views
+    views = predictor.views
     views.forget()
     specs = []
     for spec in views.specs:
         wanted = settings.n_neighbors if spec.scope == "all" else spec.n_neighbors
-        fewest = min(len(views.rows(spec, member)) for member in range(state.n_members))
+        fewest = min(len(views.rows(spec, member)) for member in range(predictor.n_members))
         k = max(1, min(wanted, fewest - 1))
         specs.append(measured(views, SpaceSpec(**(spec.to_json() | {"n_neighbors": k}))))
     views.specs = specs
     for spec in specs:
-        note_reliability(views, spec, state.n_members)
+        note_reliability(views, spec, predictor.n_members)
         if spec.scope == "fold":
             _judge_added(views, spec)
 
 
 def _judge_added(views: MemoryViews, spec: SpaceSpec) -> None:
     """Note the reliability of rows that no member held out, which all of them may find."""
-    added = torch.nonzero(views.bank.keys[FOLD][:, 0] < 0)[:, 0]
+    added = torch.nonzero(views.bank.columns[FOLD] < 0)[:, 0]
     if len(added):
-        column = views.bank.keys[spec.side].clone()
+        column = views.bank.columns[spec.reliability].clone()
         column[added] = views.reliability(spec, 0)[added]
-        views.bank.keys[spec.side] = column
+        views.bank.columns[spec.reliability] = column
 
 
-def _drawn_rows(state: CrossFittedState, seed: int) -> Tensor:
+def _drawn_rows(predictor: Predictor, seed: int) -> Tensor:
     """Positions of at most `N_ROWS` rows, in a random order that seed and ids decide."""
-    views = state.views
+    views = predictor.views
     rows = views.rows(views.specs[0], 0)  # where not all may be found, these stand for the others
     draws = arrival_draws(views.bank.ids[rows], seed + int(views.bank.ids.max()))
     return rows[torch.from_numpy(draws.argsort(kind="stable")[:N_ROWS])]
 
 
-def _left_out_rows(state: CrossFittedState, positions: Tensor) -> HeadRows:
+def _left_out_rows(predictor: Predictor, positions: Tensor) -> HeadRows:
     """Rows as a member sees them that was not fitted on them, each left out by id."""
-    bank = state.views.bank
-    folds = bank.keys[FOLD][positions, 0].long()
-    member_of = torch.where(folds < 0, bank.ids[positions] % state.n_members, folds)
+    bank = predictor.views.bank
+    folds = bank.columns[FOLD][positions]
+    member_of = torch.where(folds < 0, bank.ids[positions] % predictor.n_members, folds)
     order, looks = [], list[MemberView]()
-    for member in range(state.n_members):
+    for member in range(predictor.n_members):
         rows = torch.nonzero(member_of == member)[:, 0]
         if len(rows):
             order.append(rows)
-            looks.append(state.look_again(member, positions[rows]))
+            looks.append(predictor.retrieve_remembered(member, positions[rows]))
     back = torch.argsort(torch.cat(order))
     spaces = [
         Neighborhood(*(torch.cat(parts)[back] for parts in _same_width(seen)))
         for seen in zip(*(look.spaces for look in looks), strict=True)
     ]
     base = torch.cat([look.base_log_proba for look in looks])[back]
-    labels, weight = bank.labels[positions], state.views.weight(positions)
+    labels, weight = bank.labels[positions], predictor.views.weight(positions)
     return HeadRows(spaces, base, labels.to(base.device), weight.to(base.device))
 
 
@@ -157,18 +169,19 @@ def _same_width(seen: tuple[Neighborhood, ...]) -> list[tuple[Tensor, ...]]:
     return list(zip(*(space.nearest(k) for space in seen), strict=True))
 
 
-def _calibrate(state: CrossFittedState, rows: HeadRows, settings: FitSettings) -> None:
+def _calibrate(
+    predictor: Predictor, rows: HeadRows, settings: FitSettings
+) -> tuple[Acceptance, tuple[float, ...]]:
     """Decide on the head's share and the temperatures by rows the head was not fitted on."""
-    output = predict_with_head(state.heads[0], rows.spaces, rows.base_log_proba)
+    output = predict_with_head(predictor.heads[0], rows.spaces, rows.base_log_proba)
     given = (rows.labels.cpu(), rows.weight.cpu())
     whole, base_alone = output.log_proba.cpu(), rows.base_log_proba.cpu()
     nll = mean_nll(whole, *given)
     parts = (base_alone, output.neighbor_log_proba.cpu())
     ridge = 1.0 / len(rows)
-    state.part_temperatures = tuple(fit_temperature(part, *given, ridge=ridge)[0] for part in parts)
+    temperatures = tuple(fit_temperature(part, *given, ridge=ridge)[0] for part in parts)
     if not settings.calibrate:
-        state.acceptance = Acceptance(1.0, 1.0, "none (calibration=None)", nll)
-        return
-    accepted = accept(whole, base_alone if state.has_base else None, *given, ridge=ridge)
+        return Acceptance(1.0, 1.0, "none (calibration=None)", nll), temperatures
+    accepted = accept(whole, base_alone if predictor.has_base else None, *given, ridge=ridge)
     source = f"{accepted.source}, on {len(rows)} remembered rows left out"
-    state.acceptance = replace(accepted, source=source)
+    return replace(accepted, source=source), temperatures

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.model.memory_views import ASKED, FOLD
-from nearwise.classifier.model.state import LearnedState, as_float
+from nearwise.classifier.model.memory_views import FINDABLE, FOLD
+from nearwise.classifier.model.predictor import Predictor, as_float
 from nearwise.memory import MemoryBank
 
 
 def append_rows(
-    state: LearnedState,
+    predictor: Predictor,
     views: list[AnyRows],
     labels: Tensor,
     weight: np.ndarray | None,
@@ -27,40 +27,43 @@ def append_rows(
     -------
     ids : int64 Tensor of shape (n_added,)
     """
-    bank, specs = state.views.bank, state.views.specs
+    bank, specs = predictor.views.bank, predictor.views.specs
     n_rows = len(labels)
-    keys = state.keys_of_new(views) | {FOLD: torch.full((n_rows, 1), -1.0)}
-    keys |= state.label_model.columns_of_new(lambda: _predict_new(state, views))
-    if ASKED in bank.keys:
-        keys[ASKED] = torch.ones(n_rows, 1)
+    keys, columns = predictor.keys_of_new(views)
+    columns[FOLD] = torch.full((n_rows,), -1)
+    columns |= predictor.label_model.columns_of_new(lambda: _predict_new(predictor, views))
+    if FINDABLE in bank.columns:
+        columns[FINDABLE] = torch.ones(n_rows, dtype=torch.bool)
     for spec in specs:
-        for member in state.views.label_versions:
-            keys.setdefault(state.views.side(spec, member), torch.zeros(n_rows, 1))
+        for member in predictor.views.label_versions:
+            columns.setdefault(predictor.views.side(spec, member), torch.zeros(n_rows))
     sample_weight = None if weight is None else as_float(weight)
-    ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes)
-    state.views.forget()
+    ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes, columns=columns)
+    predictor.views.forget()
     positions = bank.positions(ids)
     for spec in specs:
-        for member in state.views.label_versions if spec.judged_in == spec.name else ():
-            side = state.views.side(spec, member)
-            column = bank.keys[side].clone()
-            column[positions, 0] = float("nan")
-            bank.keys[side] = column.nan_to_num(float(column.nanmean()))
-            reliability = state.views.reliability_of_new(spec, member, positions, len(state.prior))
-            bank.keys[side][positions, 0] = reliability
+        for member in predictor.views.label_versions if spec.judged_in == spec.name else ():
+            side = predictor.views.side(spec, member)
+            column = bank.columns[side].clone()
+            column[positions] = float("nan")
+            bank.columns[side] = column.nan_to_num(float(column.nanmean()))
+            reliability = predictor.views.reliability_of_new(
+                spec, member, positions, len(predictor.prior)
+            )
+            bank.columns[side][positions] = reliability
     return ids
 
 
-def _predict_new(state: LearnedState, views: list[AnyRows]) -> Tensor:
+def _predict_new(predictor: Predictor, views: list[AnyRows]) -> Tensor:
     """Calibrated log-probabilities (n, C) of the classes of the fit, by the model as it is."""
-    merged = state.predict_views(views, len(state.prior))
-    whole = state.calibration(len(views)).whole
-    return torch.log_softmax(merged.log_proba[:, : len(state.prior)] / whole, dim=1)
+    merged = predictor.predict_views(views, len(predictor.prior))
+    whole = predictor.calibration(len(views)).whole
+    return torch.log_softmax(merged.log_proba[:, : len(predictor.prior)] / whole, dim=1)
 
 
-def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
+def drop_rows(predictor: Predictor, ids: Any) -> np.ndarray:
     """Forget rows by id; return a mask of the positions that stay."""
-    bank = state.views.bank
+    bank = predictor.views.bank
     keep = torch.ones(len(bank), dtype=torch.bool)
     keep[bank.positions(ids)] = False
     if int(keep.sum()) < 2:
@@ -68,9 +71,9 @@ def drop_rows(state: LearnedState, ids: Any) -> np.ndarray:
             f"Removing {len(bank) - int(keep.sum())} of {len(bank)} rows leaves fewer than 2. "
             "Keep at least 2, or fit again."
         )
-    _refuse_lonely_members(state, keep)
+    _refuse_lonely_members(predictor, keep)
     bank.remove(ids)
-    state.views.forget()
+    predictor.views.forget()
     mask: np.ndarray = keep.numpy()
     return mask
 
@@ -80,7 +83,7 @@ def refuse_emptied_classes(
 ) -> None:
     """Refuse to take a class's last row that votes, by removal or by `new` labels (n_at,)."""
     labels = bank.labels.argmax(1) if bank.is_soft else bank.labels
-    votes = bank.keys[ASKED][:, 0] > 0 if ASKED in bank.keys else torch.ones_like(labels).bool()
+    votes = bank.columns.get(FINDABLE, torch.ones_like(labels).bool())
     taken = at.unique()
     before = torch.bincount(labels[votes], minlength=len(classes))
     after = before - torch.bincount(labels[taken[votes[taken]]], minlength=len(classes))
@@ -96,11 +99,11 @@ def refuse_emptied_classes(
         )
 
 
-def _refuse_lonely_members(state: LearnedState, keep: Tensor) -> None:
+def _refuse_lonely_members(predictor: Predictor, keep: Tensor) -> None:
     """Refuse to take all rows that a member may ask, or all but one."""
-    for spec in state.views.specs:
-        for member in range(state.n_members):
-            left = int(keep[state.views.rows(spec, member)].sum())
+    for spec in predictor.views.specs:
+        for member in range(predictor.n_members):
+            left = int(keep[predictor.views.rows(spec, member)].sum())
             if left < 2:
                 raise ValueError(
                     f"Removing {int((~keep).sum())} of {len(keep)} rows leaves member {member} of "
@@ -109,18 +112,18 @@ def _refuse_lonely_members(state: LearnedState, keep: Tensor) -> None:
                 )
 
 
-def give_labels(state: LearnedState, ids: Any, labels: Tensor) -> None:
+def give_labels(predictor: Predictor, ids: Any, labels: Tensor) -> None:
     """Relabel rows by id, and take their reliability anew; no other row is searched for."""
-    views = state.views
+    views = predictor.views
     views.bank.relabel(ids, labels)
     views.forget_labels()
     positions = views.bank.positions(ids)
     for spec in views.specs:
         if spec.judged_in != spec.name:
             continue  # the column is that of another space
-        for member in range(state.n_members) if spec.scope == "fold" else views.label_versions:
+        for member in range(predictor.n_members) if spec.scope == "fold" else views.label_versions:
             side = views.side(spec, member)
             allowed = positions[torch.isin(positions, views.rows(spec, member))]
-            column = views.bank.keys[side].clone()
+            column = views.bank.columns[side].clone()
             column[allowed] = views.reliability(spec, member, allowed)
-            views.bank.keys[side] = column
+            views.bank.columns[side] = column

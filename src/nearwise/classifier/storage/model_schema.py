@@ -34,6 +34,7 @@ class StoredBank(Part):
     """Of `MemoryBank`."""
 
     spaces: list[str]
+    columns: list[str]
     n_classes: Size
     next_id: Count
 
@@ -185,10 +186,10 @@ class StoredBase(Part):
 
 
 class StoredShared(Part):
-    """Of `SharedState`."""
+    """Of a fit that held rows out once."""
 
     merge: Literal["probabilities", "logits", "embeddings"]
-    of_views: Annotated[list[Positive], Field(min_length=3, max_length=3)]
+    of_views: Annotated[list[Positive], Field(min_length=3, max_length=3)] | None
     classes: StoredCorrection | None
 
 
@@ -341,6 +342,8 @@ def _check_lengths(model: StoredModel) -> None:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
     if (model.stages is not None) != is_image or (model.features is None) != is_image:
         raise ValueError("stages, features: these do not fit the kind of rows")
+    if model.n_views > 1 and (model.shared is None or model.shared.of_views is None):
+        raise ValueError("shared.of_views: missing where rows have several views")
     if is_image and (model.shared is None or model.embedding is None):
         raise ValueError("shared, embedding: missing for images")
     if model.stages is not None and model.embedding is not None:

@@ -21,13 +21,17 @@ from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
-from nearwise.classifier.model.key_space import SpaceSpec
 from nearwise.classifier.model.label_model import LabelModel
-from nearwise.classifier.model.memory_views import MemoryViews
-from nearwise.classifier.model.pooling import Acceptance
-from nearwise.classifier.model.row_encoders import ImageSight, Sight, StageSpace, TableSight
-from nearwise.classifier.model.shared_networks import HeldOut, SharedState
-from nearwise.classifier.model.state import Calibration, CrossFittedState, LearnedState
+from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration
+from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
+from nearwise.classifier.model.predictor import HeldOut, Predictor
+from nearwise.classifier.model.row_models import (
+    FoldModels,
+    ImageNetworks,
+    RowModels,
+    StageSpace,
+    TableNetworks,
+)
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import forgetting
 from nearwise.classifier.storage.array_models import from_arrays, kind_of
@@ -70,69 +74,67 @@ def versions() -> dict[str, str]:
     }
 
 
-def pack_state(
-    state: LearnedState,
+def pack_predictor(
+    predictor: Predictor,
 ) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
-    """Take a state apart into tensors, JSON and blobs."""
-    bank_tensors, bank_meta = state.views.bank.state()
+    """Take a predictor apart into tensors, JSON and blobs."""
+    bank_tensors, bank_meta = predictor.views.bank.state()
     tensors = {f"bank/{name}": tensor for name, tensor in bank_tensors.items()}
-    tensors["prior"] = state.prior
-    label_meta, label_tensors = noisy_labels.label_model_state(state.label_model)
+    tensors["prior"] = predictor.prior
+    label_meta, label_tensors = noisy_labels.label_model_state(predictor.label_model)
     tensors |= {f"label_model/{name}": tensor for name, tensor in label_tensors.items()}
-    for member, head in enumerate(state.heads):
+    for member, head in enumerate(predictor.heads):
         tensors |= {f"head/{member}/{k}": v for k, v in head.state_dict().items()}
     meta: dict[str, Any] = {
         "bank": bank_meta,
-        "encoder": state.encoder.to_json(),
-        "specs": [spec.to_json() for spec in state.views.specs],
-        "index": state.views.index,
-        "memory_budget": state.views.memory_budget,
-        "acceptance": asdict(state.acceptance),
-        "part_temperatures": list(state.part_temperatures),
-        "class_correction": None if state.classes is None else state.classes.to_json(),
-        "choice": state.choice,
-        "history": state.history,
-        "head": state.heads[0].config,
-        "n_members": state.n_members,
-        "tta": list(state.tta),
-        "n_views": state.n_views,
+        "encoder": predictor.encoder.to_json(),
+        "specs": [spec.to_json() for spec in predictor.views.specs],
+        "index": predictor.views.index,
+        "memory_budget": predictor.views.memory_budget,
+        "acceptance": asdict(predictor.acceptance),
+        "part_temperatures": list(predictor.part_temperatures),
+        "class_correction": _packed_classes(predictor.classes),
+        "choice": predictor.choice,
+        "history": predictor.history,
+        "head": predictor.heads[0].config,
+        "n_members": predictor.n_members,
+        "tta": list(predictor.tta),
+        "n_views": predictor.n_views,
         "label_model": label_meta,
     }
     blobs: dict[str, bytes] = {}
-    if isinstance(state, SharedState):
-        of_views = state.of_views.classes
+    if predictor.held is not None:
+        of_views = predictor.of_views
         meta["shared"] = {
-            "merge": state.merge,
-            "of_views": list(state.of_views[:3]),
-            "classes": None if of_views is None else of_views.to_json(),
+            "merge": predictor.merge,
+            "of_views": None if of_views is None else list(of_views[:3]),
+            "classes": None if of_views is None else _packed_classes(of_views.classes),
         }
-        meta["use_head"] = state.sight.use_head
-        if state.held is not None:
-            tensors |= {f"held/{name}": tensor for name, tensor in state.held.tensors().items()}
-        if isinstance(state.sight, ImageSight):
-            _pack_embedding(state.sight.embedding, tensors, meta)
-            _pack_stages(state.sight, tensors, meta)
-        else:
-            assert isinstance(state.sight, TableSight)
-            _pack_spaces(state.sight.features, state.sight.embedding, tensors, meta)
-    else:
-        assert isinstance(state, CrossFittedState)  # there is no third kind
-        _pack_spaces(state.features, state.embedding, tensors, meta)
-        if state.base is not None:
-            _pack_base(state.base, tensors, meta, blobs)
+        tensors |= {f"held/{name}": tensor for name, tensor in predictor.held.tensors().items()}
+    _pack_row_models(predictor.row_models, tensors, meta, blobs)
     return tensors, meta, blobs
 
 
-def _pack_spaces(
-    features: FeatureSpace,
-    embedding: Embedding | None,
-    tensors: dict[str, Tensor],
-    meta: dict[str, Any],
+def _packed_classes(classes: ClassCorrection | None) -> dict[str, Any] | None:
+    return None if classes is None else classes.to_json()
+
+
+def _pack_row_models(
+    models: RowModels, tensors: dict[str, Tensor], meta: dict[str, Any], blobs: dict[str, bytes]
 ) -> None:
-    meta["features"], arrays = features.to_state()
-    tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
-    if embedding is not None:
-        _pack_embedding(embedding, tensors, meta)
+    if models.embedding is not None:
+        _pack_embedding(models.embedding, tensors, meta)
+    if isinstance(models, FoldModels | TableNetworks):
+        meta["features"], arrays = models.features.to_state()
+        tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
+    if isinstance(models, ImageNetworks):
+        _pack_stages(models, tensors, meta)
+    if isinstance(models, FoldModels):
+        if models.base is not None:
+            _pack_base(models.base, tensors, meta, blobs)
+    else:
+        assert isinstance(models, TableNetworks | ImageNetworks)  # there is no fourth kind
+        meta["use_head"] = models.use_head
 
 
 def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
@@ -144,9 +146,9 @@ def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict
         tensors |= {f"network/{member}/{k}": v for k, v in network.state_dict().items()}
 
 
-def _pack_stages(sight: ImageSight, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     meta["stages"] = []
-    for member, spaces in enumerate(sight.stages):
+    for member, spaces in enumerate(models.stages):
         described = {}
         for name, space in spaces.items():
             kind, arrays = space.features.to_state()
@@ -178,8 +180,8 @@ def _pack_base(
     }
 
 
-def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossFittedState:
-    """Rebuild a state from what `pack_state` returned; `check_json` has seen the JSON part."""
+def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
+    """Rebuild a predictor from what `pack_predictor` returned, its JSON part checked."""
     meta, tensors = folder.meta, folder.tensors
     with part_of_folder("prior and side columns"):
         check_tensors(meta, tensors)
@@ -205,34 +207,40 @@ def unpack_state(folder: Folder, trusted: Sequence[str]) -> SharedState | CrossF
         meta["memory_budget"],
         label_model=label_model,
     )
-    common: dict[str, Any] = {
-        "encoder": encoder,
-        "views": views,
-        "prior": prior,
-        "heads": heads,
-        "acceptance": Acceptance(**meta["acceptance"]),
-        "part_temperatures": tuple(meta["part_temperatures"]),
-        "classes": ClassCorrection.from_json(meta["class_correction"]),
-        "choice": meta["choice"],
-        "history": meta["history"],
-        "tta": tuple(meta["tta"]),
-        "n_views": meta["n_views"],
-    }
+    return Predictor(
+        encoder=encoder,
+        row_models=_unpack_row_models(folder, encoder, trusted, label_model),
+        views=views,
+        prior=prior,
+        heads=tuple(heads),
+        acceptance=Acceptance(**meta["acceptance"]),
+        part_temperatures=tuple(meta["part_temperatures"]),
+        classes=ClassCorrection.from_json(meta["class_correction"]),
+        choice=meta["choice"],
+        history=meta["history"],
+        tta=tuple(meta["tta"]),
+        n_views=meta["n_views"],
+        **_unpack_held_out(folder),
+    )
+
+
+def _unpack_row_models(
+    folder: Folder,
+    encoder: TableEncoder | ImageEncoder,
+    trusted: Sequence[str],
+    label_model: LabelModel,
+) -> RowModels:
+    meta = folder.meta
     embedding = _unpack_embedding(folder)
-    if images:
-        assert isinstance(encoder, ImageEncoder) and embedding is not None  # check_json saw to it
-        sight: Sight = ImageSight(
-            encoder, embedding, _unpack_stages(folder), prior, meta["use_head"]
-        )
-        return SharedState(**common, **_unpack_shared(folder), sight=sight)
-    assert isinstance(encoder, TableEncoder)
+    if isinstance(encoder, ImageEncoder):
+        assert embedding is not None  # check_json saw to it
+        return ImageNetworks(encoder, embedding, _unpack_stages(folder), meta["use_head"])
     with part_of_folder("features"):
-        features = _unpack_features(meta["features"], encoder, under(tensors, "features/"))
+        features = _unpack_features(meta["features"], encoder, under(folder.tensors, "features/"))
     if meta.get("shared") is not None:
-        sight = TableSight(encoder, features, embedding, prior, meta["use_head"])
-        return SharedState(**common, **_unpack_shared(folder), sight=sight)
+        return TableNetworks(encoder, features, embedding, meta["use_head"])
     base = _unpack_base(folder, trusted, label_model)
-    return CrossFittedState(**common, features=features, embedding=embedding, base=base)
+    return FoldModels(encoder, features, embedding, base, meta["n_members"])
 
 
 def _unpack_features(
@@ -258,15 +266,18 @@ def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
     return members
 
 
-def _unpack_shared(folder: Folder) -> dict[str, Any]:
-    shared, held = folder.meta["shared"], under(folder.tensors, "held/")
-    classes = ClassCorrection.from_json(shared["classes"])
+def _unpack_held_out(folder: Folder) -> dict[str, Any]:
+    """Rebuild what a fit leaves behind that held rows out once; nothing after a cross-fit."""
+    shared = folder.meta.get("shared")
+    if shared is None:
+        return {}
+    of_views = None
+    if shared["of_views"] is not None:
+        classes = ClassCorrection.from_json(shared["classes"])
+        of_views = Calibration(*shared["of_views"])._replace(classes=classes)
     with part_of_folder("held"):
-        return {
-            "merge": shared["merge"],
-            "of_views": Calibration(*shared["of_views"])._replace(classes=classes),
-            "held": HeldOut.from_tensors(held) if held else None,
-        }
+        held = HeldOut.from_tensors(under(folder.tensors, "held/"))
+    return {"merge": shared["merge"], "of_views": of_views, "held": held}
 
 
 def _unpack_embedding(folder: Folder) -> Embedding | None:
@@ -328,7 +339,7 @@ def _plain_value(value: Any) -> Any:
 def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more."""
     fitted: FittedModel = model._fitted  # the same version to the end, whatever is added meanwhile
-    tensors, meta, blobs = pack_state(fitted.state)
+    tensors, meta, blobs = pack_predictor(fitted.predictor)
     row_tensors, row_blobs = pack_rows(fitted.rows)
     params = plain_params(model.get_params(deep=False))
     if not (params["base"] is None or isinstance(params["base"], str)):
@@ -441,20 +452,16 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
         if meta["feature_names_in"]:
             model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         names = meta["row_names"]
-        state = unpack_state(content, trusted)
+        predictor = unpack_predictor(content, trusted)
         with part_of_folder("rows"):
-            rows = unpack_rows(content, len(state.views.bank), model.n_features_in_)
-        embedding = state.sight.embedding if isinstance(state, SharedState) else state.embedding
-        device = _device_here(model)
-        for network in [] if embedding is None else embedding.networks:
-            network.to(device)
-        state.to(device)
+            rows = unpack_rows(content, len(predictor.views.bank), model.n_features_in_)
+        predictor.to(_device_here(model))
         with part_of_folder("row_names"):
             if names is not None and len(names) != len(rows):
                 raise ValueError(f"{len(names)} names for {len(rows)} rows")
         with part_of_folder("model"):
             fitted = FittedModel(
-                state=state,
+                predictor=predictor,
                 classes=classes,
                 rows=rows,
                 row_names=None if names is None else np.array(names, dtype=np.str_),

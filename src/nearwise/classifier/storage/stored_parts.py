@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
-from nearwise.classifier.model.memory_views import ASKED, FOLD
+from nearwise.classifier.model.memory_views import FINDABLE, FOLD
 from nearwise.classifier.storage.array_models import Arrays
 from nearwise.classifier.storage.stored_base import UntrustedTypesError
 
@@ -80,8 +80,13 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     ids = tensors["bank/ids"]
     if len(ids) and int(ids.min()) < 0:
         raise ValueError("bank/ids holds negative numbers")
-    _refuse_others(tensors, f"bank/keys.{FOLD}", range(-1, n_members))
-    _refuse_others(tensors, f"bank/keys.{ASKED}", range(2))
+    folds, findable = (tensors.get(f"bank/columns.{name}") for name in (FOLD, FINDABLE))
+    if folds is None or folds.dtype != torch.int64 or folds.ndim != 1:
+        raise ValueError(f"bank/columns.{FOLD} is not one whole number per row")
+    if len(folds) and not -1 <= int(folds.min()) <= int(folds.max()) < n_members:
+        raise ValueError(f"bank/columns.{FOLD} holds values other than -1 to {n_members - 1}")
+    if findable is not None and (findable.dtype != torch.bool or findable.ndim != 1):
+        raise ValueError(f"bank/columns.{FINDABLE} is not one truth value per row")
 
 
 def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
@@ -95,14 +100,6 @@ def _per_class(meta: dict[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
 def _are_shares(values: Tensor) -> bool:
     total = values.double().sum(-1)
     return bool((values >= 0).all()) and bool(((total - 1).abs() < _TOLERANCE).all())
-
-
-def _refuse_others(tensors: dict[str, Tensor], name: str, allowed: range) -> None:
-    values = tensors.get(name)
-    if values is not None and not bool(
-        torch.isin(values, torch.tensor([*allowed]).to(values)).all()
-    ):
-        raise ValueError(f"{name} holds values other than {allowed.start} to {allowed.stop - 1}")
 
 
 def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:

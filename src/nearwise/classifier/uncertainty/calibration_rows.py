@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.classifier.model.log_linear_pool import Answer, Calibration
 from nearwise.classifier.model.memory_views import FOLD, MemoryViews
-from nearwise.classifier.model.shared_networks import SharedState
-from nearwise.classifier.model.state import Answer, Calibration, LearnedState
+from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.uncertainty.explain import Parts, make_parts
 from nearwise.functional import Neighbors, paired_distances
 
@@ -86,7 +86,7 @@ class JudgedRows(NamedTuple):
         return not np.isin(self.truth, (0.0, 1.0)).all()
 
 
-def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
+def judged_rows(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
     """Predict the rows that later predictions are judged by; kept until the memory changes.
 
     After a cross-fit these are the remembered rows, each without itself and by the member that
@@ -94,11 +94,11 @@ def judged_rows(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows
     one or in all views. Rows of weight 0 are left out.
     """
     cache_key = ("judged rows", n_classes, n_views)
-    if cache_key not in state.views.derived:
-        make = _held_out if isinstance(state, SharedState) else _left_out
-        rows = make(state, n_classes, n_views)
-        state.views.derived[cache_key] = _in_wanted_shares(rows, state.calibration(n_views))
-    found: JudgedRows = state.views.derived[cache_key]
+    if cache_key not in predictor.views.derived:
+        make = _left_out if predictor.is_cross_fitted else _held_out
+        rows = make(predictor, n_classes, n_views)
+        predictor.views.derived[cache_key] = _in_wanted_shares(rows, predictor.calibration(n_views))
+    found: JudgedRows = predictor.views.derived[cache_key]
     return found
 
 
@@ -133,54 +133,49 @@ def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
     )
 
 
-def _left_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
-    bank = state.views.bank
+def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
+    bank = predictor.views.bank
     rows = np.flatnonzero(bank.sample_weight.numpy() > 0)
     if len(rows) > MOST_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_ROWS, replace=False))
     positions = torch.from_numpy(rows)
-    calibration = state.calibration(n_views)
-    answer = calibration.corrected(state.predict_left_out(n_classes, positions))
+    calibration = predictor.calibration(n_views)
+    answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
     keys, ids = bank.keys["features"][positions], bank.ids[positions]
     labels = bank.labels[positions].numpy()
     return JudgedRows(
         labels,
-        bank.keys[FOLD][positions, 0].numpy().astype(np.int64),
+        bank.columns[FOLD][positions].numpy(),
         make_parts(answer, [answer], calibration),
-        remoteness(state.views, keys, ids),
-        state.label_model.class_weights(labels, n_classes),
-        state.label_model.caveat,
+        remoteness(predictor.views, keys, ids),
+        predictor.label_model.class_weights(labels, n_classes),
+        predictor.label_model.caveat,
     )
 
 
-def _held_out(state: LearnedState, n_classes: int, n_views: int) -> JudgedRows:
-    assert isinstance(state, SharedState)
-    if state.held is None:
-        raise ValueError(
-            "This classifier was saved by a version that did not keep the rows it held out, and "
-            "nothing else says how far it can be trusted. Fit it again."
-        )
-    kept = torch.nonzero(state.held.weight > 0)[:, 0]
-    merged, each = state.predict_held_out(n_classes, n_views)
-    calibration = state.calibration(n_views)
+def _held_out(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
+    assert predictor.held is not None  # rows were held out
+    kept = torch.nonzero(predictor.held.weight > 0)[:, 0]
+    merged, each = predictor.predict_held_out(n_classes, n_views)
+    calibration = predictor.calibration(n_views)
     answer, *views = (
         calibration.corrected(Answer(*(part[kept] for part in one))) for one in (merged, *each)
     )
-    labels = state.held.labels[kept].numpy()
+    labels = predictor.held.labels[kept].numpy()
     return JudgedRows(
         labels,
-        state.held.folds[kept].numpy(),
+        predictor.held.folds[kept].numpy(),
         make_parts(answer, views, calibration),
-        remoteness(state.views, state.held.seen[0].keys["features"][kept], None),
-        state.label_model.class_weights(labels, n_classes),
-        state.label_model.caveat,
+        remoteness(predictor.views, predictor.held.keyed[0].keys["features"][kept], None),
+        predictor.label_model.class_weights(labels, n_classes),
+        predictor.label_model.caveat,
     )
 
 
 def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None) -> Remoteness:
     """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
     spec = views.specs[0]
-    return remoteness_of(views, views.search(spec, 0, views.to_device(keys), spec.n_neighbors, ids))
+    return remoteness_of(views, views.search(spec, 0, views.on_device(keys), spec.n_neighbors, ids))
 
 
 def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:

@@ -8,16 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, pool
 from nearwise.classifier.model.memory_views import FOLD
-from nearwise.classifier.model.pooling import finish
-from nearwise.classifier.model.state import (
-    Answer,
-    Calibration,
-    LearnedState,
-    MemberView,
-    on_host,
-    pool,
-)
+from nearwise.classifier.model.predictor import Group, MemberView, Predictor
 from nearwise.functional import paired_distances
 
 CHUNK = 256  # rows that are explained at once
@@ -143,12 +136,12 @@ class WeighedQuery:
     weights: Tensor
 
 
-def weigh(state: LearnedState, views: list[tuple[int, MemberView]]) -> list[WeighedQuery]:
+def weigh(predictor: Predictor, views: Group) -> list[WeighedQuery]:
     """Add up each neighbor's weight over members and spaces, for every query."""
     positions, weights = [], []
     for member, view in views:
         with torch.no_grad():
-            output = state.heads[member](view.spaces, view.base_log_proba)
+            output = predictor.heads[member](view.spaces, view.base_log_proba)
         for found, weight in zip(view.found, output.weights, strict=True):
             positions.append(found.indices.cpu())
             weights.append(weight.cpu() / len(views))
@@ -163,8 +156,8 @@ def weigh(state: LearnedState, views: list[tuple[int, MemberView]]) -> list[Weig
 
 
 def without_each(
-    state: LearnedState,
-    groups: list[list[tuple[int, MemberView]]],
+    predictor: Predictor,
+    groups: list[Group],
     shown: list[Tensor],
     n_classes: int,
     calibration: Calibration,
@@ -182,15 +175,15 @@ def without_each(
     queries = torch.repeat_interleave(torch.arange(len(shown)), torch.tensor(counts))
     found = []
     for query, gone in zip(queries.split(_MASKED), torch.cat(shown).split(_MASKED), strict=True):
-        answers = [pool(_masked(state, group, query, gone, n_classes)) for group in groups]
-        merged = calibration.corrected(state.merged(answers))
+        answers = [pool(_masked(predictor, group, query, gone, n_classes)) for group in groups]
+        merged = calibration.corrected(predictor.merged(answers))
         found.append(finish(merged.log_proba, calibration.whole))
     return np.split(np.concatenate(found), np.cumsum(counts)[:-1])
 
 
 def _masked(
-    state: LearnedState,
-    group: list[tuple[int, MemberView]],
+    predictor: Predictor,
+    group: Group,
     queries: Tensor,
     positions: Tensor,
     n_classes: int,
@@ -208,14 +201,14 @@ def _masked(
                 part._replace(log_weight=part.log_weight.masked_fill(masked, float("-inf")))
             )
         masked_view = MemberView(view.base_log_proba[rows], [], spaces)
-        answers.append(on_host(state.answer(member, masked_view, n_classes)))
+        answers.append(predictor.answer(member, masked_view, n_classes))
     return answers
 
 
-def feature_distances(state: LearnedState, query: Tensor, positions: Tensor) -> Tensor:
+def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) -> Tensor:
     """Distances of one query key (D,) to remembered rows in the feature space."""
-    keys = state.views.bank.keys["features"][positions]
-    metric = state.views.specs[0].metric
+    keys = predictor.views.bank.keys["features"][positions]
+    metric = predictor.views.specs[0].metric
     return paired_distances(query[None], keys[None], metric)[0]
 
 
@@ -239,9 +232,9 @@ class Reason(NamedTuple):
 
 
 def reasons(
-    state: LearnedState,
+    predictor: Predictor,
     features: Tensor,
-    groups: list[list[tuple[int, MemberView]]],
+    groups: list[Group],
     n_neighbors: int | None,
     n_classes: int,
     calibration: Calibration,
@@ -250,7 +243,7 @@ def reasons(
 
     Parameters
     ----------
-    state : LearnedState
+    predictor : Predictor
     features : Tensor of shape (n, width)
         Keys of the rows in the feature space.
     groups : list of list of (member, MemberView)
@@ -260,38 +253,38 @@ def reasons(
     n_classes : int
     calibration : Calibration
     """
-    weighed = weigh(state, [view for group in groups for view in group])
+    weighed = weigh(predictor, [view for group in groups for view in group])
     shown = [one.positions[:n_neighbors] for one in weighed]
-    gone = without_each(state, groups, shown, n_classes, calibration)
+    gone = without_each(predictor, groups, shown, n_classes, calibration)
     return [
         Reason(
             positions,
             one.weights[:n_neighbors],
             without,
-            feature_distances(state, query.cpu(), positions),
+            feature_distances(predictor, query.cpu(), positions),
         )
         for one, query, positions, without in zip(weighed, features, shown, gone, strict=True)
     ]
 
 
 def remembered_reasons(
-    state: LearnedState, n_neighbors: int | None, n_classes: int
+    predictor: Predictor, n_neighbors: int | None, n_classes: int
 ) -> dict[int, Reason]:
     """Say what stands behind the predictions of the fitted rows, each without itself."""
-    bank, calibration = state.views.bank, state.calibration()
+    bank, calibration = predictor.views.bank, predictor.calibration()
     found: dict[int, Reason] = {}
-    for member in range(state.n_members):
-        mine = torch.nonzero(bank.keys[FOLD][:, 0] == member)[:, 0]
+    for member in range(predictor.n_members):
+        mine = torch.nonzero(bank.columns[FOLD] == member)[:, 0]
         for group in mine.split(CHUNK) if len(mine) else ():  # all of a fold may be gone
-            looks = [[(member, state.look_again(member, group))]]
+            looks = [[(member, predictor.retrieve_remembered(member, group))]]
             keys = bank.keys["features"][group]
-            behind = reasons(state, keys, looks, n_neighbors, n_classes, calibration)
+            behind = reasons(predictor, keys, looks, n_neighbors, n_classes, calibration)
             found |= dict(zip(group.tolist(), behind, strict=True))
     return found
 
 
 def explained(
-    state: LearnedState,
+    predictor: Predictor,
     behind: dict[int, Reason],
     parts: Parts,
     classes: np.ndarray,
@@ -301,7 +294,7 @@ def explained(
 
     Parameters
     ----------
-    state : LearnedState
+    predictor : Predictor
     behind : dict of int to Reason
         By the row's position in `parts`.
     parts : Parts
@@ -309,7 +302,7 @@ def explained(
     remembered : callable
         Gives the training row at a bank position.
     """
-    bank, believed = state.views.bank, state.views.labels(0)
+    bank, believed = predictor.views.bank, predictor.views.labels(0)
     shown = []
     for row, reason in sorted(behind.items()):
         neighbors = [

@@ -93,12 +93,12 @@ def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
     from nearwise.classifier import AttnKNNClassifier
 
     model = AttnKNNClassifier.load(folder, trusted=trusted)
-    base = getattr(model._state, "base", None)
+    base = getattr(model._predictor.row_models, "base", None)
     return {
         "rows": len(model.memory_),
         "classes": [str(label) for label in model.classes_],
         "columns": len(model.column_types_),
-        "members": model._state.n_members,
+        "members": model._predictor.n_members,
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
     }
 

@@ -108,7 +108,7 @@ def image_size(model: "AttnKNNClassifier") -> Size | None:
     """Size of the images that a model was fitted on; None for a table."""
     from nearwise.classifier.inputs.images import ImageEncoder
 
-    encoder = model._state.encoder
+    encoder = model._predictor.encoder
     if not isinstance(encoder, ImageEncoder):
         return None
     return Size(encoder.height, encoder.width, encoder.channels)

@@ -1,17 +1,58 @@
-"""What is decided out of fold: how much of the head to take, and the temperature."""
+"""The log-linear pool: members' answers, their mean, and the finish of a prediction.
 
+Also what is decided out of fold: how much of the heads to take, and the temperature.
+"""
+
+import math
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.nn.neighbor_head import NEGLIGIBLE
 
 PROBABILITY_FLOOR = 1e-6
+Merge = Literal["probabilities", "logits", "embeddings"]
 _VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
+
+
+class Answer(NamedTuple):
+    """Log-probabilities (B, C) of the parts, and the null's mass (B,), all members pooled."""
+
+    log_proba: Tensor
+    base_log_proba: Tensor
+    neighbor_log_proba: Tensor
+    null_mass: Tensor
+
+
+class Calibration(NamedTuple):
+    """Temperatures of the whole, of the base alone and of the neighbors alone; class shares."""
+
+    whole: float
+    base: float
+    neighbors: float
+    classes: ClassCorrection | None = None
+
+    def in_memory_shares(self) -> "Calibration":
+        """Leave out what brings predictions to other class shares than those of the memory."""
+        elsewhere = self.classes is not None and self.classes.wanted is not None
+        return self._replace(classes=None) if elsewhere else self
+
+    def corrected(self, answer: Answer) -> Answer:
+        """Bring an answer to the wanted class shares; the temperatures are still to be applied."""
+        if self.classes is None:
+            return answer
+        alone = self.classes.of_parts()
+        return answer._replace(
+            log_proba=self.classes(answer.log_proba, self.whole),
+            base_log_proba=alone(answer.base_log_proba, self.base),
+            neighbor_log_proba=alone(answer.neighbor_log_proba, self.neighbors),
+        )
 
 
 @dataclass(frozen=True)
@@ -37,6 +78,38 @@ class Acceptance:
 
 
 NOT_YET = Acceptance(1.0, 1.0, "none", float("nan"))
+
+
+def joined(answers: list[Answer]) -> Answer:
+    """Put the answers to blocks of rows one below the other."""
+    (first, *others) = answers
+    return Answer(*map(torch.cat, zip(*answers, strict=True))) if others else first
+
+
+def pool(answers: list[Answer]) -> Answer:
+    """Geometric mean of the members' distributions; arithmetic of the null's mass.
+
+    The geometric mean keeps the sharpness that the out-of-fold predictions had: averaging
+    probabilities would blur rows of which one member in five knows no duplicate.
+    """
+    means = [
+        torch.log_softmax(torch.stack(parts).mean(0), dim=1)
+        for parts in list(zip(*answers, strict=True))[:3]
+    ]
+    null_mass = torch.stack([answer.null_mass for answer in answers]).mean(0)
+    return Answer(means[0], means[1], means[2], null_mass)
+
+
+def merge_answers(views: list[Answer], merge: Merge) -> Answer:
+    """Merge the answers to several views: arithmetic or geometric mean of the distributions."""
+    parts = []
+    for stacked in (torch.stack(part) for part in list(zip(*views, strict=True))[:3]):
+        if merge == "probabilities":
+            parts.append(torch.logsumexp(stacked, dim=0) - math.log(len(views)))
+        else:
+            parts.append(torch.log_softmax(stacked.mean(0), dim=1))
+    null_mass = torch.stack([view.null_mass for view in views]).mean(0)
+    return Answer(parts[0], parts[1], parts[2], null_mass)
 
 
 def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:

@@ -1,0 +1,436 @@
+"""Predictor: the fitted parts of a classifier, and how they predict."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.inputs.images import ImageEncoder, TTAView
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.class_prior import ClassCorrection
+from nearwise.classifier.model.label_model import LabelModel
+from nearwise.classifier.model.log_linear_pool import (
+    NOT_YET,
+    Acceptance,
+    Answer,
+    Calibration,
+    Merge,
+    joined,
+    merge_answers,
+    pool,
+    shrink,
+    widen,
+    with_new_classes,
+)
+from nearwise.classifier.model.memory_views import BASE, FOLD, MemoryViews
+from nearwise.classifier.model.row_models import (
+    KeyedRows,
+    RowModels,
+    average_views,
+    mean_log_proba,
+    row_blocks,
+    supervised_keys,
+    view_blocks,
+)
+from nearwise.functional import Neighbors
+from nearwise.nn import NeighborHead, Neighborhood
+from nearwise.training import predict_with_head
+
+
+class MemberView(NamedTuple):
+    """What one member retrieves for some queries.
+
+    Attributes
+    ----------
+    base_log_proba : Tensor of shape (n, C)
+    found : list of Neighbors
+        One per key space.
+    spaces : list of Neighborhood
+        One per key space: what the head is given of the neighbors found.
+    """
+
+    base_log_proba: Tensor
+    found: list[Neighbors]
+    spaces: list[Neighborhood]
+
+
+Group = list[tuple[int, MemberView]]  # every member with what it retrieves for the same rows
+
+
+class Retrieved(NamedTuple):
+    """What the members retrieve for some queries in all their views.
+
+    Attributes
+    ----------
+    features : Tensor of shape (n, width)
+        Keys of the first view in the space "features".
+    merged : list of list of (member, MemberView)
+        What the merged prediction is made from: one group per view, or one of their mean.
+    each : list of list of (member, MemberView)
+        One group per view; the very list of `merged` unless that is made from their mean.
+    """
+
+    features: Tensor
+    merged: list[Group]
+    each: list[Group]
+
+
+@dataclass
+class HeldOut:
+    """Rows that neither memory nor networks have seen, kept as calibration rows.
+
+    Attributes
+    ----------
+    keyed : list of KeyedRows
+        Their keys and base log-probabilities, one per view.
+    labels : int64 Tensor of shape (n,)
+    folds : int64 Tensor of shape (n,)
+        The member whose head was not fitted on the row.
+    weight : Tensor of shape (n,)
+    digests : int64 Tensor of shape (n,)
+        By which the rows are recognized (`row_digests`).
+    """
+
+    keyed: list[KeyedRows]
+    labels: Tensor
+    folds: Tensor
+    weight: Tensor
+    digests: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything as named tensors; `from_tensors` rebuilds it."""
+        named = {"labels": self.labels, "folds": self.folds, "weight": self.weight}
+        for view, rows in enumerate(self.keyed):
+            if rows.base_log_proba is not None:
+                named[f"{view}/base"] = rows.base_log_proba
+            named |= {f"{view}/keys/{name}": keys for name, keys in rows.keys.items()}
+        return named | {"digests": self.digests}
+
+    @classmethod
+    def from_tensors(cls, named: dict[str, Tensor]) -> "HeldOut":
+        """Rebuild the rows from what `tensors` returned."""
+        keyed: list[KeyedRows] = []
+        while f"{len(keyed)}/keys/features" in named:
+            view = len(keyed)
+            start = f"{view}/keys/"
+            keys = {name[len(start) :]: t for name, t in named.items() if name.startswith(start)}
+            keyed.append(KeyedRows(keys, named.get(f"{view}/base")))
+        return cls(keyed, *(named[part] for part in ("labels", "folds", "weight", "digests")))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Predictor:
+    """The fitted parts of a classifier; never changed once it is part of a published model.
+
+    Members differ in the models that make keys (one set per fold after a cross-fit, one for all
+    where rows were held out once) and in their heads.
+
+    Attributes
+    ----------
+    encoder : TableEncoder or ImageEncoder
+        Turns rows as given into numbers and codes, or pixels.
+    row_models : RowModels
+        Turn encoded rows into keys and base log-probabilities.
+    views : MemoryViews
+        The memory: key spaces, columns, indexes.
+    heads : tuple of NeighborHead
+        One per member.
+    acceptance : Acceptance
+        Weight of the heads against the base, and the temperature.
+    prior : Tensor of shape (C,)
+    part_temperatures : (float, float)
+        Out-of-fold temperatures of the base alone and of the neighbors alone.
+    classes : ClassCorrection or None
+        What brings predictions from one view to the wanted class shares.
+    merge : {"probabilities", "logits", "embeddings"}
+        How several views of a query are merged.
+    of_views : Calibration or None
+        For all views merged; None where there is one.
+    held : HeldOut or None
+        The rows held out once; None after a cross-fit.
+    choice : dict
+        What was chosen, with the out-of-fold NLL it was chosen by.
+    history : list of dict
+    tta : tuple of str
+        Views that `fit` made of images.
+    n_views : int
+        Views of every row in `fit`, the first included.
+    """
+
+    encoder: TableEncoder | ImageEncoder
+    row_models: RowModels
+    views: MemoryViews
+    prior: Tensor
+    heads: tuple[NeighborHead, ...] = ()
+    acceptance: Acceptance = NOT_YET
+    part_temperatures: tuple[float, ...] = (1.0, 1.0)
+    classes: ClassCorrection | None = None
+    merge: Merge = "probabilities"
+    of_views: Calibration | None = None
+    held: HeldOut | None = None
+    choice: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    tta: tuple[TTAView, ...] = ()
+    n_views: int = 1
+
+    @property
+    def n_members(self) -> int:
+        """Number of members."""
+        return len(self.heads)
+
+    @property
+    def label_model(self) -> LabelModel:
+        """How the given labels come about from the classes that are predicted."""
+        return self.views.label_model
+
+    @property
+    def has_base(self) -> bool:
+        """Whether a base takes part; without, the class shares stand in for it."""
+        return self.row_models.has_base
+
+    @property
+    def is_cross_fitted(self) -> bool:
+        """Whether every remembered row has a member whose models were fitted without it."""
+        return not self.row_models.shared
+
+    def fork(self) -> Self:
+        """Copy for a change: what changes replace is the copy's own, all else is shared."""
+        return replace(self, views=self.views.fork(), choice=dict(self.choice))
+
+    def to(self, device: torch.device) -> None:
+        """Run networks, searches and heads on a device from now on; the bank stays on the CPU."""
+        for network in self.row_models.networks:
+            network.to(device)
+        self.views.to(device)
+        for head in self.heads:
+            head.to(device)
+
+    # --- retrieval ------------------------------------------------------------------------------
+
+    def retrieve(self, views: list[Any]) -> Retrieved:
+        """Retrieve for new rows, few enough to be encoded at once, in all their views."""
+        keyed = [self.row_models(rows) for rows in views]
+        each = [self.group(one) for one in keyed]
+        averaged = self.merge == "embeddings" and len(views) > 1
+        merged = [self.group(_average_of_members(keyed))] if averaged else each
+        return Retrieved(keyed[0][0].keys["features"].cpu(), merged, each)
+
+    def group(self, keyed: list[KeyedRows]) -> Group:
+        """Search all spaces, by the keys of every member or by those that all members share."""
+        found: dict[str, Neighbors] = {}
+        views = [self.member_view(member, rows, found) for member, rows in enumerate(keyed)]
+        return [(member, views[min(member, len(views) - 1)]) for member in range(self.n_members)]
+
+    def member_view(
+        self, member: int, rows: KeyedRows, found_by_all: dict[str, Neighbors]
+    ) -> MemberView:
+        """Search all spaces; `found_by_all` keeps what every member finds alike."""
+        n_rows = len(rows.keys["features"])
+        base = known = self.views.on_device(
+            self._prior_of(n_rows) if rows.base_log_proba is None else rows.base_log_proba
+        )
+        found: list[Neighbors] = []
+        spaces: list[Neighborhood] = []
+        for spec in self.views.specs:
+            if spec.name in found_by_all:
+                result = found_by_all[spec.name]
+            else:
+                keys = self.views.on_device(rows.keys[spec.name])
+                result = self.views.search(spec, member, keys, spec.n_neighbors)
+                if spec.is_shared:
+                    found_by_all[spec.name] = result
+            if not found:
+                base = self._widened_base(known, result)
+            found.append(result)
+            spaces.append(self.views.neighborhood(spec, member, result, base))
+        return MemberView(base, found, spaces)
+
+    def retrieve_remembered(self, member: int, positions: Tensor) -> MemberView:
+        """Search all spaces for remembered rows, each left out of its own neighbors by id."""
+        self._refuse_remembered()
+        bank = self.views.bank
+        base = known = self.views.on_device(self._stored_base(positions))
+        found: list[Neighbors] = []
+        spaces: list[Neighborhood] = []
+        for spec in self.views.specs:
+            keys = self.views.on_device(bank.keys[spec.key(member)][positions])
+            result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
+            if not found:
+                base = self._widened_base(known, result)
+            found.append(result)
+            spaces.append(self.views.neighborhood(spec, member, result, base, positions))
+        return MemberView(base, found, spaces)
+
+    def _widened_base(self, base_log_proba: Tensor, found: Neighbors) -> Tensor:
+        """Widen base log-probabilities (n, C0) to all C classes that the heads know.
+
+        For classes the base was not fitted on, neighbors in the feature space stand in.
+        """
+        if base_log_proba.shape[1] == len(self.prior):
+            return base_log_proba
+        labels = self.views.labels_of(0, found.indices)
+        return with_new_classes(base_log_proba, found.distances, labels, len(self.prior))
+
+    def _stored_base(self, positions: Tensor) -> Tensor:
+        """Out-of-fold base (or prior) log-probabilities of remembered rows."""
+        if not self.has_base:
+            return self._prior_of(len(positions))
+        return self.views.bank.columns[BASE][positions]
+
+    def _prior_of(self, n_rows: int) -> Tensor:
+        """Give every row the class shares, which stand in for a base."""
+        return torch.log(self.prior).expand(n_rows, -1)
+
+    def _refuse_remembered(self) -> None:
+        if not self.is_cross_fitted:
+            _refuse_remembered()
+
+    # --- rows to be remembered ------------------------------------------------------------------
+
+    def feature_keys(self, rows: Any) -> Tensor:
+        """Keys of new rows in the space "features", which all members share."""
+        return self.row_models(rows)[0].keys["features"].cpu()
+
+    def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Keys and base log-probabilities of rows that are to be remembered, on the CPU.
+
+        Keys are means over the views. The base log-probabilities are means over the members, none
+        of which were fitted on the rows.
+
+        Returns
+        -------
+        keys : dict of str to Tensor of shape (n, width)
+            In every key space of the bank.
+        columns : dict of str to Tensor
+            BASE, where the bank has it.
+        """
+        by_member = [list(rows) for rows in zip(*map(self.row_models, views), strict=True)]
+        keyed = [average_views(rows).cpu() for rows in by_member]
+        columns: dict[str, Tensor] = {}
+        if BASE in self.views.bank.columns:
+            bases = [rows.base_log_proba for rows in keyed if rows.base_log_proba is not None]
+            base = columns[BASE] = mean_log_proba(bases)
+            for rows in keyed:
+                rows.keys["supervised"] = supervised_keys(rows.keys["features"], base)
+        keys = {
+            spec.key(member): rows.keys[spec.name]
+            for spec in self.views.specs
+            for member, rows in enumerate(keyed if spec.per_member else keyed[:1])
+        }
+        # The supervised keys are kept where folds are too small to be searched, too.
+        others = {name: keyed[0].keys[name] for name in self.views.bank.keys if name not in keys}
+        return keys | others, columns
+
+    # --- predictions ----------------------------------------------------------------------------
+
+    def predict_views(self, views: list[Any], n_classes: int) -> Answer:
+        """Predict from one or more views of the same rows, merged."""
+        merged = []
+        for block in view_blocks(views):
+            groups = self.retrieve(block).merged
+            merged.append(self.merged([pool(self.answers(group, n_classes)) for group in groups]))
+        return joined(merged)
+
+    def answers(self, group: Group, n_classes: int) -> list[Answer]:
+        """Predict with every member, on the CPU."""
+        return [self.answer(member, view, n_classes) for member, view in group]
+
+    def merged(self, answers: list[Answer]) -> Answer:
+        """Merge the answers to several views as they were calibrated."""
+        return answers[0] if len(answers) == 1 else merge_answers(answers, self.merge)
+
+    def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
+        """Predict with one member, on the CPU."""
+        output = predict_with_head(self.heads[member], view.spaces, view.base_log_proba)
+        pooled = output.log_proba
+        if self.has_base:
+            pooled = shrink(pooled, view.base_log_proba, self.acceptance.share)
+        return Answer(
+            widen(pooled, n_classes).cpu(),
+            widen(torch.log_softmax(view.base_log_proba, 1), n_classes).cpu(),
+            widen(output.neighbor_log_proba, n_classes).cpu(),
+            output.null_mass.cpu(),
+        )
+
+    def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
+        """Leave-one-out predictions of the remembered rows, or of some, in their order."""
+        self._refuse_remembered()
+        wanted = torch.arange(len(self.views.bank)) if positions is None else positions
+        n = len(wanted)
+        totals = [torch.zeros(n, n_classes) for _ in range(3)]
+        null_mass, counts = torch.zeros(n), torch.zeros(n)
+        folds = self.views.bank.columns[FOLD][wanted]
+        for member in range(self.n_members):
+            # Rows that were added later have no fold: every member predicts them.
+            for rows in row_blocks(torch.nonzero((folds == member) | (folds < 0))[:, 0]):
+                view = self.retrieve_remembered(member, wanted[rows])
+                answer = self.answer(member, view, n_classes)
+                for total, part in zip(totals, answer[:3], strict=True):
+                    total[rows] += part
+                null_mass[rows] += answer.null_mass
+                counts[rows] += 1
+        means = [torch.log_softmax(total / counts[:, None], dim=1) for total in totals]
+        return Answer(means[0], means[1], means[2], null_mass / counts)
+
+    def predict_held_out(self, n_classes: int, n_views: int) -> tuple[Answer, list[Answer]]:
+        """Predict the rows held out, in one or all views, each by a head that was not fitted on it.
+
+        Give the merged answer and that to each view. They search the memory as it is now, whatever
+        came or went since the fit.
+        """
+        assert self.held is not None  # the caller has looked
+        keyed = self.held.keyed[:n_views]
+        each = [self.out_of_fold(self.member_view(0, rows, {}), n_classes) for rows in keyed]
+        if n_views > 1 and self.merge == "embeddings":
+            view = self.member_view(0, average_views(keyed), {})
+            return self.out_of_fold(view, n_classes), each
+        return self.merged(each), each
+
+    def out_of_fold(self, view: MemberView, n_classes: int) -> Answer:
+        """Answers to the rows held out, each by the head that was not fitted on it."""
+        assert self.held is not None  # the caller has looked
+        folds = self.held.folds
+        order = [torch.nonzero(folds == fold)[:, 0] for fold in range(int(folds.max()) + 1)]
+        answers = []
+        for member, at in enumerate(order):
+            spaces = [space.take(at) for space in view.spaces]
+            part = MemberView(view.base_log_proba[at], [], spaces)
+            answers.append(self.answer(member, part, n_classes))
+        back = torch.argsort(torch.cat(order))
+        return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))
+
+    def calibration(self, n_views: int = 1) -> Calibration:
+        """Temperatures and class shares that predictions from so many views are finished with."""
+        if n_views == 1:
+            base, neighbors = self.part_temperatures
+            return Calibration(self.acceptance.temperature, base, neighbors, self.classes)
+        if self.n_views == 1:
+            raise ValueError(
+                f"{n_views} views were given, but the classifier was fitted without. Give views "
+                "to fit as well, or leave them out."
+            )
+        if n_views != self.n_views or self.of_views is None:
+            raise ValueError(
+                f"{n_views} views were given, the classifier was fitted with {self.n_views}, for "
+                "which it is calibrated. Give as many, or one."
+            )
+        return self.of_views
+
+
+def _average_of_members(views: list[list[KeyedRows]]) -> list[KeyedRows]:
+    """Mean of several views of the same rows, member by member."""
+    return [average_views(list(rows)) for rows in zip(*views, strict=True)]
+
+
+def _refuse_remembered() -> NoReturn:
+    raise ValueError(
+        "This classifier held rows out once (validation_fraction), so its networks were trained "
+        "on the labels of all remembered rows and cannot predict them as if unseen. Give new rows."
+    )
+
+
+def as_float(array: np.ndarray) -> Tensor:
+    """Turn an array into a float32 tensor."""
+    return torch.from_numpy(np.ascontiguousarray(array)).float()

@@ -1,0 +1,316 @@
+"""Row models: what turns encoded rows into keys of every space, and base log-probabilities.
+
+Also the blocks in which many rows are handled, so that memory does not grow with their number.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearwise.classifier.fit.base import Base
+from nearwise.classifier.fit.embedding import HEAD, AnyRows, Depths, Embedding
+from nearwise.classifier.fit.feature_space import FeatureSpace
+from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
+from nearwise.classifier.inputs.table import Encoded, TableEncoder
+
+BLOCK = 16_384  # rows; a whole number of the chunks that heads take
+
+
+class KeyedRows(NamedTuple):
+    """Rows as one member's models see them.
+
+    Attributes
+    ----------
+    keys : dict of str to Tensor of shape (n, width)
+        Keys of every space; "features" is among them.
+    base_log_proba : Tensor of shape (n, C), or None
+        Normalized log-probabilities of the base; None without a base.
+    """
+
+    keys: dict[str, Tensor]
+    base_log_proba: Tensor | None
+
+    def cpu(self) -> "KeyedRows":
+        """Bring everything to the CPU."""
+        keys = {name: key.cpu() for name, key in self.keys.items()}
+        base = self.base_log_proba
+        return KeyedRows(keys, None if base is None else base.cpu())
+
+
+class RowModels(Protocol):
+    """Turn encoded rows into keys and base log-probabilities, as each member sees them.
+
+    Attributes
+    ----------
+    shared : bool
+        Whether all members share one set of models, fitted on all remembered rows; otherwise each
+        has its own, fitted without the rows of its fold.
+    """
+
+    shared: bool
+
+    @property
+    def embedding(self) -> Embedding | None:
+        """Trained networks."""
+        ...
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The networks of the embedding."""
+        ...
+
+    @property
+    def has_base(self) -> bool:
+        """Whether a base takes part; without, the class shares stand in for it."""
+        ...
+
+    def __call__(self, rows: Any) -> list[KeyedRows]:
+        """Make keys of encoded rows: one entry per member, or one for all members."""
+        ...
+
+
+class _WithEmbedding:
+    embedding: Embedding | None
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The networks of the embedding."""
+        return [] if self.embedding is None else list(self.embedding.networks)
+
+
+@dataclass
+class FoldModels(_WithEmbedding):
+    """Cross-fitted models of a table: one set per member, fitted without the rows of its fold.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+    features : FeatureSpace
+        The label-free key space, which all members share.
+    embedding : Embedding or None
+        One network per member; its keys are the space "trained".
+    base : Base or None
+        One model per member and candidate; with the features its log-probabilities make the
+        space "supervised".
+    n_members : int
+    """
+
+    encoder: TableEncoder
+    features: FeatureSpace
+    embedding: Embedding | None
+    base: Base | None
+    n_members: int
+    shared = False
+
+    @property
+    def has_base(self) -> bool:
+        """Whether a base takes part; without, the class shares stand in for it."""
+        return self.base is not None
+
+    def __call__(self, rows: Encoded) -> list[KeyedRows]:
+        """Make keys of rows as every member sees them."""
+        features = self.features(self.encoder, rows)
+        return [self._of_member(member, rows, features) for member in range(self.n_members)]
+
+    def _of_member(self, member: int, rows: Encoded, features: Tensor) -> KeyedRows:
+        keys, base = {"features": features}, None
+        if self.base is not None:
+            base = self._base_log_proba(self.base, member, rows)
+            keys["supervised"] = supervised_keys(features, base)
+        if self.embedding is not None:
+            keys["trained"] = self.embedding.keys(member, self.encoder, rows)
+        return KeyedRows(keys, base)
+
+    def _base_log_proba(self, base: Base, member: int, rows: Encoded) -> Tensor:
+        extra = {}
+        if self.embedding is not None and base.asks(HEAD):
+            of_network = self.embedding.head_log_proba(member, self.encoder, rows)
+            extra[HEAD] = of_network.double().numpy()
+        log_proba = base.log_proba(self.encoder, rows, member, extra)
+        return torch.from_numpy(log_proba).float()
+
+
+@dataclass
+class TableNetworks(_WithEmbedding):
+    """The label-free feature space of a table or of ready embeddings, and networks over it.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+    features : FeatureSpace
+    embedding : Embedding or None
+        Networks that all members share. Their keys, side by side, are the space "trained"; the
+        mean of their heads' log-probabilities is the base.
+    use_head : bool
+        Whether the networks' heads may take part.
+    """
+
+    encoder: TableEncoder
+    features: FeatureSpace
+    embedding: Embedding | None
+    use_head: bool = True
+    shared = True
+
+    @property
+    def has_base(self) -> bool:
+        """Whether network heads take part."""
+        return self.use_head and self.embedding is not None and self.embedding.has_head
+
+    def __call__(self, rows: Encoded) -> list[KeyedRows]:
+        """Make keys of rows: the spaces "features" and, with networks, "trained"."""
+        keys = {"features": self.features(self.encoder, rows)}
+        if self.embedding is None:
+            return [KeyedRows(keys, None)]
+        members = range(len(self.embedding.networks))
+        own = [self.embedding.keys(member, self.encoder, rows) for member in members]
+        keys["trained"] = side_by_side(own)
+        if not self.has_base:
+            return [KeyedRows(keys, None)]
+        heads = [
+            self.embedding.head_log_proba(member, self.encoder, rows, keys=key)
+            for member, key in enumerate(own)
+        ]
+        return [KeyedRows(keys, mean_log_proba(heads))]
+
+
+@dataclass
+class StageSpace:
+    """A label-free map of the features at one depth of a backbone, fitted on the memory's rows.
+
+    Attributes
+    ----------
+    encoder : TableEncoder
+        Means and deviations of the features.
+    features : FeatureSpace
+        "whitened": keys of unit length.
+    """
+
+    encoder: TableEncoder
+    features: FeatureSpace
+
+    @classmethod
+    def fit(cls, values: Tensor) -> "StageSpace":
+        """Fit to features (n, width)."""
+        encoder = TableEncoder()
+        rows = encoder.fit(values.double().numpy())
+        return cls(encoder, FeatureSpace("whitened").fit(encoder, rows))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Keys (n, at most width) of features (n, width), on their device."""
+        if values.device.type != "cpu":
+            return self.on_device(values)
+        return self.features(self.encoder, self.encoder.transform(values.double().numpy()))
+
+    def on_device(self, values: Tensor) -> Tensor:
+        """Do what a call does, in torch, on the device of the features."""
+        # Apple's GPUs have no float64.
+        wide = torch.float32 if values.device.type == "mps" else torch.float64
+        state = self.features.state
+        center = np.asarray(self.encoder.mean) + state["mean"]
+        moved = values.to(wide) - torch.from_numpy(center).to(values.device, wide)
+        keys = moved @ torch.from_numpy(state["rotation"]).to(values.device, wide)
+        return F.normalize(keys, dim=1, eps=1e-12).float()
+
+
+@dataclass
+class ImageNetworks(_WithEmbedding):
+    """Networks over images: their keys, and the features at several depths of their backbones.
+
+    Attributes
+    ----------
+    encoder : ImageEncoder
+    embedding : Embedding
+        Networks that all members share. Their keys, side by side, are the space "trained"; the
+        mean of their heads' log-probabilities is the base.
+    stages : list of dict of str to StageSpace
+        For each network the depths that neighbors are sought at; the deepest is "features". The
+        trained space is collapsed onto the head's prediction, earlier ones are not.
+    use_head : bool
+        Whether the networks' heads take part.
+    cache : Path, optional
+        Folder that keeps what frozen backbones make of images.
+    """
+
+    encoder: ImageEncoder
+    embedding: Embedding
+    stages: list[dict[str, StageSpace]]
+    use_head: bool = True
+    cache: Path | None = None
+    shared = True
+
+    @property
+    def has_base(self) -> bool:
+        """Whether network heads take part."""
+        return self.use_head
+
+    def __call__(self, rows: EncodedImages) -> list[KeyedRows]:
+        """Make keys of images: the spaces of the depths, and "trained"."""
+        members = range(len(self.embedding.networks))
+        seen = [self.embedding.depths(each, self.encoder, rows, self.cache) for each in members]
+        return [self.from_depths(seen)]
+
+    def from_depths(self, seen: list[Depths]) -> KeyedRows:
+        """Bring what each network's one pass made of images into the spaces."""
+        found = [{"features": list(one.stages.values())[-1]} | one.stages for one in seen]
+        keys = {
+            name: side_by_side(
+                [spaces[name](each[name]) for spaces, each in zip(self.stages, found, strict=True)]
+            )
+            for name in self.stages[0]
+        }
+        keys["trained"] = side_by_side([one.keys for one in seen])
+        if not self.has_base:
+            return KeyedRows(keys, None)
+        return KeyedRows(keys, mean_log_proba([one.head_log_proba for one in seen]))
+
+
+def supervised_keys(features: Tensor, base_log_proba: Tensor) -> Tensor:
+    """Features beside half the centred log-probabilities of the base, scaled by their width."""
+    likeness = base_log_proba.to(features.device).clamp_min(-9.0)
+    likeness = likeness - likeness.mean(dim=1, keepdim=True)
+    return torch.cat([features, 0.5 * likeness / likeness.shape[1] ** 0.5], dim=1)
+
+
+def mean_log_proba(parts: list[Tensor]) -> Tensor:
+    """Geometric mean of distributions, as normalized log-probabilities (n, C)."""
+    return torch.log_softmax(torch.stack(parts).mean(0), dim=1)
+
+
+def side_by_side(keys: list[Tensor]) -> Tensor:
+    """Join the keys (n, width) of several networks, each at unit length: all count alike."""
+    joined = torch.cat([F.normalize(key, dim=1) for key in keys], dim=1)
+    return joined / len(keys) ** 0.5
+
+
+def average_views(views: list[KeyedRows]) -> KeyedRows:
+    """Mean of several views of the same rows; keys of unit length are brought back to it."""
+    if len(views) == 1:
+        return views[0]
+    keys = {}
+    for name, first in views[0].keys.items():
+        mean = torch.stack([view.keys[name] for view in views]).mean(0)
+        length = first.norm(dim=1)
+        keys[name] = F.normalize(mean, dim=1) if bool((length - 1).abs().max() < 1e-3) else mean
+    bases = [view.base_log_proba for view in views if view.base_log_proba is not None]
+    return KeyedRows(keys, mean_log_proba(bases) if bases else None)
+
+
+def row_blocks(rows: Tensor) -> tuple[Tensor, ...]:
+    """Split positions (n,) into blocks, in their order; none for no rows."""
+    return rows.split(BLOCK) if len(rows) else ()
+
+
+def view_blocks(views: list[AnyRows]) -> Iterator[list[AnyRows]]:
+    """Give rows in all their views block by block, in their order."""
+    n_rows = len(views[0])
+    if n_rows <= BLOCK:
+        yield views
+        return
+    for block in row_blocks(torch.arange(n_rows)):
+        yield [rows.take(block.numpy()) for rows in views]

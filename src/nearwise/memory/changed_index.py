@@ -1,0 +1,82 @@
+"""ChangedIndex: a trained index that serves rows which have changed a little since."""
+
+import torch
+from torch import Tensor
+
+from nearwise.functional import Neighbors, topk_neighbors
+from nearwise.memory.index import NeighborIndex
+
+MOST_CHANGED = 0.05  # share of the rows beyond which a new index is trained
+_SLACK = 16  # rows asked for beyond those wanted, where some of the nearest are gone
+
+
+class ChangedIndex:
+    """A sealed index, the rows that came since (searched exactly), and those that went (masked).
+
+    Neither the sealed index nor this one is ever changed, so that queries of an older version of
+    the rows go on undisturbed, and nothing is trained again for a single row.
+
+    Parameters
+    ----------
+    sealed : NeighborIndex
+        Fitted to former rows. A row is known by its id, whose key has not changed.
+    keys : Tensor of shape (n_rows, n_features)
+        The rows as they are now.
+    ids : int64 Tensor of shape (n_rows,)
+        Unique.
+    """
+
+    def __init__(self, sealed: NeighborIndex, keys: Tensor, ids: Tensor) -> None:
+        self.sealed, self.ids, self.metric = sealed, ids, sealed.metric
+        order = torch.argsort(ids)
+        at = torch.searchsorted(ids[order], sealed.ids).clamp_max(len(ids) - 1)
+        stayed = ids[order][at] == sealed.ids
+        self._position = torch.where(stayed, order[at], -1)  # of every sealed row, -1 where it went
+        is_new = torch.ones(len(ids), dtype=torch.bool)
+        is_new[self._position[stayed]] = False
+        self._tail = torch.nonzero(is_new)[:, 0]
+        self._tail_keys = keys[self._tail]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def share_changed(self) -> float:
+        """Rows that came or went, over the rows of the sealed index."""
+        gone = int((self._position < 0).sum())
+        return (gone + len(self._tail)) / max(len(self.sealed), 1)
+
+    def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
+        """Find the nearest rows of each query; see `NeighborIndex.search`."""
+        distances, positions = self._search_sealed(query, n_neighbors, query_ids)
+        if len(self._tail):
+            k = min(n_neighbors + (query_ids is not None), len(self._tail))
+            new = topk_neighbors(query, self._tail_keys.to(query), k, metric=self.metric)
+            distances = torch.cat([distances, new.distances], dim=1)
+            at = torch.cat([positions, self._tail.to(new.indices.device)[new.indices]], dim=1)
+            positions = at
+        if query_ids is not None:
+            own = (
+                self.ids.to(positions.device)[positions] == query_ids.to(positions.device)[:, None]
+            )
+            distances = distances.masked_fill(own, float("inf"))
+        # Stable: of equal distances the lowest position wins, as in every index.
+        near = torch.sort(distances, dim=1, stable=True)
+        best = near.indices[:, :n_neighbors]
+        return Neighbors(near.values[:, :n_neighbors], positions.gather(1, best))
+
+    def _search_sealed(
+        self, query: Tensor, n_neighbors: int, query_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Distances, infinite for rows that went, and positions among the rows of now."""
+        wanted = n_neighbors + (query_ids is not None)
+        n_left = int((self._position >= 0).sum())
+        asked = wanted
+        while True:
+            found = self.sealed.search(query, min(asked, len(self.sealed)))
+            positions = self._position.to(found.indices.device)[found.indices]
+            there = positions >= 0
+            enough = there.sum(1) >= min(wanted, n_left)
+            if bool(enough.all()) or asked >= len(self.sealed):
+                return found.distances.masked_fill(~there, float("inf")), positions.clamp_min(0)
+            asked = asked + _SLACK if asked == wanted else 2 * asked

@@ -76,7 +76,7 @@ def open_lock(path: Path) -> int:
     """Open a file to lock, and make it if it is not there; what is there stays as it is.
 
     Returns `handle`, int: for the caller to lock and to close. Raises ValueError if a link, a
-    folder, a pipe or a device has that name: it is somebody else's. Raises OSError if the file
+    folder, a pipe or a device has that name: another program made it. Raises OSError if the file
     cannot be made or opened.
     """
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

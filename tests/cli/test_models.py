@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from nearwise.cli.models import check_place, new_model, open_model, sole_writer
+from nearwise.cli.models import check_out, new_model, open_model, sole_writer
 from tests.classifier.cases import fitted
 
 
 def test_a_new_place_is_fine_and_its_parents_are_made(tmp_path):
-    check_place(tmp_path / "deep" / "model", overwrite=False)
+    check_out(tmp_path / "deep" / "model", overwrite=False)
     assert (tmp_path / "deep").is_dir()
     assert not (tmp_path / "deep" / "model").exists()
 
@@ -18,40 +18,40 @@ def test_a_foreign_folder_is_never_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(ValueError, match=r"files that are not ours.*Nothing was touched"):
-            check_place(tmp_path, overwrite=overwrite)
+            check_out(tmp_path, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_model_is_replaced_only_when_asked(tmp_path):
     fitted().save(tmp_path / "m")
     with pytest.raises(ValueError, match="--overwrite"):
-        check_place(tmp_path / "m", overwrite=False)
-    check_place(tmp_path / "m", overwrite=True)
+        check_out(tmp_path / "m", overwrite=False)
+    check_out(tmp_path / "m", overwrite=True)
 
 
 def test_what_only_looks_like_a_model_is_refused_before_training(tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(ValueError, match="not written by nearwise"):
-        check_place(tmp_path, overwrite=True)
+        check_out(tmp_path, overwrite=True)
 
 
 def test_what_a_killed_first_save_left_is_no_obstacle(tmp_path):
     (tmp_path / "tensors-0123456789abcdef.safetensors").write_bytes(b"half")
-    check_place(tmp_path, overwrite=False)
+    check_out(tmp_path, overwrite=False)
 
 
 def test_a_file_is_no_place_for_a_model(tmp_path):
     path = tmp_path / "model"
     path.write_text("")
     with pytest.raises(ValueError, match="is a file"):
-        check_place(path, overwrite=True)
+        check_out(path, overwrite=True)
 
 
 def test_a_place_that_takes_no_files_is_refused_before_training(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(OSError, match=r"Cannot write in .*Choose another --out"):
-        check_place(blocked / "model", overwrite=False)
+        check_out(blocked / "model", overwrite=False)
 
 
 @pytest.mark.parametrize("make", [False, True], ids=["missing", "file"])

@@ -190,7 +190,7 @@ LABELS = torch.tensor([0, 1])
         ({"labels": torch.tensor([[0.5, 0.5], [0.5, 0.6]])}, "row 1 sum to 1.1"),
         ({"labels": torch.tensor([[1.5, -0.5], [0.5, 0.5]])}, "row 0 .* minimum -0.5"),
         ({"labels": torch.full((2, 2), float("nan"))}, "NaN"),
-        ({"labels": torch.full((2, 2), 0.5), "n_classes": 3}, "one column a class"),
+        ({"labels": torch.full((2, 2), 0.5), "n_classes": 3}, "one column per class"),
         ({"ids": torch.tensor([1, 1])}, "1 appears more than once"),
         ({"ids": torch.tensor([1])}, "one id a row"),
         ({"ids": torch.tensor([1.0, 2.0])}, "dtype"),

@@ -144,8 +144,8 @@ SET_CONFIDENCE, BOUND_CONFIDENCE = 0.9, 0.95
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the command line asks about trust.
+class TrustOptions:
+    """Options about trust: coverage, risk, sets, novelty.
 
     Attributes
     ----------
@@ -215,9 +215,9 @@ class Wishes:
 
 
 def trust_columns(
-    query: "Query", wishes: Wishes, chosen: "Selection | None", *, as_text: bool
+    query: "Query", options: TrustOptions, chosen: "Selection | None", *, as_text: bool
 ) -> dict[str, list[Any]]:
-    """Lay out what was asked about trust, one value for each row.
+    """Columns of the trust options that were given, one value per row.
 
     Returns `columns`, dict of str to list: accepted, set, novelty_p: those that were asked for.
 
@@ -226,18 +226,18 @@ def trust_columns(
     query : Query
         The rows, as the model knows them.
     chosen : Selection, optional
-        What `wishes.select` returned.
+        What `options.select` returned.
     as_text : bool
         Whether a set is one text, its classes joined by "|", or a list.
     """
     columns: dict[str, list[Any]] = {}
     if chosen is not None:
         columns["accepted"] = chosen.accepted.tolist()
-    if wishes.sets:
+    if options.sets:
         classes = query.model.classes
-        named = [classes[row].tolist() for row in query.sets(wishes.set_confidence)]
+        named = [classes[row].tolist() for row in query.sets(options.set_confidence)]
         columns["set"] = ["|".join(map(str, one)) for one in named] if as_text else named
-    if wishes.novelty:
+    if options.novelty:
         columns["novelty_p"] = query.novelty_p_value().tolist()
     return columns
 
@@ -256,7 +256,7 @@ def measure_trust(
     model: "AttnKNNClassifier",
     features: "pd.DataFrame | np.ndarray",
     labels: "np.ndarray",
-    wishes: Wishes,
+    options: TrustOptions,
 ) -> dict[str, Any]:
     """Measure abstention and sets on labelled rows.
 
@@ -273,15 +273,15 @@ def measure_trust(
     features : DataFrame of shape (n_rows, n_columns)
     labels : int64 ndarray of shape (n_rows,)
         Positions of the true labels among the model's classes.
-    wishes : Wishes
+    options : TrustOptions
         The coverage to answer at, and the confidence of the bound and of the sets.
     """
     from nearwise.metrics import evaluate_sets
 
-    wishes.check_ranges()
+    options.check_ranges()
     try:
         query = model.query(features, sets=True, novelty=True)
-        chosen, sets = wishes.select(query), query.sets(wishes.set_confidence)
+        chosen, sets = options.select(query), query.sets(options.set_confidence)
     except ValueError as error:
         return {"not_measured": str(error)}
     assert chosen is not None  # a coverage was asked for
@@ -289,7 +289,7 @@ def measure_trust(
     answered = chosen.accepted
     return {
         "selective": {
-            "coverage_asked": wishes.coverage,
+            "coverage_asked": options.coverage,
             "coverage": float(answered.mean()),
             "risk": float(wrong[answered].mean()) if answered.any() else None,
             "expected_risk": chosen.expected_risk,
@@ -298,8 +298,8 @@ def measure_trust(
             "score": chosen.score_name,
             "threshold": chosen.threshold,
         },
-        "sets": {"confidence": wishes.set_confidence}
-        | evaluate_sets(labels, sets, wishes.set_confidence),
+        "sets": {"confidence": options.set_confidence}
+        | evaluate_sets(labels, sets, options.set_confidence),
     }
 
 

@@ -42,7 +42,7 @@ def require_model(folder: Path) -> None:
         )
 
 
-def check_place(folder: Path, *, overwrite: bool) -> None:
+def check_out(folder: Path, *, overwrite: bool) -> None:
     """Raise now what would otherwise fail after training.
 
     Raises ValueError if something is there and may not be replaced. Raises OSError if nothing can
@@ -125,14 +125,14 @@ def new_model(folder: Path, *, overwrite: bool) -> Iterator[None]:
     Whoever wants to write there meanwhile, or to add rows to the model that is replaced, is told
     at once: what came to the old model while the new one is trained would be lost.
 
-    Raises ValueError, OSError as `check_place` and `sole_writer`.
+    Raises ValueError, OSError as `check_out` and `sole_writer`.
 
     Parameters
     ----------
     folder, overwrite
-        As for `check_place`.
+        As for `check_out`.
     """
-    check_place(folder, overwrite=overwrite)
+    check_out(folder, overwrite=overwrite)
     with sole_writer(folder):
-        check_place(folder, overwrite=overwrite)  # another fit may have ended in between
+        check_out(folder, overwrite=overwrite)  # another fit may have ended in between
         yield

@@ -46,7 +46,7 @@ class Threads:
 
     Each worker computes its own matrix products in one thread and selects from them while they
     are in its cache; products in torch's pool would leave that pool spinning beside the workers.
-    A pool a search: a shared one would not survive a fork.
+    One pool per search: a shared one would not survive a fork.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Threads:
 
     def run(self, work: Callable[[slice], None], n_rows: int) -> None:
         """Call `work` on slices that cover ``range(n_rows)`` and wait for all of them."""
-        # With a row or two a thread, torch's own threads do better inside the product.
+        # With one or two rows per thread, torch's own threads do better inside the product.
         n_slices = max(1, min(self.n, n_rows // _FEWEST_ROWS))
         if n_slices == 1:
             if n_rows:

@@ -176,7 +176,7 @@ class _Search:
     def sort_rows(self, memory_budget: int) -> None:
         """Measure every pair directly and sort."""
         n_queries, n_keys = len(self.query), len(self.keys)
-        # A row of distances, its order and the copies a sort makes: about 24 bytes a key.
+        # A row of distances, its order and the copies a sort makes: about 24 bytes per key.
         query_step = max(1, min(_QUERY_TILE, memory_budget // 2 // (24 * n_keys)))
         key_step = max(1, memory_budget // 4 // (16 * self.keys.shape[1] + 32))
         for part in tiles_of(

@@ -292,7 +292,7 @@ def _first(exact: Tensor, positions: Tensor, n_neighbors: int) -> tuple[Tensor, 
 def product_error(device: torch.device) -> float:
     """Bound the relative error of float32 products that torch's settings add to plain rounding.
 
-    Torch may round the factors to tf32 or bfloat16; the roughest setting in sight counts.
+    Torch may round the factors to tf32 or bfloat16; the roughest of the settings counts.
     """
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     owners = (getattr(backend, "matmul", None), backend, torch.backends)

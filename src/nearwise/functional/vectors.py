@@ -215,7 +215,7 @@ def bits_from(typing: Any, vector: Any, limit: Any) -> Any:
 
 @_instruction
 def lowest_bit(typing: Any, word: Any) -> Any:
-    """Return the place of the lowest bit that is set."""
+    """Return the position of the lowest bit that is set."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))

@@ -118,7 +118,7 @@ def _hard_votes(weights: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     if labels.shape != weights.shape:
         raise ValueError(
             f"labels have shape {tuple(labels.shape)} and weights {tuple(weights.shape)}. "
-            "Pass one class position a neighbor."
+            "Pass one class position per neighbor."
         )
     if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= n_classes):
         raise ValueError(

@@ -133,7 +133,7 @@ def _as_soft(labels: Tensor, n_rows: int, n_classes: int | None) -> tuple[Tensor
     if n_classes is not None and labels.shape[1] != n_classes:
         raise ValueError(
             f"soft labels have {labels.shape[1]} columns but n_classes={n_classes}. "
-            "Pass one column a class."
+            "Pass one column per class."
         )
     refuse_not_finite("soft labels", labels)
     labels = labels if labels.dtype == torch.float64 else labels.float()
@@ -200,7 +200,7 @@ def as_sample_weight(
     tensor = _as_tensor(weight).to(device).detach().float().clone()
     if tensor.shape != (n_rows,):
         raise ValueError(
-            f"sample_weight has shape {tuple(tensor.shape)}. Pass ({n_rows},): one weight a row."
+            f"sample_weight has shape {tuple(tensor.shape)}. Pass ({n_rows},): one weight per row."
         )
     refuse_not_finite("sample weights", tensor)
     if bool((tensor < 0).any()):

@@ -29,8 +29,8 @@ def read_or_compute(
     Parameters
     ----------
     path : Path
-        A folder named by a hash of all that decides the arrays, so that it is nobody else's: what
-        is damaged in it is removed.
+        A folder named by a hash of all that decides the arrays, so that nothing else uses it: a
+        damaged one is removed.
     compute : callable
         Gives the arrays by name.
     kind, version

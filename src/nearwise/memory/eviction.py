@@ -9,7 +9,7 @@ from torch import Tensor
 
 EvictionName = Literal["reservoir", "class-balanced", "importance", "age"]
 EVICTION_NAMES: tuple[EvictionName, ...] = get_args(EvictionName)
-_DOUBT = 0.02  # worth of supporting a row that needs no support
+_UNCERTAINTY = 0.02  # worth of supporting a row that needs no support
 _EVEN = 1.0  # weight of staying beside the usefulness, in units of its mean
 _DISTRUSTED = 0.2  # weight of rows that mislead more than they help
 _MASK = (1 << 64) - 1
@@ -43,7 +43,7 @@ def arrival_draws(ids: Tensor, seed: int) -> np.ndarray:
 def neighbor_usefulness(neighbors: Tensor, labels: Tensor) -> Tensor:
     """How much each row is worth to the rows that have it as a neighbor.
 
-    Row i gives each neighbor j that carries i's label its doubt: 1 minus the margin of that label
+    Row i gives each neighbor j with i's label its uncertainty: 1 minus the margin of that label
     in the even vote of i's neighbors. Rows among plenty of their like come out near zero, rows
     that carry an unsure neighborhood high. Rows that mislead more of those that ask them than
     they help come out negative.
@@ -67,8 +67,8 @@ def neighbor_usefulness(neighbors: Tensor, labels: Tensor) -> Tensor:
     )
     own = vote.gather(1, labels[:, None])[:, 0]
     other = vote.scatter(1, labels[:, None], 0.0).amax(1)
-    doubt = 1 - (own - other).clamp_min(0) + _DOUBT
-    help_given = torch.where(agree, doubt[:, None], 0.0) / m
+    uncertainty = 1 - (own - other).clamp_min(0) + _UNCERTAINTY
+    help_given = torch.where(agree, uncertainty[:, None], 0.0) / m
     net = torch.zeros(n_rows).index_add_(0, neighbors.ravel(), 2.0 * agree.ravel() - 1.0)
     useful = torch.zeros(n_rows).index_add_(0, neighbors.ravel(), help_given.ravel())
     return torch.where(net < 0, -1.0, useful)
@@ -150,7 +150,7 @@ def usual_half_life(capacity: int) -> float:
 def _log_weight(usefulness: Tensor) -> np.ndarray:
     """Turn usefulness into log-weights of staying.
 
-    A part is the same for all: a memory of rows in doubt alone would not look like the queries.
+    A part is the same for all: a memory of uncertain rows alone would not look like the queries.
     """
     useful = usefulness.double().cpu().numpy()
     positive = useful[useful > 0]

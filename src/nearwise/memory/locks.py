@@ -15,7 +15,7 @@ class ReadWriteLock:
         self._writers_waiting = 0
 
     def __reduce__(self) -> tuple[type["ReadWriteLock"], tuple[()]]:
-        """Copy and pickle as a new lock that nobody holds."""
+        """Copy and pickle as a new lock that is not held."""
         return ReadWriteLock, ()
 
     @contextmanager

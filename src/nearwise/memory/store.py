@@ -44,7 +44,7 @@ class StoreError(ValueError):
     ----------
     reason : {"missing", "foreign", "torn", "newer", "older", "invalid", "changed"}
         What is wrong with the folder. "torn": its bytes are not those that were written.
-        "invalid": they are, and what they say cannot be. "changed": somebody else has written it
+        "invalid": they are, and what they say cannot be. "changed": another process has written it
         since.
     """
 
@@ -157,7 +157,7 @@ def write_folder(
                 _remove_stale(folder)
         except BaseException:
             if is_new:
-                with contextlib.suppress(OSError):  # somebody else writes into it by now
+                with contextlib.suppress(OSError):  # another process writes into it by now
                     folder.rmdir()
             raise
     except OSError as error:

@@ -189,7 +189,7 @@ class TokenMemory:
     metric : {"inner_product", "cosine", "euclidean", "sqeuclidean"}, default="inner_product"
         What near means.
     eviction : {"age", "reservoir"}, default="age"
-        Who goes when a stream is full: the oldest; or whoever, so that all tokens that ever came
+        Which tokens go when a stream is full: the oldest; or any, so that all tokens that ever came
         are remembered with the same probability.
     index : {"exact", "auto", "faiss-flat-ip", "faiss-flat-l2", "hnsw", "ivf-flat"}, default="exact"
         How neighbors are found, see `make_index`; "auto" chooses by `capacity`, or by the first

@@ -44,7 +44,7 @@ def aupr(
     known, novel : float array-like of shape (n_rows,)
         Scores, larger is more novel.
     positive : {"novel", "known"}, default="novel"
-        Whom to find. "known" takes the smallest scores first.
+        Which rows to find. "known" takes the smallest scores first.
 
     Returns
     -------

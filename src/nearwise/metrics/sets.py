@@ -1,4 +1,4 @@
-"""Measures of prediction sets: do they hold the true label, how large are they, for whom."""
+"""Measures of prediction sets: coverage of the true label, size, and both by class and by size."""
 
 import numpy as np
 import numpy.typing as npt

@@ -46,7 +46,7 @@ def shot_groups(
     if counts.ndim != 1 or not len(counts) or counts.dtype.kind not in "iu" or (counts < 0).any():
         raise ValueError(
             f"train_counts has shape {counts.shape} and kind {counts.dtype}; give one whole number "
-            "of training rows a class."
+            "of training rows per class."
         )
     if thresholds == "auto":
         groups, rule = shot_groups(counts, (FEW, MANY))

@@ -27,7 +27,7 @@ _HEAD_ROWS = 8192  # training rows that a head of the plain features learns from
 
 
 class Attention(NamedTuple):
-    """Whom a query asked, in one key space.
+    """Neighbors of a query in one key space, with their weights.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class AttentionProbe(Probe):
     n_neighbors : int, default=32
         In each key space.
     keys : {"auto", "features", "learned", "both"}, default="auto"
-        Where neighbors are sought. "features" learns whom to trust among the neighbors that plain
+        Where neighbors are sought. "features" learns weights for the neighbors that plain
         k-NN asks, and nothing else; "auto" takes it or "both", by the lower held-out NLL.
     metric : {"cosine", "l2"}, default="cosine"
         Of the plain features.
@@ -120,7 +120,7 @@ class AttentionProbe(Probe):
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:
-        """Remember rows and learn whom to trust.
+        """Remember rows and learn the weights of neighbors.
 
         Parameters
         ----------
@@ -139,16 +139,16 @@ class AttentionProbe(Probe):
         self._check_settings()
         rows, seed = self._training_rows(X, y), self._seed()
         if validation is None:
-            fitted, judged = held_out(rows, self.validation_fraction, seed)
+            fitted, valid = held_out(rows, self.validation_fraction, seed)
         else:
-            fitted, judged = rows, self._other_rows(validation)
+            fitted, valid = rows, self._other_rows(validation)
         device = choose_device(self.device)
         shares = np.bincount(fitted.codes, minlength=len(self.classes_)) / len(fitted.codes)
         self._prior = torch.from_numpy(shares).float().to(device)
         best: dict[str, Any] = {}
         nll: dict[str, float] = {}
         for keys in ("features", "both") if self.keys == "auto" else (self.keys,):
-            self._fit_keys(keys, fitted, judged, seed, device)
+            self._fit_keys(keys, fitted, valid, seed, device)
             nll[keys] = float(np.mean([head["nll"] for head in self.choice_["heads"]]))
             if nll[keys] == min(nll.values()):
                 best = {name: getattr(self, name) for name in _LEARNED}
@@ -157,11 +157,11 @@ class AttentionProbe(Probe):
         if fitted is not rows:
             self.spaces_ = self._remember(rows, device)
         elif refit:
-            self.spaces_ = self._remember(joined(rows, judged), device)
+            self.spaces_ = self._remember(joined(rows, valid), device)
         return self
 
     def _fit_keys(
-        self, keys: Keys, fitted: Rows, judged: Rows, seed: int, device: torch.device
+        self, keys: Keys, fitted: Rows, valid: Rows, seed: int, device: torch.device
     ) -> None:
         """Learn with neighbors sought in these spaces."""
         self.choice_: dict[str, Any] = {"keys": keys}
@@ -169,10 +169,10 @@ class AttentionProbe(Probe):
         if keys != "features":
             self.map_ = LearnedMap(self.key_dim, self.epochs)
             n_classes = len(self.classes_)
-            result = self.map_.fit(fitted, judged, n_classes, seed=seed, device=device)
+            result = self.map_.fit(fitted, valid, n_classes, seed=seed, device=device)
             self.choice_["map_epochs"] = result.best_epoch
         self.spaces_ = self._remember(fitted, device)
-        self.heads_ = self._fit_heads(judged, seed, device)
+        self.heads_ = self._fit_heads(valid, seed, device)
 
     def _check_settings(self) -> None:
         if self.keys not in get_args(Keys):
@@ -200,25 +200,25 @@ class AttentionProbe(Probe):
         plain = [] if self.choice_["keys"] == "learned" else [torch.from_numpy(X).to(device)]
         return plain if self.map_ is None else [*plain, self.map_(X, device)]
 
-    def _fit_heads(self, judged: Rows, seed: int, device: torch.device) -> list[NeighborHead]:
-        """Heads stopped on the judged rows.
+    def _fit_heads(self, valid: Rows, seed: int, device: torch.device) -> list[NeighborHead]:
+        """Heads stopped on the validation rows.
 
         Features know no label, so one head learns from remembered rows, each left out of its own
         neighbors. The learned map has seen those rows' labels: two heads learn from a half of the
-        judged rows each and are stopped on the other.
+        validation rows each and are stopped on the other.
         """
-        judged_rows = self._rows_for_head(self._keys_of(judged.X, device), judged.codes)
+        valid_rows = self._rows_for_head(self._keys_of(valid.X, device), valid.codes)
         if self.map_ is None:
             generator = torch.Generator().manual_seed(seed)
             n = len(self.spaces_[0].keys)
             some = torch.randperm(n, generator=generator)[:_HEAD_ROWS].to(device)
-            pairs = [(self._rows_for_head(None, self.spaces_[0].codes[some], some), judged_rows)]
+            pairs = [(self._rows_for_head(None, self.spaces_[0].codes[some], some), valid_rows)]
         else:
-            order = torch.randperm(len(judged.codes), generator=torch.Generator().manual_seed(seed))
+            order = torch.randperm(len(valid.codes), generator=torch.Generator().manual_seed(seed))
             first, second = (half.to(device) for half in order.tensor_split(2))
             pairs = [
-                (judged_rows.take(first), judged_rows.take(second)),
-                (judged_rows.take(second), judged_rows.take(first)),
+                (valid_rows.take(first), valid_rows.take(second)),
+                (valid_rows.take(second), valid_rows.take(first)),
             ]
         heads, records = [], []
         for member, (train, stop) in enumerate(pairs):
@@ -284,7 +284,7 @@ class AttentionProbe(Probe):
         return mean
 
     def attend(self, X: Any = None) -> dict[str, Attention]:
-        """Whom each row asks, and how much it trusts them, for each key space by name.
+        """Neighbors of each row and their weights, for each key space by name.
 
         Parameters
         ----------

@@ -189,7 +189,7 @@ class FeatureSet:
         for name, values in (("y", self.y), ("index", self.index)):
             if values is not None and len(values) != len(self.X):
                 raise ValueError(
-                    f"{name} has {len(values)} rows and X has {len(self.X)}. Pass one a row of X."
+                    f"{name} has {len(values)} rows and X has {len(self.X)}. Pass one per row of X."
                 )
         assert self.index is not None  # set above
         refuse_not_finite(self.X, numbers=self.index)

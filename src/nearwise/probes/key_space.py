@@ -108,9 +108,9 @@ class LearnedMap:
         self.dim, self.epochs = dim, epochs
 
     def fit(
-        self, rows: Rows, judged: Rows, n_classes: int, *, seed: int, device: torch.device
+        self, rows: Rows, valid: Rows, n_classes: int, *, seed: int, device: torch.device
     ) -> TrainingResult:
-        """Train on `rows` by the leave-one-out NLL of all, stopped by the NLL of `judged`."""
+        """Train on `rows` by the leave-one-out NLL of all, stopped by the NLL of `valid`."""
         self.mean = rows.X.mean(axis=0, dtype=np.float64)
         scale = rows.X.std(axis=0, dtype=np.float64)
         self.scale = np.where(scale > 1e-12 * (1 + np.abs(self.mean)), scale, 1.0)
@@ -124,9 +124,9 @@ class LearnedMap:
             self.network = NeighborNetwork(embedder, n_classes, similarity="cosine")
         _start_as_components(embedder, X, seed)
         held = TrainingRows(
-            self._standardized(judged.X),
-            torch.from_numpy(judged.codes),
-            ids=torch.arange(len(judged.codes)) + len(X),
+            self._standardized(valid.X),
+            torch.from_numpy(valid.codes),
+            ids=torch.arange(len(valid.codes)) + len(X),
         )
         epochs = self.epochs or (40 if len(X) <= _LARGE else 15)
         config = TrainConfig.model_validate(

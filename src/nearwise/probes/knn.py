@@ -33,7 +33,7 @@ class KNNProbe(Probe):
     weights : {"uniform", "distance", "softmax", "attention"}, default="uniform"
         Votes: equal; by the inverse of the distance, as in scikit-learn; by
         ``softmax(-distance / temperature)``, which for "cosine" is DINO's
-        ``softmax(similarity / temperature)``; or by an attention head that learns whom to trust
+        ``softmax(similarity / temperature)``; or by an attention head that learns the weights
         among these same neighbors.
     metric : {"cosine", "l2"}, default="cosine"
     temperature : float or "val", default=0.07

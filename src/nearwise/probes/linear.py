@@ -102,18 +102,18 @@ class LinearProbe(Probe):
         """
         grid = self._grid()
         rows = self._training_rows(X, y)
-        judged = None if validation is None else self._other_rows(validation)
+        valid = None if validation is None else self._other_rows(validation)
         if len(grid) == 1:
             self.choice_: dict[str, Any] = {"C": grid[0]}
-        elif judged is None:
+        elif valid is None:
             self._choose(grid, *held_out(rows, self.validation_fraction, self._seed()))
         else:
-            best = self._choose(grid, rows, judged)
+            best = self._choose(grid, rows, valid)
             if not refit:
                 self.coef_, self.intercept_ = best
                 return self
-        if refit and judged is not None:
-            rows = joined(rows, judged)
+        if refit and valid is not None:
+            rows = joined(rows, valid)
         self.coef_, self.intercept_ = self._fit(rows, [self.choice_["C"]])[-1]
         return self
 
@@ -125,13 +125,13 @@ class LinearProbe(Probe):
             raise ValueError(f'C={self.C!r} must be positive numbers, or "val".')
         return sorted(float(c) for c in grid)
 
-    def _choose(self, grid: list[float], fitted: Rows, judged: Rows) -> tuple[Any, Any]:
+    def _choose(self, grid: list[float], fitted: Rows, valid: Rows) -> tuple[Any, Any]:
         """Try penalties from strong to weak until the NLL has risen for a while."""
         scores: dict[float, float] = {}
         best: tuple[Any, Any] | None = None
         for c, weights in zip(grid, self._path(fitted, grid), strict=False):
-            proba = softmax(self._standardized(judged.X) @ weights[0].T + weights[1], axis=1)
-            scores[c] = mean_nll(proba, judged.codes)
+            proba = softmax(self._standardized(valid.X) @ weights[0].T + weights[1], axis=1)
+            scores[c] = mean_nll(proba, valid.codes)
             if scores[c] <= min(scores.values()):
                 best = weights
             if list(scores.values()).index(min(scores.values())) < len(scores) - _WORSE:

@@ -66,7 +66,7 @@ class StoredFeatures:
         if self.y.shape != (len(self.X),):
             raise ValueError(
                 f"The features come with labels of shape {self.y.shape} for {len(self.X)} rows. "
-                "Give one a row, or leave them out."
+                "Give one per row, or leave them out."
             )
         other = np.flatnonzero(self.y[numbers].astype(str) != labels.astype(str))
         if len(other):

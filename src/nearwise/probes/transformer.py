@@ -151,13 +151,13 @@ class NetworkProbe(Probe):
         """
         rows, seed = self._training_rows(X, y), self._seed()
         if validation is None:
-            fitted, judged = held_out(rows, self.validation_fraction, seed)
+            fitted, valid = held_out(rows, self.validation_fraction, seed)
         else:
-            fitted, judged = rows, self._other_rows(validation)
+            fitted, valid = rows, self._other_rows(validation)
         device = choose_device(self.device)
         tried: dict[float, float] = {}
         for lr in self._rates():
-            network, history = self._train(fitted, judged, lr, seed, device)
+            network, history = self._train(fitted, valid, lr, seed, device)
             nlls = [record["evaluation"]["nll"] for record in history]
             tried[lr] = min(nlls)
             if tried[lr] <= min(tried.values()):
@@ -177,7 +177,7 @@ class NetworkProbe(Probe):
         return (self.lr,)
 
     def _train(
-        self, fitted: Rows, judged: Rows, lr: float, seed: int, device: torch.device
+        self, fitted: Rows, valid: Rows, lr: float, seed: int, device: torch.device
     ) -> tuple[nn.Module, list[dict[str, Any]]]:
         """Train a network at a rate; it has the weights of its best epoch."""
         with torch.random.fork_rng(devices=[]):
@@ -186,14 +186,14 @@ class NetworkProbe(Probe):
         _standardize(network, fitted.X)
         network = network.to(device)
         X, codes = (torch.from_numpy(part).to(device) for part in fitted)
-        truth = torch.from_numpy(judged.codes).to(device)
+        truth = torch.from_numpy(valid.codes).to(device)
 
         def batch_loss(rows: Tensor, generator: torch.Generator, step: int) -> dict[str, Tensor]:
             at = rows.to(device)
             return {"loss": F.cross_entropy(network(X[at]).float(), codes[at])}
 
         def evaluate(epoch: int) -> dict[str, float]:
-            return {"nll": float(F.nll_loss(_log_proba(network, judged.X), truth))}
+            return {"nll": float(F.nll_loss(_log_proba(network, valid.X), truth))}
 
         config = EngineConfig.model_validate(
             {

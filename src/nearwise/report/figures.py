@@ -49,7 +49,7 @@ def comparison_bars(
             axis.set_title(title)
         axes[0][0].set_yticks(range(len(order)), order)
     best = order[-1]
-    alt = f"{dataset}: bars of error, NLL, ECE and AURC a method; {best} has the lowest NLL."
+    alt = f"{dataset}: bars of error, NLL, ECE and AURC per method; {best} has the lowest NLL."
     caption = (
         "Lower is better in every panel. Bars are means over seeds, lines 95 % t-intervals; "
         f"{reference} is highlighted. The lines are not paired: see the differences below."
@@ -93,7 +93,7 @@ def reliability_diagrams(
     heading: str = "",
     name: str = "",
 ) -> Picture:
-    """Accuracy against confidence in ten bins, with counts, a diagram a method."""
+    """Accuracy against confidence in ten bins, with counts; one diagram per method."""
     methods = list(pooled)[:MAX_DIAGRAMS]
     columns = min(4, len(methods))
     rows = -(-len(methods) // columns)
@@ -174,7 +174,7 @@ def risk_coverage(
     heading: str = "",
     name: str = "",
 ) -> Picture:
-    """Error rate among the surest share of the test rows, a line a method."""
+    """Error rate among the surest share of the test rows; one line per method."""
     with page_style():
         figure, axes = canvas(7.2, 3.0) if heading else canvas(6.2, 3.3)
         head(figure, heading)

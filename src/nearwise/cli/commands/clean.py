@@ -20,8 +20,8 @@ from nearwise.cli.rows.column_options import (
 )
 from nearwise.cli.rows.image_rows import (
     ColorOption,
+    ImageOptions,
     ImageSizeOption,
-    ImageWishes,
     SkipDamagedOption,
     names_images,
 )
@@ -78,11 +78,11 @@ def clean(
 ) -> None:
     """Find rows whose label looks wrong, and show the neighbors that say so.
 
-    Every row is judged by models that were not fitted on it, most suspicious first. A suspect is a
+    Models that were not fitted on a row predict it; most suspicious rows first. A suspect is a
     row to look at, not a verdict: rare cases look suspicious too. Rows count from 0.
 
     Of images DATA is a folder with a folder for each class. A share of them is held out to fit the
-    attention to and not judged; another --seed holds others out.
+    attention to and are not ranked; another --seed holds others out.
 
     [bold]Examples[/bold]
       nearwise clean train.csv --target species
@@ -100,9 +100,9 @@ def clean(
             "--noise none: one network sees all images, so only what is known of wrong labels can "
             "speak against one. Use --noise auto, or say how many may be wrong: --noise 0.05."
         )
-    wishes = ImageWishes(image_size, color, skip_damaged)
+    options = ImageOptions(image_size, color, skip_damaged)
     uses = column_uses(data, keep=keep, category=category, number=number, date=date)
-    rows = read_to_learn(data, target, wishes, drop=drop or [], header=header, quiet=quiet)
+    rows = read_to_learn(data, target, options, drop=drop or [], header=header, quiet=quiet)
     if rows.names is None:
         report(rows.X, data, uses, quiet=quiet)
 
@@ -120,7 +120,7 @@ def clean(
         model.fit(rows.source)
     if rate == "auto" and rows.names is not None and not model.can_find_label_issues:
         raise ValueError(
-            f"{data}: {model.choice_['label_noise']['decision']}; so no image was judged. To rank "
+            f"{data}: {model.choice_['label_noise']['decision']}; so no image was ranked. To rank "
             "the images all the same, say how many labels may be wrong: --noise 0.05."
         )
     issues = model.label_issues(n_neighbors=_NEIGHBORS, judge=judge)
@@ -132,7 +132,7 @@ def clean(
     if len(issues) < len(rows) and not quiet:
         say(
             f"note: {len(rows) - len(issues)} of {len(rows)} {rows.noun} were held out to fit the "
-            "attention to and not judged. Another --seed holds others out."
+            "attention to and not ranked. Another --seed holds others out."
         )
     if out is not None:
         write_issues(issues, rows, out)

@@ -45,7 +45,7 @@ def datasets(
     known: dict[str, DatasetSummary | str] = {}
     for one in progress(dataset_names(), "looking"):
         try:
-            with warnings.catch_warnings():  # about sets that nobody asked for
+            with warnings.catch_warnings():  # about sets that were not named
                 warnings.simplefilter("ignore")
                 loaded = load_dataset(one, data_root=data_root, download=False)
             known[one] = describe_dataset(loaded)

@@ -8,7 +8,7 @@ import typer
 
 from nearwise.cli.answer_columns import (
     ConfidenceOption,
-    Wishes,
+    TrustOptions,
     measure_trust,
     trust_in_words,
 )
@@ -16,7 +16,7 @@ from nearwise.cli.console import progress, reported, say, show
 from nearwise.cli.models import open_model
 from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.rows import read_for_model
 from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows, take_rows
 from nearwise.conditions import require_extra
@@ -99,7 +99,7 @@ def evaluate(
     if report is not None:
         require_extra("The page of --report", "report", "matplotlib", "jinja2")
     learned = open_model(model)
-    images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+    images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
         learned, model, data, target, images, part="test", header=header, quiet=quiet
     )
@@ -109,10 +109,10 @@ def evaluate(
     features, y, halves = take_rows(rows.X, scored.at), scored.y, scored.halves
     scores, intervals = _measure(y, halves, resamples, quiet=quiet)
     null_mass = float(scored.parts.null_mass.mean())
-    wishes = Wishes(coverage, confidence=confidence)
-    wishes.check_ranges()
+    options = TrustOptions(coverage, confidence=confidence)
+    options.check_ranges()
     trust = (
-        measure_trust(learned, features, y, wishes)
+        measure_trust(learned, features, y, options)
         if scored.new
         else {"not_measured": ONLY_LEARNED}
     )

@@ -13,7 +13,7 @@ import typer
 
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.cli.console import INTERRUPTED, reported, say
-from nearwise.cli.models import check_place, new_model
+from nearwise.cli.models import check_out, new_model
 from nearwise.cli.options import DataArgument, HeaderOption, QuietOption, TargetOption
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import (
@@ -27,8 +27,8 @@ from nearwise.cli.rows.column_options import (
 )
 from nearwise.cli.rows.image_rows import (
     ColorOption,
+    ImageOptions,
     ImageSizeOption,
-    ImageWishes,
     SkipDamagedOption,
 )
 from nearwise.cli.rows.parsing import parse_count, parse_noise
@@ -134,13 +134,13 @@ def fit(
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
       nearwise fit flowers/ --out flowers.model --image-size 64
     """
-    check_place(out, overwrite=overwrite)
+    check_out(out, overwrite=overwrite)
     check_folder("--out", out, [data], for_model=True)
     check_checkpoints(out)
     columns = column_uses(data, keep=keep, category=category, number=number, date=date)
-    wishes = ImageWishes(image_size, color, skip_damaged)
+    options = ImageOptions(image_size, color, skip_damaged)
     rows = read_to_learn(
-        data, target, wishes, drop=drop or [], weight=weight, header=header, quiet=quiet
+        data, target, options, drop=drop or [], weight=weight, header=header, quiet=quiet
     )
     chosen: dict[str, Any] = {
         "preset": preset,
@@ -197,7 +197,7 @@ def checkpoint_folder(out: Path) -> Path:
 def check_checkpoints(out: Path) -> None:
     """Refuse a folder that has the name of the checkpoints and was not made by a fit.
 
-    Raises ValueError if a link, a file or a folder of somebody else has that name.
+    Raises ValueError if a link, a file or a folder that no fit made has that name.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def _fits(folder: Path) -> set[str]:
 
 
 def _remove_checkpoints(folder: Path) -> None:
-    """Remove what fits wrote; files of anybody else stay, and with them the folder."""
+    """Remove what fits wrote; other files stay, and with them the folder."""
     if not (folder / _MARK).is_file():
         return
     for name in _fits(folder):

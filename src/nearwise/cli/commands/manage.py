@@ -15,7 +15,7 @@ from nearwise.cli.models import new_model, open_model, require_model, sole_write
 from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import column_lines
-from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import read_for_model
 
@@ -58,7 +58,7 @@ def add(
         typer.Option(
             "--eviction",
             metavar="WHO",
-            help="Who is forgotten: reservoir (at random), class-balanced, importance or age.",
+            help="Rows to forget: reservoir (at random), class-balanced, importance or age.",
         ),
     ] = None,
     refresh: Annotated[
@@ -93,7 +93,7 @@ def add(
             check_folder("--out", out, [data], for_model=True)
             held.enter_context(new_model(out, overwrite=False))
         learned = open_model(model)
-        images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+        images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
         rows = read_for_model(
             learned, model, data, target, images, part="train", header=header, quiet=quiet
         )

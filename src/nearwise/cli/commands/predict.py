@@ -10,7 +10,7 @@ from nearwise.cli.answer_columns import (
     ConfidenceOption,
     CoverageOption,
     RiskOption,
-    Wishes,
+    TrustOptions,
     json_record,
     neighbor_columns,
     spoken,
@@ -21,7 +21,7 @@ from nearwise.cli.console import reported, say
 from nearwise.cli.models import open_model
 from nearwise.cli.options import HeaderOption, ModelArgument, QuietOption, RowsArgument
 from nearwise.cli.outputs import check_output
-from nearwise.cli.rows.image_rows import ImageWishes, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.rows import read_to_predict
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def predict(
     add the neighbors' rows, what the prediction would be without each, and the two halves of the
     prediction. Columns of DATA are matched by name.
 
-    How far to trust a row, judged by training rows that were predicted as if new: --coverage or
+    How far to trust a prediction, measured on held-out predictions of training rows: --coverage or
     --max-risk adds 'accepted' (act on it, or hand it to a person); --sets adds 'set', the classes
     not ruled out, joined by | (empty: none fits); --novelty adds 'novelty_p', the
     out-of-distribution p-value: the share of known rows with at least this novelty score (below
@@ -112,22 +112,22 @@ def predict(
     """
     check_output("--out", out, data)
     form = form or _format_of(out)
-    wishes = Wishes(coverage, max_risk, sets, novelty, confidence)
-    wishes.check()
+    options = TrustOptions(coverage, max_risk, sets, novelty, confidence)
+    options.check()
     learned = open_model(model)
-    images = ImageWishes(skip_damaged=skip_damaged, resize=resize)
+    images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     kept, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
     query = learned.query(
         features,
-        sets=wishes.sets,
-        novelty=wishes.novelty or wishes.selective,
+        sets=options.sets,
+        novelty=options.novelty or options.selective,
         explain=(neighbors or None) if explain else False,
     )
-    chosen = wishes.select(query)  # first: it may be refused
+    chosen = options.select(query)  # first: it may be refused
     explanations = query.explanations() if explain else None
-    trust = trust_columns(query, wishes, chosen, as_text=form != "jsonl")
+    trust = trust_columns(query, options, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
         classes = query.model.classes.tolist()
         # without columns, pandas 2 gives no records at all

@@ -70,7 +70,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class ImageWishes:
+class ImageOptions:
     """What the command line asks about the images of a folder.
 
     Attributes
@@ -89,9 +89,9 @@ class ImageWishes:
     resize: bool = False
 
     def refuse(self, why: str) -> None:
-        """Refuse wishes about images where there are none; `why` says what there is instead.
+        """Refuse options about images where there are none; `why` says what there is instead.
 
-        Raises ValueError if there is a wish.
+        Raises ValueError if there is an option.
         """
         given = {
             "--image-size": self.size,
@@ -124,7 +124,7 @@ def names_images(data: str) -> bool:
 def read_class_folder(
     data: str,
     part: Literal["train", "test"],
-    wishes: ImageWishes,
+    options: ImageOptions,
     known: Size | None = None,
     *,
     quiet: bool = False,
@@ -158,11 +158,11 @@ def read_class_folder(
     dataset = load_images(
         folder,
         split=split,
-        image_size=parse_size("--image-size", wishes.size)
+        image_size=parse_size("--image-size", options.size)
         if known is None
-        else known.sides(resize=wishes.resize),
-        color=wishes.color if known is None else known.color,
-        skip_damaged=wishes.skip_damaged,
+        else known.sides(resize=options.resize),
+        color=options.color if known is None else known.color,
+        skip_damaged=options.skip_damaged,
     )
     if known is not None:
         known.check(cast("np.ndarray", dataset.X), dataset.files[0])
@@ -185,7 +185,7 @@ def _refuse_tables(folder: Path) -> None:
 
 
 def read_files(
-    data: Sequence[str], wishes: ImageWishes, known: Size
+    data: Sequence[str], options: ImageOptions, known: Size
 ) -> "tuple[list[Path], np.ndarray]":
     """Read images without labels.
 
@@ -215,9 +215,9 @@ def read_files(
         files += image_files(path)
     images, kept = decode_files(
         files,
-        image_size=known.sides(resize=wishes.resize),
+        image_size=known.sides(resize=options.resize),
         color=known.color,
-        skip_damaged=wishes.skip_damaged,
+        skip_damaged=options.skip_damaged,
     )
     files = [files[i] for i in kept]
     known.check(images, files[0])

@@ -15,7 +15,7 @@ from nearwise.cli.rows.frames import (
     split_target,
 )
 from nearwise.cli.rows.image_rows import (
-    ImageWishes,
+    ImageOptions,
     Size,
     check_target,
     image_size,
@@ -80,7 +80,7 @@ class Rows:
 def read_to_learn(
     data: str,
     target: str | None,
-    wishes: ImageWishes,
+    options: ImageOptions,
     *,
     drop: Sequence[str] = (),
     weight: str | None = None,
@@ -112,8 +112,8 @@ def read_to_learn(
         for option, value in (("--drop", drop), ("--weight", weight)):
             if value:
                 raise ValueError(f"{option} names a column; images have none. Leave it out.")
-        return _labelled(read_class_folder(data, "train", wishes, quiet=quiet))
-    wishes.refuse(f"{named(data)} is read as a table")
+        return _labelled(read_class_folder(data, "train", options, quiet=quiet))
+    options.refuse(f"{named(data)} is read as a table")
     frame = drop_columns(read_frame(data, header, quiet=quiet), drop, data)
     if target is None:
         columns = ", ".join(repr(str(column)) for column in frame.columns)
@@ -152,7 +152,7 @@ def read_for_model(
     name: Path,
     data: str,
     target: str | None,
-    wishes: ImageWishes,
+    options: ImageOptions,
     *,
     part: Literal["train", "test"],
     header: bool | None = None,
@@ -166,14 +166,14 @@ def read_for_model(
     ----------
     name : Path
         Folder of the model, for messages.
-    data, target, wishes, header, quiet
+    data, target, options, header, quiet
         As for `read_to_learn`; the target is the model's own by default.
     part : {"train", "test"}
         Which part of a folder to take that has both.
     """
     import pandas as pd
 
-    size = _check_kind(model, name, [data], wishes)
+    size = _check_kind(model, name, [data], options)
     if size is None:
         names = list(model.feature_names_in_)
         spare = _left_out(model)
@@ -182,7 +182,7 @@ def read_for_model(
         return Rows(match_columns(features, names, data, optional=spare, quiet=quiet), labels)
     _refuse_header(header)
     check_target(target, model.target_name_)
-    rows = _labelled(read_class_folder(data, part, wishes, size, quiet=quiet))
+    rows = _labelled(read_class_folder(data, part, options, size, quiet=quiet))
     # a model fitted in Python may know its classes as numbers; a folder's name is text
     known = {str(label): label for label in model.classes_.tolist()}
     own = [known.get(label, label) for label in rows.y.tolist()]
@@ -194,7 +194,7 @@ def read_to_predict(
     name: Path,
     data: Sequence[str],
     keep: Sequence[str],
-    wishes: ImageWishes,
+    options: ImageOptions,
     *,
     header: bool | None = None,
     quiet: bool = False,
@@ -205,7 +205,7 @@ def read_to_predict(
 
     Parameters
     ----------
-    model, name, wishes, header, quiet
+    model, name, options, header, quiet
         As for `read_for_model`.
     data : sequence of str
         One table; or files and folders of images.
@@ -220,14 +220,14 @@ def read_to_predict(
     """
     import pandas as pd
 
-    size = _check_kind(model, name, data, wishes)
+    size = _check_kind(model, name, data, options)
     if size is not None:
         _refuse_header(header)
         if keep:
             raise ValueError(
                 f"--keep {keep[0]}: images have no columns; their file is always named."
             )
-        files, images = read_files(data, wishes, size)
+        files, images = read_files(data, options, size)
         return pd.DataFrame({"file": [str(file) for file in files]}), images
     if len(data) > 1:
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
@@ -263,12 +263,12 @@ def _refuse_header(header: bool | None) -> None:
 
 
 def _check_kind(
-    model: "AttnKNNClassifier", name: Path, data: Sequence[str], wishes: ImageWishes
+    model: "AttnKNNClassifier", name: Path, data: Sequence[str], options: ImageOptions
 ) -> Size | None:
     """Refuse images for a model of tables and the reverse; return the size of a model's images."""
     size = image_size(model)
     if size is None:
-        wishes.refuse(f"{name} was fitted on a table")
+        options.refuse(f"{name} was fitted on a table")
     for one in data:
         if size is None and names_images(one):
             what = "a folder" if Path(one).is_dir() else "an image"

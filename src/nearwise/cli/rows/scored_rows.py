@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier, Parts
 
 ONLY_LEARNED = (
-    "Abstention and sets are judged by rows that the model learned from, so they need others. Give "
+    "Abstention and sets are calibrated on rows the model learned from, so they need others. Give "
     "rows it has not learned from."
 )
 _MANY = 0.01  # share of repeated rows from which it is said

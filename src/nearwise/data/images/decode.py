@@ -34,7 +34,7 @@ class TooLargeError(Exception):
 
 
 class Room:
-    """Memory that the images being decoded share; who asks for more than is free waits.
+    """Memory that the images being decoded share; a request for more than is free waits.
 
     Parameters
     ----------

@@ -183,7 +183,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
         if len(book.worksheets) > 1:
             others = ", ".join(repr(one.title) for one in book.worksheets[1:6])
             note(f"{where}: read the first sheet, {sheet.title!r}; not read: {others}.")
-        sheet.reset_dimensions()  # what the file says of its size is not believed
+        sheet.reset_dimensions()  # the size that the file declares may be wrong
         rows: list[list[Any]] = []
         n_cells = 0
         for row in sheet.iter_rows(values_only=True):

@@ -19,7 +19,7 @@ from nearwise.functional.tokens.problem import (
 
 
 class KNNAttentionOutput(NamedTuple):
-    """The attended values and who was attended.
+    """The attended values, and the attended keys with their weights.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ def attend(
     dropout_p: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> KNNAttentionOutput:
-    """`knn_attention` that also tells who was attended and with which weights.
+    """`knn_attention` that also returns the attended positions and their weights.
 
     Arguments as there; the weights have gradients too.
 
@@ -170,14 +170,14 @@ def attend(
     )
     by = implementation_for(query, n_neighbors)
     if tokens.has_no_pairs:
-        found = _attend_nobody(tokens)
+        found = _attend_none(tokens)
     else:
         found = attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)
     lead = query.shape[:-1]
     return KNNAttentionOutput(*(part.reshape(*lead, part.shape[-1]) for part in found))
 
 
-def _attend_nobody(tokens: Tokens) -> Found:
+def _attend_none(tokens: Tokens) -> Found:
     """Attend where no query has a key at all: zeros, which gradients of 0 pass."""
     slots = (*tokens.query.shape[:3], tokens.n_neighbors)
     key, value = tokens.key[:, :, :0], tokens.value[:, :, :0]

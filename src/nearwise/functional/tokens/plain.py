@@ -43,10 +43,10 @@ def attend_plain(tokens: Tokens) -> Found:
 def _attend_selected(tokens: Tokens, indices: Tensor) -> Found:
     """Weigh and add up the values at some positions (B, H, N, K), -1 in empty slots."""
     scores = _selected_scores(tokens, indices)
-    nobody = (indices < 0).all(dim=-1, keepdim=True)
+    is_empty = (indices < 0).all(dim=-1, keepdim=True)
     weights = (
-        torch.softmax(scores.masked_fill(nobody, 0.0), dim=-1)
-        .masked_fill(nobody, 0.0)
+        torch.softmax(scores.masked_fill(is_empty, 0.0), dim=-1)
+        .masked_fill(is_empty, 0.0)
         .to(tokens.value.dtype)
     )
     kept = weights if tokens.keep is None else weights * tokens.keep

@@ -220,7 +220,7 @@ def _check_neighbors(
     else:
         most += int(include_self == "always")
     most = max(0, min(most, n_keys))
-    if most == 0 and n_neighbors >= 0:  # nobody to attend to: all slots stay empty
+    if most == 0 and n_neighbors >= 0:  # no key to attend to: all slots stay empty
         return
     if not 1 <= n_neighbors <= most:
         of = f"{n_keys} keys" if candidates is None else f"{n_choice} candidates"

@@ -47,7 +47,7 @@ class BlockOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Masks:
-    """Who may attend whom in one call of a layer; arguments as in `TokenAttention.forward`."""
+    """Keys that each query may attend to; arguments as in `TokenAttention.forward`."""
 
     attn_mask: Tensor | None = None
     key_padding_mask: Tensor | None = None
@@ -143,7 +143,7 @@ class TokenAttention(nn.Module, ABC):
         check_tokens(x, self.dim)
         if candidates is not None and not self.takes_candidates:
             raise ValueError(
-                f"{type(self).__name__} decides by itself whom a token attends to. Leave "
+                f"{type(self).__name__} decides by itself which tokens a token attends to. Leave "
                 "candidates out, or take a layer of k nearest neighbors."
             )
         check_masks(attn_mask, key_padding_mask)
@@ -207,7 +207,7 @@ def check_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> No
 
 
 def positions_in(x: Tensor, candidates: KeyPositions | None) -> Tensor | None:
-    """Positions of candidates among tokens (batch, N, dim); who attends to them checks them."""
+    """Positions of candidates among tokens (batch, N, dim); the attention checks them."""
     return None if candidates is None else as_positions(candidates, x.shape[1], x.device)
 
 

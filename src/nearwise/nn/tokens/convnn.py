@@ -31,7 +31,7 @@ class SlotConvolution(nn.Module):
     Parameters
     ----------
     kind : {"standard", "depthwise", "depthwise-separable"}
-        "standard": ``o = sum_k W_k (a_k v_k)`` with a matrix a slot; "depthwise": with a number a
+        "standard": ``o = sum_k W_k (a_k v_k)`` one matrix per slot; "depthwise": one number per
         channel and slot, 1 at first, which is plain attention; "depthwise-separable": that, then
         one matrix for all slots.
     in_width : int

@@ -93,7 +93,7 @@ class SparseAttention(TokenAttention):
         )
 
     def _pattern(self, n_tokens: int, device: torch.device) -> Tensor | None:
-        """Who may attend whom, (N, N); None for everyone."""
+        """Which tokens may attend to which, (N, N); None: all to all."""
         if self.mode == "all":
             return None
         at = torch.arange(n_tokens, device=device)
@@ -115,7 +115,7 @@ def dense_attention(
 ) -> Tensor:
     """Scaled dot-product attention under all kinds of masks at once.
 
-    Returns `output`, Tensor of shape (B, H, N, D): 0 where a token may attend to nobody.
+    Returns `output`, Tensor of shape (B, H, N, D): 0 where a token may attend to none.
 
     Parameters
     ----------
@@ -129,9 +129,9 @@ def dense_attention(
         return F.scaled_dot_product_attention(
             query, key, value, is_causal=masks.is_causal, **options
         )
-    mask, nobody = with_somebody(mask)
+    mask, is_empty = with_some_key(mask)
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
-    return attended.masked_fill(nobody, 0.0)
+    return attended.masked_fill(is_empty, 0.0)
 
 
 def combined_mask(
@@ -173,7 +173,7 @@ def expanded_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
         ) from error
 
 
-def with_somebody(mask: Tensor) -> tuple[Tensor, Tensor]:
+def with_some_key(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Let rows that forbid every key take all, for a softmax over nothing is NaN on some devices.
 
     Parameters
@@ -184,11 +184,11 @@ def with_somebody(mask: Tensor) -> tuple[Tensor, Tensor]:
     Returns
     -------
     mask : Tensor of shape (..., N, M)
-    nobody : bool Tensor of shape (..., N, 1)
+    is_empty : bool Tensor of shape (..., N, 1)
         True in those rows: what they attend to must become 0.
     """
     if mask.dtype == torch.bool:
-        nobody = ~mask.any(dim=-1, keepdim=True)
-        return mask | nobody, nobody
-    nobody = torch.isneginf(mask).all(dim=-1, keepdim=True)
-    return mask.masked_fill(nobody, 0.0), nobody
+        is_empty = ~mask.any(dim=-1, keepdim=True)
+        return mask | is_empty, is_empty
+    is_empty = torch.isneginf(mask).all(dim=-1, keepdim=True)
+    return mask.masked_fill(is_empty, 0.0), is_empty

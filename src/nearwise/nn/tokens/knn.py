@@ -31,7 +31,7 @@ class KNNAttention(TokenAttention):
         Whether a token itself competes like any other, always has a slot, or never.
     learned_temperature : bool, default=False
         Whether each head learns how sharply it weighs, as the logarithm of a factor that starts
-        at 1. Who is nearest does not depend on it.
+        at 1. Which keys are nearest does not depend on it.
     null_neighbor : bool, default=False
         Whether a learned neighbor, which every token has besides its k, can take the weight where
         none of the k is worth it. It starts with little weight and the value 0.
@@ -86,7 +86,7 @@ class KNNAttention(TokenAttention):
         return f"n_neighbors={self.n_neighbors}, metric={self.metric!r}"
 
     def neighbors(self, x: Tensor, attn_mask: Tensor | None = None) -> KNNAttentionOutput:
-        """Tell whom every token attends to, and how much.
+        """Return the positions that every token attends to, and their weights.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class KNNAttention(TokenAttention):
         return torch.lerp(found.output, null_value.to(value.dtype).expand_as(found.output), taken)
 
     def _with_candidates(self, masks: Masks, key: Tensor) -> Masks:
-        """Draw who may be attended, unless that is given."""
+        """Draw the keys that may be attended to, unless they are given."""
         if masks.candidates is not None:
             return masks
         drawn = self.sampling.draw(key.shape[2], key.device, self.training)
@@ -220,10 +220,10 @@ def log_total(
     From the best neighbor's score and weight; its weight is 1 / K at least.
     """
     best = found.indices[..., :1].long()
-    nobody = best < 0
+    is_empty = best < 0
     score = pair_scores(query, key, best.clamp_min(0), squared=squared, scale=scale)
     if masks.attn_mask is not None and masks.attn_mask.is_floating_point():
         bias = expanded_mask(masks.attn_mask, (*query.shape[:-1], key.shape[-2]))
         score = score + bias.gather(-1, best.clamp_min(0))
-    weight = found.weights[..., :1].to(score.dtype).masked_fill(nobody, 1.0)
-    return (score - weight.log()).masked_fill(nobody, -math.inf)[..., 0]
+    weight = found.weights[..., :1].to(score.dtype).masked_fill(is_empty, 1.0)
+    return (score - weight.log()).masked_fill(is_empty, -math.inf)[..., 0]

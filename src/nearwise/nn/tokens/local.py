@@ -12,7 +12,7 @@ from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_t
 from nearwise.nn.tokens.dense import (
     dense_attention,
     expanded_mask,
-    with_somebody,
+    with_some_key,
 )
 
 _THETA = 10000.0
@@ -219,7 +219,7 @@ class LocalAttention(TokenAttention):
             key = self.positions.turn(key, at, n_keys // 2, is_key=True)
         mask = self._mask(query, n_tokens, masks)
         # Filled up rows are cut off, but NaN in them would get into gradients.
-        mask, nobody = with_somebody(mask.expand(*(1,) * (5 - mask.ndim), *mask.shape))
+        mask, is_empty = with_some_key(mask.expand(*(1,) * (5 - mask.ndim), *mask.shape))
         mask = mask.expand(-1, self.num_heads, -1, -1, -1)
         # Windows beside heads: the fused kernels take four dimensions.
         own, key, value = (x.flatten(1, 2) for x in (own, key, value))
@@ -231,7 +231,7 @@ class LocalAttention(TokenAttention):
             dropout_p=self._dropout,
             scale=self.scale,
         )
-        output = output.unflatten(1, (self.num_heads, -1)).masked_fill(nobody, 0.0)
+        output = output.unflatten(1, (self.num_heads, -1)).masked_fill(is_empty, 0.0)
         return output.flatten(2, 3)[:, :, :n_tokens]
 
     def _attend_whole(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
@@ -247,7 +247,7 @@ class LocalAttention(TokenAttention):
         )
 
     def _mask(self, query: Tensor, n_tokens: int, masks: Masks) -> Tensor:
-        """Who may attend whom, broadcastable to (B, H, windows, w, keys of a window)."""
+        """Keys each query may attend to, broadcastable to (B, H, windows, w, keys of a window)."""
         batch, heads, n_padded, _ = query.shape
         window = self.window_size
         at = torch.arange(n_padded, device=query.device).view(-1, window)

@@ -171,7 +171,7 @@ class MemoryAttention(KNNAttention):
         Returns
         -------
         output : Tensor of shape (batch, N, dim)
-            A token that has nobody to attend to, as while nothing is remembered, attends to zeros.
+            A token with no key to attend to, as while nothing is remembered, attends to zeros.
 
         Raises
         ------
@@ -312,7 +312,7 @@ class MemoryAttention(KNNAttention):
 
 def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Log-total and weights over the last dimension; -inf and 0 where all scores are -inf."""
-    nobody = torch.isneginf(scores).all(dim=-1, keepdim=True)
-    safe = at_least_single(scores).masked_fill(nobody, 0.0)
-    total = safe.logsumexp(-1).masked_fill(nobody[..., 0], -math.inf)
-    return total, torch.softmax(safe, dim=-1).masked_fill(nobody, 0.0)
+    is_empty = torch.isneginf(scores).all(dim=-1, keepdim=True)
+    safe = at_least_single(scores).masked_fill(is_empty, 0.0)
+    total = safe.logsumexp(-1).masked_fill(is_empty[..., 0], -math.inf)
+    return total, torch.softmax(safe, dim=-1).masked_fill(is_empty, 0.0)

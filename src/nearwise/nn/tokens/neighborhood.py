@@ -189,7 +189,7 @@ class _NeighborhoodAttention(TokenAttention):
                 allowed = allowed & part
             else:
                 bias, allowed = part, allowed & ~torch.isneginf(part)
-        nobody = ~allowed.any(dim=-1, keepdim=True)
+        is_empty = ~allowed.any(dim=-1, keepdim=True)
         keys, values = (
             x.index_select(2, near.flatten()).view(batch, heads, *near.shape, width)
             for x in (key, value)
@@ -197,8 +197,8 @@ class _NeighborhoodAttention(TokenAttention):
         scores = (keys @ query[..., None])[..., 0] * self.scale
         if bias is not None:
             scores = scores + bias
-        scores = scores.masked_fill(~allowed, -torch.inf).masked_fill(nobody, 0.0)
-        weights = torch.softmax(scores, dim=-1).masked_fill(nobody, 0.0)
+        scores = scores.masked_fill(~allowed, -torch.inf).masked_fill(is_empty, 0.0)
+        weights = torch.softmax(scores, dim=-1).masked_fill(is_empty, 0.0)
         weights = F.dropout(weights, self._dropout)
         return (weights[..., None, :] @ values)[..., 0, :]
 
@@ -333,7 +333,7 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
 
 
 def _pattern(near: Tensor, allowed: Tensor, n_tokens: int) -> Tensor:
-    """Who may attend whom (N, N), from the keys (n, K) of the tokens behind the prefix."""
+    """Tokens that each token may attend to (N, N), from keys (n, K) behind the prefix."""
     counts = torch.zeros(len(near), n_tokens, device=near.device)
     grid = counts.scatter_add(1, near, allowed.to(counts.dtype)) > 0
     return torch.cat([grid.new_ones(n_tokens - len(near), n_tokens), grid])

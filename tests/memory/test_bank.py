@@ -195,7 +195,7 @@ LABELS = torch.tensor([0, 1])
         ({"ids": torch.tensor([1])}, "one id a row"),
         ({"ids": torch.tensor([1.0, 2.0])}, "dtype"),
         ({"sample_weight": torch.tensor([1.0, -1.0])}, "row 1 is -1"),
-        ({"sample_weight": torch.tensor([1.0])}, "one weight a row"),
+        ({"sample_weight": torch.tensor([1.0])}, "one weight per row"),
         ({"sample_weight": torch.tensor([1.0, float("nan")])}, "NaN"),
     ],
 )

@@ -39,7 +39,7 @@ SIZES = (5, 10, 20)
 
 def variant(**options: Any) -> dict[str, Any]:
     """Settings of a classifier with a variant of the head."""
-    return {"head_params": VariantConfig(**options)}
+    return {"head": VariantConfig(**options)}
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -64,9 +64,12 @@ def run(dataset: Any, seed: int, option: str) -> dict[str, Any]:
     train, test = split_dataset(dataset, seed)
     X, y = dataset.rows(train)
     X_test, y_test = dataset.rows(test)
-    settings = {"pooling": "log-linear", "n_members": 3, "embedder": "identity"} | OPTIONS[option]
     model = AttnKNNClassifier(
-        base=LogisticRegression(C=0.3, max_iter=300), random_state=seed, **settings
+        base=LogisticRegression(C=0.3, max_iter=300),
+        embedder="identity",
+        n_members=3,
+        settings={"pooling": "log-linear"} | OPTIONS[option],
+        random_state=seed,
     )
     start = time.perf_counter()
     with warnings.catch_warnings():

@@ -31,7 +31,7 @@ def predictions(repeats: int) -> dict:
     query = torch.randn(10_000, 64, generator=generator).numpy()
     labels = (rows[:, 0] > 0).astype(int) + (rows[:, 1] > 0)
     ours = AttnKNNClassifier(
-        16, base=None, embedder="identity", random_state=SEED, head_params={"epochs": 3}
+        16, base=None, embedder="identity", random_state=SEED, settings={"head": {"epochs": 3}}
     ).fit(rows, labels)
     peer = KNeighborsClassifier(16, algorithm="brute").fit(rows, labels)
     result = paired(lambda: ours.predict_proba(query), lambda: peer.predict_proba(query), repeats)

@@ -202,7 +202,11 @@ def cleanlab_knn(data: Noisy, seed: int) -> np.ndarray:
     from cleanlab import Datalab
 
     model = AttnKNNClassifier(
-        base=None, embedder="identity", preset="fast", random_state=seed, head_params={"epochs": 1}
+        base=None,
+        embedder="identity",
+        preset="fast",
+        random_state=seed,
+        settings={"head": {"epochs": 1}},
     ).fit(data.X, data.given)
     features = model.memory_.keys["features"].numpy()
     lab = Datalab({"y": data.given}, label_name="y", verbosity=0)

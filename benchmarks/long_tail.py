@@ -72,21 +72,21 @@ def take(X: Any, rows: np.ndarray) -> Any:
 def make_classifier(method: str, seed: int, counts: np.ndarray, options: Any) -> AttnKNNClassifier:
     """The attention classifier with the parts that a method's name lists."""
     name, *parts = method.split("+")
-    settings: dict[str, Any] = {"random_state": seed, "device": options.device}
-    if name == "attention-fast":
-        settings["preset"] = "fast"
-    if options.checkpoints is not None:
-        settings["checkpoint_dir"] = options.checkpoints
     train: dict[str, Any] = {} if options.epochs is None else {"epochs": options.epochs}
-    if "prior" in parts:
-        settings["class_prior"] = "uniform"
+    settings: dict[str, Any] = {"checkpoint_dir": options.checkpoints}
     if "per-class" in parts:
         settings["calibration"] = "per-class"
     if "cap" in parts:
         settings["max_per_class"] = max(2, int(np.median(counts)))
     if "balanced" in parts:
         train["candidate_balance"] = 1.0
-    return AttnKNNClassifier(**settings, train_params=train or None)
+    return AttnKNNClassifier(
+        preset="fast" if name == "attention-fast" else "default",
+        class_prior="uniform" if "prior" in parts else "train",
+        settings=settings | {"train": train},
+        random_state=seed,
+        device=options.device,
+    )
 
 
 def corrected(proba: np.ndarray, counts: np.ndarray) -> np.ndarray:

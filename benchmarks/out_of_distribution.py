@@ -41,10 +41,10 @@ TABLES = ("digits", "wine", "letter", "cifar10-features")
 SCORES = ("combined", "distance", "sparsity", "null_mass", "entropy")
 BASELINE = "max_proba"
 MOST = {"letter": 4000, "cifar10-features": 6000}
-CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "head_params": {"epochs": 8}}
+CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "settings": {"head": {"epochs": 8}}}
 SETTINGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(TABLES, CHEAP),
-    "small": {"embedder": "resnet-small", "train_params": {"epochs": 8}},
+    "small": {"embedder": "resnet-small", "settings": {"train": {"epochs": 8}}},
     "full": {"tta": ["flip"]},
 }
 

@@ -34,7 +34,7 @@ from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent
 CONFIDENCE, COVERAGE, RISK = 0.9, 0.9, 0.05
-CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "head_params": {"epochs": 8}}
+CHEAP: dict[str, Any] = {"base": None, "embedder": "identity", "settings": {"head": {"epochs": 8}}}
 FITS: dict[str, dict[str, Any]] = {
     "cross-fitted": {"preset": "fast", **CHEAP},
     "held-out": {"validation_fraction": 0.2, **CHEAP},

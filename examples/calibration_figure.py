@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
+from nearwise.classifier import Settings
 from nearwise.lab.nn import VariantConfig
 from nearwise.lab.nn.calibration_losses import soft_binned_ece
 from nearwise.metrics import ece, nll
@@ -36,11 +37,13 @@ def main(out: Path = OUT) -> None:
     X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
     settings = {
         "base": LogisticRegression(C=0.3, max_iter=300), "embedder": "identity", "n_members": 3,
-        "pooling": "mixture", "calibration": None, "random_state": 0,
+        "random_state": 0,
     }  # fmt: skip
+    rare = Settings(pooling="mixture", calibration=None)
     variant = VariantConfig(ece_weight=1.0, temperature=True)
-    plain = AttnKNNClassifier(**settings).fit(X, y).predict_proba(X_test)
-    soft = AttnKNNClassifier(**settings, head_params=variant).fit(X, y).predict_proba(X_test)
+    plain = AttnKNNClassifier(**settings, settings=rare).fit(X, y).predict_proba(X_test)
+    model = AttnKNNClassifier(**settings, settings=rare.changed(head=variant))
+    soft = model.fit(X, y).predict_proba(X_test)
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "text.color": DARK}):
         figure = Figure(figsize=(9.6, 3.2), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.5, 1, 1))

@@ -24,11 +24,11 @@ from sklearn.datasets import load_digits
 
 from nearwise import AttnKNNClassifier
 from nearwise.lab.corrupt import label_noise
-from tests.classifier.cases import blobs, table
+from tests.classifier.cases import attn_knn, blobs, table
 from tests.classifier.image_cases import QUICK as IMAGES
 from tests.classifier.image_cases import patches
 
-QUICK = {"head_params": {"epochs": 4}, "random_state": 0, "n_jobs": 1}
+QUICK = {"head": {"epochs": 4}, "random_state": 0, "n_jobs": 1}
 NEW = 24  # rows that are asked about
 Answers = dict[str, np.ndarray]
 
@@ -46,7 +46,7 @@ def noisy(X, y) -> tuple:
 
 def fit(X, y, views=None, weight=None, **settings) -> tuple[AttnKNNClassifier, dict]:
     """Fit to all rows but the last ones, which are then asked about."""
-    model = AttnKNNClassifier(**{**QUICK, **settings})
+    model = attn_knn(**{**QUICK, **settings})
     given = {} if views is None else {"views": [view[:-NEW] for view in views]}
     if weight is not None:
         given["sample_weight"] = weight[:-NEW]
@@ -72,7 +72,7 @@ def changed() -> tuple[AttnKNNClassifier, dict]:
 
 def stream() -> tuple[AttnKNNClassifier, dict]:
     X, y = blobs(360, 4, 5)
-    model = AttnKNNClassifier(
+    model = attn_knn(
         **{**QUICK, "preset": "fast", "capacity": 150, "eviction": "importance", "n_members": 2}
     )
     early = y[:120] < 3
@@ -85,7 +85,7 @@ def stream() -> tuple[AttnKNNClassifier, dict]:
 def views() -> tuple[AttnKNNClassifier, dict]:
     X, y = embeddings(300)
     other = X + np.random.default_rng(2).normal(size=X.shape).astype(np.float32)
-    return fit(X, y, views=[other], validation_fraction=0.2, train_params={"epochs": 3})
+    return fit(X, y, views=[other], validation_fraction=0.2, train={"epochs": 3})
 
 
 def weighted() -> tuple[AttnKNNClassifier, dict]:
@@ -97,10 +97,10 @@ def weighted() -> tuple[AttnKNNClassifier, dict]:
 CASES: dict[str, Callable[[], tuple[AttnKNNClassifier, dict]]] = {
     "table-default": lambda: fit(*table(200)),
     "table-fast": lambda: fit(*table(260, 1), preset="fast", calibration="per-class"),
-    "numbers-embedder": lambda: fit(*blobs(440, 3, 6), train_params={"epochs": 3}, n_members=2),
+    "numbers-embedder": lambda: fit(*blobs(440, 3, 6), train={"epochs": 3}, n_members=2),
     "embeddings-fast": lambda: fit(*embeddings(330), preset="fast"),
     "embeddings-held-out": lambda: fit(
-        *embeddings(400), validation_fraction=0.2, embedder="deep", train_params={"epochs": 3}
+        *embeddings(400), validation_fraction=0.2, embedder="deep", train={"epochs": 3}
     ),
     "views": views,
     "images": images,

@@ -8,9 +8,9 @@ import pandas as pd
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier, Settings
 
-QUICK = {"head_params": {"epochs": 3}, "pooling": "log-linear", "random_state": 0}
+QUICK = {"head": {"epochs": 3}, "pooling": "log-linear", "random_state": 0}
 CHEAP = {"base": None, "n_members": 2, **QUICK}
 
 
@@ -40,11 +40,18 @@ def table(n=120, seed=0):
     return frame, np.array(["no", "yes"])[y]
 
 
+def attn_knn(*args, **parameters):
+    """Make the classifier from parameters and settings in one list."""
+    names = [name for name in parameters if name in Settings.model_fields]
+    settings = {name: parameters.pop(name) for name in names}
+    return AttnKNNClassifier(*args, **parameters, **({"settings": settings} if settings else {}))
+
+
 def fitted(X=None, y=None, **settings):
     """Fit the cheapest classifier, with some settings changed."""
     if X is None:
         X, y = blobs()
-    return AttnKNNClassifier(**{**CHEAP, **settings}).fit(X, y)
+    return attn_knn(**{**CHEAP, **settings}).fit(X, y)
 
 
 def logistic():

@@ -6,9 +6,9 @@ from PIL import Image
 QUICK = {
     "embedder": "resnet-small",
     "validation_fraction": 0.25,
-    "head_params": {"epochs": 3},
-    "train_params": {"epochs": 4, "batch_size": 32},
-    "embedder_params": {"dim": 16},
+    "head": {"epochs": 3},
+    "train": {"epochs": 4, "batch_size": 32},
+    "embedder_options": {"dim": 16},
     "random_state": 0,
 }
 

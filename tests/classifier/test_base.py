@@ -9,6 +9,7 @@ from nearwise.classifier.fit.base import auto_candidates
 from nearwise.classifier.fit.embedding import network_inputs
 from nearwise.classifier.fit.problem import auto_members
 from nearwise.classifier.inputs.table import TableEncoder
+from tests.classifier.cases import attn_knn
 
 
 def boosting(encoder):
@@ -121,6 +122,6 @@ def test_a_network_that_ignores_categories_does_not_become_the_only_base():
 @pytest.mark.parametrize("setting", [{"entropy_weight": 0.01}, {"ce_weight": 0.0}])
 def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fitted(setting):
     X = np.random.default_rng(0).normal(size=(60, 3))
-    model = AttnKNNClassifier(embedder="deep", train_params=setting, random_state=0)
+    model = attn_knn(embedder="deep", train=setting, random_state=0)
     with pytest.raises(ValueError, match=f'{next(iter(setting))}.*"deep" network'):
         model.fit(X, X[:, 0] > 0)

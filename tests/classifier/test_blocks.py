@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model import blocks
 from nearwise.classifier.model.memory_views import MemoryViews
-from tests.classifier.cases import QUICK, blobs, fitted, logistic, quietly, same, table
+from tests.classifier.cases import QUICK, attn_knn, blobs, fitted, logistic, quietly, same, table
 
 SMALL = 16
-HELD = {**QUICK, "n_members": 2, "validation_fraction": 0.25, "train_params": {"epochs": 2}}
+HELD = {**QUICK, "n_members": 2, "validation_fraction": 0.25, "train": {"epochs": 2}}
 
 
 def held_out(merge):
     """Fit two views of rows."""
     X, y = blobs(160, 3, 6)
-    model = AttnKNNClassifier(**HELD, tta_merge=merge).fit(X, y, views=[X + 0.1])
+    model = attn_knn(**HELD, tta_merge=merge).fit(X, y, views=[X + 0.1])
     return model, X[:41], X[:41] + 0.1
 
 
@@ -27,7 +26,7 @@ def one_view(X, y, **settings):
 MODELS = {
     "no base": lambda: one_view(*blobs(), embedder="identity"),
     "a base and a trained space": lambda: one_view(
-        *blobs(), base=logistic(), embedder="table", train_params={"epochs": 2}
+        *blobs(), base=logistic(), embedder="table", train={"epochs": 2}
     ),
     "a table": lambda: one_view(*table(), base=logistic()),
     "views merged": lambda: held_out("logits"),

@@ -9,7 +9,7 @@ import pytest
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.data.tables.files import read_table
-from tests.classifier.cases import CHEAP, same
+from tests.classifier.cases import CHEAP, attn_knn, same
 
 
 def codes(known, asked):
@@ -64,7 +64,7 @@ def test_what_a_csv_makes_numbers_and_truth_values_is_predicted_as_the_text_it_w
     asked.to_csv(tmp_path / "asked.csv", index=False)
     train, read = read_table(tmp_path / "train.csv"), read_table(tmp_path / "asked.csv")
     assert [str(read[name].dtype) for name in ("zip", "sure")] == ["int64", "bool"]
-    model = AttnKNNClassifier(**CHEAP).fit(train, y)
+    model = attn_knn(**CHEAP).fit(train, y)
     expected = model.predict_proba(asked)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -84,6 +84,6 @@ def test_what_a_csv_makes_numbers_and_truth_values_is_predicted_as_the_text_it_w
 def test_a_column_of_numbers_that_meets_text_is_refused():
     frame, y, _ = parts()
     frame["zip"] = np.arange(len(frame)) % 3
-    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    model = attn_knn(**CHEAP).fit(frame, y)
     with pytest.raises(ValueError, match="'zip' held numbers in training and now holds 'A7'"):
         model.predict(frame.assign(zip="A7"))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.classifier import AttnKNNClassifier
 from tests.classifier.cases import (
     CHEAP,
+    attn_knn,
     blobs,
     fitted,
     logistic,
@@ -22,7 +22,7 @@ SETTINGS = [
     {"base": logistic(), "pooling": "mixture"},
     {"null": None},
     {"n_neighbors": 1, "null": None},
-    {"embedder": "table", "train_params": {"epochs": 1}},
+    {"embedder": "table", "train": {"epochs": 1}},
 ]
 
 
@@ -68,7 +68,7 @@ def test_without_a_neighbor_is_what_a_weight_of_zero_predicts(settings):
 
 def test_without_the_only_neighbor_the_shares_of_the_classes_answer():
     X, y = blobs()
-    model = AttnKNNClassifier(**CHEAP, n_neighbors=1, null=None, calibration=None)
+    model = attn_knn(**CHEAP, n_neighbors=1, null=None, calibration=None)
     (explanation,) = model.fit(X, y).explain(X[:1])
     assert np.allclose(explanation.neighbors[0].proba_without, 1 / 3, atol=1e-2)
 
@@ -88,7 +88,7 @@ def test_the_rows_shown_are_the_training_rows():
 
 def test_the_rows_shown_of_a_table_keep_text_and_gaps():
     frame, y = table()
-    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    model = attn_knn(**CHEAP).fit(frame, y)
     for neighbor in model.explain(frame[:2], n_neighbors=5)[1].neighbors:
         row = frame.iloc[neighbor.id]
         assert list(neighbor.row) == list(frame.columns)

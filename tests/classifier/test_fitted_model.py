@@ -13,7 +13,17 @@ import torch
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.memory_views import MemoryViews
 from nearwise.classifier.model.predictor import Predictor
-from tests.classifier.cases import CHEAP, QUICK, blobs, fitted, logistic, quietly, same, table
+from tests.classifier.cases import (
+    CHEAP,
+    QUICK,
+    attn_knn,
+    blobs,
+    fitted,
+    logistic,
+    quietly,
+    same,
+    table,
+)
 
 SOURCE = str(Path(sys.modules["nearwise"].__file__).parent)
 X, Y = blobs(150)
@@ -308,7 +318,7 @@ def test_a_first_batch_with_declared_classes_is_published_whole(monkeypatch):
     def fails(*arguments):
         raise Injected
 
-    model = AttnKNNClassifier(**CHEAP)
+    model = attn_knn(**CHEAP)
     monkeypatch.setattr(changes, "with_classes", fails)
     with pytest.raises(Injected):
         model.partial_fit(X, Y, classes=[0, 1, 2, 3])

@@ -13,7 +13,7 @@ from nearwise.classifier.noise.noisy_labels import (
 )
 from nearwise.lab.corrupt import label_noise
 from nearwise.metrics import ece, nll
-from tests.classifier.cases import CHEAP, blobs, logistic, same
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
 
 TRANSITION = torch.tensor([[0.7, 0.2, 0.1], [0.05, 0.8, 0.15], [0.3, 0.1, 0.6]]).double()
 HALF = torch.tensor([[0.7, 0.3], [0.3, 0.7]]).double()
@@ -59,7 +59,7 @@ def test_a_base_with_predictions_of_true_labels_is_saved_and_says_the_same(tmp_p
     monkeypatch.setattr("nearwise.classifier.fit.base.clearly_lower", lambda *_: True)
     X, y = blobs(200, 2, 3, spread=1.5)
     given = label_noise(y, 0.3, seed=2)
-    model = AttnKNNClassifier(label_noise=0.3, **{**CHEAP, "base": logistic()}).fit(X, given)
+    model = attn_knn(label_noise=0.3, **{**CHEAP, "base": logistic()}).fit(X, given)
     base = model._predictor.row_models.base
     _, of_true = base.label_model.reading_names(base.candidates[0].name)
     assert of_true in base.gates

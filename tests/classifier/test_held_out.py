@@ -6,13 +6,13 @@ import torch
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.log_linear_pool import Answer, merge_answers
-from tests.classifier.cases import blobs
+from tests.classifier.cases import attn_knn, blobs
 
 QUICK = {
     "validation_fraction": 0.25,
     "n_members": 2,
-    "head_params": {"epochs": 3},
-    "train_params": {"epochs": 3},
+    "head": {"epochs": 3},
+    "train": {"epochs": 3},
     "random_state": 0,
 }
 
@@ -31,7 +31,7 @@ def data():
 @pytest.fixture(scope="module")
 def fitted(data):
     X, y, view = data
-    return AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+    return attn_knn(**QUICK).fit(X, y, views=[view])
 
 
 def test_the_memory_holds_the_rows_that_were_not_held_out_under_their_own_numbers(data, fitted):
@@ -46,7 +46,7 @@ def test_the_memory_holds_the_rows_that_were_not_held_out_under_their_own_number
 @pytest.mark.parametrize("merge", ["auto", "probabilities", "logits", "embeddings"])
 def test_probabilities_sum_to_one_for_one_view_and_for_two(data, merge):
     X, y, view = data
-    model = AttnKNNClassifier(**QUICK, tta_merge=merge).fit(X, y, views=[view])
+    model = attn_knn(**QUICK, tta_merge=merge).fit(X, y, views=[view])
     for views in (None, [view[:9]]):
         proba = model.predict_proba(X[:9], views)
         assert proba.shape == (9, 3)
@@ -85,7 +85,7 @@ def test_merging_is_the_mean_of_probabilities_or_of_logits():
 def test_labels_that_mean_nothing_leave_no_confidence(data):
     X, y, view = data
     labels = np.random.default_rng(0).permutation(y)
-    model = AttnKNNClassifier(**QUICK).fit(X, labels, views=[view])
+    model = attn_knn(**QUICK).fit(X, labels, views=[view])
     remembered = model.memory_.ids.numpy()
     proba = model.predict_proba(X[remembered], [view[remembered]])
     # the networks and the neighbors know these labels; the held-out rows said what that is worth
@@ -111,7 +111,7 @@ def test_a_saved_classifier_predicts_bit_for_bit_the_same(data, fitted, tmp_path
 
 def test_the_memory_learns_forgets_and_changes_its_mind(data):
     X, y, view = data
-    model = AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+    model = attn_knn(**QUICK).fit(X, y, views=[view])
     far = np.full((8, 6), 30.0) + np.arange(8)[:, None]
     before = model.predict_proba(far[:1])
     with pytest.raises(ValueError, match="means over 2 views of a row, and 1 were given"):
@@ -128,14 +128,14 @@ def test_the_memory_learns_forgets_and_changes_its_mind(data):
 
 def test_a_fit_repeats_for_the_same_seed(data):
     X, y, view = data
-    first, second = (AttnKNNClassifier(**QUICK).fit(X, y, views=[view]) for _ in range(2))
+    first, second = (attn_knn(**QUICK).fit(X, y, views=[view]) for _ in range(2))
     np.testing.assert_array_equal(first.predict_proba(X, [view]), second.predict_proba(X, [view]))
 
 
 def test_without_a_network_the_class_shares_stand_in_for_the_base(data):
     X, y, view = data
-    settings = {**QUICK, "embedder": "identity", "train_params": None}
-    model = AttnKNNClassifier(**settings).fit(X, y, views=[view])
+    settings = {**QUICK, "embedder": "identity", "train": {}}
+    model = attn_knn(**settings).fit(X, y, views=[view])
     assert model.choice_["base"] is None
     base = model.predict_parts(X[:5]).base_proba
     np.testing.assert_allclose(base, base[:1].repeat(5, axis=0))
@@ -161,14 +161,14 @@ def test_what_does_not_fit_is_refused_with_what_to_do(data, settings, views, mes
     X, y, view = data
     given = {"wrong rows": [view[:7]], "an array": view, "right": [view], None: None}[views]
     with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(**{**QUICK, **settings}).fit(X, y, views=given)
+        attn_knn(**{**QUICK, **settings}).fit(X, y, views=given)
 
 
 def test_predictions_take_as_many_views_as_the_fit(data, fitted):
     X, _, view = data
     with pytest.raises(ValueError, match="3 views were given, the classifier was fitted with 2"):
         fitted.predict_proba(X[:4], [view[:4], view[:4]])
-    plain = AttnKNNClassifier(**QUICK).fit(X, data[1])
+    plain = attn_knn(**QUICK).fit(X, data[1])
     with pytest.raises(
         ValueError, match="2 views were given, but the classifier was fitted without"
     ):
@@ -177,7 +177,7 @@ def test_predictions_take_as_many_views_as_the_fit(data, fitted):
 
 def test_an_added_row_has_the_key_that_a_remembered_one_has(data):
     X, y, view = data
-    model = AttnKNNClassifier(**QUICK).fit(X, y, views=[view])
+    model = attn_knn(**QUICK).fit(X, y, views=[view])
     known = int(model.memory_.ids[0])
     ids = model.add(X[known : known + 1], y[known : known + 1], views=[view[known : known + 1]])
     place = int(model.memory_.positions(ids)[0])
@@ -189,17 +189,17 @@ def test_an_added_row_has_the_key_that_a_remembered_one_has(data):
 def test_neighbors_are_asked_for_as_far_as_the_memory_goes():
     X, y, view = embeddings(40)
     settings = {**QUICK, "validation_fraction": 0.5}
-    model = AttnKNNClassifier(**settings).fit(X, y, views=[view])
+    model = attn_knn(**settings).fit(X, y, views=[view])
     assert model.predict_proba(X).shape == (40, 3)
     with pytest.raises(ValueError, match="n_neighbors=30 exceeds the 20 samples"):
-        AttnKNNClassifier(**settings, n_neighbors=30).fit(X, y, views=[view])
+        attn_knn(**settings, n_neighbors=30).fit(X, y, views=[view])
 
 
 def test_classes_with_one_held_out_row_each_are_fitted():
     X = np.random.default_rng(0).normal(size=(120, 6))
     y = np.arange(120) % 30
     X += 4 * np.random.default_rng(1).normal(size=(30, 6))[y]
-    model = AttnKNNClassifier(**QUICK).fit(X, y)
+    model = attn_knn(**QUICK).fit(X, y)
     assert np.isfinite(model.oof_nll_)
 
 
@@ -208,4 +208,4 @@ def test_held_out_rows_without_any_weight_are_refused(data, fitted):
     weight = np.zeros(len(y))
     weight[fitted.memory_.ids.numpy()] = 1
     with pytest.raises(ValueError, match="Every row that was held out has sample_weight 0"):
-        AttnKNNClassifier(**QUICK).fit(X, y, weight, views=[view])
+        attn_knn(**QUICK).fit(X, y, weight, views=[view])

@@ -15,6 +15,7 @@ from nearwise.classifier.inputs.images import (
     is_images,
 )
 from nearwise.training import Augmentation
+from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import QUICK, patches
 
 
@@ -25,7 +26,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return AttnKNNClassifier(**QUICK, tta=("shift",)).fit(*data)
+    return attn_knn(**QUICK, tta=("shift",)).fit(*data)
 
 
 def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, fitted):
@@ -51,7 +52,7 @@ def test_an_explanation_is_of_the_merged_prediction_or_of_one_view(data, fitted)
 def test_a_neighbor_that_is_masked_changes_the_merged_prediction(data, fitted):
     explanation = fitted.explain(data[0][:1], 1)[0]
     neighbor = explanation.neighbors[0]
-    model = AttnKNNClassifier(**QUICK, tta=("shift",)).fit(*data)
+    model = attn_knn(**QUICK, tta=("shift",)).fit(*data)
     model.memory_.sample_weight[model.memory_.positions([neighbor.id])] = 0
     np.testing.assert_allclose(
         model.predict_proba(data[0][:1])[0], neighbor.proba_without, atol=1e-5
@@ -66,10 +67,10 @@ def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
 
 
 def test_settings_given_as_models_are_saved(data, tmp_path):
-    settings = {**QUICK, "train_params": {"epochs": 1, "augment": Augmentation(crop_padding=1)}}
-    AttnKNNClassifier(**settings).fit(*data).save(tmp_path / "model")
+    settings = {**QUICK, "train": {"epochs": 1, "augment": Augmentation(crop_padding=1)}}
+    attn_knn(**settings).fit(*data).save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
-    assert again.train_params["augment"]["crop_padding"] == 1
+    assert again.settings.train["augment"]["crop_padding"] == 1
 
 
 def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted, tmp_path):
@@ -82,7 +83,7 @@ def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted
 
 
 def test_the_memory_takes_new_images_of_a_new_class(data):
-    model = AttnKNNClassifier(**QUICK).fit(*data)
+    model = attn_knn(**QUICK).fit(*data)
     novel = np.full((12, 8, 8, 1), 250, dtype=np.uint8)
     novel[:, ::2, ::2] = 0
     before = len(model.memory_)
@@ -92,7 +93,7 @@ def test_the_memory_takes_new_images_of_a_new_class(data):
 
 
 def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path):
-    model = AttnKNNClassifier(**QUICK, base=None).fit(*data)
+    model = attn_knn(**QUICK, base=None).fit(*data)
     base = model.predict_parts(data[0][:4]).base_proba
     np.testing.assert_allclose(base, base[:1].repeat(4, axis=0))
     model.save(tmp_path / "model")
@@ -102,7 +103,7 @@ def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path
 
 def test_colour_images_and_tensors_and_grey_without_a_channel_axis_are_taken():
     images, labels = patches(80, channels=3)
-    model = AttnKNNClassifier(**QUICK, tta=["flip"]).fit(images, labels)
+    model = attn_knn(**QUICK, tta=["flip"]).fit(images, labels)
     assert model.score(torch.from_numpy(images), labels) > 0.9
     grey = np.zeros((3, 5, 6), dtype=np.uint8)
     assert check_images(grey).shape == (3, 5, 6, 1)
@@ -112,7 +113,7 @@ def test_a_folder_of_class_folders_is_read_with_its_labels(tmp_path, data):
     for number, (image, label) in enumerate(zip(*data, strict=True)):
         (tmp_path / label).mkdir(exist_ok=True)
         Image.fromarray(image[..., 0]).save(tmp_path / label / f"{number:03}.png")
-    model = AttnKNNClassifier(**QUICK).fit(tmp_path)
+    model = attn_knn(**QUICK).fit(tmp_path)
     assert model.classes_.tolist() == ["down", "up"]
     assert (model.predict(tmp_path)[:60] == "down").mean() > 0.9
     with pytest.raises(ValueError, match="brings its own labels"):
@@ -124,7 +125,7 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
         part = tmp_path / ("test" if number % 4 < 2 and number < 40 else "train") / label
         part.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[..., 0]).save(part / f"{number:03}.png")
-    model = AttnKNNClassifier(**QUICK).fit(tmp_path)
+    model = attn_knn(**QUICK).fit(tmp_path)
     assert len(model.memory_) == 75  # three quarters of the 100 training images
     with pytest.raises(ValueError, match="is no folder of images"):
         model.fit("cifar10")
@@ -132,10 +133,10 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
 
 def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
     settings = {**QUICK, "validation_fraction": "auto"}
-    model = AttnKNNClassifier(**settings).fit(*patches(50))
+    model = attn_knn(**settings).fit(*patches(50))
     assert len(model.memory_) == 30  # 20 are needed for heads and temperatures
     with pytest.raises(ValueError, match=r'0\.5 of 38 rows holds out 19 .*"auto" needs 40\)\.$'):
-        AttnKNNClassifier(**settings).fit(*patches(38))
+        attn_knn(**settings).fit(*patches(38))
 
 
 def test_images_and_tables_are_not_mixed_up(data, fitted):
@@ -145,7 +146,7 @@ def test_images_and_tables_are_not_mixed_up(data, fitted):
     with pytest.raises(ValueError, match="was fitted on a table; X holds images"):
         table.predict(data[0])
     with pytest.raises(ValueError, match="Images have their further views by tta"):
-        AttnKNNClassifier(**QUICK).fit(*data, views=[data[0]])
+        attn_knn(**QUICK).fit(*data, views=[data[0]])
 
 
 def test_views_stay_those_of_the_fit(data, fitted):
@@ -163,7 +164,7 @@ def test_a_hub_data_set_is_read_with_its_labels(data):
             {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["up", "down"])}
         ),
     )
-    assert AttnKNNClassifier(**QUICK).fit(hub).score(*data) > 0.9
+    assert attn_knn(**QUICK).fit(hub).score(*data) > 0.9
 
 
 def test_flipping_twice_gives_the_image_back_and_shifts_move_by_a_sixteenth():
@@ -202,7 +203,7 @@ def test_what_is_no_image_is_refused(X, message):
         ({"embedder": "table"}, "is for tables and ready embeddings, but X holds images"),
         ({"embedder": "resnet81"}, "Unknown backbone 'resnet81'. Did you mean 'resnet18'"),
         ({"embedder": "no/folder"}, "is no folder here. A model on the hub is written 'hf:no"),
-        ({"embedder_params": {"frozn": True}}, "'frozn' is not known. Did you mean 'frozen'"),
+        ({"embedder_options": {"frozn": True}}, "'frozn' is not known. Did you mean 'frozen'"),
         ({"validation_fraction": 0.1}, r"0\.1 of 120 rows holds out 12 .*, or a share of 0\.17"),
         ({"tta": ("rotate",)}, "names an unknown view"),
         ({"validation_fraction": None}, "Images are not cross-fitted"),
@@ -210,12 +211,12 @@ def test_what_is_no_image_is_refused(X, message):
 )
 def test_settings_that_do_not_fit_images_are_refused(data, settings, message):
     with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(**{**QUICK, **settings}).fit(*data)
+        attn_knn(**{**QUICK, **settings}).fit(*data)
 
 
 def test_settings_of_images_are_refused_for_tables():
     X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
-    with pytest.raises(ValueError, match="tta and embedder_params are for images"):
+    with pytest.raises(ValueError, match="tta and embedder_options are for images"):
         AttnKNNClassifier(tta=("flip",)).fit(X, y)
     with pytest.raises(ValueError, match="image embedders take X as uint8"):
         AttnKNNClassifier(embedder="resnet18").fit(X, y)
@@ -257,11 +258,11 @@ def vit(tmp_path_factory):
 def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vit, tmp_path):
     images, labels = patches(90)
     new, _ = patches(10, seed=1)
-    settings = {**QUICK, "embedder": str(vit), "train_params": {"epochs": 1}}
-    settings["embedder_params"] = {"dim": 8, "frozen": True}
-    plain = AttnKNNClassifier(**settings).fit(images, labels).predict_proba(new)
+    settings = {**QUICK, "embedder": str(vit), "train": {"epochs": 1}}
+    settings["embedder_options"] = {"dim": 8, "frozen": True}
+    plain = attn_knn(**settings).fit(images, labels).predict_proba(new)
     folder = tmp_path / "cache"
-    kept = AttnKNNClassifier(**settings, cache_dir=folder).fit(images, labels)
+    kept = attn_knn(**settings, cache_dir=folder).fit(images, labels)
     np.testing.assert_array_equal(kept.predict_proba(new), plain)
 
     passes = []
@@ -271,16 +272,16 @@ def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vi
     np.testing.assert_array_equal(kept.predict_proba(new), plain)
     assert not passes
     # Another projection over the same backbone takes what is there.
-    other = AttnKNNClassifier(**{**settings, "random_state": 0, "num_heads": 2}, cache_dir=folder)
+    other = attn_knn(**{**settings, "random_state": 0, "num_heads": 2}, cache_dir=folder)
     other.fit(images, labels).predict_proba(new)
     assert len(list(folder.iterdir())) == n_kept
 
 
 def test_a_cache_without_a_frozen_backbone_is_refused(data, tmp_path):
-    with pytest.raises(ValueError, match=r"there is none\. Set embedder_params"):
-        AttnKNNClassifier(**QUICK, cache_dir=tmp_path).fit(*data)
+    with pytest.raises(ValueError, match=r"there is none\. Set embedder_options"):
+        attn_knn(**QUICK, cache_dir=tmp_path).fit(*data)
     with pytest.raises(ValueError, match="there is none"):
-        AttnKNNClassifier(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)
+        attn_knn(cache_dir=tmp_path).fit(np.eye(40), np.arange(40) % 2)
 
 
 @pytest.mark.slow
@@ -355,6 +356,6 @@ def test_keys_are_those_that_neighbors_are_sought_with(data, fitted):
 
 
 def test_a_few_images_that_are_all_right_do_not_make_predictions_certain():
-    model = AttnKNNClassifier(**QUICK | {"validation_fraction": 0.4}).fit(*patches(60))
+    model = attn_knn(**QUICK | {"validation_fraction": 0.4}).fit(*patches(60))
     assert model.predict(patches(60)[0]).tolist() == patches(60)[1].tolist()
     assert model.temperature_ > 0.25  # the NLL alone has its minimum at e^-3

@@ -11,27 +11,26 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same, sums_to_one, table
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one, table
 
 SETTINGS = {
     "preset": ("quick", "preset='quick' is not known. Use one of 'default', 'fast'"),
     "embedder": ("resnet", "embedder='resnet' is not known. Use one of 'auto', 'identity'"),
     "metric": ("euclidian", "metric='euclidian' is not known. Use one of 'euclidean'"),
-    "pooling": ("loglinear", "pooling='loglinear' is not known. Use one of 'auto'"),
+    "pooling": ("loglinear", "pooling: Input should be 'auto'.*got 'loglinear'"),
     "calibration": (
         "platt",
-        "calibration='platt' is not known. Use one of 'auto', 'per-class'",
+        "calibration: Input should be 'auto' or 'per-class'.*got 'platt'",
     ),
-    "index": ("faiss", "index='faiss' is not known. Use one of"),
-    "null": (True, "null=True is not known. Use one of 'auto', 'prior', 'parametric', None"),
+    "index": ("faiss", "index: Input should be 'auto', 'exact'.*got 'faiss'"),
+    "null": (True, "null: Input should be 'auto', 'prior' or 'parametric'.*got True"),
     "base": ("forest", "base='forest' is not known. Use \"auto\", None or a classifier"),
     "n_neighbors": ("five", "n_neighbors='five' must be a whole number of at least 1"),
     "n_members": (1, "n_members=1 leaves nothing to cross-fit with. Give at least 2"),
-    "num_heads": (0, "num_heads=0 must be a whole number of at least 1"),
+    "num_heads": (0, "num_heads: Input should be greater than or equal to 1.*got 0"),
     "device": ("gpu", 'device=\'gpu\' is not known. Use "auto", "cpu"'),
-    "head_params": ({"epoch": 3}, "Unknown head setting 'epoch'. Did you mean 'epochs'"),
-    "train_params": ({"epoch": 3}, "Unknown training setting 'epoch'. Did you mean 'epochs'"),
+    "head": ({"epoch": 3}, "Unknown head setting 'epoch'. Did you mean 'epochs'"),
+    "train": ({"epoch": 3}, "Unknown training setting 'epoch'. Did you mean 'epochs'"),
     "memory_budget": (10, "memory_budget=10 bytes is too small"),
 }
 
@@ -77,7 +76,7 @@ def test_a_pipeline_is_a_base_too():
 
 @pytest.fixture(scope="module")
 def model():
-    return AttnKNNClassifier(**CHEAP).fit(*blobs())
+    return attn_knn(**CHEAP).fit(*blobs())
 
 
 def spoiled(value):
@@ -119,7 +118,7 @@ def test_bad_queries_are_named(model, case, method):
 def test_bad_training_rows_are_named(case):
     X, message = QUERIES[case]
     with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(**CHEAP).fit(X, [0, 1] * (len(X) // 2))
+        attn_knn(**CHEAP).fit(X, [0, 1] * (len(X) // 2))
 
 
 LABELS = {
@@ -144,7 +143,7 @@ def test_bad_labels_are_named(case):
     X, y = blobs()
     change, message = LABELS[case]
     with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(**CHEAP).fit(X, change(y))
+        attn_knn(**CHEAP).fit(X, change(y))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_bad_labels_are_named(case):
 )
 def test_bad_weights_are_named(weight, message):
     with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(**CHEAP).fit(*blobs(), sample_weight=weight)
+        attn_knn(**CHEAP).fit(*blobs(), sample_weight=weight)
 
 
 def test_more_neighbors_than_rows_are_refused_with_both_numbers():
@@ -195,19 +194,19 @@ def test_bad_tables_are_named(case):
     change, message = TABLES[case]
     changed = change(frame)
     with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(**CHEAP).fit(changed, y[: len(changed)])
+        attn_knn(**CHEAP).fit(changed, y[: len(changed)])
 
 
 def test_repeated_columns_are_named_at_prediction_too():
     frame, y = table()
-    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    model = attn_knn(**CHEAP).fit(frame, y)
     with pytest.raises(ValueError, match=r"^Columns \['age'\] occur more than once"):
         model.predict(pd.concat([frame, frame[["age"]]], axis=1))
 
 
 def test_unknown_categories_are_taken_as_missing_and_counted():
     frame, y = table()
-    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    model = attn_knn(**CHEAP).fit(frame, y)
     strange = frame.iloc[:10].copy()
     strange["town"] = ["Quito"] * 3 + ["Lima"] * 7
     with pytest.warns(UserWarning, match=r"not in the training table: town \(3\)\. They are taken"):
@@ -220,7 +219,7 @@ def test_unknown_categories_are_taken_as_missing_and_counted():
 
 def test_new_gaps_are_filled_and_counted():
     frame, y = table()
-    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    model = attn_knn(**CHEAP).fit(frame, y)
     holes = frame.iloc[:10].copy()
     holes.loc[holes.index[:4], "age"] = np.nan
     with pytest.warns(UserWarning, match=r"none in training: age \(4\)"):

@@ -12,10 +12,10 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import cross_fitting as fitting
-from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one
 
 ROOT = Path(__file__).resolve().parents[2]
-EMBEDDED = {**CHEAP, "n_members": 3, "embedder": "table", "train_params": {"epochs": 6}}
+EMBEDDED = {**CHEAP, "n_members": 3, "embedder": "table", "train": {"epochs": 6}}
 
 
 def interrupt(monkeypatch, member, epoch, error=KeyboardInterrupt):
@@ -41,13 +41,13 @@ def test_ctrl_c_before_every_member_has_an_embedder_goes_on_without(monkeypatch,
     X, y = blobs()
     calls = interrupt(monkeypatch, member=1, epoch=2)
     with pytest.warns(UserWarning, match="interrupted in epoch"):
-        model = AttnKNNClassifier(**EMBEDDED).fit(X, y)
+        model = attn_knn(**EMBEDDED).fit(X, y)
     assert "trained space is left out and the fit goes on" in " ".join(
         capsys.readouterr().err.split()
     )
     assert len(calls) == 2 and model.choice_["embedder"] == "identity (interrupted)"
     assert model.score(X, y) > 0.7 and sums_to_one(model.predict_proba(X))
-    without = AttnKNNClassifier(**{**EMBEDDED, "embedder": "identity"}).fit(X, y)
+    without = attn_knn(**{**EMBEDDED, "embedder": "identity"}).fit(X, y)
     assert same(model.predict_proba(X), without.predict_proba(X))
 
 
@@ -55,7 +55,7 @@ def test_ctrl_c_in_the_last_member_keeps_its_best_epoch(monkeypatch):
     X, y = blobs()
     interrupt(monkeypatch, member=2, epoch=2)
     with pytest.warns(UserWarning, match="best weights so far"):
-        model = AttnKNNClassifier(**EMBEDDED).fit(X, y)
+        model = attn_knn(**EMBEDDED).fit(X, y)
     assert model.choice_["embedder"] == "table"
     epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder table"]
     assert epochs[-2:] == [1, 2]
@@ -68,24 +68,24 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
-    settings = {**EMBEDDED, "embedder": "auto", "train_params": {"epochs": 1, "fit_scale": True}}
+    settings = {**EMBEDDED, "embedder": "auto", "train": {"epochs": 1, "fit_scale": True}}
     with quietly():
-        model = AttnKNNClassifier(**settings).fit(X, y)
+        model = attn_knn(**settings).fit(X, y)
     assert model.choice_["embedder"] == "identity (interrupted)"
 
 
 def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeypatch, tmp_path):
     X, y = blobs()
-    unbroken = AttnKNNClassifier(**EMBEDDED).fit(X, y)
+    unbroken = attn_knn(**EMBEDDED).fit(X, y)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
         interrupt(patch, member=1, epoch=3, error=RuntimeError("power cut"))
-        AttnKNNClassifier(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
+        attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
     seen = []
     monkeypatch.setattr(
         "nearwise.classifier.fit.progress.Progress.epoch",
         lambda self, name, record, total: seen.append((name, record["epoch"])),
     )
-    resumed = AttnKNNClassifier(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
+    resumed = attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
     again = [epoch for name, epoch in seen if name == "embedder table, member 2"]
     assert again[0] == 4 and "embedder table, member 1" not in dict(seen)
     assert same(resumed.predict_proba(X), unbroken.predict_proba(X))
@@ -96,9 +96,9 @@ def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeyp
 @pytest.mark.parametrize("change", ["rows", "labels", "weights", "seed"])
 def test_another_fit_never_goes_on_from_these_checkpoints(change, tmp_path):
     X, y = blobs()
-    settings = {**EMBEDDED, "n_members": 2, "train_params": {"epochs": 1}}
+    settings = {**EMBEDDED, "n_members": 2, "train": {"epochs": 1}}
     settings["checkpoint_dir"] = tmp_path
-    AttnKNNClassifier(**settings).fit(X, y)
+    attn_knn(**settings).fit(X, y)
     weight = np.ones(90)
     if change == "rows":
         X = X + np.eye(90, 4)
@@ -108,8 +108,8 @@ def test_another_fit_never_goes_on_from_these_checkpoints(change, tmp_path):
         weight[0] = 2
     else:
         settings["random_state"] = 1
-    model = AttnKNNClassifier(**settings).fit(X, y, sample_weight=weight)
-    fresh = AttnKNNClassifier(**{**settings, "checkpoint_dir": None}).fit(X, y, weight)
+    model = attn_knn(**settings).fit(X, y, sample_weight=weight)
+    fresh = attn_knn(**{**settings, "checkpoint_dir": None}).fit(X, y, weight)
     assert same(model.predict_proba(X), fresh.predict_proba(X))
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -117,10 +117,10 @@ def test_another_fit_never_goes_on_from_these_checkpoints(change, tmp_path):
 def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypatch, tmp_path):
     X, y = blobs()
     settings = {**EMBEDDED, "checkpoint_dir": tmp_path}
-    AttnKNNClassifier(**settings).fit(X, y)
-    fresh = AttnKNNClassifier(**EMBEDDED, num_heads=2).fit(X, y)
+    attn_knn(**settings).fit(X, y)
+    fresh = attn_knn(**EMBEDDED, num_heads=2).fit(X, y)
     monkeypatch.setattr("nearwise.training.embedder.EmbedderObjective.batches", pytest.fail)
-    again = AttnKNNClassifier(**settings, num_heads=2).fit(X, y)
+    again = attn_knn(**settings, num_heads=2).fit(X, y)
     assert same(again.predict_proba(X), fresh.predict_proba(X))
 
 
@@ -146,7 +146,7 @@ X, y = blobs()
 what, folder = sys.argv[1:]
 if what == "fit":
     print("ready", flush=True)
-    AttnKNNClassifier(**EMBEDDED, checkpoint_dir=folder).fit(X, y)
+    attn_knn(**EMBEDDED, checkpoint_dir=folder).fit(X, y)
 model = AttnKNNClassifier.load(folder) if what == "save" else None
 print("ready", flush=True)
 while what == "save":
@@ -199,8 +199,8 @@ def test_kill_9_during_add_and_save_leaves_the_old_or_the_new_model(tmp_path):
 @pytest.mark.slow
 def test_kill_9_during_a_fit_with_checkpoints_changes_nothing(tmp_path):
     X, y = blobs()
-    unbroken = AttnKNNClassifier(**EMBEDDED).fit(X, y).predict_proba(X)
+    unbroken = attn_knn(**EMBEDDED).fit(X, y).predict_proba(X)
     for delay in np.random.default_rng(1).uniform(0.0, 1.5, size=20):
         kill(child("fit", tmp_path), delay)
-    resumed = AttnKNNClassifier(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
+    resumed = attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
     assert same(resumed.predict_proba(X), unbroken)

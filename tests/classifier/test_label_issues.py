@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import average_precision_score
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.lab.corrupt import label_noise
-from tests.classifier.cases import CHEAP, blobs, fitted, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, same, sums_to_one
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +17,7 @@ def planted():
 
 @pytest.fixture(scope="module", params=[None, "auto"], ids=str)
 def model(request, planted):
-    return AttnKNNClassifier(label_noise=request.param, **CHEAP).fit(planted[0], planted[2])
+    return attn_knn(label_noise=request.param, **CHEAP).fit(planted[0], planted[2])
 
 
 def test_planted_errors_come_first(planted, model):
@@ -41,7 +40,7 @@ def test_neighbors_are_the_nearest_others(planted, model):
 
 def test_no_more_neighbors_are_named_than_may_be_found(planted):
     X, _, given = planted
-    model = AttnKNNClassifier(n_neighbors=30, max_per_class=3, **CHEAP).fit(X, given)
+    model = attn_knn(n_neighbors=30, max_per_class=3, **CHEAP).fit(X, given)
     assert model.kneighbors(X[:2])[1].shape == (2, 8)
     assert {len(near) for near in model.label_issues(n_neighbors=20)["neighbors"]} == {8}
     assert model.label_evidence(n_neighbors=20).knn_graph.nnz == 8 * 240
@@ -58,7 +57,7 @@ def test_evidence_is_what_cleanlab_takes(planted, model):
 
 def test_a_rows_own_label_does_not_speak_for_it(planted):
     X, _, given = planted
-    model = AttnKNNClassifier(**CHEAP).fit(X, given)
+    model = attn_knn(**CHEAP).fit(X, given)
     before = model.label_evidence().pred_probs[3]
     model.relabel([3], [(given[3] + 1) % 3])
     assert same(model.label_evidence().pred_probs[3], before)
@@ -68,7 +67,7 @@ def test_a_rows_own_label_does_not_speak_for_it(planted):
 @pytest.mark.parametrize("fraction", [None, 0.2])
 def test_a_class_that_came_later_is_taken_as_it_is(planted, fraction):
     X, _, given = planted
-    model = AttnKNNClassifier(label_noise=0.1, validation_fraction=fraction, **CHEAP).fit(X, given)
+    model = attn_knn(label_noise=0.1, validation_fraction=fraction, **CHEAP).fit(X, given)
     (new,) = model.add(X[[0]] + 30, [9]).tolist()
     issue = model.label_issues().set_index("id").loc[new]
     assert issue["given"] == issue["suggested"] == 9
@@ -84,14 +83,14 @@ def test_cleanlab_ranks_the_same_probabilities(planted, model):
 
 def test_what_cannot_be_asked_is_said(planted):
     X, _, given = planted
-    shared = AttnKNNClassifier(validation_fraction=0.2, **{**CHEAP, "embedder": "identity"})
+    shared = attn_knn(validation_fraction=0.2, **{**CHEAP, "embedder": "identity"})
     shared.fit(X, given)
     with pytest.raises(ValueError, match="label_noise"):
         shared.label_issues()
     shared.set_params(label_noise="auto").fit(*blobs(240, 3, spread=0.4))
     with pytest.raises(ValueError, match="took the labels as they are"):
         shared.label_evidence()
-    model = AttnKNNClassifier(**CHEAP).fit(X, given)
+    model = attn_knn(**CHEAP).fit(X, given)
     with pytest.raises(ValueError, match="judge"):
         model.label_issues(judge="me")
     assert np.isfinite(model.label_issues()["suspicion"]).all()

@@ -1,13 +1,13 @@
 """Wrong labels: the transition, what is learned through it, and what a row's own label moves."""
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from nearwise.classifier import AttnKNNClassifier, audited_transition
+from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import LabelFitter, Problem, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
@@ -22,9 +22,8 @@ from nearwise.classifier.noise.transition import (
     with_interval,
 )
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
-from nearwise.classifier.settings import check_settings
 from nearwise.lab.corrupt import label_noise
-from tests.classifier.cases import CHEAP, blobs, logistic, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, sums_to_one
 
 CLASSES = np.array(["a", "b", "c"])
 
@@ -52,7 +51,7 @@ def noisy():
 def fitted_noisy(noisy):
     X, _, given = noisy
     settings = {**CHEAP, "base": logistic()}
-    return AttnKNNClassifier(label_noise="auto", **settings).fit(X, given)
+    return attn_knn(label_noise="auto", **settings).fit(X, given)
 
 
 def test_given_labels_follow_from_true_ones_by_the_transition():
@@ -155,7 +154,7 @@ def test_rate_of_a_given_transition_is_that_of_the_classes_behind_the_labels():
 def test_what_is_no_transition_is_refused(given, words):
     X, y = blobs()
     with pytest.raises(ValueError, match=words):
-        AttnKNNClassifier(label_noise=given, **CHEAP).fit(X, CLASSES[y])
+        attn_knn(label_noise=given, **CHEAP).fit(X, CLASSES[y])
 
 
 def test_noise_is_found_and_most_labels_are_mended(noisy, fitted_noisy):
@@ -171,7 +170,7 @@ def test_noise_is_found_and_most_labels_are_mended(noisy, fitted_noisy):
 
 def test_probabilities_speak_of_true_labels(noisy, fitted_noisy):
     X, _, given = noisy
-    plain = AttnKNNClassifier(**{**CHEAP, "base": logistic()}).fit(X, given)
+    plain = attn_knn(**{**CHEAP, "base": logistic()}).fit(X, given)
     fresh, truth = blobs(400, 3, spread=0.9)
     nll = [
         -np.log(m.predict_proba(fresh)[np.arange(400), truth]).mean() for m in (fitted_noisy, plain)
@@ -182,8 +181,8 @@ def test_probabilities_speak_of_true_labels(noisy, fitted_noisy):
 
 def test_clean_labels_are_left_as_they_are():
     X, y = blobs(240, 3, spread=0.7)
-    plain = AttnKNNClassifier(**CHEAP).fit(X, y)
-    auto = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, y)
+    plain = attn_knn(**CHEAP).fit(X, y)
+    auto = attn_knn(label_noise="auto", **CHEAP).fit(X, y)
     assert same(plain.predict_proba(X), auto.predict_proba(X))
     assert "as they are" in auto.choice_["label_noise"]["decision"]
     assert auto.noise_rate_ < 0.05 and not hasattr(plain, "noise_rate_")
@@ -191,7 +190,7 @@ def test_clean_labels_are_left_as_they_are():
 
 def test_a_refit_forgets_the_noise_of_the_fit_before(noisy):
     X, y, _ = noisy
-    model = AttnKNNClassifier(label_noise=0.3, **CHEAP).fit(X, y)
+    model = attn_knn(label_noise=0.3, **CHEAP).fit(X, y)
     model.set_params(label_noise=None).fit(X, y)
     names = ("noise_rate_", "transition_", "transition_interval_")
     assert not any(hasattr(model, name) for name in names)
@@ -214,7 +213,7 @@ def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy, clea
     X, _, given = noisy
     encoder = TableEncoder()
     rows = encoder.fit(X)
-    model = AttnKNNClassifier(**{**CHEAP, "base": logistic()})
+    model = attn_knn(**{**CHEAP, "base": logistic()})
     settings = check_settings(model, len(X), 3, 0)
     train, held_out = make_folds(given, 3, 0)[0]
     predictions = []
@@ -238,7 +237,7 @@ def test_saving_and_loading_keeps_every_bit(tmp_path, noisy, fitted_noisy):
 
 def test_an_added_row_with_a_wrong_label_is_seen_through(noisy):
     X, _, given = noisy
-    model = AttnKNNClassifier(label_noise=0.3, **CHEAP).fit(X, given)
+    model = attn_knn(label_noise=0.3, **CHEAP).fit(X, given)
     sure = int(model.predict_proba(X).max(1).argmax())
     right = model.predict(X[[sure]])[0]
     (added,) = model.add(X[[sure]], [(right + 1) % 3]).tolist()
@@ -253,8 +252,8 @@ def test_an_added_row_with_a_wrong_label_is_seen_through(noisy):
 
 def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     X, y, given = noisy
-    settings = {**CHEAP, "train_params": {"epochs": 3}, "n_members": 1}
-    model = AttnKNNClassifier(label_noise=0.3, validation_fraction=0.25, **settings)
+    settings = {**CHEAP, "train": {"epochs": 3}, "n_members": 1}
+    model = attn_knn(label_noise=0.3, validation_fraction=0.25, **settings)
     model.fit(X, given, views=[X + 0.01])
     mended = model._predictor.views.labels(0).numpy()
     kept = model.memory_.ids.numpy()
@@ -281,7 +280,7 @@ def test_a_class_too_rare_for_every_fold_stops_nothing(rare, flipped, noise):
     y = np.repeat([0, 1], [300 - rare, rare])
     given = label_noise(y, flipped, seed=0) if flipped else y
     X = np.random.default_rng(0).normal(size=(300, 4))
-    model = AttnKNNClassifier(label_noise=noise, **{**CHEAP, "base": logistic()}).fit(X, given)
+    model = attn_knn(label_noise=noise, **{**CHEAP, "base": logistic()}).fit(X, given)
     assert sums_to_one(model.predict_proba(X))
 
 
@@ -290,27 +289,24 @@ def test_weights_count(noisy):
     weight = np.where(given == y, 1.0, 1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given, weight)
+        model = attn_knn(label_noise="auto", **CHEAP).fit(X, given, weight)
     assert model.noise_rate_ < 0.15
 
 
 def test_another_noise_gives_another_checkpoint_folder(noisy, tmp_path):
-    from nearwise.classifier.settings import check_checkpoint
-
     X, _, given = noisy
-    model = AttnKNNClassifier(checkpoint_dir=tmp_path, **CHEAP)
+    model = attn_knn(checkpoint_dir=tmp_path, **CHEAP)
     settings = check_settings(model, len(X), 3, 0)
-    folders = {
-        check_checkpoint(model, replace(settings, label_fitter=fitter), [X], given, None).checkpoint
-        for fitter in (LabelFitter(), NoisyLabelFitter("auto"), NoisyLabelFitter(even(0.3)))
-    }
+    fitters = (LabelFitter(), NoisyLabelFitter("auto"), NoisyLabelFitter(even(0.3)))
+    several = [settings.model_copy(update={"label_fitter": fitter}) for fitter in fitters]
+    folders = {check_checkpoint(model, one, [X], given, None).checkpoint for one in several}
     assert len(folders) == 3
     folders = set()
     bases = [{"base": "auto"}, {"base": logistic()}]
     for other in ({}, {"n_neighbors": 5}, {"metric": "cosine"}, *bases):
-        model = AttnKNNClassifier(checkpoint_dir=tmp_path, **{**CHEAP, **other})
+        model = attn_knn(checkpoint_dir=tmp_path, **{**CHEAP, **other})
         settings = check_settings(model, len(X), 3, 0)
-        settings = replace(settings, label_fitter=NoisyLabelFitter("auto"))
+        settings = settings.model_copy(update={"label_fitter": NoisyLabelFitter("auto")})
         own = [check_checkpoint(model, settings, [X], given, None).checkpoint for _ in range(2)]
         assert own[0] == own[1]
         folders.add(own[0])

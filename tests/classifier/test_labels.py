@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs.labels import check_labels
-from tests.classifier.cases import CHEAP, blobs, fitted
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted
 
 TWO = 2**53  # from here on floats skip whole numbers
 STORED = {
@@ -83,7 +82,7 @@ def test_objects_that_are_quantities_are_still_refused_as_such():
 def test_nullable_labels_are_fitted_added_and_changed_as_whole_numbers():
     X, y = blobs()
     y = pd.Series(y, dtype="Int64")
-    model = AttnKNNClassifier(**CHEAP).fit(X, y)
+    model = attn_knn(**CHEAP).fit(X, y)
     model.add(X[:2], y[:2] + 7)
     model.relabel([0], y[1:2])
     model.partial_fit(X[:3], y[:3].astype(object), classes=y.unique())

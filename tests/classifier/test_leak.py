@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.nn import pair_reliability
-from tests.classifier.cases import CHEAP, QUICK, blobs, fitted, logistic, quietly, same, sums_to_one
+from tests.classifier.cases import (
+    CHEAP,
+    QUICK,
+    attn_knn,
+    blobs,
+    fitted,
+    logistic,
+    quietly,
+    same,
+    sums_to_one,
+)
 from tests.reference.neighbor_head import slow_pair_reliability
 
 CONFIGURATIONS = {
@@ -18,7 +27,7 @@ CONFIGURATIONS = {
     "cosine": {"metric": "cosine"},
     "base": {"base": logistic()},
     "mixture": {"base": logistic(), "pooling": "mixture"},
-    "embedder": {"embedder": "table", "train_params": {"epochs": 2}},
+    "embedder": {"embedder": "table", "train": {"epochs": 2}},
 }
 
 
@@ -92,7 +101,7 @@ def test_twins_with_opposite_labels_are_predicted_by_each_other():
 def test_nothing_is_learned_from_labels_that_are_noise(settings):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(240, 3)), np.tile([0, 1], 120)
-    model = AttnKNNClassifier(**QUICK, **settings).fit(X, y)
+    model = attn_knn(**QUICK, **settings).fit(X, y)
     proba = model.predict_proba(None)
     nll = -np.log(proba[np.arange(240), y]).mean()
     assert nll > np.log(2) - 0.03
@@ -133,7 +142,7 @@ def test_reliability_for_a_query_does_not_see_the_querys_label(width):
 
 def test_the_model_of_a_row_added_later_leaves_it_out_too():
     X, y = blobs()
-    model = AttnKNNClassifier(**CHEAP).fit(X, y)
+    model = attn_knn(**CHEAP).fit(X, y)
     (added,) = model.add(X[:1], y[:1]).tolist()
     before = model.predict_proba(None)[90]
     model.relabel([added], [(y[0] + 1) % 3])

@@ -16,7 +16,7 @@ from nearwise.classifier.noise.fitting import softened_losses
 from nearwise.classifier.noise.transition import Transition, signal_of, taken_in_part, weigh
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.lab.corrupt import label_noise
-from tests.classifier.cases import CHEAP, blobs, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one
 
 
 def estimate(rate, low, high):
@@ -95,7 +95,7 @@ def on_pure_noise(request):
     (X, fresh), (y, truth) = pure_noise(n_classes, seed=4)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model = AttnKNNClassifier(label_noise=noise, **CHEAP).fit(X, y)
+        model = attn_knn(label_noise=noise, **CHEAP).fit(X, y)
     return model, [str(one.message) for one in said], (X, y), (fresh, truth)
 
 
@@ -135,7 +135,7 @@ def informative():
     given = label_noise(y, 0.3, seed=0)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given)
+        model = attn_knn(label_noise="auto", **CHEAP).fit(X, given)
     return model, [str(one.message) for one in said], X, given
 
 
@@ -151,7 +151,7 @@ def test_overlap_that_explains_labels_better_draws_the_rate_down(informative, mo
     whole, _, X, given = informative
     monkeypatch.setattr(fitting, "_evidence", lambda *_: float(np.log(0.6)))
     with pytest.warns(UserWarning, match="60% of the estimated rate is taken"):
-        part = AttnKNNClassifier(label_noise="auto", **CHEAP).fit(X, given)
+        part = attn_knn(label_noise="auto", **CHEAP).fit(X, given)
     assert part.noise_rate_ == pytest.approx(0.6 * whole.noise_rate_, rel=0.25)
     assert part.can_find_label_issues and not part._predictor.label_model.as_given
     assert part.predict_proba(X).max(axis=1).mean() < whole.predict_proba(X).max(axis=1).mean()

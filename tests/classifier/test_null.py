@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import CHEAP, blobs, fitted, logistic
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic
 from tests.classifier.image_cases import QUICK as IMAGES
 from tests.classifier.image_cases import patches
 
@@ -13,13 +12,13 @@ def case(kind):
     """Rows, labels, a classifier fitted on them, and further views."""
     if kind == "images":
         X, y = patches()
-        return X, y, AttnKNNClassifier(**IMAGES).fit(X, y), None
+        return X, y, attn_knn(**IMAGES).fit(X, y), None
     X, y = blobs()
     if kind == "table":
         return X, y, fitted(X, y, base=logistic()), None
     views = [X + 0.1]
-    settings = {**CHEAP, "base": "auto", "embedder": "deep", "train_params": {"epochs": 1}}
-    model = AttnKNNClassifier(**settings, validation_fraction=0.3)
+    settings = {**CHEAP, "base": "auto", "embedder": "deep", "train": {"epochs": 1}}
+    model = attn_knn(**settings, validation_fraction=0.3)
     return X, y, model.fit(X, y, views=views), views
 
 

@@ -10,27 +10,26 @@ import pytest
 import torch
 from torch.utils import backend_registration
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.row_models import StageSpace
-from tests.classifier.cases import CHEAP, blobs
+from tests.classifier.cases import CHEAP, attn_knn, blobs
 
 ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import sys
 import numpy as np
 from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import table
+from tests.classifier.cases import attn_knn, table
 from tests.classifier.image_cases import patches
 from tests.reference.strict_device import NAME, strict_device
 
-QUICK = {"head_params": {"epochs": 2}, "train_params": {"epochs": 1}, "random_state": 0}
-IMAGES = {"embedder": "resnet-small", "embedder_params": {"dim": 8}, "validation_fraction": 0.25}
+QUICK = {"head": {"epochs": 2}, "train": {"epochs": 1}, "random_state": 0}
+IMAGES = {"embedder": "resnet-small", "embedder_options": {"dim": 8}, "validation_fraction": 0.25}
 IMAGES["class_prior"] = "uniform"
 TABLE = {"embedder": "table", "base": None, "n_members": 2}
-TABLE["head_params"] = {"epochs": 2}
+TABLE["head"] = {"epochs": 2}
 
 def flow(device, settings, X, y, X_new, y_new):
-    model = AttnKNNClassifier(device=device, **(QUICK | settings)).fit(X, y)
+    model = attn_knn(device=device, **(QUICK | settings)).fit(X, y)
     found = {"new": model.predict_proba(X_new), "ids": model.kneighbors(X_new)[1]}
     found["strange"] = model.novelty_p_value(X_new)
     ids = model.add(X_new[:3], y_new[:3])
@@ -80,7 +79,7 @@ def test_everything_runs_on_an_accelerator_and_nothing_is_mixed(what, tmp_path):
 
 def test_searches_in_plain_torch_predict_as_the_compiled_ones_do():
     X, y = blobs()
-    model = AttnKNNClassifier(**CHEAP).fit(X, y)
+    model = attn_knn(**CHEAP).fit(X, y)
     plain = model.predict_proba(X + 0.1), model.predict_proba(None)
     model._predictor.views.forget()
     model._predictor.views.device = torch.device("cpu")

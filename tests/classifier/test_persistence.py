@@ -17,6 +17,7 @@ from tests.classifier.cases import (
     CHEAP,
     QUICK,
     OwnLogistic,
+    attn_knn,
     blobs,
     fitted,
     logistic,
@@ -31,9 +32,9 @@ CONFIGURATIONS = {
     "logistic": {**CHEAP, "base": logistic()},
     "mixture": {**CHEAP, "base": logistic(), "pooling": "mixture"},
     "sizes": {**CHEAP, "n_neighbors": np.int64(9), "null": None},
-    "table": {**CHEAP, "embedder": "table", "train_params": {"epochs": 1}},
-    "deep": {**CHEAP, "embedder": "deep", "train_params": {"epochs": 1}},
-    "mlp": {**CHEAP, "embedder": "mlp", "train_params": {"epochs": 1}},
+    "table": {**CHEAP, "embedder": "table", "train": {"epochs": 1}},
+    "deep": {**CHEAP, "embedder": "deep", "train": {"epochs": 1}},
+    "mlp": {**CHEAP, "embedder": "mlp", "train": {"epochs": 1}},
     "cosine": {**CHEAP, "metric": "cosine"},
     "parametric": {**CHEAP, "base": logistic(), "pooling": "log-linear", "null": "parametric"},
 }
@@ -55,7 +56,7 @@ def assert_same_model(first, second, X):
 def test_round_trip_predicts_the_same_and_goes_on_the_same(name, tmp_path):
     X, y = blobs()
     with quietly():
-        model = AttnKNNClassifier(**CONFIGURATIONS[name]).fit(X, y)
+        model = attn_knn(**CONFIGURATIONS[name]).fit(X, y)
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert_same_model(model, again, X)
@@ -70,7 +71,7 @@ def test_round_trip_predicts_the_same_and_goes_on_the_same(name, tmp_path):
 
 def test_round_trip_of_a_table(tmp_path):
     frame, y = table()
-    model = AttnKNNClassifier(**{**CHEAP, "base": logistic()}).fit(frame, pd.Series(y, name="buys"))
+    model = attn_knn(**{**CHEAP, "base": logistic()}).fit(frame, pd.Series(y, name="buys"))
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert_same_model(model, again, frame)
@@ -104,7 +105,7 @@ def test_parameters_come_back_and_fit_the_same(tmp_path):
     model = fitted(X, y, base=logistic(), n_neighbors=np.int64(7), max_per_class=np.int64(50))
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
-    assert again.n_neighbors == 7 and again.max_per_class == 50
+    assert again.n_neighbors == 7 and again.settings.max_per_class == 50
     assert again.base.max_iter == 200
     assert same(again.fit(X, y).predict_proba(X), model.predict_proba(X))
 

@@ -12,9 +12,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import CHEAP, QUICK, blobs, logistic, quietly, same, table
+from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, logistic, quietly, same, table
 
-CHECKED = AttnKNNClassifier(**{**CHEAP, "head_params": {"epochs": 2}})
+CHECKED = attn_knn(**{**CHEAP, "head": {"epochs": 2}})
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
         "a row of weight 2 is one neighbor with twice the vote, not two neighbors among the k, "
@@ -60,7 +60,7 @@ def test_scikit_learns_own_checks_at_length(estimator):
 
 def test_predictions_do_not_depend_on_the_order_of_rows():
     X, y = blobs()
-    model = AttnKNNClassifier(**QUICK, preset="fast").fit(X, y)
+    model = attn_knn(**QUICK, preset="fast").fit(X, y)
     order = np.random.default_rng(0).permutation(len(X))
     shuffled = model.predict_proba(X[order])
     np.testing.assert_allclose(shuffled, model.predict_proba(X)[order], rtol=1e-5, atol=1e-6)
@@ -68,14 +68,14 @@ def test_predictions_do_not_depend_on_the_order_of_rows():
 
 def test_pipeline_predicts_with_the_scaled_features():
     X, y = blobs()
-    pipeline = make_pipeline(StandardScaler(), AttnKNNClassifier(**CHEAP)).fit(X, y)
+    pipeline = make_pipeline(StandardScaler(), attn_knn(**CHEAP)).fit(X, y)
     assert same(pipeline.predict_proba(X), pipeline[-1].predict_proba(pipeline[0].transform(X)))
 
 
 def test_grid_search_tries_the_settings_and_refits_the_best():
     X, y = blobs()
-    grid = {"n_neighbors": np.array([3, 9]), "pooling": ["log-linear", "mixture"]}
-    search = GridSearchCV(AttnKNNClassifier(**CHEAP), grid, cv=2, scoring="neg_log_loss").fit(X, y)
+    grid = {"n_neighbors": np.array([3, 9]), "settings__pooling": ["log-linear", "mixture"]}
+    search = GridSearchCV(attn_knn(**CHEAP), grid, cv=2, scoring="neg_log_loss").fit(X, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert len(search.cv_results_["params"]) == 4
     best = search.best_estimator_
@@ -84,7 +84,7 @@ def test_grid_search_tries_the_settings_and_refits_the_best():
 
 def test_a_model_found_by_grid_search_over_numpy_sizes_can_be_saved(tmp_path):
     X, y = blobs()
-    model = GridSearchCV(AttnKNNClassifier(**CHEAP), {"n_neighbors": np.array([3, 5])}, cv=2)
+    model = GridSearchCV(attn_knn(**CHEAP), {"n_neighbors": np.array([3, 5])}, cv=2)
     best = model.fit(X, y).best_estimator_
     best.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
@@ -94,15 +94,15 @@ def test_a_model_found_by_grid_search_over_numpy_sizes_can_be_saved(tmp_path):
 
 def test_cross_validation_scores_and_predicts_every_row():
     X, y = blobs()
-    scores = cross_val_score(AttnKNNClassifier(**CHEAP), X, y, cv=3)
+    scores = cross_val_score(attn_knn(**CHEAP), X, y, cv=3)
     assert scores.shape == (3,) and scores.min() > 0.5
-    proba = cross_val_predict(AttnKNNClassifier(**CHEAP), X, y, cv=3, method="predict_proba")
+    proba = cross_val_predict(attn_knn(**CHEAP), X, y, cv=3, method="predict_proba")
     assert proba.shape == (len(y), 3)
 
 
 def test_calibrated_classifier_wraps_it():
     X, y = blobs()
-    calibrated = CalibratedClassifierCV(AttnKNNClassifier(**CHEAP), method="sigmoid", cv=2)
+    calibrated = CalibratedClassifierCV(attn_knn(**CHEAP), method="sigmoid", cv=2)
     assert np.allclose(calibrated.fit(X, y).predict_proba(X).sum(axis=1), 1)
 
 
@@ -111,14 +111,14 @@ def test_calibrated_classifier_wraps_it():
     [
         CHEAP,
         {"preset": "fast", **QUICK},
-        {"base": logistic(), "embedder": "table", "train_params": {"epochs": 2}, **QUICK},
+        {"base": logistic(), "embedder": "table", "train": {"epochs": 2}, **QUICK},
     ],
     ids=["no-base", "fast", "base-and-embedder"],
 )
 def test_a_clone_repeats_the_fit_bit_for_bit(settings):
     X, y = blobs()
     with quietly():
-        first = AttnKNNClassifier(**settings).fit(X, y)
+        first = attn_knn(**settings).fit(X, y)
         second = clone(first).fit(X, y)
     assert same(first.predict_proba(X), second.predict_proba(X))
     assert same(first.predict_proba(None), second.predict_proba(None))
@@ -127,14 +127,14 @@ def test_a_clone_repeats_the_fit_bit_for_bit(settings):
 def test_the_seed_matters_and_the_global_one_does_not():
     X, y = blobs()
     np.random.seed(1)
-    first = AttnKNNClassifier(**CHEAP).fit(X, y).predict_proba(X)
+    first = attn_knn(**CHEAP).fit(X, y).predict_proba(X)
     state = np.random.get_state()[1].copy()
     np.random.seed(2)
-    second = AttnKNNClassifier(**CHEAP).fit(X, y).predict_proba(X)
+    second = attn_knn(**CHEAP).fit(X, y).predict_proba(X)
     assert same(first, second)
     np.random.seed(2)
     assert not same(state, np.random.get_state()[1])
-    other = AttnKNNClassifier(**{**CHEAP, "random_state": 1}).fit(X, y).predict_proba(X)
+    other = attn_knn(**{**CHEAP, "random_state": 1}).fit(X, y).predict_proba(X)
     assert not same(first, other)
 
 
@@ -160,7 +160,7 @@ def test_use_before_fit_says_so(use):
 
 
 def test_the_constructor_only_stores():
-    settings = {"n_neighbors": -3, "base": "nonsense", "preset": object()}
+    settings = {"n_neighbors": -3, "base": "nonsense", "settings": {"nul": 3}, "tta": object()}
     model = AttnKNNClassifier(**settings)
     assert all(model.get_params()[name] is value for name, value in settings.items())
     assert is_classifier(model)
@@ -169,7 +169,7 @@ def test_the_constructor_only_stores():
 @pytest.mark.parametrize("labels", [[3, 7, 9], ["a", "b", "c"], [1.0, 2.0, 4.0]], ids=str)
 def test_labels_come_back_as_they_went_in(labels):
     X, y = blobs()
-    model = AttnKNNClassifier(**CHEAP).fit(X, np.array(labels)[y])
+    model = attn_knn(**CHEAP).fit(X, np.array(labels)[y])
     assert model.classes_.tolist() == sorted(labels)
     assert set(model.predict(X)) <= set(labels)
     assert model.score(X, np.array(labels)[y]) > 0.7
@@ -177,13 +177,13 @@ def test_labels_come_back_as_they_went_in(labels):
 
 def test_truth_values_are_classes_too():
     X, y = blobs(n_classes=2)
-    model = AttnKNNClassifier(**CHEAP).fit(X, y == 1)
+    model = attn_knn(**CHEAP).fit(X, y == 1)
     assert model.classes_.dtype == bool and model.predict(X).dtype == bool
 
 
 def test_names_of_columns_and_target_are_remembered():
     frame, y = table()
-    model = AttnKNNClassifier(**CHEAP).fit(frame, pd.Series(y, name="bought"))
+    model = attn_knn(**CHEAP).fit(frame, pd.Series(y, name="bought"))
     assert model.feature_names_in_.tolist() == frame.columns.tolist()
     assert (model.n_features_in_, model.target_name_) == (6, "bought")
     kinds = model.column_types_
@@ -193,7 +193,7 @@ def test_names_of_columns_and_target_are_remembered():
 def test_history_names_stage_member_and_losses():
     X, y = blobs()
     with quietly():
-        model = AttnKNNClassifier(embedder="table", train_params={"epochs": 2}, **CHEAP).fit(X, y)
+        model = attn_knn(embedder="table", train={"epochs": 2}, **CHEAP).fit(X, y)
     stages = {record["stage"] for record in model.history_}
     assert stages == {"embedder table", "log-linear head"}
     for record in model.history_:

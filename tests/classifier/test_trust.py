@@ -7,13 +7,13 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.uncertainty.calibration_rows import MOST_ROWS, judged_rows
 from nearwise.classifier.uncertainty.selective import Judge, risk_bound
 from nearwise.metrics import aurc
-from tests.classifier.cases import CHEAP, blobs, fitted, logistic, same, table
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, table
 
 HELD = {
     "validation_fraction": 0.3,
     "n_members": 2,
-    "head_params": {"epochs": 3},
-    "train_params": {"epochs": 3},
+    "head": {"epochs": 3},
+    "train": {"epochs": 3},
     "random_state": 0,
 }
 SCORES = ["max_proba", "margin", "entropy", "null_mass", "distance", "learned"]
@@ -28,11 +28,11 @@ def kinds():
     X, y = many(240)
     frame, words = table(200)
     return {
-        "cross-fitted": (AttnKNNClassifier(**{**CHEAP, "base": logistic()}), X, y, {}),
-        "no base": (AttnKNNClassifier(**CHEAP), X, y, {}),
-        "table": (AttnKNNClassifier(**CHEAP), frame, words, {}),
-        "held out": (AttnKNNClassifier(**HELD), X, y, {}),
-        "views": (AttnKNNClassifier(**HELD), X, y, {"views": [X + 0.1]}),
+        "cross-fitted": (attn_knn(**{**CHEAP, "base": logistic()}), X, y, {}),
+        "no base": (attn_knn(**CHEAP), X, y, {}),
+        "table": (attn_knn(**CHEAP), frame, words, {}),
+        "held out": (attn_knn(**HELD), X, y, {}),
+        "views": (attn_knn(**HELD), X, y, {"views": [X + 0.1]}),
     }
 
 
@@ -241,7 +241,7 @@ def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
     X, y = many(3000)
     X, X_new, y, y_new = X[::2], X[1::2], y[::2], y[1::2]
     kept = np.random.default_rng(0).random(len(y)) < np.array([1.0, 0.3, 0.1])[y]
-    model = AttnKNNClassifier(**settings, class_prior="uniform").fit(X[kept], y[kept])
+    model = attn_knn(**settings, class_prior="uniform").fit(X[kept], y[kept])
     rows = judged_rows(model._predictor, 3, 1)
     shares = np.bincount(rows.labels) / len(rows.labels)
     assert np.abs(shares - 1 / 3).max() < 0.12  # in training .71, .21, .07
@@ -257,7 +257,7 @@ def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
     first, more, new = (slice(start, start + 1500) for start in (0, 1500, 3000))
     X_new, y_new = X[new], y[new]
     kept = np.random.default_rng(0).random(1500) < np.array(shares)[y[first]]
-    model = AttnKNNClassifier(**CHEAP, class_prior="uniform").fit(X[first][kept], y[first][kept])
+    model = attn_knn(**CHEAP, class_prior="uniform").fit(X[first][kept], y[first][kept])
     late = y[more] == 2
     model.add(X[more][late], y[more][late])
     rows = judged_rows(model._predictor, 3, 1)
@@ -267,13 +267,13 @@ def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
 
 def test_views_disagree_for_the_rows_that_judge_as_for_new_ones():
     X, y = many(240)
-    model = AttnKNNClassifier(**HELD).fit(X, y, views=[X + 0.5])
+    model = attn_knn(**HELD).fit(X, y, views=[X + 0.5])
     assert judged_rows(model._predictor, 3, 2).parts.disagreement.max() > 0
 
 
 def test_held_out_rows_ask_the_memory_as_it_is():
     X, y = many(200)
-    model = AttnKNNClassifier(**HELD).fit(X, y)
+    model = attn_knn(**HELD).fit(X, y)
     before = judged_rows(model._predictor, 3, 1)
     assert len(before.labels) == 60
     model.remove(model.memory_.ids[:70])
@@ -291,7 +291,7 @@ def test_rows_without_weight_are_not_judged_by():
     X, y = many(150)
     weight = np.ones(150)
     weight[:30] = 0
-    model = AttnKNNClassifier(**CHEAP).fit(X, y, sample_weight=weight)
+    model = attn_knn(**CHEAP).fit(X, y, sample_weight=weight)
     assert model.predict_selective(X[:3], coverage=0.5).n_judged == 120
 
 

@@ -7,7 +7,7 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.uncertainty.calibration_rows import judged_rows
 from nearwise.classifier.uncertainty.selective import bernstein_bound
 from nearwise.lab.corrupt import label_noise
-from tests.classifier.cases import CHEAP, blobs, logistic, same
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
 
 RATE = 0.3
 SETTINGS = {**CHEAP, "base": logistic()}
@@ -17,7 +17,7 @@ SETTINGS = {**CHEAP, "base": logistic()}
 def noisy():
     X, y = blobs(1200, 3, spread=1.5)
     given = label_noise(y, RATE, seed=1)
-    model = AttnKNNClassifier(label_noise=RATE, **SETTINGS).fit(X[:800], given[:800])
+    model = attn_knn(label_noise=RATE, **SETTINGS).fit(X[:800], given[:800])
     return model, X, y, given
 
 
@@ -39,7 +39,7 @@ def test_sets_hold_the_true_label_and_are_smaller_than_those_of_given_labels(noi
     test = slice(800, None)
     right = np.searchsorted(model.classes_, y[test])
     sets = model.predict_set(X[test], 0.9)
-    believing = AttnKNNClassifier(**SETTINGS).fit(X[:800], given[:800])
+    believing = attn_knn(**SETTINGS).fit(X[:800], given[:800])
     larger = believing.predict_set(X[test], 0.9)
     assert 0.86 < sets[np.arange(400), right].mean() < 0.96
     assert larger.sum(axis=1).mean() - sets.sum(axis=1).mean() > 0.5
@@ -68,7 +68,7 @@ def test_saved_and_loaded_it_promises_the_same(noisy, tmp_path):
 
 def test_labels_taken_as_given_are_counted_as_they_are():
     X, y = blobs(150, 3)
-    model = AttnKNNClassifier(label_noise="auto", **SETTINGS).fit(X, y)
+    model = attn_knn(label_noise="auto", **SETTINGS).fit(X, y)
     rows = judged_rows(model._predictor, 3, 1)
     assert not rows.in_shares
     assert same(rows.wrong, (~rows.correct).astype(float))
@@ -96,7 +96,7 @@ def test_where_all_rows_count_alike_the_bound_is_the_one_of_the_paper(rng):
 
 
 def test_a_new_class_counts_as_labelled():
-    grown = AttnKNNClassifier(label_noise=RATE, **SETTINGS)
+    grown = attn_knn(label_noise=RATE, **SETTINGS)
     X_few, y_few = blobs(240, 3, spread=0.9)
     grown.fit(X_few, label_noise(y_few, RATE, seed=1))
     grown.add(X_few[:30] + 9.0, [3] * 30)
@@ -119,14 +119,14 @@ def noisy_tail():
     X, y = X[kept], y[kept]
     matrix = np.full((3, 3), 0.1) + 0.7 * np.eye(3)
     given = label_noise(y, 0.2, seed=1)
-    model = AttnKNNClassifier(label_noise=matrix, class_prior="uniform", **SETTINGS).fit(X, given)
+    model = attn_knn(label_noise=matrix, class_prior="uniform", **SETTINGS).fit(X, given)
     return model, X, y, given, matrix, X_new, y_new
 
 
 @pytest.mark.slow
 def test_wanted_shares_are_set_against_those_of_the_true_classes(noisy_tail):
     model, X, y, given, matrix, X_new, y_new = noisy_tail
-    plain = AttnKNNClassifier(label_noise=matrix, **SETTINGS).fit(X, given)
+    plain = attn_knn(label_noise=matrix, **SETTINGS).fit(X, given)
     true, seen = np.bincount(y) / len(y), np.bincount(given) / len(y)
     taken = np.exp(-np.array(model._predictor.classes.shift)) / 3
     assert np.abs(taken - true).max() < 0.03 < np.abs(seen - true).max()
@@ -160,7 +160,7 @@ def test_labels_found_clean_are_corrected_as_without_noise():
     X, y = blobs(1200, 3, spread=0.9)
     X, y = X[tail_of(y)], y[tail_of(y)]
     settings = {**CHEAP, "class_prior": "uniform"}
-    one = AttnKNNClassifier(label_noise="auto", **settings).fit(X, y)
+    one = attn_knn(label_noise="auto", **settings).fit(X, y)
     assert "taken as they are" in one.choice_["label_noise"]["decision"]
-    other = AttnKNNClassifier(**settings).fit(X, y)
+    other = attn_knn(**settings).fit(X, y)
     assert same(one.predict_proba(X), other.predict_proba(X))

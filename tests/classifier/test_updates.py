@@ -9,15 +9,24 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.model.memory_views import MemoryViews
-from tests.classifier.cases import CHEAP, blobs, fitted, logistic, quietly, same, sums_to_one, table
+from tests.classifier.cases import (
+    CHEAP,
+    attn_knn,
+    blobs,
+    fitted,
+    logistic,
+    quietly,
+    same,
+    sums_to_one,
+    table,
+)
 
 SETTINGS = [
     {},
     {"base": logistic()},
     {"base": logistic(), "pooling": "mixture"},
-    {"embedder": "table", "train_params": {"epochs": 1}},
+    {"embedder": "table", "train": {"epochs": 1}},
 ]
 
 
@@ -162,7 +171,7 @@ def test_a_copy_learns_alone():
 
 def test_tables_take_new_rows_with_new_categories():
     frame, y = table()
-    model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+    model = attn_knn(**CHEAP).fit(frame, y)
     new = frame.iloc[:2].assign(town="Quito")
     with pytest.warns(UserWarning, match=r"town \(2\)"):
         model.add(new, y[:2])

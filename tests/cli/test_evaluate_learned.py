@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from nearwise import AttnKNNClassifier
+from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import QUICK, named_folder
 
 NEW = "rows it has not learned from"
@@ -105,7 +106,7 @@ def pictures(tmp_path_factory):
     """Give a folder of images and a model of it; read them only."""
     root = tmp_path_factory.mktemp("pictures")
     named_folder(root / "set", 80)
-    AttnKNNClassifier(**QUICK).fit(root / "set").save(root / "model")
+    attn_knn(**QUICK).fit(root / "set").save(root / "model")
     return root
 
 

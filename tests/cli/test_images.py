@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from nearwise import AttnKNNClassifier
+from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import QUICK, named_folder, patches
 
 FAST = ("--embedder", "resnet-small", "--epochs", "2", "--preset", "fast", "--quiet")
@@ -22,7 +23,7 @@ def pictures(tmp_path_factory):
     root = tmp_path_factory.mktemp("pictures")
     named_folder(root / "set" / "train", 80)
     named_folder(root / "set" / "val", 12, seed=1)
-    AttnKNNClassifier(**QUICK).fit(root / "set").save(root / "model")
+    attn_knn(**QUICK).fit(root / "set").save(root / "model")
     (root / "new" / "deeper").mkdir(parents=True)
     for place, image in enumerate(patches(3, seed=1)[0]):
         where = root / "new" / ("deeper" if place == 1 else "")
@@ -95,7 +96,7 @@ def test_a_model_learns_more_images_and_a_class(nearwise, pictures, tmp_path):
 
 def test_a_model_of_numbers_knows_folders_named_by_them(nearwise, tmp_path):
     images, labels = patches(80)
-    AttnKNNClassifier(**QUICK).fit(images, (labels == "up").astype(int)).save(tmp_path / "model")
+    attn_knn(**QUICK).fit(images, (labels == "up").astype(int)).save(tmp_path / "model")
     named_folder(tmp_path / "new", 6, seed=3)
     (tmp_path / "new" / "up").rename(tmp_path / "new" / "1")
     (tmp_path / "new" / "down").rename(tmp_path / "new" / "0")

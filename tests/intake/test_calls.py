@@ -19,7 +19,7 @@ from sklearn.utils import get_tags
 
 from nearwise.classifier import AttnKNNClassifier, ColumnWarning
 from nearwise.memory import ExactIndex, make_index
-from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one
 from tests.reference.search import slow_topk
 
 
@@ -35,19 +35,19 @@ def mixed(n=90, seed=0):
 @pytest.fixture(scope="module")
 def of_table():
     frame, y = mixed()
-    return AttnKNNClassifier(**CHEAP).fit(frame, y)
+    return attn_knn(**CHEAP).fit(frame, y)
 
 
 @pytest.fixture(scope="module")
 def of_numbers():
     frame, y = mixed()
-    return AttnKNNClassifier(**CHEAP).fit(frame[["length", "width"]], y)
+    return attn_knn(**CHEAP).fit(frame[["length", "width"]], y)
 
 
 @pytest.fixture(scope="module")
 def of_array():
     X, y = blobs()
-    return AttnKNNClassifier(**CHEAP).fit(X, y)
+    return attn_knn(**CHEAP).fit(X, y)
 
 
 FRAME = mixed()[0]
@@ -79,7 +79,7 @@ def test_every_container_is_learned_from_alike(of_table, kind):
     labels = {"polars": pl.Series("y", y), "pyarrow": pa.chunked_array([y])}.get(kind, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = AttnKNNClassifier(**CHEAP).fit(CONTAINERS[kind], labels)
+        model = attn_knn(**CHEAP).fit(CONTAINERS[kind], labels)
         model.add(CONTAINERS[kind], labels)
     assert model.feature_names_in_.tolist() == ["length", "width", "size"]
     assert model.classes_.tolist() == [0, 1, 2] and len(model.memory_) == 180
@@ -212,12 +212,12 @@ def test_bad_rows_are_not_added(of_table, case):
 )
 def test_bad_training_rows_say_what_to_do(X, message):
     with pytest.raises(ValueError, match=message):
-        AttnKNNClassifier(**CHEAP).fit(X, blobs()[1])
+        attn_knn(**CHEAP).fit(X, blobs()[1])
 
 
 def test_sparse_rows_go_through_a_few_dense_columns():
     X, y = blobs(n_features=12)
-    pipeline = make_pipeline(TruncatedSVD(3, random_state=0), AttnKNNClassifier(**CHEAP))
+    pipeline = make_pipeline(TruncatedSVD(3, random_state=0), attn_knn(**CHEAP))
     assert pipeline.fit(csr_matrix(X), y).score(csr_matrix(X), y) > 0.6
 
 
@@ -237,7 +237,7 @@ def test_gaps_in_arrays_are_those_of_a_table():
 def test_a_pipeline_keeps_gaps():
     X, y = blobs()
     X[::5, 1] = np.nan
-    model = make_pipeline(StandardScaler(), AttnKNNClassifier(**CHEAP)).fit(X, y)
+    model = make_pipeline(StandardScaler(), attn_knn(**CHEAP)).fit(X, y)
     assert sums_to_one(model.predict_proba(X)) and model[-1]._predictor.encoder.has_gaps[1]
 
 
@@ -245,7 +245,7 @@ def test_names_of_a_table_are_learned_without_a_warning():
     frame, y = mixed()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+        model = attn_knn(**CHEAP).fit(frame, y)
         model.predict(frame)
     assert model.n_features_in_ == 3
 
@@ -269,7 +269,7 @@ def test_unknown_parameters_tell_what_is_meant(name):
 
 
 def test_parameters_are_cloned_searched_and_set_as_ever():
-    model = AttnKNNClassifier(7, **CHEAP, columns={"size": "category"})
+    model = attn_knn(7, **CHEAP, columns={"size": "category"})
     assert clone(model).get_params() == model.get_params()
     frame, y = mixed()
     search = GridSearchCV(model, {"columns": [None, {"width": "left out"}]}, cv=2).fit(frame, y)

@@ -15,7 +15,7 @@ from nearwise.classifier.inputs.columns import plan_columns
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.data.tables.files import read_table
-from tests.classifier.cases import CHEAP, quietly, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, quietly, same, sums_to_one
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -161,7 +161,7 @@ def fitted():
     with pytest.warns(
         ColumnWarning, match=r"Column 'id' is left out: a row id.*'name' is left out"
     ):
-        model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+        model = attn_knn(**CHEAP).fit(frame, y)
     return model, frame, y
 
 
@@ -185,7 +185,7 @@ def test_left_out_columns_stay_part_of_the_remembered_rows(fitted):
 def test_rows_without_left_out_columns_are_added_and_survive_saving(tmp_path):
     frame, y = table(60)
     with quietly():
-        model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+        model = attn_knn(**CHEAP).fit(frame, y)
         ids = model.add(frame[["x", "day"]][:3], y[:3])
         model.add(frame[:2], y[:2])
         model.save(tmp_path / "model")
@@ -212,7 +212,7 @@ def test_kept_ids_are_learned_from():
     frame, y = table(60)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ColumnWarning)
-        model = AttnKNNClassifier(**CHEAP, columns={"id": "keep", "name": "left out"}).fit(frame, y)
+        model = attn_knn(**CHEAP, columns={"id": "keep", "name": "left out"}).fit(frame, y)
     assert model.column_types_["id"] == "number"
     other = frame.assign(id=frame["id"].to_numpy()[::-1])
     assert not same(model.predict_proba(other), model.predict_proba(frame))
@@ -223,10 +223,10 @@ def test_arrays_keep_every_column():
     y = (X[:, 1] > 0).astype(int)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ColumnWarning)
-        model = AttnKNNClassifier(**CHEAP).fit(X, y)
+        model = attn_knn(**CHEAP).fit(X, y)
     assert [one.use for one in model.column_report_] == ["number", "number"]
     with pytest.raises(ValueError, match="columns names columns of a DataFrame, and X is an array"):
-        AttnKNNClassifier(**CHEAP, columns={"x0": "category"}).fit(X, y)
+        attn_knn(**CHEAP, columns={"x0": "category"}).fit(X, y)
 
 
 def test_encoders_of_older_folders_still_open():
@@ -326,9 +326,9 @@ def test_words_for_gaps_are_gaps_then_and_later(tmp_path):
     values[5] = values[11] = "?"
     told = pd.DataFrame({"x": values, "z": frame["x"] ** 2})
     with pytest.warns(ColumnWarning, match=r"'x' is used as a number: 2 of 60 cells.*'?' in row 5"):
-        model = AttnKNNClassifier(**CHEAP).fit(told, y)
+        model = attn_knn(**CHEAP).fit(told, y)
     holes = told.assign(x=pd.to_numeric(told["x"], errors="coerce"))
-    clean = AttnKNNClassifier(**CHEAP).fit(holes, y)
+    clean = attn_knn(**CHEAP).fit(holes, y)
     assert same(model.predict_proba(told), clean.predict_proba(holes))
     with quietly():
         model.save(tmp_path / "model")
@@ -347,7 +347,7 @@ def test_a_slip_in_training_is_named_with_row_column_and_value():
         match=r"'x' is used as a category: numbers, but 1 of 60 cells hold text \(first 'about 3' "
         r"in row 8.*columns=\{'x': 'number'\}",
     ):
-        AttnKNNClassifier(**CHEAP).fit(pd.DataFrame({"x": values, "z": frame["x"] ** 2}), y)
+        attn_knn(**CHEAP).fit(pd.DataFrame({"x": values, "z": frame["x"] ** 2}), y)
 
 
 def test_types_that_arrow_and_databases_bring_are_understood():
@@ -361,7 +361,7 @@ def test_types_that_arrow_and_databases_bring_are_understood():
         }
     )
     with quietly():
-        model = AttnKNNClassifier(**CHEAP).fit(rich, y)
+        model = attn_knn(**CHEAP).fit(rich, y)
     assert list(model.column_types_.values()) == ["number", "number", "number", "date"]
     assert sums_to_one(model.predict_proba(rich))
 
@@ -436,7 +436,7 @@ def of_csv(csv):
     """A model of the table in train.csv, which the command line opens."""
     frame = read_table(csv / "train.csv")
     with quietly():
-        model = AttnKNNClassifier(**CHEAP).fit(frame.drop(columns="y"), frame["y"].rename("y"))
+        model = attn_knn(**CHEAP).fit(frame.drop(columns="y"), frame["y"].rename("y"))
     model.save(csv / "ready")
     return csv / "ready"
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import CHEAP, QUICK, blobs, quietly
+from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, quietly
 
 
 def small_table(n=48, seed=0):
@@ -31,14 +30,14 @@ def small_table(n=48, seed=0):
 def plain_model():
     """A classifier without a base."""
     X, y = blobs()
-    return AttnKNNClassifier(**CHEAP).fit(X, y)
+    return attn_knn(**CHEAP).fit(X, y)
 
 
 def based_model():
     """A classifier whose base has a logistic regression and a forest."""
     X, y = small_table()
     with quietly():
-        return AttnKNNClassifier(preset="fast", n_members=2, **QUICK).fit(X, y)
+        return attn_knn(preset="fast", n_members=2, **QUICK).fit(X, y)
 
 
 def copied(folder: Path, target: Path) -> Path:

@@ -11,7 +11,7 @@ import torch
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.memory import read_folder, write_folder
 from nearwise.memory.store import MANIFEST
-from tests.classifier.cases import CHEAP, blobs, fitted, quietly, same
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same
 from tests.store.folders import small_table
 
 LEAN = {**CHEAP, "embedder": "identity"}
@@ -52,13 +52,13 @@ def test_a_rate_is_a_share_for_every_draw_of_labels():
 
 def test_a_class_of_ones_own_without_annotations_is_saved(tmp_path):
     class Quiet(AttnKNNClassifier):
-        def __init__(self, base=None, n_members=2, head_params=None, random_state=0):
+        def __init__(self, base=None, n_members=2, settings=None, random_state=0):
             super().__init__(
-                base=base, n_members=n_members, head_params=head_params, random_state=random_state
+                base=base, n_members=n_members, settings=settings, random_state=random_state
             )
 
     X, y = blobs()
-    model = Quiet(head_params={"epochs": 2}).fit(X, y)
+    model = Quiet(settings={"head": {"epochs": 2}}).fit(X, y)
     model.save(tmp_path / "m")
     assert same(Quiet.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))
 
@@ -84,7 +84,7 @@ def test_odd_columns_are_kept_and_rows_without_them_added(name, tmp_path):
     frame["odd"] = columns_of(60)[name]
     left_out = {"columns": {"odd": "left out"}} if name in ("nested", "large ids") else {}
     with quietly():
-        model = AttnKNNClassifier(**LEAN, **left_out).fit(frame, y)
+        model = attn_knn(**LEAN, **left_out).fit(frame, y)
         again = round_trip(model, tmp_path / "m")
         if left_out:
             again.add(frame.drop(columns="odd").iloc[:2], y[:2])
@@ -94,7 +94,7 @@ def test_odd_columns_are_kept_and_rows_without_them_added(name, tmp_path):
 
 def test_rows_that_cannot_be_kept_leave_the_memory_as_it_is(monkeypatch):
     frame, y = small_table(60)
-    model = AttnKNNClassifier(**LEAN).fit(frame, y)
+    model = attn_knn(**LEAN).fit(frame, y)
     before = model.predict_proba(frame)
 
     def refuse(*_):

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import base
-from tests.classifier.cases import CHEAP, QUICK, blobs, quietly, same
+from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, quietly, same
 from tests.classifier.image_cases import QUICK as TINY
 from tests.classifier.image_cases import patches
 from tests.store.folders import small_table
@@ -81,7 +81,7 @@ def table_of(content):
 def test_every_candidate_of_the_base_opens_again(content, preset, small_bases, tmp_path):
     frame, y = table_of(content)
     with quietly():
-        model = AttnKNNClassifier(preset=preset, n_members=2, embedder="identity", **QUICK)
+        model = attn_knn(preset=preset, n_members=2, embedder="identity", **QUICK)
         model.fit(frame, y)
     names = {candidate.name for candidate in model._predictor.row_models.base.candidates}
     assert {"logistic", "extra-trees"} <= names
@@ -111,7 +111,7 @@ def test_every_way_of_fitting_opens_again(name, with_base, small_bases, tmp_path
     if name == "rows held out":
         chosen["base"] = None
     with quietly():
-        model = AttnKNNClassifier(**(QUICK | {"n_members": 2} | chosen | settings))
+        model = attn_knn(**(QUICK | {"n_members": 2} | chosen | settings))
         model.fit(frame, y, **options)
     round_trip(model, frame, tmp_path / "m")
 
@@ -132,7 +132,7 @@ OWN = {
 def test_a_base_of_ones_own_opens_again(name, tmp_path):
     frame, y = small_table(60)
     with quietly():
-        model = AttnKNNClassifier(**{**CHEAP, "base": OWN[name]}).fit(frame, y)
+        model = attn_knn(**{**CHEAP, "base": OWN[name]}).fit(frame, y)
     again = round_trip(model, frame, tmp_path / "m")
     assert type(again.base) is type(OWN[name])
 
@@ -141,7 +141,7 @@ def test_a_base_of_ones_own_opens_again(name, tmp_path):
 def test_several_views_open_again(preset, tmp_path):
     X, y = blobs(90)
     with quietly():
-        model = AttnKNNClassifier(**{**CHEAP, "preset": preset, "embedder": "identity"})
+        model = attn_knn(**{**CHEAP, "preset": preset, "embedder": "identity"})
         model.fit(X, y, views=[X + 0.1])
     again = round_trip(model, X, tmp_path / "m")
     assert same(again.predict_proba(X, [X]), model.predict_proba(X, [X]))
@@ -151,7 +151,7 @@ def test_several_views_open_again(preset, tmp_path):
 def test_images_open_again(preset, tmp_path):
     X, y = patches(90)
     with quietly():
-        model = AttnKNNClassifier(**{**TINY, "preset": preset, "tta": ("flip",)}).fit(X, y)
+        model = attn_knn(**{**TINY, "preset": preset, "tta": ("flip",)}).fit(X, y)
     round_trip(model, X[:5], tmp_path / "m")
 
 
@@ -161,7 +161,7 @@ def test_images_open_again(preset, tmp_path):
 def test_labels_of_every_kind_open_again(labels, tmp_path):
     frame, y = small_table(60)
     with quietly():
-        model = AttnKNNClassifier(**CHEAP).fit(frame, labels[(y == "yes").astype(int)])
+        model = attn_knn(**CHEAP).fit(frame, labels[(y == "yes").astype(int)])
     assert same(round_trip(model, frame, tmp_path / "m").predict(frame), model.predict(frame))
 
 
@@ -174,5 +174,5 @@ def test_a_table_with_columns_of_every_type_opens_again(tmp_path):
         kind=pd.Categorical(np.where(np.arange(60) % 3, "x", "y")),
     )
     with quietly():
-        model = AttnKNNClassifier(**CHEAP).fit(frame, y)
+        model = attn_knn(**CHEAP).fit(frame, y)
     round_trip(model, frame, tmp_path / "m")

@@ -29,7 +29,7 @@ def test_the_version_moves_with_the_stored_form():
     assert f"v{VERSION}" in KEPT, "Run python -m tests.store.versions and commit the folder."
     kept = expected_of(f"v{VERSION}")
     now = stored_form()
-    for part in ("parameters", "json"):
+    for part in ("parameters", "settings", "json"):
         assert kept[part] == now[part], (
             "The parameters or the JSON part of a model folder have changed. Raise VERSION in "
             "classifier/storage/persistence.py, decide whether older folders can still be read, "

@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier import AttnKNNClassifier, Settings
 from nearwise.classifier.fit import base
 from nearwise.classifier.storage.model_schema import Part, StoredModel
 from nearwise.classifier.storage.persistence import VERSION
@@ -18,7 +18,7 @@ FOLDERS = Path(__file__).with_name("versions")
 
 
 def stored_form():
-    """Names and types of everything in the JSON part, and the parameters of the constructor."""
+    """Names and types of everything in the JSON part, and names of parameters and settings."""
     found = {}
     waiting = [StoredModel]
     while waiting:
@@ -31,7 +31,11 @@ def stored_form():
             if other.__name__ not in found
             and any(other.__name__ in kind for kind in fields.values())
         )
-    return {"json": found, "parameters": [*inspect.signature(AttnKNNClassifier).parameters]}
+    return {
+        "json": found,
+        "parameters": [*inspect.signature(AttnKNNClassifier).parameters],
+        "settings": [*Settings.model_fields],
+    }
 
 
 def _plain(annotation):

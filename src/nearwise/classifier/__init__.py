@@ -7,6 +7,7 @@ from nearwise.classifier.model.learned_rows import LearnedRows
 from nearwise.classifier.noise.transition import audited_transition
 from nearwise.classifier.query import Query
 from nearwise.classifier.retrieval import RetrievalConfidence
+from nearwise.classifier.settings import Settings
 from nearwise.classifier.uncertainty.explain import Explanation, Neighbor, Parts
 from nearwise.classifier.uncertainty.selective import Selection
 
@@ -21,6 +22,7 @@ __all__ = [
     "Query",
     "RetrievalConfidence",
     "Selection",
+    "Settings",
     "audited_transition",
     "report_columns",
 ]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.fit.held_out import fit_problem
+from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs import labels, validation
@@ -56,22 +57,16 @@ from nearwise.classifier.online.capacity import check_bound, check_bound_of_fit
 from nearwise.classifier.online.changes import Bound, NewRows
 from nearwise.classifier.online.refreshing import can_refresh, refuse_refresh
 from nearwise.classifier.query import Query, kneighbors
-from nearwise.classifier.settings import (
-    check_checkpoint,
-    check_count,
-    check_settings,
-    hinting,
-    unknown_hint,
-)
+from nearwise.classifier.settings import Settings, check_count, hinting, unknown_hint
 from nearwise.classifier.storage.persistence import load_model_folder, save_model
 from nearwise.classifier.uncertainty.conformal import Method, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
-from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
-from nearwise.memory import EvictionName, IndexName, MemoryBank
-from nearwise.training import HeadConfig
+from nearwise.functional import Metric
+from nearwise.memory import EvictionName, MemoryBank
 
+_RARE = "settings__"  # how settings are named among the parameters
 _COLUMNS = ("n_features_in_", "feature_names_in_")  # scikit-learn's, set while rows are checked
 
 
@@ -98,21 +93,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         "deep" where rows are held out once.
         Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
         "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
-    embedder_params : dict, optional
-        Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
     base : "auto", None or classifier, default="auto"
         "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
     preset : {"default", "fast"}, default="default"
         "fast": 3 members, fewer candidates, no trained space in large tables.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
-    pooling : {"auto", "log-linear", "mixture"}, default="auto"
-        How neighbors and base meet; "auto" tries both up to 5,000 rows, else takes log-linear.
-    null : {"auto", "prior", "parametric"} or None, default="auto"
-        What a prediction gets where attention goes to no neighbor: the class shares or the base's
-        prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.
-    num_heads : int, default=4
-        Attention heads, whose weights are averaged.
     n_members : int or "auto", default="auto"
         Cross-fitted members; "auto" is 5, 3 with preset="fast", 4 for many ready embeddings.
         Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
@@ -123,19 +109,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     tta : sequence of {"flip", "shift"}, optional
         Further views of every image: mirrored; four shifted crops. They are part of the memory's
         keys, of the heads' training and of predictions, which are calibrated after merging.
-    tta_merge : {"auto", "probabilities", "logits", "embeddings"}, default="auto"
-        How views of a query are merged; "auto" takes the first or second by held-out NLL.
-    calibration : {"auto", "per-class", None}, default="auto"
-        "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
-        the out-of-fold NLL; "per-class" tries biases and scales a class besides.
     class_prior : {"train", "uniform"} or array of shape (n_classes,), default="train"
-        Class shares where predictions are used; others than in training correct votes, null, base.
-    max_per_class : int, optional
-        Most rows a class that may be found, each with the weight of those it stands for.
-    index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
-        "auto" is exact below 100,000 rows, then IVF-Flat.
-    memory_budget : int, default=256 MiB
-        Bytes of working memory of a search.
+        Class shares where predictions are used. If they differ from those of training, votes,
+        null and base are reweighted.
     label_noise : None, "auto", float in [0, 1) or array of shape (n_classes, n_classes)
         Wrong labels in `y`: none; estimated; a share, evenly spread; transition (true -> given).
     capacity : int, optional
@@ -144,8 +120,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Who goes: a random row of all ever seen, one of the largest class, the one neighbors lean
         on least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The
         second and third change class shares, and with them every probability.
-    train_params, head_params : dict, optional
-        Settings of `nearwise.training.TrainConfig` and `HeadConfig` to change.
+    settings : Settings or dict, optional
+        What few users change: pooling, null, calibration, index, training, folders, ...; see
+        `Settings`. Single ones are set by `set_params(settings__null="prior")`.
     n_jobs : int, optional
         Processor cores of the base's forests. By default all, but one for 1,000 rows and fewer,
         where threads cost more than they save.
@@ -154,10 +131,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     device : str, default="auto"
         Where embedders are trained: "auto", "cpu", "cuda", "mps".
     verbose : {0, 1, 2}, default=0
-    checkpoint_dir : path, optional
-        Folder for training checkpoints; a fit that was killed goes on from them.
-    cache_dir : path, optional
-        Folder that keeps what a frozen image backbone makes of images, found again by content.
 
     Attributes
     ----------
@@ -206,64 +179,40 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         *,
         columns: Mapping[str, Wish] | None = None,
         embedder: str = "auto",
-        embedder_params: dict[str, Any] | None = None,
         base: Any = "auto",
         preset: Literal["default", "fast"] = "default",
         metric: Metric = "euclidean",
-        pooling: Literal["auto", "log-linear", "mixture"] = "auto",
-        null: Literal["auto", "prior", "parametric"] | None = "auto",
-        num_heads: int = 4,
         n_members: int | Literal["auto"] = "auto",
         validation_fraction: float | Literal["auto"] | None = "auto",
         tta: Sequence[TTAView] | None = None,
-        tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto",
-        calibration: Literal["auto", "per-class"] | None = "auto",
         class_prior: ClassPrior = "train",
-        max_per_class: int | None = None,
-        index: IndexName = "auto",
-        memory_budget: int = DEFAULT_MEMORY_BUDGET,
         label_noise: Any = None,
         capacity: int | None = None,
         eviction: EvictionName = "reservoir",
-        train_params: dict[str, Any] | None = None,
-        head_params: dict[str, Any] | HeadConfig | None = None,
+        settings: Settings | dict[str, Any] | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
         device: str = "auto",
         verbose: int = 0,
-        checkpoint_dir: str | os.PathLike[str] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.columns = columns
         self.embedder = embedder
-        self.embedder_params = embedder_params
         self.base = base
         self.preset = preset
         self.metric = metric
-        self.pooling = pooling
-        self.null = null
-        self.num_heads = num_heads
         self.n_members = n_members
         self.validation_fraction = validation_fraction
         self.tta = tta
-        self.tta_merge = tta_merge
-        self.calibration = calibration
         self.class_prior = class_prior
-        self.max_per_class = max_per_class
-        self.index = index
-        self.memory_budget = memory_budget
         self.label_noise = label_noise
         self.capacity = capacity
         self.eviction = eviction
-        self.train_params = train_params
-        self.head_params = head_params
+        self.settings = settings
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
-        self.checkpoint_dir = checkpoint_dir
-        self.cache_dir = cache_dir
 
     def fit(
         self,
@@ -330,7 +279,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             images=isinstance(encoder, ImageEncoder),
         )
         fitter = label_fitter(self.label_noise, classes, per_class=settings.per_class)
-        settings = replace(settings, label_fitter=fitter)
+        settings = settings.model_copy(update={"label_fitter": fitter})
         settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
         encoded = encoder.fit(rows, *plans)
         check_bound_of_fit(self, settings, encoder, codes)
@@ -370,8 +319,18 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             )
         return plan_columns(as_frame(rows), judge=False)
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name; where `deep`, settings as "settings__null" and so on, too."""
+        params: dict[str, Any] = super().get_params(deep)
+        if deep and "settings" in params:
+            given = params["settings"]
+            rare = dict(given if isinstance(given, Settings) else Settings())
+            rare |= given if isinstance(given, dict) else {}
+            params |= {f"{_RARE}{name}": value for name, value in rare.items()}
+        return params
+
     def set_params(self, **params: Any) -> Self:
-        """Change parameters by name; see scikit-learn.
+        """Change parameters by name, settings as `settings__null="prior"`; see scikit-learn.
 
         Raises
         ------
@@ -385,7 +344,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
                 f"Invalid parameter {strange[0]!r} for estimator {type(self).__name__}."
                 f"{unknown_hint(strange[0], known)} Valid parameters are: {known!r}."
             )
-        return super().set_params(**params)
+        nested = [name for name in params if name.startswith(_RARE)]
+        rare = {name.removeprefix(_RARE): params.pop(name) for name in nested}
+        super().set_params(**params)
+        if rare:
+            self.settings = Settings.of(self.settings).changed(**rare)
+        return self
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that gaps are welcome."""

@@ -1,49 +1,22 @@
-"""Checks on the estimator's parameters, and what "auto" means for the rows at hand."""
+"""The rare settings of the classifier as one object, and hints at names that it does not have."""
 
 import functools
-import hashlib
 import inspect
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
-import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from nearwise.classifier.fit.base import given_candidate
-from nearwise.classifier.fit.embedding import TABLE_EMBEDDERS
-from nearwise.classifier.fit.problem import FitSettings
-from nearwise.classifier.inputs.images import check_tta
-from nearwise.classifier.inputs.table import LARGE
-from nearwise.classifier.model.class_prior import check_class_prior
-from nearwise.functional import METRICS
-from nearwise.functional.devices import choose_device
-from nearwise.memory import INDEX_NAMES
+from nearwise.functional import DEFAULT_MEMORY_BUDGET
+from nearwise.memory import IndexName
 from nearwise.names import did_you_mean
+from nearwise.nn.neighbor_head import Null
 from nearwise.training import HeadConfig, TrainConfig
-from nearwise.training.settings import plain_message
+from nearwise.training.settings import plain_message, refuse_unknown
 
 P = ParamSpec("P")
-
-VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once, more of few rows
-_MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
-_FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
-
-# What decides the networks of a fit, whose checkpoints may then serve it.
-_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "preset": ("default", "fast"),
-    "metric": METRICS,
-    "pooling": ("auto", "log-linear", "mixture"),
-    "calibration": ("auto", "per-class", None),
-    "tta_merge": ("auto", "probabilities", "logits", "embeddings"),
-    "index": INDEX_NAMES,
-    "null": ("auto", "prior", "parametric", None),
-}
-
 
 # What other classifiers call what this one has under another name.
 _OTHER_NAMES = {
@@ -52,12 +25,141 @@ _OTHER_NAMES = {
         "elsewhere), and fit(..., sample_weight=...) weighs rows"
     ),
     "weights": "the attention learns the weights of neighbors",
-    "algorithm": 'index="exact" (or another) says how neighbors are found',
+    "algorithm": 'settings=Settings(index="exact") (or another) says how neighbors are found',
     "p": 'metric="manhattan" and "euclidean" are p=1 and p=2',
     "categorical_features": 'columns={"zip": "category"} makes a column one of categories',
     "seed": "the seed is random_state",
-    "epochs": 'networks are trained for train_params={"epochs": ...}',
+    "epochs": 'networks are trained for settings=Settings(train={"epochs": ...})',
+    "embedder_params": "these are settings=Settings(embedder_options={...})",
+    "train_params": "these are settings=Settings(train={...})",
+    "head_params": "these are settings=Settings(head={...})",
+    "k_ensemble": "neighborhood sizes are not averaged: that showed no gain (docs/calibration.md)",
+    "adaptive_k": "all n_neighbors are asked: choosing fewer showed no gain (docs/calibration.md)",
+    "spaces": "all key spaces take part: leaving some out showed no gain (docs/images.md)",
 }
+
+
+class Settings(BaseModel):
+    """Settings of `AttnKNNClassifier` that few users change.
+
+    A value that does not fit, or a name that does not exist, raises ValueError.
+
+    Parameters
+    ----------
+    embedder_options : dict
+        Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
+    pooling : {"auto", "log-linear", "mixture"}, default="auto"
+        How neighbors and base are combined; "auto" tries both up to 5,000 rows, else takes
+        log-linear.
+    null : {"auto", "prior", "parametric"} or None, default="auto"
+        What a prediction gets where attention goes to no neighbor: the class shares or the base's
+        prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.
+    num_heads : int, default=4
+        Attention heads, whose weights are averaged.
+    tta_merge : {"auto", "probabilities", "logits", "embeddings"}, default="auto"
+        How views of a query are merged; "auto" takes the first or second by held-out NLL.
+    calibration : {"auto", "per-class"} or None, default="auto"
+        "auto" shrinks the head towards the base and fits a temperature, each only where it lowers
+        the out-of-fold NLL; "per-class" tries biases and scales per class besides. None: neither.
+    max_per_class : int, optional
+        Most rows per class that may be retrieved, each with the weight of those it stands for.
+    index : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
+        "auto" is exact below 100,000 rows, then IVF-Flat.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory of a search.
+    train : dict
+        Settings of `nearwise.training.TrainConfig` to change, for networks that make keys.
+    head : HeadConfig or dict
+        Settings of the attention head's training.
+    checkpoint_dir : path, optional
+        Folder for training checkpoints; a fit that was killed goes on from them.
+    cache_dir : path, optional
+        Folder that keeps what a frozen image backbone makes of images, found again by content.
+
+    Examples
+    --------
+    >>> Settings(null="prior", head={"epochs": 5}).null
+    'prior'
+    >>> Settings(num_heads=2)
+    Settings(num_heads=2)
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    embedder_options: dict[str, Any] = {}
+    pooling: Literal["auto", "log-linear", "mixture"] = "auto"
+    null: Null | None = "auto"
+    num_heads: int = Field(default=4, ge=1, strict=True)
+    tta_merge: Literal["auto", "probabilities", "logits", "embeddings"] = "auto"
+    calibration: Literal["auto", "per-class"] | None = "auto"
+    max_per_class: int | None = Field(default=None, ge=2, strict=True)
+    index: IndexName = "auto"
+    memory_budget: int = Field(default=DEFAULT_MEMORY_BUDGET, strict=True)
+    train: dict[str, Any] = {}
+    head: HeadConfig = HeadConfig.model_validate({})
+    checkpoint_dir: Path | None = None
+    cache_dir: Path | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hint_at_misspelt(cls, values: Any) -> Any:
+        refuse_unknown(values, cls, "classifier")
+        if not isinstance(values, dict):
+            return values
+        return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+
+    @field_validator("train")
+    @classmethod
+    def _check_train(cls, values: dict[str, Any]) -> dict[str, Any]:
+        try:
+            TrainConfig(**values)
+        except ValidationError as error:
+            raise ValueError(plain_message(error)) from error
+        return values
+
+    @classmethod
+    def of(cls, given: Any) -> "Settings":
+        """Return the settings that a user gave as such, as a dict, or not at all (None).
+
+        Raises
+        ------
+        ValueError
+            Naming the setting that does not fit.
+        """
+        if isinstance(given, Settings):
+            return given
+        if not isinstance(given, Mapping | None):
+            raise ValueError(
+                f"settings={given!r} must be a Settings or a dict, such as "
+                'settings=Settings(null="prior").'
+            )
+        try:
+            return Settings.model_validate(dict(given or {}))
+        except ValidationError as error:
+            raise ValueError(plain_message(error)) from error
+
+    def changed(self, **changes: Any) -> "Settings":
+        """Return a copy with some settings changed and checked."""
+        return Settings.of({name: getattr(self, name) for name in self.model_fields_set} | changes)
+
+    def stored(self) -> dict[str, Any]:
+        """Return what differs from the defaults as JSON holds it, without folders."""
+        folders = {"checkpoint_dir", "cache_dir"}  # of this machine
+        return self.model_dump(exclude_defaults=True, exclude=folders)
+
+    @property
+    def calibrate(self) -> bool:
+        """Whether the head's share and the temperatures are fitted."""
+        return self.calibration is not None
+
+    @property
+    def per_class(self) -> bool:
+        """Whether biases and scales per class are tried."""
+        return self.calibration == "per-class"
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        return [(name, value) for name, value in self if value != defaults[name]]
 
 
 def hinting(init: Callable[P, None]) -> Callable[P, None]:
@@ -79,198 +181,11 @@ def hinting(init: Callable[P, None]) -> Callable[P, None]:
 
 def unknown_hint(name: str, known: Sequence[str]) -> str:
     """Say what an unknown parameter is called here; empty where nothing is like it."""
+    if name in Settings.model_fields:
+        return f" It is one of the settings: settings=Settings({name}=...)."
     other = _OTHER_NAMES.get(name)
-    return did_you_mean(name, known) if other is None else f" Here {other}."
-
-
-def check_settings(
-    estimator: Any,
-    n_rows: int,
-    n_classes: int,
-    seed: int,
-    *,
-    n_views: int = 1,
-    images: bool = False,
-) -> FitSettings:
-    """Check every parameter against the training rows and decide what "auto" means."""
-    _check_embedder(estimator, images)
-    for name, allowed in _CHOICES.items():
-        value = getattr(estimator, name)
-        if not any(isinstance(value, type(option)) and value == option for option in allowed):
-            options = ", ".join(repr(option) for option in allowed)
-            raise ValueError(f"{name}={value!r} is not known. Use one of {options}.")
-    if estimator.metric == "manhattan" and estimator.index not in ("auto", "exact"):
-        raise ValueError(
-            f'index={estimator.index!r} does not know metric="manhattan": FAISS orders rows by '
-            'Euclidean distances and inner products. Use index="exact" (or "auto").'
-        )
-    base = estimator.base
-    if isinstance(base, str) and base != "auto":
-        raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
-    if base is not None and not isinstance(base, str):
-        given_candidate(base)
-    if base is None and estimator.null == "parametric":
-        raise ValueError(
-            'null="parametric" carries the prediction of a base, and base=None has none. Use '
-            'null="prior", or give a base.'
-        )
-    fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
-    usual = 64 if fraction is not None and n_rows > LARGE else 32
-    n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
-    k = _check_neighbors(estimator.n_neighbors, n_remembered, usual)
-    check_count("num_heads", estimator.num_heads, 1)
-    if estimator.max_per_class is not None:
-        check_count("max_per_class", estimator.max_per_class, 2)
-    if estimator.n_members != "auto":
-        check_count("n_members", estimator.n_members, 1)
-    train = dict(estimator.train_params or {})
-    try:
-        TrainConfig(**train)
-        given = estimator.head_params
-        head = given if isinstance(given, HeadConfig) else HeadConfig(**(given or {}))
-    except ValueError as error:
-        raise ValueError(plain_message(error)) from error
-    device = str(choose_device(estimator.device))
-    return FitSettings(
-        n_neighbors=k,
-        fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
-        embedder=estimator.embedder,
-        embedder_options=dict(estimator.embedder_params or {}),
-        base=base,
-        fast=estimator.preset == "fast",
-        metric=estimator.metric,
-        pooling=estimator.pooling,
-        null=estimator.null,
-        num_heads=estimator.num_heads,
-        calibrate=estimator.calibration is not None,
-        per_class=estimator.calibration == "per-class",
-        class_prior=check_class_prior(estimator.class_prior, n_classes),
-        max_per_class=estimator.max_per_class,
-        index=estimator.index,
-        memory_budget=estimator.memory_budget,
-        train=train,
-        head=head,
-        seed=seed,
-        device=device,
-        validation_fraction=fraction,
-        tta_merge=estimator.tta_merge,
-        n_jobs=estimator.n_jobs,
-        checkpoint=None,
-        feature_cache=_check_cache(estimator, images),
-    )
-
-
-def _check_cache(estimator: Any, images: bool) -> Path | None:
-    """Return the folder for what a frozen backbone makes of images."""
-    if estimator.cache_dir is None:
-        return None
-    if not (images and (estimator.embedder_params or {}).get("frozen")):
-        raise ValueError(
-            f"cache_dir={str(estimator.cache_dir)!r} keeps what a frozen image backbone makes of "
-            'images, and there is none. Set embedder_params={"frozen": True}, or leave it out.'
-        )
-    return Path(estimator.cache_dir)
-
-
-def _check_embedder(estimator: Any, images: bool) -> None:
-    """Refuse an embedder for other rows than those given."""
-    name = estimator.embedder
-    if not isinstance(name, str):
-        raise ValueError(f'embedder={name!r} must be a name, such as "auto".')
-    if images and name in TABLE_EMBEDDERS[1:]:
-        raise ValueError(
-            f"embedder={name!r} is for tables and ready embeddings, but X holds images. Use "
-            '"auto", "resnet18", "resnet50", "resnet-small", "hf:NAME" or the folder of a model.'
-        )
-    if not images and name not in TABLE_EMBEDDERS:
-        options = ", ".join(map(repr, TABLE_EMBEDDERS))
-        raise ValueError(
-            f"embedder={name!r} is not known.{did_you_mean(name, TABLE_EMBEDDERS)} Use one of "
-            f"{options}; image embedders take X as uint8 of shape (n, height, width, channels)."
-        )
-    if not images and (estimator.tta or estimator.embedder_params):
-        raise ValueError(
-            "tta and embedder_params are for images. Leave them out, and give further views of "
-            "ready embeddings to fit as views=[...]."
-        )
-    check_tta(estimator.tta)
-
-
-def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
-    """Refuse a share that holds out too few rows to fit heads and calibration to."""
-    least = max(_FEWEST_HELD_OUT, n_classes)
-    if round(fraction * n_rows) < least:
-        share = _share_of(least, n_rows)
-        wider = (
-            f", or a share of {share} or more (validation_fraction)"
-            if share <= _MOST_HELD_OUT
-            else ""
-        )
-        raise ValueError(
-            f"{fraction:.3g} of {n_rows} rows holds out {round(fraction * n_rows)} to fit the "
-            f"attention and the calibration to, and at least {least} are needed: give more rows "
-            f'(validation_fraction="auto" needs {round(least / _MOST_HELD_OUT)}){wider}.'
-        )
-
-
-def _usual_fraction(n_rows: int, n_classes: int) -> float:
-    """Share that is held out where nothing else is said: more than usual of few rows."""
-    wanted = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
-    return min(max(VALIDATION_FRACTION, wanted), _MOST_HELD_OUT)
-
-
-def _share_of(n: int, n_rows: int) -> float:
-    return math.ceil(100 * n / n_rows) / 100
-
-
-def _check_fraction(
-    estimator: Any, n_rows: int, n_classes: int, n_views: int, images: bool
-) -> float | None:
-    """Share of rows held out once; None cross-fits."""
-    fraction = estimator.validation_fraction
-    if isinstance(fraction, str) and fraction == "auto":
-        fraction = _usual_fraction(n_rows, n_classes) if n_views > 1 or images else None
-    if fraction is None:
-        if images:
-            raise ValueError(
-                "Images are not cross-fitted, which would train a network a fold. Leave "
-                'validation_fraction at "auto", or give a share such as 0.1.'
-            )
-        if n_views > 1:
-            raise ValueError(
-                "Views need rows that are held out once, but validation_fraction=None cross-fits. "
-                'Leave it at "auto", or give a share such as 0.1.'
-            )
-        if estimator.n_members == 1:
-            raise ValueError(
-                "n_members=1 leaves nothing to cross-fit with. Give at least 2, or hold rows out "
-                "once: validation_fraction=0.1."
-            )
-        return None
-    number = isinstance(fraction, float) and 0 < fraction < 1
-    if not number:
-        raise ValueError(
-            f'validation_fraction={fraction!r} must be "auto", None or a share between 0 and 1.'
-        )
-    if estimator.base is not None and not isinstance(estimator.base, str):
-        raise ValueError(
-            "Where rows are held out once (images, views, validation_fraction) the base is the "
-            'network\'s own head. Use base="auto" or None; a classifier of your own needs a '
-            "cross-fit, on a table without views."
-        )
-    return float(fraction)
-
-
-def _check_neighbors(k: Any, n_rows: int, usual: int) -> int:
-    if k == "auto":
-        return min(usual, n_rows - 2)
-    check_count("n_neighbors", k, 1)
-    if k > n_rows - 1:
-        raise ValueError(
-            f"n_neighbors={k} exceeds the {n_rows} samples in the memory bank ({n_rows - 1} after "
-            "leaving out the query). Lower n_neighbors or add samples."
-        )
-    return int(k)
+    fields = [*known, *Settings.model_fields]
+    return did_you_mean(name, fields) if other is None else f" Here {other}."
 
 
 def _is_count(value: Any, least: int) -> bool:
@@ -282,50 +197,3 @@ def check_count(name: str, value: Any, least: int) -> None:
     """Refuse what is no whole number of at least `least`."""
     if not _is_count(value, least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
-
-
-def check_checkpoint(
-    estimator: Any,
-    settings: FitSettings,
-    views: list[pd.DataFrame | np.ndarray],
-    codes: np.ndarray,
-    weight: np.ndarray | None,
-) -> FitSettings:
-    """Point the settings at the checkpoint folder of this very fit.
-
-    The folder's name carries a hash of the data and of the settings that decide the networks, so
-    another fit never resumes from it, and one that differs in its heads alone trains no network.
-    """
-    if estimator.checkpoint_dir is None:
-        return settings
-    if estimator.random_state is None:
-        raise ValueError(
-            "checkpoint_dir needs a random_state: without one no later fit repeats this one, and "
-            "none could go on from its checkpoints. Give random_state=0, say."
-        )
-    digest = hashlib.sha256()
-    for rows in views:
-        if isinstance(rows, pd.DataFrame):
-            digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-        else:
-            digest.update(np.ascontiguousarray(rows).tobytes())
-    digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
-    own = {name: getattr(settings, name) for name in _OF_NETWORKS}
-    digest.update(repr((own, estimator.n_members)).encode())
-    if estimator.columns is not None:
-        digest.update(repr(sorted(estimator.columns.items())).encode())
-    if settings.label_fitter.description is not None:
-        base = settings.base
-        named = base if base is None or isinstance(base, str) else type(base).__qualname__
-        params = sorted(base.get_params().items()) if named != base else None
-        # Networks are then fitted to labels that votes and the base made most probable.
-        given = (
-            settings.label_fitter.description,
-            settings.n_neighbors,
-            settings.metric,
-            named,
-            params,
-        )
-        digest.update(repr(given).encode())
-    folder = Path(estimator.checkpoint_dir) / f"fit-{digest.hexdigest()[:16]}"
-    return replace(settings, checkpoint=folder)

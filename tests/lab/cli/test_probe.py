@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.data import Dataset
 from nearwise.lab.cli.probe_command import _encoder, _short_names
+from tests.classifier.cases import attn_knn
 
 DIGITS = ("digits-images", "--limit", "300,150")
 
@@ -84,11 +84,11 @@ def test_features_of_other_rows_are_refused_before_anything_is_measured(nearwise
 
 def test_a_classifier_fitted_on_images_is_an_encoder(nearwise, tmp_path):
     X = np.rint(load_digits().images[:200] * 255 / 16).astype(np.uint8)[..., None]
-    model = AttnKNNClassifier(
+    model = attn_knn(
         embedder="resnet-small",
-        embedder_params={"dim": 9},
-        train_params={"epochs": 1, "batch_size": 64},
-        head_params={"epochs": 1},
+        embedder_options={"dim": 9},
+        train={"epochs": 1, "batch_size": 64},
+        head={"epochs": 1},
         random_state=0,
     ).fit(X, load_digits().target[:200])
     model.save(tmp_path / "model")

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.functional import uniform_weights
 from nearwise.lab.nn.head_variants import (
     ClusteredNeighborAttention,
@@ -18,7 +17,7 @@ from nearwise.lab.nn.head_variants import (
 )
 from nearwise.memory import StoreError
 from nearwise.nn import describe_neighborhood
-from tests.classifier.cases import CHEAP, blobs, logistic, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, sums_to_one
 from tests.nn.test_neighbor_attention import (
     CLOSE,
     POOLINGS,
@@ -47,7 +46,7 @@ def make_head(n_spaces=2, n_classes=3, **settings):
 
 
 def classifier(**variant):
-    return AttnKNNClassifier(**{**CHEAP, "head_params": VariantConfig(epochs=3, **variant)})
+    return attn_knn(**{**CHEAP, "head": VariantConfig(epochs=3, **variant)})
 
 
 def seen_of(kind="random", k=6):
@@ -218,5 +217,7 @@ def test_a_variant_changes_the_fit_and_a_row_never_sees_its_own_label(variant, t
 
 def test_a_variant_beside_a_base_sums_to_one():
     X, y = blobs()
-    model = classifier(adaptive_k="entropy").set_params(base=logistic(), pooling="mixture")
+    model = classifier(adaptive_k="entropy").set_params(
+        base=logistic(), settings__pooling="mixture"
+    )
     assert sums_to_one(model.fit(X, y).predict_proba(X))

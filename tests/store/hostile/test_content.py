@@ -20,7 +20,7 @@ from sklearn.naive_bayes import GaussianNB
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder
-from tests.classifier.cases import CHEAP, blobs, logistic, quietly, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, quietly, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put
 
 HUGE = 10**9
@@ -239,7 +239,7 @@ def test_a_base_that_cannot_be_is_named(name, based_folder, tmp_path):
     change, message = BASE_TENSORS[name]
     if name == "quantiles that descend":
         X, y = blobs()
-        model = AttnKNNClassifier(**CHEAP).fit(np.exp(X), y)
+        model = attn_knn(**CHEAP).fit(np.exp(X), y)
         model._predictor.row_models.features.kind = "quantile"
         encoder = model._predictor.encoder
         model._predictor.row_models.features.fit(encoder, encoder.transform(np.exp(X)))
@@ -298,7 +298,7 @@ def own_base_folder(tmp_path_factory):
     """A saved classifier with a base of the user's own, which skops keeps."""
     folder = tmp_path_factory.mktemp("own") / "m"
     X, y = blobs()
-    AttnKNNClassifier(**{**CHEAP, "base": GaussianNB()}).fit(X, y).save(folder)
+    attn_knn(**{**CHEAP, "base": GaussianNB()}).fit(X, y).save(folder)
     return folder
 
 
@@ -370,7 +370,7 @@ def test_types_that_nobody_trusts_are_refused_by_name(name, own_base_folder, tmp
 
 def test_a_base_of_another_model_is_refused(own_base_folder, tmp_path):
     X, y = blobs(n_features=7)
-    other = AttnKNNClassifier(**{**CHEAP, "base": GaussianNB()}).fit(X, y)
+    other = attn_knn(**{**CHEAP, "base": GaussianNB()}).fit(X, y)
     other.save(tmp_path / "other")
     theirs = read_folder(tmp_path / "other", kind=KIND, newest_version=VERSION).blobs
     refused(
@@ -380,8 +380,8 @@ def test_a_base_of_another_model_is_refused(own_base_folder, tmp_path):
 
 def test_a_network_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):
     X, y = blobs()
-    settings = {**CHEAP, "embedder": "table", "train_params": {"epochs": 1}, "base": logistic()}
-    AttnKNNClassifier(**settings).fit(X, y).save(tmp_path / "m")
+    settings = {**CHEAP, "embedder": "table", "train": {"epochs": 1}, "base": logistic()}
+    attn_knn(**settings).fit(X, y).save(tmp_path / "m")
     for number, (path, value) in enumerate(
         {
             "embedding.networks.0.embedder.dim": HUGE,

@@ -165,7 +165,7 @@ def laid_over(own: dict[str, Any], settings: FitSettings, kind: str) -> dict[str
     except ValueError as error:
         given = ", ".join(f"{name}={value!r}" for name, value in settings.train.items())
         raise ValueError(
-            f'train_params ({given}) do not fit the "{kind}" network\'s own settings: '
+            f'train ({given}) does not fit the "{kind}" network\'s own settings: '
             f"{plain_message(error)}"
         ) from error
     return merged

@@ -121,7 +121,7 @@ def _image_network(
     for name in options:
         if name not in known:
             hint = did_you_mean(name, known) or f" Known: {', '.join(known)}."
-            raise ValueError(f"embedder_params: {name!r} is not known.{hint}")
+            raise ValueError(f"embedder_options: {name!r} is not known.{hint}")
     embedder = ImageEmbedder(backbone, **(settings | options))
     similarity: Similarity = "cosine" if embedder.normalize else "euclidean"
     return NeighborNetwork(embedder, n_classes, head=True, similarity=similarity)

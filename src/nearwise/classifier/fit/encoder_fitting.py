@@ -113,7 +113,7 @@ def _with_depths(
     progress.stage("depths of the backbone")
     remembered = rows.take(problem.folds[0][0])
     members = range(len(embedding.networks))
-    cache = settings.feature_cache
+    cache = settings.cache_dir
     seen = [embedding.depths(member, encoder, remembered, cache) for member in members]
     stages = [_stage_spaces(one) for one in seen]
     use_head = settings.base is not None

@@ -10,6 +10,7 @@ from torch import Tensor
 from nearwise.classifier.fit.cross_fitting import cross_fit_problem
 from nearwise.classifier.fit.encoder_fitting import fit_image_networks, fit_table_networks
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
+from nearwise.classifier.fit.parameter_checks import check_held_out
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import ImageEncoder
@@ -32,7 +33,6 @@ from nearwise.classifier.model.memory_views import (
 )
 from nearwise.classifier.model.predictor import HeldOut, MemberView, Predictor, as_float
 from nearwise.classifier.model.row_models import KeyedRows, RowModels, average_views
-from nearwise.classifier.settings import check_held_out
 from nearwise.data import hold_out
 from nearwise.functional import Metric
 from nearwise.memory import MemoryBank

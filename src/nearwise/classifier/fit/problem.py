@@ -4,10 +4,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field
 from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
@@ -17,10 +18,8 @@ from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.predictor import as_float
+from nearwise.classifier.settings import Settings
 from nearwise.functional import Metric
-from nearwise.memory import IndexName
-from nearwise.nn.neighbor_head import Null
-from nearwise.training import HeadConfig
 
 
 class LabelFitter:
@@ -45,36 +44,27 @@ class LabelFitter:
         """Set `problem.label_model`; `keys` makes the rows' keys in a label-free space."""
 
 
-@dataclass(frozen=True)
-class FitSettings:
-    """Parameters of the estimator, checked and with "auto" still to be decided."""
+class FitSettings(Settings):
+    """Settings and parameters of the estimator, checked for the rows at hand.
+
+    What "auto" means is decided for all but `base`, `embedder`, `pooling` and `tta_merge`.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     n_neighbors: int
     fold_neighbors: int
     embedder: str
-    embedder_options: dict[str, Any]
     base: Any
     fast: bool
     metric: Metric
-    pooling: Literal["auto", "log-linear", "mixture"]
-    null: Null | None
-    num_heads: int
-    calibrate: bool
-    per_class: bool
     class_prior: np.ndarray | None
-    max_per_class: int | None
-    index: IndexName
-    memory_budget: int
-    train: dict[str, Any]
-    head: HeadConfig
     seed: int
     device: str
     validation_fraction: float | None
-    tta_merge: Literal["auto", "probabilities", "logits", "embeddings"]
     n_jobs: int | None
-    checkpoint: Path | None
-    feature_cache: Path | None = None
-    label_fitter: LabelFitter = field(default_factory=LabelFitter)
+    checkpoint: Path | None = None
+    label_fitter: LabelFitter = Field(default_factory=LabelFitter)
 
     @property
     def search_device(self) -> torch.device | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nearwise.classifier.inputs.column_report import Use
+from nearwise.classifier.settings import Settings
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.nn.neighbor_head import Null, Pooling
@@ -239,6 +240,7 @@ class StoredModel(Part):
     versions: dict[str, str]
 
 
+_RENAMED = {"embedder_options": "embedder_params", "train": "train_params", "head": "head_params"}
 _GONE_OF_HEAD = ("k_ensemble", "adaptive_k", "k_temperature", "clusters", "bilinear")
 
 
@@ -256,6 +258,11 @@ def translate(meta: dict[str, Any]) -> None:
     if isinstance(params, dict):
         for name in ("k_ensemble", "adaptive_k", "spaces"):
             params.pop(name, None)
+        if "settings" not in params:
+            old = {name: _RENAMED.get(name, name) for name in Settings.model_fields}
+            rare = {name: params.pop(was) for name, was in old.items() if was in params}
+            unset = [name for name in _RENAMED if rare.get(name) is None]
+            params["settings"] = {n: value for n, value in rare.items() if n not in unset}
 
 
 def check_json(meta: dict[str, Any]) -> None:

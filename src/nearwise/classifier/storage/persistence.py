@@ -34,6 +34,7 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import forgetting
+from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.array_models import from_arrays, kind_of
 from nearwise.classifier.storage.model_schema import check_json, check_params, translate
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
@@ -54,7 +55,7 @@ from nearwise.nn import NeighborHead, build_network, network_config
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
 VERSION = 3
-_OLDEST = 2
+_OLDEST = 3
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -341,12 +342,12 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
     fitted: FittedModel = model._fitted  # the same version to the end, whatever is added meanwhile
     tensors, meta, blobs = pack_predictor(fitted.predictor)
     row_tensors, row_blobs = pack_rows(fitted.rows)
-    params = plain_params(model.get_params(deep=False))
+    params = model.get_params(deep=False)
+    if params.get("settings") is not None:
+        params["settings"] = Settings.of(params["settings"]).stored()
+    params = plain_params(params)
     if not (params["base"] is None or isinstance(params["base"], str)):
         blobs["param.base"] = dump_model(params.pop("base"))
-    for name in ("checkpoint_dir", "cache_dir"):  # folders of this machine
-        if name in params:
-            params[name] = None
     if not isinstance(params.get("random_state"), int | None):
         params["random_state"] = None  # a generator moves on; the fitted model does not need it
     meta |= {
@@ -420,8 +421,9 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     """Read a classifier of class `kind` that `save_model` wrote."""
     path = Path(folder)
     content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=_OLDEST)
-    translate(content.meta)
-    noisy_labels.translate(content.meta, content.tensors)
+    if content.version < VERSION:
+        translate(content.meta)
+        noisy_labels.translate(content.meta, content.tensors)
     model = _rebuilt(kind, content, trusted, path)
     model._folders = {os.path.realpath(path): content.generation}
     return model
@@ -445,6 +447,8 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
             if "param.base" in content.blobs:
                 params["base"] = load_model(content.blobs["param.base"], trusted)
         with part_of_folder("params"):
+            if params.get("settings") is not None:
+                params["settings"] = Settings.of(params["settings"])
             model = kind(**params)
         with part_of_folder("classes"):
             classes = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))

@@ -150,18 +150,18 @@ def fit(
         "n_members": parse_count("--members", members),
         "label_noise": None if label_noise is None else parse_noise("--label-noise", label_noise),
         "class_prior": class_prior,
-        "train_params": None if epochs is None else {"epochs": epochs},
     }
     if rows.names is None:
         chosen["columns"] = columns or None
         report(rows.X, data, columns, quiet=quiet)
     # what the user left open stays the estimator's own default
-    settings = {name: value for name, value in chosen.items() if value is not None}
+    parameters = {name: value for name, value in chosen.items() if value is not None}
     if base == "none":
-        settings["base"] = None
+        parameters["base"] = None
 
-    from nearwise.classifier import AttnKNNClassifier, ColumnWarning
+    from nearwise.classifier import AttnKNNClassifier, ColumnWarning, Settings
 
+    train = {} if epochs is None else {"epochs": epochs}
     start = time.perf_counter()
     with (
         new_model(out, overwrite=overwrite),
@@ -171,10 +171,10 @@ def fit(
     ):
         warnings.simplefilter("ignore", ColumnWarning)  # the report has said it
         model = AttnKNNClassifier(
-            **settings,
+            **parameters,
             random_state=seed,
             verbose=0 if quiet else 2 if verbose else 1,
-            checkpoint_dir=folder,
+            settings=Settings(train=train, checkpoint_dir=folder),
         )
         model.fit(rows.source, sample_weight=rows.weight)
         model.save(out)

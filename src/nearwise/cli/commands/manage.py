@@ -204,10 +204,13 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     """
     import numpy as np
 
+    from nearwise.classifier import Settings
+
     labels = np.asarray(model.memory_.labels)
     positions = labels.argmax(axis=1) if labels.ndim == 2 else labels
     counts = np.bincount(positions, minlength=len(model.classes_))
-    defaults = type(model)().get_params(deep=False)
+    params, defaults = model.get_params(deep=False), type(model)().get_params(deep=False)
+    rare = Settings.of(params.pop("settings", None)).stored()
     facts = {
         "rows": len(model.memory_),
         "target": model.target_name_,
@@ -217,9 +220,10 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
         "files": _count_files(model),
         "settings": {
             name: value
-            for name, value in model.get_params(deep=False).items()
+            for name, value in params.items()
             if value is not defaults[name] and value != defaults[name] and name != "verbose"
-        },
+        }
+        | rare,
         "choice": model.choice_,
         "calibration_source": model.calibration_source_,
         "temperature": model.temperature_,

@@ -2,7 +2,7 @@
 
 `benchmarks/ablation_attention.py` fits each of them, and the study's replay two:
 
-    AttnKNNClassifier(head_params=VariantConfig(clusters="label"))
+    AttnKNNClassifier(settings=Settings(head=VariantConfig(clusters="label")))
 
 A classifier with such a head fits and predicts like any other, and is not saved.
 """

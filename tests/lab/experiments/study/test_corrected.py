@@ -21,10 +21,8 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
     """k-NN on pixels with the methods of AttnKNNClassifier."""
 
     def __init__(
-        self, n_neighbors="auto", embedder="auto", embedder_params=None, checkpoint_dir=None,
-        tta=(), base="auto", class_prior="train",
-        null="auto", calibration="auto", num_heads=4, pooling="auto", head_params=None,
-        train_params=None, random_state=None, device="auto",
+        self, n_neighbors="auto", embedder="auto", tta=(), base="auto", class_prior="train",
+        settings=None, random_state=None, device="auto",
     ):  # fmt: skip
         for name, value in list(locals().items()):
             if name != "self":

@@ -160,19 +160,17 @@ class _Frame:
 
     def fit(self, inputs: StudyInputs, **changes: Any) -> Any:
         """Fit AttnKNNClassifier on the training rows."""
-        from nearwise.classifier import AttnKNNClassifier
-
-        session = self.session
+        session, preset = self.session, self.session.preset
         settings: dict[str, Any] = {
-            "embedder": session.preset.backbone,
-            "embedder_params": {"dim": session.preset.dim, "pretrained": session.preset.pretrained},
-            "train_params": {"epochs": session.preset.cnn_epochs},  # as many as the CNN
+            "embedder": preset.backbone,
+            "embedder_options": {"dim": preset.dim, "pretrained": preset.pretrained},
+            "train": {"epochs": preset.cnn_epochs},  # as many as the CNN
             # forms that differ in views or heads alone share one trained network
             "checkpoint_dir": session.out / "checkpoints" / "attention",
-            "random_state": session.seed, "device": str(session.device),
             **session.parameters, **changes,
         }  # fmt: skip
-        return AttnKNNClassifier(**settings).fit(_images(inputs.x_train), inputs.given_labels)
+        model = session.classifier(**settings)
+        return model.fit(_images(inputs.x_train), inputs.given_labels)
 
     def cnn(
         self,

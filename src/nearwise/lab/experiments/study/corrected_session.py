@@ -37,19 +37,28 @@ class CorrectedSession(Session):
     Parameters
     ----------
     parameters : dict
-        Arguments of `AttnKNNClassifier`.
+        Parameters and settings of `AttnKNNClassifier`.
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def head(self, **variant: Any) -> dict[str, Any]:
         """Arguments of the classifier for a variant of the head, with the user's head settings."""
-        given = self.parameters.get("head_params") or {}
-        return {"head_params": VariantConfig(**given, **variant)}
+        return {"head": VariantConfig(**self.parameters.get("head", {}), **variant)}
+
+    def classifier(self, **changes: Any) -> Any:
+        """Make `AttnKNNClassifier` from parameters and settings in one list, the user's first."""
+        from nearwise.classifier import AttnKNNClassifier, Settings
+
+        own: dict[str, Any] = (
+            {"random_state": self.seed, "device": str(self.device)} | self.parameters | changes
+        )
+        rare = {name: own.pop(name) for name in [*own] if name in Settings.model_fields}
+        return AttnKNNClassifier(**own, settings=Settings(**rare))
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide the user's settings into those of the study's frame and of `AttnKNNClassifier`.
+    """Divide the user's settings into those of the study's frame and of the classifier.
 
     Returns
     -------
@@ -60,10 +69,10 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     ValueError
         If a name belongs to neither; the nearest known one is named.
     """
-    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.classifier import AttnKNNClassifier, Settings
 
-    known = AttnKNNClassifier._get_param_names()
-    _refuse_unknown(settings, [*STUDY_FIELDS, *known])
+    known = {*AttnKNNClassifier._get_param_names(), *Settings.model_fields} - {"settings"}
+    _refuse_unknown(settings, [*STUDY_FIELDS, *sorted(known)])
     study = {k: v for k, v in settings.items() if k in STUDY_FIELDS}
     return study, {k: v for k, v in settings.items() if k not in STUDY_FIELDS}
 
@@ -75,6 +84,6 @@ def _refuse_unknown(settings: Mapping[str, Any], known: list[str]) -> None:
             if name in TrainConfig.model_fields:
                 hint = (
                     f" It belongs to the network's training: --config FILE.yaml with "
-                    f"`train_params: {{{name}: ...}}`."
+                    f"`train: {{{name}: ...}}`."
                 )
             raise ValueError(f'Unknown setting {name!r} of "v1".{hint}')

@@ -145,16 +145,11 @@ def _plain(name: str, k: int) -> Method:
 
 def _attention(session: CorrectedSession, name: str, **changes: Any) -> Method:
     def build(context: MethodContext) -> Any:
-        from nearwise.classifier import AttnKNNClassifier
-
-        settings: dict[str, Any] = {
-            "random_state": context.seed, "device": str(session.device),
-            **session.parameters, **changes,
-        }  # fmt: skip
+        settings = {"random_state": context.seed, **session.parameters, **changes}
         asked = settings.get("n_neighbors")
         if isinstance(asked, int):  # a sweep may ask for more than a fold has
             settings["n_neighbors"] = min(asked, max(1, context.n_train // 2))
-        return AttnKNNClassifier(**settings)
+        return session.classifier(**settings)
 
     return Method(name, build, "attention", "AttnKNNClassifier")
 

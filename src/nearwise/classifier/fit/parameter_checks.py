@@ -1,0 +1,240 @@
+"""Checks of the estimator's parameters, and what "auto" means for the rows at hand."""
+
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearwise.classifier.fit.base import given_candidate
+from nearwise.classifier.fit.embedding import TABLE_EMBEDDERS
+from nearwise.classifier.fit.problem import FitSettings
+from nearwise.classifier.inputs.images import check_tta
+from nearwise.classifier.inputs.table import LARGE
+from nearwise.classifier.model.class_prior import check_class_prior
+from nearwise.classifier.settings import Settings, check_count
+from nearwise.functional import METRICS
+from nearwise.functional.devices import choose_device
+from nearwise.names import did_you_mean
+
+VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once, more of few rows
+_MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
+_FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
+
+# What decides the networks of a fit, whose checkpoints may then serve it.
+_OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
+
+_CHOICES: dict[str, tuple[Any, ...]] = {"preset": ("default", "fast"), "metric": METRICS}
+
+
+def check_settings(
+    estimator: Any,
+    n_rows: int,
+    n_classes: int,
+    seed: int,
+    *,
+    n_views: int = 1,
+    images: bool = False,
+) -> FitSettings:
+    """Check every parameter against the training rows and decide what "auto" means."""
+    for name, allowed in _CHOICES.items():
+        value = getattr(estimator, name)
+        if not any(isinstance(value, type(option)) and value == option for option in allowed):
+            options = ", ".join(repr(option) for option in allowed)
+            raise ValueError(f"{name}={value!r} is not known. Use one of {options}.")
+    settings = Settings.of(estimator.settings)
+    if estimator.metric == "manhattan" and settings.index not in ("auto", "exact"):
+        raise ValueError(
+            f'index={settings.index!r} does not know metric="manhattan": FAISS orders rows by '
+            'Euclidean distances and inner products. Use index="exact" (or "auto").'
+        )
+    base = estimator.base
+    if isinstance(base, str) and base != "auto":
+        raise ValueError(f'base={base!r} is not known. Use "auto", None or a classifier.')
+    if base is not None and not isinstance(base, str):
+        given_candidate(base)
+    if base is None and settings.null == "parametric":
+        raise ValueError(
+            'null="parametric" carries the prediction of a base, and base=None has none. Use '
+            'null="prior", or give a base.'
+        )
+    _check_embedder(estimator, settings, images)
+    _check_cache(settings, images)
+    fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
+    usual = 64 if fraction is not None and n_rows > LARGE else 32
+    n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
+    k = _check_neighbors(estimator.n_neighbors, n_remembered, usual)
+    if estimator.n_members != "auto":
+        check_count("n_members", estimator.n_members, 1)
+    return FitSettings(
+        **dict(settings),
+        n_neighbors=k,
+        fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
+        embedder=estimator.embedder,
+        base=base,
+        fast=estimator.preset == "fast",
+        metric=estimator.metric,
+        class_prior=check_class_prior(estimator.class_prior, n_classes),
+        seed=seed,
+        device=str(choose_device(estimator.device)),
+        validation_fraction=fraction,
+        n_jobs=estimator.n_jobs,
+    )
+
+
+def _check_cache(settings: Settings, images: bool) -> None:
+    """Refuse a folder for what a frozen backbone makes of images where there is none."""
+    if settings.cache_dir is not None and not (images and settings.embedder_options.get("frozen")):
+        raise ValueError(
+            f"cache_dir={str(settings.cache_dir)!r} keeps what a frozen image backbone makes of "
+            'images, and there is none. Set embedder_options={"frozen": True}, or leave it out.'
+        )
+
+
+def _check_embedder(estimator: Any, settings: Settings, images: bool) -> None:
+    """Refuse an embedder for other rows than those given."""
+    name = estimator.embedder
+    if not isinstance(name, str):
+        raise ValueError(f'embedder={name!r} must be a name, such as "auto".')
+    if images and name in TABLE_EMBEDDERS[1:]:
+        raise ValueError(
+            f"embedder={name!r} is for tables and ready embeddings, but X holds images. Use "
+            '"auto", "resnet18", "resnet50", "resnet-small", "hf:NAME" or the folder of a model.'
+        )
+    if not images and name not in TABLE_EMBEDDERS:
+        options = ", ".join(map(repr, TABLE_EMBEDDERS))
+        raise ValueError(
+            f"embedder={name!r} is not known.{did_you_mean(name, TABLE_EMBEDDERS)} Use one of "
+            f"{options}; image embedders take X as uint8 of shape (n, height, width, channels)."
+        )
+    if not images and (estimator.tta or settings.embedder_options):
+        raise ValueError(
+            "tta and embedder_options are for images. Leave them out, and give further views of "
+            "ready embeddings to fit as views=[...]."
+        )
+    check_tta(estimator.tta)
+
+
+def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
+    """Refuse a share that holds out too few rows to fit heads and calibration to."""
+    least = max(_FEWEST_HELD_OUT, n_classes)
+    if round(fraction * n_rows) < least:
+        share = _share_of(least, n_rows)
+        wider = (
+            f", or a share of {share} or more (validation_fraction)"
+            if share <= _MOST_HELD_OUT
+            else ""
+        )
+        raise ValueError(
+            f"{fraction:.3g} of {n_rows} rows holds out {round(fraction * n_rows)} to fit the "
+            f"attention and the calibration to, and at least {least} are needed: give more rows "
+            f'(validation_fraction="auto" needs {round(least / _MOST_HELD_OUT)}){wider}.'
+        )
+
+
+def _usual_fraction(n_rows: int, n_classes: int) -> float:
+    """Share that is held out where nothing else is said: more than usual of few rows."""
+    wanted = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
+    return min(max(VALIDATION_FRACTION, wanted), _MOST_HELD_OUT)
+
+
+def _share_of(n: int, n_rows: int) -> float:
+    return math.ceil(100 * n / n_rows) / 100
+
+
+def _check_fraction(
+    estimator: Any, n_rows: int, n_classes: int, n_views: int, images: bool
+) -> float | None:
+    """Share of rows held out once; None cross-fits."""
+    fraction = estimator.validation_fraction
+    if isinstance(fraction, str) and fraction == "auto":
+        fraction = _usual_fraction(n_rows, n_classes) if n_views > 1 or images else None
+    if fraction is None:
+        if images:
+            raise ValueError(
+                "Images are not cross-fitted, which would train a network a fold. Leave "
+                'validation_fraction at "auto", or give a share such as 0.1.'
+            )
+        if n_views > 1:
+            raise ValueError(
+                "Views need rows that are held out once, but validation_fraction=None cross-fits. "
+                'Leave it at "auto", or give a share such as 0.1.'
+            )
+        if estimator.n_members == 1:
+            raise ValueError(
+                "n_members=1 leaves nothing to cross-fit with. Give at least 2, or hold rows out "
+                "once: validation_fraction=0.1."
+            )
+        return None
+    number = isinstance(fraction, float) and 0 < fraction < 1
+    if not number:
+        raise ValueError(
+            f'validation_fraction={fraction!r} must be "auto", None or a share between 0 and 1.'
+        )
+    if estimator.base is not None and not isinstance(estimator.base, str):
+        raise ValueError(
+            "Where rows are held out once (images, views, validation_fraction) the base is the "
+            'network\'s own head. Use base="auto" or None; a classifier of your own needs a '
+            "cross-fit, on a table without views."
+        )
+    return float(fraction)
+
+
+def _check_neighbors(k: Any, n_rows: int, usual: int) -> int:
+    if k == "auto":
+        return min(usual, n_rows - 2)
+    check_count("n_neighbors", k, 1)
+    if k > n_rows - 1:
+        raise ValueError(
+            f"n_neighbors={k} exceeds the {n_rows} samples in the memory bank ({n_rows - 1} after "
+            "leaving out the query). Lower n_neighbors or add samples."
+        )
+    return int(k)
+
+
+def check_checkpoint(
+    estimator: Any,
+    settings: FitSettings,
+    views: list[pd.DataFrame | np.ndarray],
+    codes: np.ndarray,
+    weight: np.ndarray | None,
+) -> FitSettings:
+    """Point the settings at the checkpoint folder of this very fit.
+
+    The folder's name carries a hash of the data and of the settings that decide the networks, so
+    another fit never resumes from it, and one that differs in its heads alone trains no network.
+    """
+    if settings.checkpoint_dir is None:
+        return settings
+    if estimator.random_state is None:
+        raise ValueError(
+            "checkpoint_dir needs a random_state: without one no later fit repeats this one, and "
+            "none could go on from its checkpoints. Give random_state=0, say."
+        )
+    digest = hashlib.sha256()
+    for rows in views:
+        if isinstance(rows, pd.DataFrame):
+            digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        else:
+            digest.update(np.ascontiguousarray(rows).tobytes())
+    digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
+    own = {name: getattr(settings, name) for name in _OF_NETWORKS}
+    digest.update(repr((own, estimator.n_members)).encode())
+    if estimator.columns is not None:
+        digest.update(repr(sorted(estimator.columns.items())).encode())
+    if settings.label_fitter.description is not None:
+        base = settings.base
+        named = base if base is None or isinstance(base, str) else type(base).__qualname__
+        params = sorted(base.get_params().items()) if named != base else None
+        # Networks are then fitted to labels that votes and the base made most probable.
+        given = (
+            settings.label_fitter.description,
+            settings.n_neighbors,
+            settings.metric,
+            named,
+            params,
+        )
+        digest.update(repr(given).encode())
+    folder = settings.checkpoint_dir / f"fit-{digest.hexdigest()[:16]}"
+    return settings.model_copy(update={"checkpoint": folder})

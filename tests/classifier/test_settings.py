@@ -1,0 +1,105 @@
+"""Rare settings: one object, checked with hints, cloned, searched, shown and saved."""
+
+import inspect
+import json
+
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from nearwise.classifier import AttnKNNClassifier, Settings
+from nearwise.training import HeadConfig
+from tests.classifier.cases import CHEAP, attn_knn, blobs, same
+
+RARE = Settings(head={"epochs": 3}, pooling="log-linear")
+CHEAPEST = {"base": None, "n_members": 2, "random_state": 0}
+
+
+def test_the_constructor_has_few_parameters():
+    assert len(inspect.signature(AttnKNNClassifier).parameters) <= 18
+
+
+def test_settings_a_dict_and_one_list_of_names_fit_the_same():
+    X, y = blobs()
+    models = [
+        AttnKNNClassifier(**CHEAPEST, settings=RARE),
+        AttnKNNClassifier(**CHEAPEST, settings={"head": {"epochs": 3}, "pooling": "log-linear"}),
+        AttnKNNClassifier(**CHEAPEST).set_params(
+            settings__head=HeadConfig(epochs=3), settings__pooling="log-linear"
+        ),
+    ]
+    first, *others = [model.fit(X, y).predict_proba(X) for model in models]
+    assert all(same(first, other) for other in others)
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name():
+    with pytest.raises(ValueError, match=r"Unknown classifier setting 'nul'\. Did you mean 'null'"):
+        Settings(nul="prior")
+    model = AttnKNNClassifier(settings={"pool": "mixture"})
+    with pytest.raises(ValueError, match=r"'pool'\. Did you mean 'pooling'\?"):
+        model.fit(*blobs())
+    with pytest.raises(ValueError, match=r"Did you mean 'num_heads'\?"):
+        AttnKNNClassifier().set_params(settings__heads=2)
+    with pytest.raises(ValueError, match="settings=7 must be a Settings or a dict"):
+        AttnKNNClassifier(settings=7).fit(*blobs())
+
+
+MOVED = {
+    "null": r"It is one of the settings: settings=Settings\(null=\.\.\.\)",
+    "checkpoint_dir": r"settings=Settings\(checkpoint_dir=\.\.\.\)",
+    "head_params": r"settings=Settings\(head=\{\.\.\.\}\)",
+    "train_params": r"settings=Settings\(train=\{\.\.\.\}\)",
+    "embedder_params": r"settings=Settings\(embedder_options=\{\.\.\.\}\)",
+    "k_ensemble": "showed no gain",
+    "adaptive_k": "showed no gain",
+    "spaces": "showed no gain",
+    "memory_budge": r"Did you mean 'memory_budget'\?",
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_parameter_that_moved_says_where_it_is(name):
+    with pytest.raises(TypeError, match=MOVED[name]):
+        AttnKNNClassifier(**{name: 1})
+    with pytest.raises(ValueError, match=MOVED[name]):
+        AttnKNNClassifier().set_params(**{name: 1})
+
+
+def test_settings_do_not_change_and_show_what_differs_from_the_defaults():
+    with pytest.raises(ValueError, match="frozen"):
+        RARE.null = None
+    assert repr(Settings()) == "Settings()"
+    assert repr(Settings(null=None, num_heads=4)) == "Settings(null=None)"
+    assert "Settings(null=None)" in repr(AttnKNNClassifier(settings=Settings(null=None)))
+
+
+def test_single_settings_are_parameters_by_name():
+    model = AttnKNNClassifier(settings=Settings(num_heads=2))
+    params = model.get_params()
+    assert params["settings__num_heads"] == 2 and params["settings__null"] == "auto"
+    assert "settings__null" not in model.get_params(deep=False)
+    assert clone(model).get_params() == params
+    model.set_params(settings__null="prior")
+    assert model.settings == Settings(num_heads=2, null="prior")
+    model.set_params(settings=Settings(), settings__index="exact")
+    assert model.settings == Settings(index="exact")
+
+
+def test_grid_search_over_a_setting():
+    X, y = blobs()
+    grid = {"settings__null": ["prior", None]}
+    search = GridSearchCV(attn_knn(**CHEAP), grid, cv=2).fit(X, y)
+    assert search.best_estimator_.settings.null == search.best_params_["settings__null"]
+
+
+def test_settings_come_back_from_a_folder_without_those_of_this_machine(tmp_path):
+    X, y = blobs()
+    settings = RARE.changed(null="prior", checkpoint_dir=tmp_path / "checkpoints")
+    model = AttnKNNClassifier(**CHEAPEST, settings=settings).fit(X, y)
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    assert again.settings == RARE.changed(null="prior")
+    meta = json.loads(next((tmp_path / "model").glob("meta-*.json")).read_text())
+    stored = {"pooling": "log-linear", "null": "prior", "head": {"epochs": 3}}
+    assert meta["params"]["settings"] == stored
+    assert same(again.fit(X, y).predict_proba(X), model.predict_proba(X))

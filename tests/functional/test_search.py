@@ -9,8 +9,8 @@ import torch
 
 from nearwise.functional import METRICS, kernels, paired_distances, topk_neighbors
 from nearwise.functional import search as search_module
+from nearwise.functional.search_cpu import refuse_not_finite
 from nearwise.functional.search_torch import _Search, search_torch
-from nearwise.functional.tiles import refuse_not_finite
 from tests.reference.search import slow_topk
 
 PATHS = ["cpu", "torch"]

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.distances import Metric, check_metric
-from nearwise.functional.search_cpu import search_cpu
+from nearwise.functional.search_cpu import KeyNorms, refuse_not_finite, search_cpu
 from nearwise.functional.search_torch import search_torch
-from nearwise.functional.tiles import KeyNorms, refuse_not_finite
 
 DEFAULT_MEMORY_BUDGET = 256 * 2**20
 _MIN_MEMORY_BUDGET = 2**20

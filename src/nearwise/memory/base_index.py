@@ -1,6 +1,9 @@
 """What every index does: check, keep rows and ids, hold the lock while it is changed."""
 
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import torch
@@ -13,9 +16,53 @@ from nearwise.functional.search import (
     check_rows,
     search_checked,
 )
-from nearwise.functional.tiles import KeyNorms, refuse_not_finite
+from nearwise.functional.search_cpu import KeyNorms, refuse_not_finite
 from nearwise.memory import checks
-from nearwise.memory.locks import ReadWriteLock
+
+
+class ReadWriteLock:
+    """Many readers at once, or one writer alone; a waiting writer goes before new readers."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._writing = False
+        self._writers_waiting = 0
+
+    def __reduce__(self) -> tuple[type["ReadWriteLock"], tuple[()]]:
+        """Copy and pickle as a new lock that is not held."""
+        return ReadWriteLock, ()
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Hold the lock together with other readers."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._changed:
+            self._writers_waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._writing and not self._readers)
+            finally:
+                self._writers_waiting -= 1
+                self._changed.notify_all()
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
 
 
 class BaseIndex(ABC):

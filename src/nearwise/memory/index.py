@@ -9,8 +9,8 @@ from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
 from nearwise.functional.search import (
     check_left,
 )
+from nearwise.functional.search_cpu import KeyNorms
 from nearwise.functional.search_torch import PreparedKeys, search_prepared
-from nearwise.functional.tiles import KeyNorms
 from nearwise.memory.base_index import BaseIndex
 
 IndexName = Literal["auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]

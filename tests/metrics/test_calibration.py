@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from nearwise.metrics import (
     classwise_ece,
@@ -35,6 +34,9 @@ def test_binned_errors_follow_their_definition(metric, n_bins, y, proba):
 @pytest.mark.parametrize("n_bins", [1, 10, 15])
 @pytest.mark.parametrize("name", ["random", "random-two-classes", "random-26-classes"])
 def test_ece_is_that_of_torchmetrics_below_confidence_one(name, n_bins):
+    # Here, for it imports transformers, which every process that only collects tests would pay.
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
     y, proba = CASES[name]
     assert proba.max() < 1.0
     expected = multiclass_calibration_error(

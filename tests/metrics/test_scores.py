@@ -5,7 +5,6 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, brier_score_loss, f1_score, log_loss
 from sklearn.metrics import confusion_matrix as sklearn_confusion
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
 
 from nearwise.metrics import accuracy, brier, confusion_matrix, macro_f1, nll
 from tests.metrics.cases import CASES, random_case
@@ -29,6 +28,9 @@ def test_class_positions_give_the_same_scores_as_their_probabilities(y, proba):
 
 @pytest.mark.parametrize("name", ["random", "random-26-classes", "votes"])
 def test_accuracy_and_f1_are_those_of_torchmetrics(name):
+    # Here, for it imports transformers, which every process that only collects tests would pay.
+    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
+
     y, proba = CASES[name]
     scores, labels = torch.tensor(proba.argmax(axis=1)), torch.tensor(y)
     n_classes = proba.shape[1]

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import relplot
 
 from nearwise.metrics import smooth_ece
 from nearwise.metrics.calibration import _error_at_width, _residual_spectrum
@@ -26,6 +25,8 @@ def top_arrays(y, proba):
 
 
 def relplot_value(y, proba):
+    import relplot  # here, for it imports seaborn, which every process that collects would pay
+
     confidence, correct = top_arrays(y, proba)
     return float(relplot.smECE(np.minimum(confidence, RELPLOT_LARGEST), correct))
 

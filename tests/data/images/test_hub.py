@@ -7,12 +7,13 @@ from PIL import Image
 from nearwise.data import image_dataset
 from tests.data.cases import encode, pixels, scratched
 
-datasets = pytest.importorskip("datasets")
 NAMES = ["zebra", "ant", "bee"]
 
 
 @pytest.fixture(autouse=True)
 def _quiet(tmp_path, monkeypatch):
+    global datasets  # imported here: two seconds for every process that only collects tests
+    datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
 
 

@@ -69,9 +69,11 @@ def test_tables_lie_beside_the_page(compared, page):
     assert json.loads((compared / "results.json").read_text())["reference"] == "attention"
 
 
-def test_the_page_is_the_same_every_time_and_changes_no_record(compared, page):
-    before = (compared / "records.jsonl").read_bytes()
-    assert render_report(compared).read_text(encoding="utf-8") == page
+def test_the_page_is_the_same_every_time_and_says_what_it_does(compared, page):
+    before, told = (compared / "records.jsonl").read_bytes(), []
+    again = render_report(compared, formats=["html", "csv"], progress=told.append)
+    assert again.read_text(encoding="utf-8") == page
+    assert told == ["tables and figures", "results.csv", "report.html"]
     assert (compared / "records.jsonl").read_bytes() == before
 
 
@@ -116,9 +118,3 @@ def test_the_demo_prints_its_table_and_its_page(tmp_path, capsys, monkeypatch):
     demo_module.run_demo(tmp_path / "demo", seed=1, progress=False)
     assert capsys.readouterr().out == ""
     assert len(read_records(tmp_path / "demo")) == 4
-
-
-def test_a_report_says_what_it_is_doing(compared):
-    told = []
-    render_report(compared, formats=["html", "csv"], progress=told.append)
-    assert told == ["tables and figures", "results.csv", "report.html"]

@@ -222,11 +222,13 @@ def _shots(
 ) -> dict[str, dict[str, Any]]:
     """Accuracy of each part by the size of the classes in the memory, where sizes differ."""
     from nearwise import metrics
+    from nearwise.classifier import Settings
     from nearwise.classifier.model.memory_views import FINDABLE
 
     memory = learned.memory_
     labels, weight = memory.labels, None
-    if learned.max_per_class:  # a row that may be found weighs as many as it stands for
+    if Settings.of(learned.settings).max_per_class:
+        # A row that may be found weighs as many as it stands for.
         found = memory.columns.get(FINDABLE, slice(None))
         labels, weight = labels[found], memory.sample_weight[found]
     counts = labels.bincount(weight, minlength=len(learned.classes_)).round().long().numpy()

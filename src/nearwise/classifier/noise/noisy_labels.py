@@ -348,16 +348,6 @@ def label_model_state(model: LabelModel) -> tuple[dict[str, Any] | None, dict[st
     return model.transition.to_json(), tensors
 
 
-def translate(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Bring what version 2 stored of the labels to the present form in place."""
-    if "transition" in meta:
-        meta["label_model"] = meta.pop("transition")
-    if isinstance(meta.get("base"), dict):
-        meta["base"].pop("transition", None)  # the one of all
-    if "transitions" in tensors:
-        tensors["label_model/matrices"] = tensors.pop("transitions")
-
-
 def label_model_from_state(
     meta: dict[str, Any] | None,
     tensors: dict[str, Tensor],

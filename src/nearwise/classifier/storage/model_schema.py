@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from nearwise.classifier.inputs.column_report import Use
-from nearwise.classifier.settings import Settings
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.nn.neighbor_head import Null, Pooling
@@ -238,31 +237,6 @@ class StoredModel(Part):
     stream: StoredStream
     row_names: list[str] | None
     versions: dict[str, str]
-
-
-_RENAMED = {"embedder_options": "embedder_params", "train": "train_params", "head": "head_params"}
-_GONE_OF_HEAD = ("k_ensemble", "adaptive_k", "k_temperature", "clusters", "bilinear")
-
-
-def translate(meta: dict[str, Any]) -> None:
-    """Bring the JSON of version 2 to the present form in place.
-
-    Options of the head that are no more were off by default. Where one is on it stays, and
-    `check_json` refuses it by its name.
-    """
-    head, params = meta.get("head"), meta.get("params")
-    if isinstance(head, dict):
-        for name in [name for name in _GONE_OF_HEAD if not head.get(name)]:
-            head.pop(name, None)
-        head.pop("key_widths", None)
-    if isinstance(params, dict):
-        for name in ("k_ensemble", "adaptive_k", "spaces"):
-            params.pop(name, None)
-        if "settings" not in params:
-            old = {name: _RENAMED.get(name, name) for name in Settings.model_fields}
-            rare = {name: params.pop(was) for name, was in old.items() if was in params}
-            unset = [name for name in _RENAMED if rare.get(name) is None]
-            params["settings"] = {n: value for n, value in rare.items() if n not in unset}
 
 
 def check_json(meta: dict[str, Any]) -> None:

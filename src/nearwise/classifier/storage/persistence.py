@@ -36,7 +36,7 @@ from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import forgetting
 from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.array_models import from_arrays, kind_of
-from nearwise.classifier.storage.model_schema import check_json, check_params, translate
+from nearwise.classifier.storage.model_schema import check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
 from nearwise.classifier.storage.stored_parts import (
@@ -55,7 +55,6 @@ from nearwise.nn import NeighborHead, build_network, network_config
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
 VERSION = 3
-_OLDEST = 3
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -420,10 +419,7 @@ def _compare(
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
     """Read a classifier of class `kind` that `save_model` wrote."""
     path = Path(folder)
-    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=_OLDEST)
-    if content.version < VERSION:
-        translate(content.meta)
-        noisy_labels.translate(content.meta, content.tensors)
+    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
     model = _rebuilt(kind, content, trusted, path)
     model._folders = {os.path.realpath(path): content.generation}
     return model

@@ -291,7 +291,7 @@ def test_images_are_judged_by_the_ones_held_out_in_all_views_or_one(fitted, tmp_
     held = len(fitted._predictor.held.labels)
     for views in (None, []):
         chosen = fitted.predict_selective(images, coverage=0.9, views=views)
-        assert chosen.n_judged == held
+        assert chosen.n_calibration == held
         assert chosen.accepted.mean() > 0.5
         sets = fitted.predict_set(images, 0.8, views=views)
         assert sets[np.arange(len(labels)), np.searchsorted(fitted.classes_, labels)].mean() > 0.6

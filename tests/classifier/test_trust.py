@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.uncertainty.calibration_rows import MOST_ROWS, judged_rows
+from nearwise.classifier.uncertainty.calibration_rows import MOST_ROWS, calibration_rows
 from nearwise.classifier.uncertainty.selective import Judge, risk_bound
 from nearwise.metrics import aurc
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic, same, table
@@ -48,7 +48,7 @@ def model():
 
 
 def everything(model, X, more):
-    """All that rests on judged rows, as arrays."""
+    """All that rests on calibration rows, as arrays."""
     chosen = model.predict_selective(X, coverage=0.8, **more)
     return [
         chosen.labels,
@@ -79,11 +79,11 @@ def test_every_kind_of_fit_answers_and_a_saved_one_bit_for_bit_the_same(case, tm
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("coverage", [0.05, 0.7, 1.0])
-def test_a_threshold_accepts_the_share_of_judged_rows_asked_for(model, score, coverage):
+def test_a_threshold_accepts_the_share_of_calibration_rows_asked_for(model, score, coverage):
     chosen = model.predict_selective(many(50, 1)[0], coverage=coverage, score=score)
     assert chosen.coverage >= coverage
-    assert chosen.n_judged == 300
-    rows = judged_rows(model._predictor, 3, 1)
+    assert chosen.n_calibration == 300
+    rows = calibration_rows(model._predictor, 3, 1)
     values = Judge(rows).scores[score]
     assert chosen.n_accepted == (values >= chosen.threshold).sum()
     assert (values > chosen.threshold).sum() < coverage * 300
@@ -94,8 +94,8 @@ def test_a_threshold_accepts_the_share_of_judged_rows_asked_for(model, score, co
     assert chosen.score_name == score
 
 
-def test_judged_rows_are_predicted_as_if_new(model):
-    rows = judged_rows(model._predictor, 3, 1)
+def test_calibration_rows_are_predicted_as_if_new(model):
+    rows = calibration_rows(model._predictor, 3, 1)
     assert same(rows.parts.proba, model.predict_proba(None))
     assert model.predict_selective(many(9, 1)[0], coverage=0.5).aurc["max_proba"] == aurc(
         rows.labels, rows.parts.proba
@@ -115,7 +115,7 @@ def test_the_choice_among_scores_is_corrected_for(model):
 
 
 def test_another_score_is_taken_only_where_it_is_clearly_better(model):
-    rows = judged_rows(model._predictor, 3, 1)
+    rows = calibration_rows(model._predictor, 3, 1)
     hardly, clearly = Judge(rows), Judge(rows)
     hardly.scores["margin"] = hardly.scores["max_proba"] + 1e-9 * rows.correct  # hardly an order
     clearly.scores["margin"] = rows.correct + 0.0
@@ -225,15 +225,15 @@ def test_what_is_judged_by_follows_the_memory():
     before = model.predict_selective(X[:5], coverage=0.5)
     ids = model.add(X[:20] + 30, [7] * 20)
     after = model.predict_selective(X[:5] + 30, coverage=0.5)
-    assert (before.n_judged, after.n_judged) == (200, 220)
+    assert (before.n_calibration, after.n_calibration) == (200, 220)
     assert model.predict_set(X[:5] + 30, 0.8).shape == (5, 4)
     assert model.predict_set(X[:5] + 30, 0.8)[:, 3].all()  # the new class has its own rows by now
     assert (model.novelty_p_value(X[:5] + 30, "distance") > 0.02).all()
     model.remove(ids, forget_classes=True)
-    assert model.predict_selective(X[:5], coverage=0.5).n_judged == 200
-    wrong_before = 1 - judged_rows(model._predictor, 4, 1).correct.mean()
+    assert model.predict_selective(X[:5], coverage=0.5).n_calibration == 200
+    wrong_before = 1 - calibration_rows(model._predictor, 4, 1).correct.mean()
     model.relabel(np.arange(60), (y[:60] + 1) % 3)
-    assert 1 - judged_rows(model._predictor, 4, 1).correct.mean() > wrong_before
+    assert 1 - calibration_rows(model._predictor, 4, 1).correct.mean() > wrong_before
 
 
 @pytest.mark.parametrize("settings", [CHEAP, HELD], ids=["cross-fitted", "held out"])
@@ -242,7 +242,7 @@ def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
     X, X_new, y, y_new = X[::2], X[1::2], y[::2], y[1::2]
     kept = np.random.default_rng(0).random(len(y)) < np.array([1.0, 0.3, 0.1])[y]
     model = attn_knn(**settings, class_prior="uniform").fit(X[kept], y[kept])
-    rows = judged_rows(model._predictor, 3, 1)
+    rows = calibration_rows(model._predictor, 3, 1)
     shares = np.bincount(rows.labels) / len(rows.labels)
     assert np.abs(shares - 1 / 3).max() < 0.12  # in training .71, .21, .07
     covered = model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new].mean()
@@ -260,7 +260,7 @@ def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
     model = attn_knn(**CHEAP, class_prior="uniform").fit(X[first][kept], y[first][kept])
     late = y[more] == 2
     model.add(X[more][late], y[more][late])
-    rows = judged_rows(model._predictor, 3, 1)
+    rows = calibration_rows(model._predictor, 3, 1)
     assert np.abs(np.bincount(rows.labels) / len(rows.labels) - 1 / 3).max() < 0.1
     assert model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new].mean() > 0.75
 
@@ -268,16 +268,16 @@ def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
 def test_views_disagree_for_the_rows_that_judge_as_for_new_ones():
     X, y = many(240)
     model = attn_knn(**HELD).fit(X, y, views=[X + 0.5])
-    assert judged_rows(model._predictor, 3, 2).parts.disagreement.max() > 0
+    assert calibration_rows(model._predictor, 3, 2).parts.disagreement.max() > 0
 
 
 def test_held_out_rows_ask_the_memory_as_it_is():
     X, y = many(200)
     model = attn_knn(**HELD).fit(X, y)
-    before = judged_rows(model._predictor, 3, 1)
+    before = calibration_rows(model._predictor, 3, 1)
     assert len(before.labels) == 60
     model.remove(model.memory_.ids[:70])
-    after = judged_rows(model._predictor, 3, 1)
+    after = calibration_rows(model._predictor, 3, 1)
     assert same(before.labels, after.labels)
     assert after.remoteness.distance.mean() > before.remoteness.distance.mean()
     model.add(X[:3] + 30, [9] * 3)
@@ -292,13 +292,13 @@ def test_rows_without_weight_are_not_judged_by():
     weight = np.ones(150)
     weight[:30] = 0
     model = attn_knn(**CHEAP).fit(X, y, sample_weight=weight)
-    assert model.predict_selective(X[:3], coverage=0.5).n_judged == 120
+    assert model.predict_selective(X[:3], coverage=0.5).n_calibration == 120
 
 
 def test_of_a_large_memory_some_rows_are_taken(monkeypatch):
     monkeypatch.setattr("nearwise.classifier.uncertainty.calibration_rows.MOST_ROWS", 64)
     model = fitted(*many(150))
-    rows = judged_rows(model._predictor, 3, 1)
+    rows = calibration_rows(model._predictor, 3, 1)
     assert len(rows.labels) == 64 < MOST_ROWS
     everyone = model.predict_proba(None)
     assert all((abs(everyone - row).sum(axis=1) < 1e-5).any() for row in rows.parts.proba)
@@ -315,7 +315,7 @@ BAD = {
     "all risk": ({"max_risk": 1}, "max_risk=1 must lie between"),
     "confidence": ({"coverage": 0.5, "confidence": 1.0}, "confidence=1.0 must lie between"),
     "score": ({"coverage": 0.5, "score": "luck"}, "score='luck' is not known"),
-    "impossible": ({"max_risk": 1e-4}, "cannot be promised: the lowest bound, on 300 judged"),
+    "impossible": ({"max_risk": 1e-4}, "cannot be promised: the lowest bound, on 300 cal"),
 }
 
 
@@ -358,7 +358,9 @@ def test_the_learned_score_needs_rows_that_are_wrong():
     X, y = blobs(90, spread=0.1)
     model = fitted(X, y)
     assert "learned" not in model.predict_selective(X[:5], coverage=0.9).aurc
-    with pytest.raises(ValueError, match='score="learned" needs 10 judged rows that are wrong'):
+    with pytest.raises(
+        ValueError, match='score="learned" needs 10 calibration rows that are wrong'
+    ):
         model.predict_selective(X[:5], coverage=0.9, score="learned")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.uncertainty.calibration_rows import judged_rows
+from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.classifier.uncertainty.selective import bernstein_bound
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same
@@ -23,7 +23,7 @@ def noisy():
 
 def test_judged_rows_count_true_labels(noisy):
     model, _, y, given = noisy
-    rows = judged_rows(model._predictor, 3, 1)
+    rows = calibration_rows(model._predictor, 3, 1)
     predicted = rows.parts.proba.argmax(axis=1)
     places = model._predictor.views.bank.ids.numpy()
     truly_wrong = np.mean(predicted != np.searchsorted(model.classes_, y[places]))
@@ -69,7 +69,7 @@ def test_saved_and_loaded_it_promises_the_same(noisy, tmp_path):
 def test_labels_taken_as_given_are_counted_as_they_are():
     X, y = blobs(150, 3)
     model = attn_knn(label_noise="auto", **SETTINGS).fit(X, y)
-    rows = judged_rows(model._predictor, 3, 1)
+    rows = calibration_rows(model._predictor, 3, 1)
     assert not rows.in_shares
     assert same(rows.wrong, (~rows.correct).astype(float))
     assert "Clopper-Pearson" in model.predict_selective(X, coverage=0.8).guarantee
@@ -100,8 +100,8 @@ def test_a_new_class_counts_as_labelled():
     X_few, y_few = blobs(240, 3, spread=0.9)
     grown.fit(X_few, label_noise(y_few, RATE, seed=1))
     grown.add(X_few[:30] + 9.0, [3] * 30)
-    truth = judged_rows(grown._predictor, 4, 1).truth
-    late = judged_rows(grown._predictor, 4, 1).labels == 3
+    truth = calibration_rows(grown._predictor, 4, 1).truth
+    late = calibration_rows(grown._predictor, 4, 1).labels == 3
     assert late.sum() == 30
     np.testing.assert_array_equal(truth[late], np.eye(4)[[3] * 30])
 
@@ -141,7 +141,7 @@ def test_wanted_shares_are_set_against_those_of_the_true_classes(noisy_tail):
 @pytest.mark.slow
 def test_sets_and_risks_hold_for_true_labels_in_wanted_shares(noisy_tail, tmp_path):
     model, *_, X_new, y_new = noisy_tail
-    rows = judged_rows(model._predictor, 3, 1)
+    rows = calibration_rows(model._predictor, 3, 1)
     shares = rows.truth.sum(axis=0) / rows.truth.sum()
     np.testing.assert_allclose(shares, 1 / 3)
     covered = model.predict_set(X_new, 0.8)[np.arange(len(y_new)), y_new]

@@ -14,7 +14,7 @@ def score(proba, label, method, penalty=0.0, free=0, draw=1.0):
 
 
 def split_set(judged, asked, confidence):
-    """Labels whose score is at most the quantile of the judged rows' scores."""
+    """Labels whose score is at most the quantile of the calibration rows' scores."""
     rank = math.ceil((len(judged) + 1) * confidence - 1e-9)
     if rank > len(judged):
         return [True] * len(asked)
@@ -23,7 +23,7 @@ def split_set(judged, asked, confidence):
 
 
 def cross_set(judged, folds, asked, confidence):
-    """CV+: `asked[member][label]`; a label stays unless too many judged rows are less strange."""
+    """CV+: `asked[member][label]`; a label stays unless too many rows score less."""
     n = len(judged)
     kept = []
     for label in range(len(asked[0])):

@@ -642,8 +642,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             What orders the rows: "max_proba", "margin" (of the two most probable classes),
             "entropy", "null_mass" (attention that went to no neighbor), "distance" (to the k-th
             neighbor), "learned" (a cross-fitted logistic regression on all of these), or "auto":
-            the one with the lowest AURC on the judged rows where that is clearly below the AURC
-            of "max_proba", else that.
+            the one with the lowest AURC on the calibration rows where that is clearly below
+            the AURC of "max_proba", else that.
         confidence : float in (0, 1), default=0.95
             With which the risk bound holds.
         views : sequence of arrays like `X`, optional
@@ -714,16 +714,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Notes
         -----
-        CV+: a judged row is compared with what the member that was not fitted on it says of the
-        new one. For rows drawn like the training rows, and members that saw nothing of a row they
-        judge, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
+        CV+: a calibration row is compared with what the member that was not fitted on it
+        says of the new one. For rows drawn like the training rows, and members that saw nothing
+        of a row they judge, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
         practice near confidence. Here the memory, the gates and the temperatures have seen the
-        judged rows of a cross-fit; held-out rows are unseen by memory and networks. What is
+        calibration rows of a cross-fit; held-out rows are unseen by memory and networks. What is
         covered is the average over rows, or over the rows of a class, not every row.
 
-        Where `label_noise` found wrong labels, the sets are to hold the *true* class: the judged
-        rows are counted through the inverse of the transition, and what is covered is as right as
-        that.
+        Where `label_noise` found wrong labels, the sets are to hold the *true* class: the
+        calibration rows are counted through the inverse of the transition, and what is covered
+        is as right as that.
         """
         check_confidence(confidence)
         return self._new_query(X, views, sets=True).sets(
@@ -748,7 +748,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             "distance": to the k-th neighbor. "sparsity": logarithm of the mean distance to the
             neighbors over theirs to their own. "null_mass": attention that went to no neighbor.
             "entropy": of the prediction, in nats. "combined" (default): their mean, each in
-            standard deviations from its mean among the judged rows.
+            standard deviations from its mean among the calibration rows.
         views : sequence of arrays like `X`, optional
             As in `predict_proba`.
 
@@ -766,8 +766,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Out-of-distribution p-value: the share of known rows with at least this novelty score.
 
         Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows; exactly at
-        most that for "distance" and "sparsity" and rows drawn like those judged by, about that for
-        scores that depend on how members are pooled.
+        most that for "distance" and "sparsity" and rows drawn like the calibration rows, about
+        that for scores that depend on how members are pooled.
 
         Parameters
         ----------
@@ -777,7 +777,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         p : float64 ndarray of shape (n,)
-            In (0, 1]; the smallest possible is 1 / (1 + judged rows).
+            In (0, 1]; the smallest possible is 1 / (1 + calibration rows).
         """
         check_novelty_score(score)
         return self._new_query(X, views, novelty=True).novelty_p_value(score)
@@ -936,7 +936,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
 
-        Every row is judged without its own label: by members that were not fitted on it. With
+        Every row is predicted without its own label: by members that were not fitted on it. With
         `label_noise`, Bayes' rule then weighs that prediction against how often such a label is
         given.
 

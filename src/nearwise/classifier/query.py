@@ -15,9 +15,9 @@ from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finis
 from nearwise.classifier.model.predictor import Retrieved
 from nearwise.classifier.model.row_models import row_blocks, view_blocks
 from nearwise.classifier.uncertainty.calibration_rows import (
-    JudgedRows,
+    CalibrationRows,
     Remoteness,
-    judged_rows,
+    calibration_rows,
     remoteness_of,
 )
 from nearwise.classifier.uncertainty.conformal import (
@@ -232,7 +232,7 @@ class Query:
             expected_risk=found.risk,
             risk_bound=bound,
             confidence=confidence,
-            n_judged=len(rows.labels),
+            n_calibration=len(rows.labels),
             n_accepted=found.accepted,
             aurc=judge.aurc,
             guarantee=guarantee(
@@ -300,15 +300,15 @@ class Query:
 
     # --- what answers are made from -------------------------------------------------------------
 
-    def _calibration_rows(self) -> JudgedRows:
+    def _calibration_rows(self) -> CalibrationRows:
         if self.views is None:
             raise ValueError(
                 "Rows are judged against the training rows, so these cannot be asked themselves. "
                 "Give new rows as X."
             )
-        return judged_rows(self.model.predictor, self.model.n_classes, len(self.views))
+        return calibration_rows(self.model.predictor, self.model.n_classes, len(self.views))
 
-    def _judge(self, rows: JudgedRows) -> Judge:
+    def _judge(self, rows: CalibrationRows) -> Judge:
         kept = self.model.predictor.views.derived  # a change of the memory starts with none
         key = ("judge", self.model.n_classes, 1 if self.views is None else len(self.views))
         if key not in kept:

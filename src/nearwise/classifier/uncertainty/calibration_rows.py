@@ -34,7 +34,7 @@ class Remoteness(NamedTuple):
     sparsity: np.ndarray
 
 
-class JudgedRows(NamedTuple):
+class CalibrationRows(NamedTuple):
     """Rows with their labels, predicted as if new: cross-fitted, or held out once.
 
     Attributes
@@ -86,23 +86,23 @@ class JudgedRows(NamedTuple):
         return not np.isin(self.truth, (0.0, 1.0)).all()
 
 
-def judged_rows(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
+def calibration_rows(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     """Predict the rows that later predictions are judged by; kept until the memory changes.
 
     After a cross-fit these are the remembered rows, each without itself and by the member that
     was not fitted on it (a random 10,000 of more); after a fit with rows held out, those rows, in
     one or in all views. Rows of weight 0 are left out.
     """
-    cache_key = ("judged rows", n_classes, n_views)
+    cache_key = ("calibration rows", n_classes, n_views)
     if cache_key not in predictor.views.derived:
         make = _left_out if predictor.is_cross_fitted else _held_out
         rows = make(predictor, n_classes, n_views)
         predictor.views.derived[cache_key] = _in_wanted_shares(rows, predictor.calibration(n_views))
-    found: JudgedRows = predictor.views.derived[cache_key]
+    found: CalibrationRows = predictor.views.derived[cache_key]
     return found
 
 
-def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
+def _in_wanted_shares(rows: CalibrationRows, calibration: Calibration) -> CalibrationRows:
     """Keep a random part of the rows that has the class shares predictions are made for.
 
     What is then counted on them holds there, whatever came to the memory or went; shares far from
@@ -123,7 +123,7 @@ def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
         return rows._replace(truth=rows.truth * chance)
     of_rows = chance[rows.labels]
     kept = np.flatnonzero(np.random.default_rng(0).random(len(of_rows)) < of_rows)
-    return JudgedRows(
+    return CalibrationRows(
         rows.labels[kept],
         rows.folds[kept],
         Parts(*(part[kept] for part in rows.parts)),
@@ -133,7 +133,7 @@ def _in_wanted_shares(rows: JudgedRows, calibration: Calibration) -> JudgedRows:
     )
 
 
-def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
+def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     bank = predictor.views.bank
     rows = np.flatnonzero(bank.sample_weight.numpy() > 0)
     if len(rows) > MOST_ROWS:
@@ -143,7 +143,7 @@ def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
     answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
     keys, ids = bank.keys["features"][positions], bank.ids[positions]
     labels = bank.labels[positions].numpy()
-    return JudgedRows(
+    return CalibrationRows(
         labels,
         bank.columns[FOLD][positions].numpy(),
         make_parts(answer, [answer], calibration),
@@ -153,7 +153,7 @@ def _left_out(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
     )
 
 
-def _held_out(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
+def _held_out(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     assert predictor.held is not None  # rows were held out
     kept = torch.nonzero(predictor.held.weight > 0)[:, 0]
     merged, each = predictor.predict_held_out(n_classes, n_views)
@@ -162,7 +162,7 @@ def _held_out(predictor: Predictor, n_classes: int, n_views: int) -> JudgedRows:
         calibration.corrected(Answer(*(part[kept] for part in one))) for one in (merged, *each)
     )
     labels = predictor.held.labels[kept].numpy()
-    return JudgedRows(
+    return CalibrationRows(
         labels,
         predictor.held.folds[kept].numpy(),
         make_parts(answer, views, calibration),

@@ -95,7 +95,7 @@ def p_values(
     scores : ndarray of shape (n_members, n, n_classes)
         Nonconformity of new rows, as each member sees them.
     judged : ndarray of shape (n_rows, n_classes)
-        Nonconformity of every label of the judged rows.
+        Nonconformity of every label of the calibration rows.
     truth : ndarray of shape (n_rows, n_classes)
         How much a judged row counts as each class, at most 1 in the long run.
     folds : int64 ndarray of shape (n_rows,)
@@ -106,7 +106,7 @@ def p_values(
     Returns
     -------
     p : float64 ndarray of shape (n, n_classes)
-        (1 + judged rows with at least this score) / (1 + judged rows), in (0, 1].
+        (1 + calibration rows with at least this score) / (1 + calibration rows), in (0, 1].
 
     References
     ----------
@@ -180,12 +180,12 @@ def check_confidence(confidence: float) -> None:
 
 
 def rows_needed(confidence: float) -> int:
-    """Fewest judged rows with which any label can be ruled out at a confidence."""
+    """Fewest calibration rows with which any label can be ruled out at a confidence."""
     return max(1, math.ceil(1.0 / (1.0 - confidence) - 1.0 - _SLACK))
 
 
 def check_enough(truth: np.ndarray, classes: np.ndarray, confidence: float, *, each: bool) -> None:
-    """Refuse too few judged rows, in all or (`each`) of any class; `truth` as in `p_values`.
+    """Refuse too few calibration rows, in all or (`each`) of any class; `truth` as in `p_values`.
 
     Raises
     ------

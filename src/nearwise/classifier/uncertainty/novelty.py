@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from nearwise.classifier.uncertainty.calibration_rows import JudgedRows, Remoteness
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
 from nearwise.classifier.uncertainty.conformal import counts_at_least
 from nearwise.classifier.uncertainty.explain import Parts
 
@@ -13,12 +13,12 @@ _SINGLE: tuple[NoveltyScore, ...] = ("distance", "sparsity", "null_mass", "entro
 
 
 def novelty_scores(
-    name: NoveltyScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
+    name: NoveltyScore, rows: CalibrationRows, parts: Parts, remoteness: Remoteness
 ) -> np.ndarray:
     """Novelty scores of rows, larger is more novel, (n,).
 
     "combined" is the mean of the four others, each in standard deviations from its mean among the
-    judged rows: no novel row is needed to make it, and whichever of them sees a row as far out
+    calibration rows: no novel row is needed to make it, and whichever of them sees a row as far out
     raises it.
     """
     if name != "combined":
@@ -48,7 +48,7 @@ def check_novelty_score(name: str) -> NoveltyScore:
 
 
 def _standardized(
-    name: NoveltyScore, rows: JudgedRows, parts: Parts, remoteness: Remoteness
+    name: NoveltyScore, rows: CalibrationRows, parts: Parts, remoteness: Remoteness
 ) -> np.ndarray:
     usual = _single(name, rows.parts, rows.remoteness)
     spread = usual.std()

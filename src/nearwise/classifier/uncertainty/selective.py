@@ -10,7 +10,7 @@ from scipy.stats import beta
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from nearwise.classifier.uncertainty.calibration_rows import JudgedRows, Remoteness
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
 from nearwise.classifier.uncertainty.conformal import check_number
 from nearwise.classifier.uncertainty.explain import Parts
 from nearwise.metrics import aurc
@@ -38,16 +38,16 @@ class Selection:
     score_name : str
     threshold : float
     coverage : float
-        Share of the judged rows that the threshold accepts: to be expected of new rows.
+        Share of the calibration rows that the threshold accepts: to be expected of new rows.
     expected_risk : float
         Share of wrong rows among those accepted.
     risk_bound : float
         With probability `confidence`, no more of the accepted rows are wrong in the long run.
     confidence : float
-    n_judged, n_accepted : int
+    n_calibration, n_accepted : int
         Rows behind all this, and how many of them are accepted.
     aurc : dict of str to float
-        Area under the risk-coverage curve of every score that was compared, on the judged rows.
+        Area under the risk-coverage curve of every score compared, on the calibration rows.
     guarantee : str
         What the bound promises and what it does not.
     """
@@ -61,14 +61,14 @@ class Selection:
     expected_risk: float
     risk_bound: float
     confidence: float
-    n_judged: int
+    n_calibration: int
     n_accepted: int
     aurc: dict[str, float]
     guarantee: str
 
 
 class Threshold(NamedTuple):
-    """A threshold on judged rows: what it accepts, and how much of that is wrong.
+    """A threshold on calibration rows: what it accepts, and how much of that is wrong.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Threshold(NamedTuple):
 
 @dataclass(frozen=True)
 class Combination:
-    """Logistic regressions for being right, each fitted without a fold of the judged rows.
+    """Logistic regressions for being right, each fitted without a fold of the calibration rows.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Combination:
     weights : ndarray of shape (n_folds, n_features)
     intercepts : ndarray of shape (n_folds,)
     of_rows : ndarray of shape (n_rows,)
-        Logits of the judged rows, each from the regression that was fitted without it.
+        Logits of the calibration rows, each from the regression that was fitted without it.
     """
 
     center: np.ndarray
@@ -126,7 +126,7 @@ def plain_score(name: Score, parts: Parts, remoteness: Remoteness) -> np.ndarray
     return np.asarray(top[:, -1] if name == "max_proba" else top[:, -1] - top[:, -2])
 
 
-def fit_combination(rows: JudgedRows) -> Combination | None:
+def fit_combination(rows: CalibrationRows) -> Combination | None:
     """Cross-fit the learned score; None where too few rows are right or wrong."""
     right = rows.correct
     if min(int(right.sum()), int((~right).sum())) < _FEWEST:
@@ -173,16 +173,16 @@ def _features(parts: Parts, remoteness: Remoteness) -> np.ndarray:
 
 
 class Judge:
-    """Scores of the judged rows, and thresholds on them.
+    """Scores of the calibration rows, and thresholds on them.
 
     Parameters
     ----------
-    rows : JudgedRows
+    rows : CalibrationRows
     """
 
     n_thresholds = _GRID
 
-    def __init__(self, rows: JudgedRows) -> None:
+    def __init__(self, rows: CalibrationRows) -> None:
         self.rows, self.correct, self.wrong = rows, rows.correct, rows.wrong
         self.counts = rows.counts
         spread = np.ptp(rows.truth) + np.ptp(self.counts)  # of losses, whatever is predicted
@@ -202,7 +202,7 @@ class Judge:
         """Give the score asked for, or the best.
 
         That is the one with the lowest AURC where it lies below that of the maximum probability
-        in 95 of 100 bootstrap resamples of the judged rows, else the maximum probability: few
+        in 95 of 100 bootstrap resamples of the calibration rows, else the maximum probability: few
         wrong rows would often choose by chance.
 
         Raises
@@ -218,8 +218,8 @@ class Judge:
         if name != "learned":
             raise ValueError(f"score={name!r} is not known. Use one of {known}.")
         raise ValueError(
-            f'score="learned" needs {_FEWEST} judged rows that are wrong and {_FEWEST} that are '
-            f"right, and of {len(self.correct)} there are {int((~self.correct).sum())} and "
+            f'score="learned" needs {_FEWEST} calibration rows that are wrong and {_FEWEST} that '
+            f"are right, and of {len(self.correct)} there are {int((~self.correct).sum())} and "
             f'{int(self.correct.sum())}. Use score="auto".'
         )
 
@@ -249,7 +249,7 @@ class Judge:
         return plain_score(name, parts, remoteness)
 
     def at_coverage(self, name: Score, coverage: float) -> Threshold:
-        """Threshold that accepts at least a share of the judged rows; ties come with it."""
+        """Threshold that accepts at least a share of the calibration rows; ties come with it."""
         values = self.scores[name]
         order = np.argsort(-values, kind="stable")
         share = np.maximum.accumulate(np.cumsum(self.counts[order])) / self.counts.sum()
@@ -292,9 +292,9 @@ class Judge:
             more = ", and more because labels may be wrong" if self.spread else ""
             raise ValueError(
                 f"max_risk={max_risk} cannot be promised: the lowest bound, on {len(self.correct)} "
-                f"judged rows, is {bounds[best]:.3g} at coverage {shares[best]:.2g}. Even without "
-                f"an error, {needed} accepted rows are needed{more}. Ask for a larger risk or a "
-                "lower confidence, or give more rows."
+                f"calibration rows, is {bounds[best]:.3g} at coverage {shares[best]:.2g}. Even "
+                f"without an error, {needed} accepted rows are needed{more}. Ask for a larger risk "
+                "or a lower confidence, or give more rows."
             )
         return tried[good[-1]], bounds[good[-1]]
 
@@ -377,13 +377,13 @@ def guarantee(
         "rows are predicted by all"
     )
     if refreshed:
-        how += ", and the head that was refreshed has trained on some of the judged ones"
+        how += ", and the head that was refreshed has trained on some of the calibration rows"
     how += caveat
     name = "empirical Bernstein" if caveat else "Clopper-Pearson"
     corrected = f", corrected for {n_tests} thresholds and scores tried" if n_tests > 1 else ""
     return (
-        f"For rows drawn like the judged ones, with probability {confidence:g} over the draw of "
-        f"those, at most {bound:.3g} of the accepted answers are wrong ({name}"
+        f"For rows drawn like the calibration rows, with probability {confidence:g} over the "
+        f"draw of those, at most {bound:.3g} of the accepted answers are wrong ({name}"
         f"{corrected}). It is exact for a classifier fixed beforehand; here {how}. It says nothing "
         "about one row, one class, or data that changed."
     )

@@ -714,10 +714,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Notes
         -----
-        CV+: a calibration row is compared with what the member that was not fitted on it
-        says of the new one. For rows drawn like the training rows, and members that saw nothing
-        of a row they judge, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in
-        practice near confidence. Here the memory, the gates and the temperatures have seen the
+        CV+: a calibration row is compared with what the member that was not fitted on it says of
+        the new one. For rows drawn like the training rows, and members that saw nothing of a row
+        they judge, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and
+        in practice near confidence. Here the memory, the gates and the temperatures have seen the
         calibration rows of a cross-fit; held-out rows are unseen by memory and networks. What is
         covered is the average over rows, or over the rows of a class, not every row.
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nearwise.classifier.model import blocks
+from nearwise.classifier.model import row_models
 from nearwise.classifier.model.memory_views import MemoryViews
 from tests.classifier.cases import QUICK, attn_knn, blobs, fitted, logistic, quietly, same, table
 
@@ -45,7 +45,7 @@ def test_more_rows_than_a_block_give_what_the_blocks_give_alone(case, monkeypatc
         at_once = model.predict_parts(X, of_rows(view, slice(None)))
         groups = [slice(start, start + SMALL) for start in range(0, len(X), SMALL)]
         alone = [model.predict_parts(X[rows], of_rows(view, rows)) for rows in groups]
-        monkeypatch.setattr(blocks, "BLOCK", SMALL)
+        monkeypatch.setattr(row_models, "BLOCK", SMALL)
         parts = model.predict_parts(X, of_rows(view, slice(None)))
         proba = model.predict_proba(X, of_rows(view, slice(None)))
     assert same(proba, parts.proba)
@@ -81,7 +81,7 @@ def test_no_search_is_larger_than_a_block(case, model, monkeypatch):
         return search(self, spec, member, query, *rest)
 
     monkeypatch.setattr(MemoryViews, "search", watched)
-    monkeypatch.setattr(blocks, "BLOCK", SMALL)
+    monkeypatch.setattr(row_models, "BLOCK", SMALL)
     in_blocks = ASKED[case](model, X)
     assert max(sizes) == SMALL
     np.testing.assert_allclose(in_blocks, at_once, atol=1e-5)

@@ -33,8 +33,9 @@ def noisy(matrix, n_versions=2):
 
 
 def remembered(model):
-    keys = {"features": torch.randn(N, 2)} | model.columns(torch.arange(N))
-    return MemoryBank(keys, torch.from_numpy(LABELS), n_classes=C)
+    columns = model.columns(torch.arange(N))
+    labels = torch.from_numpy(LABELS)
+    return MemoryBank(torch.randn(N, 2), labels, n_classes=C, columns=columns)
 
 
 def test_a_transition_without_mistakes_takes_labels_as_given():

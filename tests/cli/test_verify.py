@@ -4,6 +4,7 @@ import json
 
 import torch
 
+from nearwise.classifier.storage.persistence import VERSION
 from nearwise.memory import MemoryBank, write_folder
 from tests.store.folders import based_model, copied, edited, put
 
@@ -17,7 +18,7 @@ def test_it_tells_what_a_model_holds(nearwise, tmp_path):
     assert "attention k-NN classifier" in done.out and "extra-trees" in done.out
     facts = json.loads(nearwise("verify", tmp_path / "m", "--json").out)
     assert facts["rows"] == 48 and facts["classes"] == ["no", "yes"]
-    assert facts["format version"] == 2 and "predictions" in facts["checked"]
+    assert facts["format version"] == VERSION and "predictions" in facts["checked"]
     assert facts["files"]["number"] == len(before) - 1
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == before
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from PIL import Image
 
 from nearwise.data.images import decode
-from nearwise.data.images import decode as memory
+
+plan_of_one = decode.plan
 
 
 def resident(field):
@@ -26,7 +27,7 @@ def measure(files, size):
     planned = [0]
 
     def plan(*arguments):
-        planned.append(memory.plan(*arguments))
+        planned.append(plan_of_one(*arguments))
         return planned[-1]
 
     decode.plan = plan
@@ -39,8 +40,8 @@ def measure(files, size):
         result = str(error)
     return {
         "result": result,
-        "peak": (resident("VmHWM") - before) / memory.MEGABYTE,
-        "planned": max(planned) / memory.MEGABYTE,
+        "peak": (resident("VmHWM") - before) / decode.MEGABYTE,
+        "planned": max(planned) / decode.MEGABYTE,
     }
 
 

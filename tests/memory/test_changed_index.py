@@ -48,7 +48,11 @@ def test_a_trained_index_survives_small_changes_and_is_made_anew_after_large_one
     X = rows(300).double().numpy()
     y = (X[:, 0] > 0).astype(int)
     model = AttnKNNClassifier(
-        base=None, embedder="identity", index="ivf-flat", preset="fast", random_state=0
+        base=None,
+        embedder="identity",
+        preset="fast",
+        random_state=0,
+        settings={"index": "ivf-flat"},
     )
     model.fit(X, y).predict_proba(X[:3])
     trained, build = [], kind._build

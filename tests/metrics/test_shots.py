@@ -50,7 +50,7 @@ def test_a_group_without_test_rows_has_no_accuracy():
 @pytest.mark.parametrize(
     ("counts", "settings", "message"),
     [
-        ([[1, 2]], {}, "give one whole number of training rows a class"),
+        ([[1, 2]], {}, "give one whole number of training rows per class"),
         ([1.5, 2.0], {}, "give one whole number"),
         ([-1, 2], {}, "give one whole number"),
         ([1, 2], {"thresholds": (100, 20)}, r"thresholds=\(100, 20\) must ascend"),

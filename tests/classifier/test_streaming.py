@@ -148,7 +148,7 @@ def test_refresh_takes_the_reliability_of_all_rows_anew():
     assert after.mean() < before.mean() - 0.2
 
 
-def test_bounds_say_that_a_refreshed_head_knows_the_judged_rows(tmp_path):
+def test_bounds_say_that_a_refreshed_head_knows_the_calibration_rows(tmp_path):
     model = begun()
     model.add(X[LATER], Y[LATER])
     assert "refreshed" not in model.predict_selective(X[:3], coverage=0.8).guarantee
@@ -156,7 +156,7 @@ def test_bounds_say_that_a_refreshed_head_knows_the_judged_rows(tmp_path):
     model.save(tmp_path / "m")
     for one in (model, AttnKNNClassifier.load(tmp_path / "m")):
         said = one.predict_selective(X[:3], coverage=0.8).guarantee
-        assert "refreshed has trained on some of the judged" in said
+        assert "refreshed has trained on some of the calibration" in said
 
 
 def test_refresh_repeats_itself_bit_for_bit():

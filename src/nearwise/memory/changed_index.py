@@ -71,12 +71,12 @@ class ChangedIndex:
         """Distances, infinite for rows that went, and positions among the rows of now."""
         wanted = n_neighbors + (query_ids is not None)
         n_left = int((self._position >= 0).sum())
-        asked = wanted
+        n_wanted = wanted
         while True:
-            found = self.sealed.search(query, min(asked, len(self.sealed)))
+            found = self.sealed.search(query, min(n_wanted, len(self.sealed)))
             positions = self._position.to(found.indices.device)[found.indices]
             there = positions >= 0
             enough = there.sum(1) >= min(wanted, n_left)
-            if bool(enough.all()) or asked >= len(self.sealed):
+            if bool(enough.all()) or n_wanted >= len(self.sealed):
                 return found.distances.masked_fill(~there, float("inf")), positions.clamp_min(0)
-            asked = asked + _SLACK if asked == wanted else 2 * asked
+            n_wanted = n_wanted + _SLACK if n_wanted == wanted else 2 * n_wanted

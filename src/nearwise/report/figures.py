@@ -225,7 +225,7 @@ def training_curves(
             _curve_panel(axis, [r for r in rows if str(r.get("stage", "training")) == stage])
             axis.set_title(stage.replace("_", " "))
             axis.set_xlabel("epoch")
-        axes[0][0].set_ylabel("nats a row")
+        axes[0][0].set_ylabel("nats per row")
         if heading:
             handles, labels = axes[0][-1].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside right center")

@@ -48,7 +48,7 @@ class TrainingRows:
         for name, tensor in self.tensors():
             if len(tensor) != n:
                 raise ValueError(
-                    f"{name} has {len(tensor)} rows but x_num has {n}. Pass one entry a row."
+                    f"{name} has {len(tensor)} rows but x_num has {n}. Pass one entry per row."
                 )
         for name in ("x_num", "second_x_num", "sample_weight"):
             tensor = getattr(self, name)

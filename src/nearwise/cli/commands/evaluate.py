@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _METRICS = {
     "accuracy": ("accuracy", "higher"),
     "macro_f1": ("macro F1", "higher"),
-    "nll": ("NLL (nats a row)", "lower"),
+    "nll": ("NLL (nats per row)", "lower"),
     "brier": ("Brier score", "lower"),
     "ece": ("ECE (15 bins)", "lower"),
     "equal_mass_ece": ("ECE (equal mass)", "lower"),

@@ -88,7 +88,7 @@ class ModernNCAClassifier(ClassifierMixin, BaseEstimator):
     choice_ : dict
         The learning rate and its held-out NLL.
     history_ : list of dict
-        epoch, train_loss and held_out_nll (nats a row) of each pass.
+        epoch, train_loss and held_out_nll (nats per row) of each pass.
 
     References
     ----------

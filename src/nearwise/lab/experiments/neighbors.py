@@ -112,7 +112,7 @@ class KNNChoice:
     scale_power : float
         Features are divided by their standard deviation to this power.
     loo_nll : float
-        In nats a row.
+        In nats per row.
     """
 
     n_neighbors: int = 1

@@ -15,7 +15,7 @@ FLOOR = 1e-7
 
 
 def mean_nll(proba: np.ndarray, labels: np.ndarray) -> float:
-    """Mean NLL in nats a row, clipped at 1e-7."""
+    """Mean NLL in nats per row, clipped at 1e-7."""
     picked = proba[np.arange(len(labels)), labels]
     return float(-np.log(np.maximum(picked, FLOOR)).mean())
 

@@ -61,7 +61,7 @@ class Record:
         Sizes of this split.
     accuracy ... augrc : float, optional
         On the test part, read once. Errors of calibration and selective risk are in [0, 1];
-        NLL is in nats a row, clipped at 1e-7.
+        NLL is in nats per row, clipped at 1e-7.
     null_mass : float, optional
         Mean weight of the null neighbor over test rows, in [0, 1].
     fit_seconds : float, optional

@@ -136,7 +136,7 @@ def to_numpy(proba: Tensor) -> np.ndarray:
 
 
 def study_nll(y: np.ndarray, proba: np.ndarray) -> float:
-    """NLL in nats a row with the study's own clip at 1e-9."""
+    """NLL in nats per row with the study's own clip at 1e-9."""
     picked = proba[np.arange(len(y)), y]
     return float(-np.log(np.maximum(picked, STUDY_NLL_CLIP)).mean())
 

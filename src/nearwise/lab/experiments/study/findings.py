@@ -108,7 +108,7 @@ def leak(run: TrainedRun) -> dict[str, float]:
     Returns
     -------
     finding : dict
-        knn_loss_with_self, knn_loss_without_self (nats a row, plain labels, unmixed and
+        knn_loss_with_self, knn_loss_without_self (nats per row, plain labels, unmixed and
         unaugmented rows), self_weight (mean attention on oneself) and its even share 1 / k.
     """
     memory, k = run.memory, run.preset.n_neighbors

@@ -372,7 +372,7 @@ def _how_section(study: Study) -> Section:
             Words(
                 "Means over seeds with Student's 95 % interval. Differences are paired by seed on "
                 "the same test rows; a single seed is compared by a bootstrap over its test rows. "
-                "NLL is in nats a row, clipped at 1e-7 unless said otherwise. ECE has 15 "
+                "NLL is in nats per row, clipped at 1e-7 unless said otherwise. ECE has 15 "
                 "equal-width bins of the top probability. Brier is summed over classes. AURC is "
                 "the mean error over all coverages. The test part is read once, except where a "
                 "defect of a replay says so."

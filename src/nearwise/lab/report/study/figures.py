@@ -150,7 +150,7 @@ def _loss_panel(axis: Axes, rows: Sequence[dict[str, Any]]) -> None:
         style = "--" if name == "total" else "-"
         color = colors.get(name) or next(others)
         axis.plot(x, y, style, color=color, marker=".", lw=1.4, label=name)
-    axis.set_title("parts of the loss, nats a row")
+    axis.set_title("parts of the loss, nats per row")
     low, high = axis.get_ylim()
     low = min(0.0, low)
     axis.set_ylim(low, high + 0.12 * len(lines) * (high - low))  # room for the names

@@ -334,3 +334,14 @@ def test_training_rows_are_explained_when_a_fold_has_none_left():
     model.add(X[:9] + 0.01, Y[:9])
     model.remove(model.memory_.ids[:150][folds == 0])
     assert len(model.explain(None, 3)) == int((folds == 1).sum())
+
+
+def test_nearest_rows_are_found_without_asking_base_or_networks(monkeypatch):
+    with quietly():
+        frame, y = table(120)
+        model = fitted(frame[:100], y[:100], base=logistic())
+    nearest = model.kneighbors(frame[100:], 3)
+    monkeypatch.setattr(type(model._predictor.row_models), "__call__", pytest.fail)
+    again = model.kneighbors(frame[100:], 3)
+    assert all(same(one, other) for one, other in zip(nearest, again, strict=True))
+    assert len(model.keys(frame[100:])) == 20

@@ -48,13 +48,14 @@ class ChangedIndex:
 
     def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
         """Find the nearest rows of each query; see `NeighborIndex.search`."""
-        distances, positions = self._search_sealed(query, n_neighbors, query_ids)
+        wanted = n_neighbors + (query_ids is not None)  # a query may find itself
+        distances, positions = self._search_sealed(query, wanted)
         if len(self._tail):
-            k = min(n_neighbors + (query_ids is not None), len(self._tail))
+            k = min(wanted, len(self._tail))
             new = topk_neighbors(query, self._tail_keys.to(query), k, metric=self.metric)
             distances = torch.cat([distances, new.distances], dim=1)
-            at = torch.cat([positions, self._tail.to(new.indices.device)[new.indices]], dim=1)
-            positions = at
+            in_tail = self._tail.to(new.indices.device)[new.indices]
+            positions = torch.cat([positions, in_tail], dim=1)
         if query_ids is not None:
             own = (
                 self.ids.to(positions.device)[positions] == query_ids.to(positions.device)[:, None]
@@ -65,18 +66,15 @@ class ChangedIndex:
         best = near.indices[:, :n_neighbors]
         return Neighbors(near.values[:, :n_neighbors], positions.gather(1, best))
 
-    def _search_sealed(
-        self, query: Tensor, n_neighbors: int, query_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _search_sealed(self, query: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
         """Distances, infinite for rows that went, and positions among the rows of now."""
-        wanted = n_neighbors + (query_ids is not None)
         n_left = int((self._position >= 0).sum())
-        n_wanted = wanted
+        k = wanted
         while True:
-            found = self.sealed.search(query, min(n_wanted, len(self.sealed)))
+            found = self.sealed.search(query, min(k, len(self.sealed)))
             positions = self._position.to(found.indices.device)[found.indices]
             there = positions >= 0
             enough = there.sum(1) >= min(wanted, n_left)
-            if bool(enough.all()) or n_wanted >= len(self.sealed):
+            if bool(enough.all()) or k >= len(self.sealed):
                 return found.distances.masked_fill(~there, float("inf")), positions.clamp_min(0)
-            n_wanted = n_wanted + _SLACK if n_wanted == wanted else 2 * n_wanted
+            k = k + _SLACK if k == wanted else 2 * k

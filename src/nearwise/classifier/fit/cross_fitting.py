@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from nearwise.classifier.model.memory_views import (
 )
 from nearwise.classifier.model.predictor import Predictor, as_float
 from nearwise.classifier.model.row_models import FoldModels, supervised_keys
-from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
 from nearwise.training import TrainConfig
 from nearwise.training.settings import plain_message
@@ -240,20 +239,18 @@ def _build_views(
         weight = problem.row_weight.clone()
         weight[torch.from_numpy(kept)] *= as_float(stands_for)
     everyone = min(settings.n_neighbors, int(findable.sum()) - 1)
-    plan: list[tuple[str, Literal["all", "fold"], bool, Metric, int]] = [
-        ("features", "all", False, settings.metric, everyone)
-    ]
+    specs = [SpaceSpec("features", "all", False, settings.metric, 1.0, everyone)]
     if base is not None:
         columns[BASE] = as_float(base.oof_log_proba)
         keys["supervised"] = supervised_keys(keys["features"], columns[BASE])
         smallest = min(int(findable[held_out].sum()) for _, held_out in problem.folds)
         if smallest > 2:
             in_fold = min(settings.fold_neighbors, smallest - 1)
-            plan.append(("supervised", "fold", False, "euclidean", in_fold))
+            specs.append(SpaceSpec("supervised", "fold", False, "euclidean", 1.0, in_fold))
     if embedding is not None:
         for member in range(len(problem.folds)):
             keys[f"trained_{member}"] = embedding.keys(member, problem.encoder, problem.rows)
-        plan.append(("trained", "all", True, "euclidean", everyone))
+        specs.append(SpaceSpec("trained", "all", True, "euclidean", 1.0, everyone))
     columns |= problem.label_model.columns(torch.arange(len(problem.labels)))
     bank = MemoryBank(
         keys,
@@ -262,6 +259,17 @@ def _build_views(
         n_classes=problem.n_classes,
         columns=columns,
     )
+    return measured_views(bank, specs, problem, settings, len(problem.folds))
+
+
+def measured_views(
+    bank: MemoryBank,
+    specs: list[SpaceSpec],
+    problem: Problem,
+    settings: FitSettings,
+    n_members: int,
+) -> MemoryViews:
+    """Open a filled bank for searches; take the spaces' units and the rows' reliability from it."""
     views = MemoryViews(
         bank,
         [],
@@ -270,11 +278,10 @@ def _build_views(
         settings.search_device,
         problem.label_model.remembered(),
     )
-    for name, scope, per_member, metric, k in plan:
-        spec = SpaceSpec(name, scope, per_member, metric, 1.0, k)
+    for spec in specs:
         views.specs.append(measured(views, spec))
     for spec in views.specs:
-        note_reliability(views, spec, len(problem.folds))
+        note_reliability(views, spec, n_members)
     return views
 
 

@@ -18,6 +18,7 @@ from nearwise.classifier.model.log_linear_pool import (
     mean_nll,
     shrink,
 )
+from nearwise.classifier.model.memory_views import FOLD
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import Pooling
@@ -166,16 +167,8 @@ def correct_classes(
 
 def _cross_fitted_rows(predictor: Predictor, problem: Problem) -> HeadRows:
     """Every training row as its own member sees it: as a new row, itself left out."""
-    order = [torch.from_numpy(held_out) for _, held_out in problem.folds]
-    views = [
-        predictor.retrieve_remembered(member, positions) for member, positions in enumerate(order)
-    ]
-    back = torch.argsort(torch.cat(order))
-    spaces = [
-        Neighborhood(*(torch.cat(parts)[back] for parts in zip(*seen, strict=True)))
-        for seen in zip(*(view.spaces for view in views), strict=True)
-    ]
-    base = torch.cat([view.base_log_proba for view in views])[back]
+    folds = predictor.views.bank.columns[FOLD]
+    spaces, base = predictor.retrieve_left_out(torch.arange(len(folds)), folds)
     truth, weight = problem.truth.to(base.device), problem.row_weight.to(base.device)
     return HeadRows(spaces, base, truth, weight, problem.label_model.given_log_proba)
 

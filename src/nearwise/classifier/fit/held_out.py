@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.cross_fitting import cross_fit_problem
+from nearwise.classifier.fit.cross_fitting import cross_fit_problem, measured_views
 from nearwise.classifier.fit.encoder_fitting import fit_image_networks, fit_table_networks
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.classifier.fit.parameter_checks import check_held_out
@@ -24,19 +24,17 @@ from nearwise.classifier.model.log_linear_pool import (
     fit_temperature,
     merge_answers,
 )
-from nearwise.classifier.model.memory_views import (
-    FOLD,
-    MemoryViews,
-    SpaceSpec,
-    measured,
-    note_reliability,
+from nearwise.classifier.model.memory_views import FOLD, MemoryViews, SpaceSpec
+from nearwise.classifier.model.predictor import (
+    HeldOut,
+    MemberView,
+    Predictor,
+    as_float,
+    below_each_other,
 )
-from nearwise.classifier.model.predictor import HeldOut, MemberView, Predictor, as_float
 from nearwise.classifier.model.row_models import KeyedRows, RowModels, average_views
 from nearwise.data import hold_out
-from nearwise.functional import Metric
 from nearwise.memory import MemoryBank
-from nearwise.nn import Neighborhood
 from nearwise.training import HeadRows
 
 N_HEADS = 5
@@ -149,32 +147,21 @@ def _remember(
         columns={FOLD: torch.full((len(rows),), -1)} | problem.label_model.columns(rows),
         next_id=len(problem.labels),
     )
-    views = MemoryViews(
-        bank,
-        [],
-        settings.index,
-        settings.memory_budget,
-        settings.search_device,
-        problem.label_model.remembered(),
-    )
     k = min(settings.n_neighbors, len(rows) - 1)
-    for name in keys:
-        metric: Metric = settings.metric if name == "features" else "euclidean"
-        views.specs.append(measured(views, SpaceSpec(name, "all", False, metric, 1.0, k)))
-    for spec in views.specs:
-        note_reliability(views, spec, 1)
-    return views
+    specs = [
+        SpaceSpec(
+            name, "all", False, settings.metric if name == "features" else "euclidean", 1.0, k
+        )
+        for name in keys
+    ]
+    return measured_views(bank, specs, problem, settings, 1)
 
 
 def _head_rows(
     looks: list[MemberView], truth: Tensor, weight: Tensor, label_model: LabelModel
 ) -> HeadRows:
     """All views of the held-out rows, one after the other."""
-    spaces = [
-        Neighborhood(*(torch.cat(parts) for parts in zip(*space, strict=True)))
-        for space in zip(*(look.spaces for look in looks), strict=True)
-    ]
-    base = torch.cat([look.base_log_proba for look in looks])
+    spaces, base = below_each_other(looks)
     truth, weight = truth.to(base.device), weight.to(base.device)
     repeated = truth.repeat(len(looks)), weight.repeat(len(looks))
     return HeadRows(spaces, base, *repeated, label_model.given_log_proba)

@@ -332,8 +332,7 @@ def image_embedders(model: Any) -> "list[ImageEmbedder]":
     ValueError
         If the classifier has none: it was fitted on a table or on ready embeddings.
     """
-    embedding = model._predictor.row_models.embedding
-    networks = [] if embedding is None else embedding.networks
+    networks = model._predictor.row_models.networks
     found = [network.embedder for network in networks if network.embedder.takes_images]
     if not found:
         raise ValueError(

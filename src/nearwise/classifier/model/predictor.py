@@ -1,7 +1,8 @@
 """Predictor: the fitted parts of a classifier, and how they predict."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from nearwise.classifier.model.log_linear_pool import (
     widen,
     with_new_classes,
 )
-from nearwise.classifier.model.memory_views import BASE, FOLD, MemoryViews
+from nearwise.classifier.model.memory_views import BASE, FOLD, MemoryViews, SpaceSpec
 from nearwise.classifier.model.row_models import (
     KeyedRows,
     RowModels,
@@ -54,6 +55,25 @@ class MemberView(NamedTuple):
     base_log_proba: Tensor
     found: list[Neighbors]
     spaces: list[Neighborhood]
+
+    def take(self, rows: Tensor) -> "MemberView":
+        """Return what was retrieved for some of the queries."""
+        found = [Neighbors(one.distances[rows], one.indices[rows]) for one in self.found]
+        spaces = [space.take(rows) for space in self.spaces]
+        return MemberView(self.base_log_proba[rows], found, spaces)
+
+
+def below_each_other(views: list[MemberView]) -> tuple[list[Neighborhood], Tensor]:
+    """Join neighborhoods and base log-probabilities of different queries, one below the other.
+
+    Neighborhoods of a space are cut to the fewest neighbors that one of them has.
+    """
+    spaces = []
+    for seen in zip(*(view.spaces for view in views), strict=True):
+        k = min(space.labels.shape[1] for space in seen)
+        parts = zip(*(space.nearest(k) for space in seen), strict=True)
+        spaces.append(Neighborhood(*map(torch.cat, parts)))
+    return spaces, torch.cat([view.base_log_proba for view in views])
 
 
 Group = list[tuple[int, MemberView]]  # every member with what it retrieves for the same rows
@@ -227,41 +247,63 @@ class Predictor:
         self, member: int, rows: KeyedRows, found_by_all: dict[str, Neighbors]
     ) -> MemberView:
         """Search all spaces; `found_by_all` keeps what every member finds alike."""
-        n_rows = len(rows.keys["features"])
-        base = known = self.views.on_device(
-            self._prior_of(n_rows) if rows.base_log_proba is None else rows.base_log_proba
-        )
-        found: list[Neighbors] = []
-        spaces: list[Neighborhood] = []
-        for spec in self.views.specs:
+        base = rows.base_log_proba
+        base = self._prior_of(len(rows.keys["features"])) if base is None else base
+
+        def search(spec: SpaceSpec) -> Neighbors:
             if spec.name in found_by_all:
-                result = found_by_all[spec.name]
-            else:
-                keys = self.views.on_device(rows.keys[spec.name])
-                result = self.views.search(spec, member, keys, spec.n_neighbors)
-                if spec.is_shared:
-                    found_by_all[spec.name] = result
-            if not found:
-                base = self._widened_base(known, result)
-            found.append(result)
-            spaces.append(self.views.neighborhood(spec, member, result, base))
-        return MemberView(base, found, spaces)
+                return found_by_all[spec.name]
+            keys = self.views.on_device(rows.keys[spec.name])
+            found = self.views.search(spec, member, keys, spec.n_neighbors)
+            if spec.is_shared:
+                found_by_all[spec.name] = found
+            return found
+
+        return self._described(member, base, search)
 
     def retrieve_remembered(self, member: int, positions: Tensor) -> MemberView:
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
         self._refuse_remembered()
         bank = self.views.bank
-        base = known = self.views.on_device(self._stored_base(positions))
+
+        def search(spec: SpaceSpec) -> Neighbors:
+            keys = self.views.on_device(bank.keys[spec.key(member)][positions])
+            return self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
+
+        return self._described(member, self._stored_base(positions), search, positions)
+
+    def _described(
+        self,
+        member: int,
+        base_log_proba: Tensor,
+        search: Callable[[SpaceSpec], Neighbors],
+        positions: Tensor | None = None,
+    ) -> MemberView:
+        """Search every space and describe what is found; `positions` of remembered queries."""
+        base = known = self.views.on_device(base_log_proba)
         found: list[Neighbors] = []
         spaces: list[Neighborhood] = []
         for spec in self.views.specs:
-            keys = self.views.on_device(bank.keys[spec.key(member)][positions])
-            result = self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
-            if not found:
+            result = search(spec)
+            if not found:  # the feature space, which comes first
                 base = self._widened_base(known, result)
             found.append(result)
             spaces.append(self.views.neighborhood(spec, member, result, base, positions))
         return MemberView(base, found, spaces)
+
+    def retrieve_left_out(
+        self, positions: Tensor, member_of: Tensor
+    ) -> tuple[list[Neighborhood], Tensor]:
+        """Neighborhoods and base log-probabilities of remembered rows, each by its own member."""
+        order, views = [], list[MemberView]()
+        for member in range(int(member_of.max()) + 1):
+            rows = torch.nonzero(member_of == member)[:, 0]
+            if len(rows):
+                order.append(rows)
+                views.append(self.retrieve_remembered(member, positions[rows]))
+        back = torch.argsort(torch.cat(order))
+        spaces, base = below_each_other(views)
+        return [space.take(back) for space in spaces], base[back]
 
     def _widened_base(self, base_log_proba: Tensor, found: Neighbors) -> Tensor:
         """Widen base log-probabilities (n, C0) to all C classes that the heads know.
@@ -285,13 +327,17 @@ class Predictor:
 
     def _refuse_remembered(self) -> None:
         if not self.is_cross_fitted:
-            _refuse_remembered()
+            raise ValueError(
+                "This classifier held rows out once (validation_fraction), so its networks were "
+                "trained on the labels of all remembered rows and cannot predict them as if "
+                "unseen. Give new rows."
+            )
 
     # --- rows to be remembered ------------------------------------------------------------------
 
     def feature_keys(self, rows: Any) -> Tensor:
         """Keys of new rows in the space "features", which all members share."""
-        return self.row_models(rows)[0].keys["features"].cpu()
+        return self.row_models.feature_keys(rows).cpu()
 
     def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Keys and base log-probabilities of rows that are to be remembered, on the CPU.
@@ -306,8 +352,7 @@ class Predictor:
         columns : dict of str to Tensor
             BASE, where the bank has it.
         """
-        by_member = [list(rows) for rows in zip(*map(self.row_models, views), strict=True)]
-        keyed = [average_views(rows).cpu() for rows in by_member]
+        keyed = [rows.cpu() for rows in _average_of_members([*map(self.row_models, views)])]
         columns: dict[str, Tensor] = {}
         if BASE in self.views.bank.columns:
             bases = [rows.base_log_proba for rows in keyed if rows.base_log_proba is not None]
@@ -395,9 +440,7 @@ class Predictor:
         order = [torch.nonzero(folds == fold)[:, 0] for fold in range(int(folds.max()) + 1)]
         answers = []
         for member, at in enumerate(order):
-            spaces = [space.take(at) for space in view.spaces]
-            part = MemberView(view.base_log_proba[at], [], spaces)
-            answers.append(self.answer(member, part, n_classes))
+            answers.append(self.answer(member, view.take(at), n_classes))
         back = torch.argsort(torch.cat(order))
         return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))
 
@@ -422,13 +465,6 @@ class Predictor:
 def _average_of_members(views: list[list[KeyedRows]]) -> list[KeyedRows]:
     """Mean of several views of the same rows, member by member."""
     return [average_views(list(rows)) for rows in zip(*views, strict=True)]
-
-
-def _refuse_remembered() -> NoReturn:
-    raise ValueError(
-        "This classifier held rows out once (validation_fraction), so its networks were trained "
-        "on the labels of all remembered rows and cannot predict them as if unseen. Give new rows."
-    )
 
 
 def as_float(array: np.ndarray) -> Tensor:

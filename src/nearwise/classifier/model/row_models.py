@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearwise.classifier.fit.base import Base
 from nearwise.classifier.fit.embedding import HEAD, AnyRows, Depths, Embedding
 from nearwise.classifier.fit.feature_space import FeatureSpace
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
+from nearwise.nn import NeighborNetwork
 
 BLOCK = 16_384  # rows; a whole number of the chunks that heads take
 
@@ -61,7 +62,7 @@ class RowModels(Protocol):
         ...
 
     @property
-    def networks(self) -> list[nn.Module]:
+    def networks(self) -> list[NeighborNetwork]:
         """The networks of the embedding."""
         ...
 
@@ -74,18 +75,33 @@ class RowModels(Protocol):
         """Make keys of encoded rows: one entry per member, or one for all members."""
         ...
 
+    def feature_keys(self, rows: Any) -> Tensor:
+        """Keys of encoded rows in the space "features" alone, which all members share."""
+        ...
+
 
 class _WithEmbedding:
     embedding: Embedding | None
 
     @property
-    def networks(self) -> list[nn.Module]:
+    def networks(self) -> list[NeighborNetwork]:
         """The networks of the embedding."""
-        return [] if self.embedding is None else list(self.embedding.networks)
+        return [] if self.embedding is None else self.embedding.networks
 
 
 @dataclass
-class FoldModels(_WithEmbedding):
+class _OfTable(_WithEmbedding):
+    encoder: TableEncoder
+    features: FeatureSpace
+    embedding: Embedding | None
+
+    def feature_keys(self, rows: Encoded) -> Tensor:
+        """Keys of encoded rows in the space "features" alone."""
+        return self.features(self.encoder, rows)
+
+
+@dataclass
+class FoldModels(_OfTable):
     """Cross-fitted models of a table: one set per member, fitted without the rows of its fold.
 
     Attributes
@@ -101,9 +117,6 @@ class FoldModels(_WithEmbedding):
     n_members : int
     """
 
-    encoder: TableEncoder
-    features: FeatureSpace
-    embedding: Embedding | None
     base: Base | None
     n_members: int
     shared = False
@@ -115,7 +128,7 @@ class FoldModels(_WithEmbedding):
 
     def __call__(self, rows: Encoded) -> list[KeyedRows]:
         """Make keys of rows as every member sees them."""
-        features = self.features(self.encoder, rows)
+        features = self.feature_keys(rows)
         return [self._of_member(member, rows, features) for member in range(self.n_members)]
 
     def _of_member(self, member: int, rows: Encoded, features: Tensor) -> KeyedRows:
@@ -137,7 +150,7 @@ class FoldModels(_WithEmbedding):
 
 
 @dataclass
-class TableNetworks(_WithEmbedding):
+class TableNetworks(_OfTable):
     """The label-free feature space of a table or of ready embeddings, and networks over it.
 
     Attributes
@@ -151,9 +164,6 @@ class TableNetworks(_WithEmbedding):
         Whether the networks' heads may take part.
     """
 
-    encoder: TableEncoder
-    features: FeatureSpace
-    embedding: Embedding | None
     use_head: bool = True
     shared = True
 
@@ -164,7 +174,7 @@ class TableNetworks(_WithEmbedding):
 
     def __call__(self, rows: Encoded) -> list[KeyedRows]:
         """Make keys of rows: the spaces "features" and, with networks, "trained"."""
-        keys = {"features": self.features(self.encoder, rows)}
+        keys = {"features": self.feature_keys(rows)}
         if self.embedding is None:
             return [KeyedRows(keys, None)]
         members = range(len(self.embedding.networks))
@@ -254,6 +264,10 @@ class ImageNetworks(_WithEmbedding):
         members = range(len(self.embedding.networks))
         seen = [self.embedding.depths(each, self.encoder, rows, self.cache) for each in members]
         return [self.from_depths(seen)]
+
+    def feature_keys(self, rows: EncodedImages) -> Tensor:
+        """Keys of images in the space "features"."""
+        return self(rows)[0].keys["features"]
 
     def from_depths(self, seen: list[Depths]) -> KeyedRows:
         """Bring what each network's one pass made of images into the spaces."""

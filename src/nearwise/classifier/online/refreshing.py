@@ -21,9 +21,8 @@ from nearwise.classifier.model.memory_views import (
     measured,
     note_reliability,
 )
-from nearwise.classifier.model.predictor import MemberView, Predictor
+from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory.eviction import arrival_draws
-from nearwise.nn import Neighborhood
 from nearwise.training import HeadRows, predict_with_head, train_head
 
 N_ROWS = 600  # rows the heads go on learning from
@@ -147,26 +146,9 @@ def _left_out_rows(predictor: Predictor, positions: Tensor) -> HeadRows:
     bank = predictor.views.bank
     folds = bank.columns[FOLD][positions]
     member_of = torch.where(folds < 0, bank.ids[positions] % predictor.n_members, folds)
-    order, looks = [], list[MemberView]()
-    for member in range(predictor.n_members):
-        rows = torch.nonzero(member_of == member)[:, 0]
-        if len(rows):
-            order.append(rows)
-            looks.append(predictor.retrieve_remembered(member, positions[rows]))
-    back = torch.argsort(torch.cat(order))
-    spaces = [
-        Neighborhood(*(torch.cat(parts)[back] for parts in _same_width(seen)))
-        for seen in zip(*(look.spaces for look in looks), strict=True)
-    ]
-    base = torch.cat([look.base_log_proba for look in looks])[back]
+    spaces, base = predictor.retrieve_left_out(positions, member_of)
     labels, weight = bank.labels[positions], predictor.views.weight(positions)
     return HeadRows(spaces, base, labels.to(base.device), weight.to(base.device))
-
-
-def _same_width(seen: tuple[Neighborhood, ...]) -> list[tuple[Tensor, ...]]:
-    """Parts of neighborhoods side by side, cut to the fewest neighbors that one of them has."""
-    k = min(space.labels.shape[1] for space in seen)
-    return list(zip(*(space.nearest(k) for space in seen), strict=True))
 
 
 def _calibrate(

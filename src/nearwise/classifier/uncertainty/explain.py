@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, pool
 from nearwise.classifier.model.memory_views import FOLD
-from nearwise.classifier.model.predictor import Group, MemberView, Predictor
+from nearwise.classifier.model.predictor import Group, Predictor
 from nearwise.functional import paired_distances
 
 CHUNK = 256  # rows that are explained at once
@@ -191,17 +191,15 @@ def _masked(
     """Predict queries by every member, each with one neighbor masked."""
     answers = []
     for member, view in group:
-        rows = queries.to(view.base_log_proba.device)
-        gone = positions.to(rows.device)[:, None]
-        spaces = []
-        for seen, found in zip(view.spaces, view.found, strict=True):
-            part = seen.take(rows)
-            masked = found.indices[rows] == gone
-            spaces.append(
-                part._replace(log_weight=part.log_weight.masked_fill(masked, float("-inf")))
+        part = view.take(queries.to(view.base_log_proba.device))
+        gone = positions.to(part.base_log_proba.device)[:, None]
+        spaces = [
+            seen._replace(
+                log_weight=seen.log_weight.masked_fill(found.indices == gone, float("-inf"))
             )
-        masked_view = MemberView(view.base_log_proba[rows], [], spaces)
-        answers.append(predictor.answer(member, masked_view, n_classes))
+            for seen, found in zip(part.spaces, part.found, strict=True)
+        ]
+        answers.append(predictor.answer(member, part._replace(spaces=spaces), n_classes))
     return answers
 
 

@@ -231,6 +231,12 @@ def _shares(mass: Tensor) -> Tensor:
     return mass / mass.sum(1, keepdim=True)
 
 
+def widen(log_proba: Tensor, n_classes: int) -> Tensor:
+    """Add classes that no neighbor carries to (B, C), at a negligible share."""
+    missing = n_classes - log_proba.shape[1]
+    return F.pad(log_proba, (0, missing), value=NEGLIGIBLE) if missing else log_proba
+
+
 def _with_new_classes(log_proba: Tensor, fresh: Tensor) -> Tensor:
     """Give new classes the mass of their neighbors; the known ones share the rest."""
     if not fresh.shape[1]:

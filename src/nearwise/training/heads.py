@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
-from nearwise.nn.neighbor_head import NEGLIGIBLE
+from nearwise.nn.neighbor_head import widen
 from nearwise.training.engine import NotFiniteError, Progress, train_epochs
 from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.settings import EngineConfig, refuse_unknown
@@ -99,7 +99,7 @@ class HeadRows:
     Parameters
     ----------
     spaces : list of Neighborhood
-        One a key space, each over the same n rows.
+        One per key space, each over the same n rows.
     base_log_proba : Tensor of shape (n, C)
     labels : int64 Tensor of shape (n,)
     weight : Tensor of shape (n,)
@@ -272,18 +272,14 @@ def predict_with_head(
                 _CHUNK
             )
         ]
+    # A chunk none of whose neighbors carries a new class does not name it: its share is nothing.
     width = max(part.log_proba.shape[1] for part in parts)
     return HeadOutput(
-        torch.cat([_widened(part.log_proba, width) for part in parts]),
-        torch.cat([_widened(part.neighbor_log_proba, width) for part in parts]),
+        torch.cat([widen(part.log_proba, width) for part in parts]),
+        torch.cat([widen(part.neighbor_log_proba, width) for part in parts]),
         tuple(torch.cat(list(pieces)) for pieces in zip(*(p.weights for p in parts), strict=True)),
         torch.cat([part.null_mass for part in parts]),
     )
-
-
-def _widened(log_proba: Tensor, width: int) -> Tensor:
-    # A chunk none of whose neighbors carries a new class does not name it: its share is nothing.
-    return F.pad(log_proba, (0, width - log_proba.shape[1]), value=NEGLIGIBLE)
 
 
 def held_out_nll(head: NeighborHead, rows: HeadRows) -> float:

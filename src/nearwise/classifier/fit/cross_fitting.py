@@ -91,7 +91,7 @@ def fit_embedding(
     history: list[dict[str, Any]],
     second: AnyRows | None = None,
 ) -> Embedding | None:
-    """Train one network a fold; `second` is another view of the rows, seen half the time."""
+    """Train one network per fold; `second` is another view of the rows, taken half the time."""
     choice["embedder"] = kind or "identity"
     if kind is None:
         return None

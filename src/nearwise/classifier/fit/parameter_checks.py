@@ -153,7 +153,7 @@ def _check_fraction(
     if fraction is None:
         if images:
             raise ValueError(
-                "Images are not cross-fitted, which would train a network a fold. Leave "
+                "Images are not cross-fitted, which would train one network per fold. Leave "
                 'validation_fraction at "auto", or give a share such as 0.1.'
             )
         if n_views > 1:

@@ -126,7 +126,7 @@ def auto_members(encoder: AnyEncoder, n_rows: int, *, fast: bool, shared: bool =
 def make_folds(
     labels: np.ndarray, n_members: int, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Stratified folds, one a member; at most as many as the largest class has rows."""
+    """Stratified folds, one per member; at most as many as the largest class has rows."""
     largest = int(np.bincount(labels).max())
     n_splits = max(2, min(n_members, largest))
     # Where no class has two rows there is nothing to stratify by.

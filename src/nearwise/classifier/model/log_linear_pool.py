@@ -14,7 +14,6 @@ from torch import Tensor
 
 from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
-from nearwise.nn.neighbor_head import NEGLIGIBLE
 
 PROBABILITY_FLOOR = 1e-6
 Merge = Literal["probabilities", "logits", "embeddings"]
@@ -135,14 +134,6 @@ def with_new_classes(
     rest = torch.log1p(-vote.sum(1, keepdim=True).clamp_max(1 - 1e-6))
     own = torch.log_softmax(base_log_proba, dim=1)
     return torch.log_softmax(torch.cat([own + rest, torch.log(vote)], dim=1), dim=1)
-
-
-def widen(log_proba: Tensor, n_classes: int) -> Tensor:
-    """Add classes that nothing speaks for, at a negligible share."""
-    missing = n_classes - log_proba.shape[1]
-    if not missing:
-        return log_proba
-    return torch.nn.functional.pad(log_proba, (0, missing), value=NEGLIGIBLE)
 
 
 def accept(

@@ -354,16 +354,16 @@ class MemoryViews:
         labels = self.labels_of(member, here)
         certainty = self.remembered_labels(member).certainty
         certainty = None if certainty is None else certainty.to(here.device)[here]
-        own_opinion = None
+        of_neighbors = None
         if spec.scope == "fold" and BASE in self.bank.columns:
             stored = self._beside(BASE, self.bank.columns[BASE], here)
             n_stored = stored.shape[1]
             known = labels < n_stored
-            own_opinion = stored[here, labels.clamp_max(n_stored - 1)]
+            of_neighbors = stored[here, labels.clamp_max(n_stored - 1)]
             neutral = -torch.log(torch.tensor(float(n_stored), device=here.device))
-            own_opinion = torch.where(known, own_opinion, neutral)
+            of_neighbors = torch.where(known, of_neighbors, neutral)
         elif certainty is not None:
-            own_opinion = torch.log(certainty)
+            of_neighbors = torch.log(certainty)
         if query_positions is None:
             side = self.side(spec, member)
             reliability = self._beside(side, self.bank.columns[side], here)[here]
@@ -380,7 +380,7 @@ class MemoryViews:
             labels,
             reliability,
             base_log_proba,
-            own_opinion,
+            of_neighbors,
             torch.log(weight),
             certainty,
         )

@@ -22,7 +22,6 @@ from nearwise.classifier.model.log_linear_pool import (
     merge_answers,
     pool,
     shrink,
-    widen,
     with_new_classes,
 )
 from nearwise.classifier.model.memory_views import BASE, FOLD, MemoryViews, SpaceSpec
@@ -37,6 +36,7 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.functional import Neighbors
 from nearwise.nn import NeighborHead, Neighborhood
+from nearwise.nn.neighbor_head import widen
 from nearwise.training import predict_with_head
 
 

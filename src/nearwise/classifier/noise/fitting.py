@@ -84,7 +84,7 @@ class NoisyLabelFitter(LabelFitter):
     ) -> None:
         """Set the label model of a problem; `choice` gets what was found, as "label_noise".
 
-        The problem's folds say whose given labels a member must not see. Where rows are held out
+        A member must not use the given labels of its own fold. Where rows are held out
         once, all members share what the rows for the memory say.
         """
         found = keys()

@@ -28,8 +28,8 @@ from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
 from nearwise.lab.nn import VariantConfig
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
-from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

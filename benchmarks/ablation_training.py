@@ -27,8 +27,8 @@ from nearwise.classifier.fit.embedding import default_config, make_network, netw
 from nearwise.classifier.inputs.table import TableEncoder, as_frame
 from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import accuracy, nll
-from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 from nearwise.training import TrainConfig, TrainingRows, predict_neighbors, train_embedder
 

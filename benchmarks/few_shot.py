@@ -29,8 +29,8 @@ from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset
 from nearwise.lab.few_shot.episodes import Episode, draw_episodes
 from nearwise.lab.few_shot.estimator import FewShotAttention
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import ece, nll
-from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

@@ -37,8 +37,8 @@ from nearwise.data import hold_out, load_dataset, split_dataset
 from nearwise.lab.corrupt import label_noise
 from nearwise.lab.data.human import load_human_labels
 from nearwise.lab.experiments import get_method
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
-from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent

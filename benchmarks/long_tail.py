@@ -32,9 +32,9 @@ from nearwise.conditions import hardware, versions
 from nearwise.data import load_dataset, split_dataset
 from nearwise.lab.corrupt import long_tail
 from nearwise.lab.experiments import get_method
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown
-from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent

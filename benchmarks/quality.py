@@ -24,7 +24,7 @@ from results_page import write_page, write_readme
 from nearwise.lab.experiments import PEERS, Record, compare, get_method, read_records
 from nearwise.lab.experiments.records import METRICS
 from nearwise.lab.report.summary import Results
-from nearwise.report.measures import Mean, mean_with_interval
+from nearwise.lab.results.measures import Mean, mean_with_interval
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent

@@ -30,8 +30,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import ece, nll
-from nearwise.report.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

@@ -25,7 +25,7 @@ from results_page import write_page
 
 from nearwise.lab.experiments import Record
 from nearwise.lab.experiments.study import run_experiment
-from nearwise.report.measures import mean_with_interval
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent

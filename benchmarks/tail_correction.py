@@ -35,7 +35,7 @@ from nearwise.functional import knn_attention
 from nearwise.functional.tokens import attend
 from nearwise.lab.nn import lazy_gumbel_attention
 from nearwise.lab.nn.tail import tail_corrected_attention
-from nearwise.report.measures import mean_with_interval
+from nearwise.lab.results.measures import mean_with_interval
 
 HERE = Path(__file__).parent
 SCALES = {"digits": (8.0, 24.0, 64.0), "normal": (0.06, 0.125, 0.3)}

@@ -20,8 +20,8 @@ from sklearn.linear_model import LogisticRegression
 
 from nearwise.classifier import RetrievalConfidence
 from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import aurc, ece, nll, reliability_bins
-from nearwise.report.measures import mean_with_interval
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "retrieval.png"

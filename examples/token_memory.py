@@ -32,9 +32,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.results.measures import mean_with_interval
 from nearwise.memory import TokenMemory
 from nearwise.nn import MemoryAttention
-from nearwise.report.measures import mean_with_interval
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "images" / "memory-attention.png"

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nearwise.report.drawing import ACCENT, FAINT, INK, canvas, page_style, recolor
+from nearwise.lab.report.drawing import ACCENT, FAINT, INK, canvas, page_style, recolor
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = "attention"

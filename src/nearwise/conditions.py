@@ -4,7 +4,7 @@ import os
 import platform
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,26 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
     """
     if any(find_spec(package) is None for package in packages):
         raise ImportError(f'{what} needs the extra "{extra}": pip install nearwise[{extra}]')
+
+
+def load_plugin(what: str, group: str, name: str) -> Any:
+    """Load what an installed package registers under a name.
+
+    Raises ImportError if no package does.
+
+    Parameters
+    ----------
+    what : str
+        What needs it, for the message.
+    group, name : str
+        Of the entry point.
+    """
+    for plugin in entry_points(group=group, name=name):
+        return plugin.load()
+    raise ImportError(
+        f"{what} needs an installed package with the entry point {name!r} of the group {group!r}; "
+        "nearwise brings one: pip install --force-reinstall --no-deps nearwise"
+    )
 
 
 PROGRAM = "nearwise"

@@ -13,8 +13,8 @@ from nearwise.lab.experiments.artifacts import (
     save_json,
     save_predictions,
 )
-from nearwise.report.gallery import choose_gallery_rows, image_shape, make_gallery
-from nearwise.report.measures import Predictions
+from nearwise.lab.results.gallery import choose_gallery_rows, image_shape, make_gallery
+from nearwise.lab.results.measures import Predictions
 
 
 @pytest.mark.parametrize(("n", "tolerance"), [(100, 1e-6), (300_000, 2e-3)])

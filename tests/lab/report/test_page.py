@@ -9,7 +9,7 @@ import pytest
 from nearwise.lab.experiments import RecordsError, read_records
 from nearwise.lab.report import demo as demo_module
 from nearwise.lab.report import render_report
-from tests.report.pages import Checker
+from tests.lab.report.pages import Checker
 
 
 @pytest.fixture(scope="module")

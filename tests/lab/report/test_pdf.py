@@ -9,11 +9,11 @@ import pypdf
 import pytest
 
 from nearwise.lab.report.document import Document, Fold, Section, Terms, Words
+from nearwise.lab.report.drawing import Picture, canvas, page_style, picture
 from nearwise.lab.report.page import render_document
 from nearwise.lab.report.pdf import document_pdf
-from nearwise.report.drawing import Picture, canvas, page_style, picture
-from nearwise.report.gallery import make_page_gallery
-from nearwise.report.measures import Cell, Table
+from nearwise.lab.results.gallery import make_page_gallery
+from nearwise.lab.results.measures import Cell, Table
 
 MARGIN, WIDTH = 0.6 * 72, 11.69 * 72  # points
 HARD = '#let x = *not* _markup_ $1^2$ @here <there> \\n // "it" & [so] µ ±'

@@ -18,7 +18,7 @@ from nearwise.lab.report.tables import (
     to_latex,
     to_markdown,
 )
-from nearwise.report.measures import MEASURES, Cell, Table
+from nearwise.lab.results.measures import MEASURES, Cell, Table
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.rows import read_for_model
 from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows, take_rows
-from nearwise.conditions import require_extra
+from nearwise.conditions import load_plugin, require_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,6 +98,7 @@ def evaluate(
     check_output("--report", report, [data, *([json_file] if json_file else [])])
     if report is not None:
         require_extra("The page of --report", "report", "matplotlib", "jinja2")
+        write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")
     learned = open_model(model)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
     rows = read_for_model(
@@ -137,8 +138,6 @@ def evaluate(
         _write_json(json_file, numbers)
         written.append(json_file)
     if report is not None:
-        from nearwise.cli.evaluation_page import write_page
-
         write_page(report, learned, data, features, scored, scores, trust)
         written.append(str(report))
     if json_file != "-":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearwise.lab.experiments import Record
-    from nearwise.report.measures import Measure
+    from nearwise.lab.results.measures import Measure
 
 NAMED = 3  # methods named of those that failed for one reason
 
@@ -165,7 +165,7 @@ def _show_rows(records: "Sequence[Record]") -> None:
 
 
 def _measures() -> "list[Measure]":
-    from nearwise.report.measures import MEASURES
+    from nearwise.lab.results.measures import MEASURES
 
     return [m for m in MEASURES if m.key in ("accuracy", "nll", "ece", "aurc")]
 

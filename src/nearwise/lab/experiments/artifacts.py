@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nearwise.lab.experiments.records import Record
-from nearwise.report.measures import Predictions
+from nearwise.lab.results.measures import Predictions
 from nearwise.safe_files import plain, write_aside
 
 FLOAT32_CELLS = 1_000_000

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from nearwise.lab.experiments import compare, read_records
 from nearwise.lab.report.page import render_report
 from nearwise.lab.report.summary import Results
-from nearwise.report.measures import COMPARED, Measure
+from nearwise.lab.results.measures import COMPARED, Measure
 
 DEMO_METHODS = (
     "knn-uniform",

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from nearwise.lab.report.drawing import Picture
 from nearwise.lab.report.tables import to_latex, to_markdown
-from nearwise.report.drawing import Picture
-from nearwise.report.gallery import Gallery
-from nearwise.report.measures import Table
+from nearwise.lab.results.gallery import Gallery
+from nearwise.lab.results.measures import Table
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,16 @@ from nearwise.lab.report.document import (
     document_latex,
     document_markdown,
 )
+from nearwise.lab.report.drawing import Picture
 from nearwise.lab.report.facts import record_facts
+from nearwise.lab.report.figures import (
+    MAX_DIAGRAMS,
+    comparison_bars,
+    reliability_diagrams,
+    risk_coverage,
+    training_curves,
+)
+from nearwise.lab.report.model_page import fill_template
 from nearwise.lab.report.pdf import document_pdf
 from nearwise.lab.report.summary import Results, summary_json
 from nearwise.lab.report.tables import (
@@ -36,21 +44,11 @@ from nearwise.lab.report.tables import (
     to_latex,
     to_markdown,
 )
-from nearwise.report.drawing import Picture
-from nearwise.report.figures import (
-    MAX_DIAGRAMS,
-    comparison_bars,
-    reliability_diagrams,
-    risk_coverage,
-    training_curves,
-)
-from nearwise.report.gallery import Gallery, make_page_gallery
-from nearwise.report.measures import MAIN_MEASURES, MORE_MEASURES, Predictions, Table
-from nearwise.report.page import fill_template
+from nearwise.lab.results.gallery import Gallery, make_page_gallery
+from nearwise.lab.results.measures import MAIN_MEASURES, MORE_MEASURES, Predictions, Table
 from nearwise.safe_files import write_aside
 
 FORMATS = ("pdf", "html", "md", "tex", "csv", "json")
-_TEMPLATES = files("nearwise.lab.report") / "templates"
 WRITTEN = ("md", "tex", "csv", "json", "html", "pdf")  # in this order
 
 
@@ -247,14 +245,12 @@ def make_page(folder: Path, results: Results, title: str | None = None) -> Page:
 
 def render_page(page: Page) -> str:
     """Fill the template of a comparison; every text is escaped."""
-    return fill_template("report.html.j2", beside=_TEMPLATES, page=page)
+    return fill_template("report.html.j2", page=page)
 
 
 def render_document(document: Document) -> str:
     """Fill the template of the suite's report; every text is escaped."""
-    return fill_template(
-        "study.html.j2", beside=_TEMPLATES, document=document, reference="attention"
-    )
+    return fill_template("study.html.j2", document=document, reference="attention")
 
 
 def page_document(page: Page) -> Document:

@@ -7,9 +7,9 @@ from typing import Any
 
 from nearwise.conditions import require_extra
 from nearwise.lab.report.document import Block, Document, Terms, Words, flat_blocks
-from nearwise.report.drawing import Picture, print_svg
-from nearwise.report.gallery import Example, Gallery, Shown
-from nearwise.report.measures import Cell, Table
+from nearwise.lab.report.drawing import Picture, print_svg
+from nearwise.lab.results.gallery import Example, Gallery, Shown
+from nearwise.lab.results.measures import Cell, Table
 
 _TEMPLATE = files("nearwise.lab.report") / "templates" / "report.typ"
 _MAX_IMAGES, _MAX_NEIGHBORS = 5, 8  # of a gallery of images

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nearwise.report.drawing import LINE_COLORS
+from nearwise.lab.report.drawing import LINE_COLORS
 
 _STEP = 0.8  # width of a group of points
 _MARKS = "osD^vPX*<>"

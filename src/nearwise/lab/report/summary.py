@@ -6,8 +6,7 @@ from typing import Any
 
 from nearwise.lab.experiments import Record
 from nearwise.lab.experiments.artifacts import artifact_path, load_predictions, record_folder
-from nearwise.metrics import PairedDifference, paired_difference, rank_methods
-from nearwise.report.measures import (
+from nearwise.lab.results.measures import (
     BARS,
     COMPARED,
     LEVEL,
@@ -19,6 +18,7 @@ from nearwise.report.measures import (
     difference_over_rows,
     mean_with_interval,
 )
+from nearwise.metrics import PairedDifference, paired_difference, rank_methods
 
 SHOT_MEASURES = (
     Measure("shots.balanced", "balanced accuracy", 4, True),

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 
 from nearwise.lab.report.summary import SHOT_MEASURES, Results
-from nearwise.report.measures import (
+from nearwise.lab.results.measures import (
     COMPARED,
     LEVEL,
     MEASURES,

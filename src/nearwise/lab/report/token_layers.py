@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from nearwise.report.drawing import INK, LINE_COLORS, PRINT_COLORS
+from nearwise.lab.report.drawing import INK, LINE_COLORS, PRINT_COLORS
 
 Row = dict[str, Any]
 MARKS = "os^DvPX*"

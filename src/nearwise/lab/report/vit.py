@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from nearwise.report.drawing import ACCENT, FAINT, LINE_COLORS, canvas, page_style, recolor
+from nearwise.lab.report.drawing import ACCENT, FAINT, LINE_COLORS, canvas, page_style, recolor
 
 _LOOK = {
     "training": (FAINT, "--"),

@@ -13,8 +13,8 @@ from nearwise.lab.experiments.artifacts import (
     save_json,
     save_predictions,
 )
+from nearwise.lab.results.measures import Predictions
 from nearwise.metrics import evaluate_probabilities
-from nearwise.report.measures import Predictions
 
 CLASSES = ["cat & dog", "mouse_1", "50 %"]
 N_TEST = 60

@@ -19,8 +19,8 @@ from nearwise.lab.report.study.parts import seed_words
 from nearwise.lab.report.study.published import REPORTED
 from nearwise.lab.report.study.tables import experiment_table, published_table, uniform_table
 from nearwise.lab.report.tables import to_latex
-from nearwise.report.gallery import make_page_gallery
-from nearwise.report.measures import mean_with_interval
+from nearwise.lab.results.gallery import make_page_gallery
+from nearwise.lab.results.measures import mean_with_interval
 
 pytestmark = pytest.mark.slow  # runs of the study, half a minute and more
 

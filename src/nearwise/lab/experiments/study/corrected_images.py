@@ -36,8 +36,8 @@ from nearwise.lab.experiments.study.key_space import KeySpace, cnn_keys
 from nearwise.lab.experiments.study.presets import NoiseKind
 from nearwise.lab.experiments.study.upper_bound import upper_bound_names
 from nearwise.lab.experiments.trial import HALVES, WARM_UP_ROWS, align
-from nearwise.report.gallery import make_gallery
-from nearwise.report.measures import Predictions
+from nearwise.lab.results.gallery import make_gallery
+from nearwise.lab.results.measures import Predictions
 
 KEY_METHODS = ("uniform", "distance", "distance-tuned")
 # Images always have a trained space.

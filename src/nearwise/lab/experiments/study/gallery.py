@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nearwise.lab.experiments.study.neighbors import attention_weights, look_up
 from nearwise.lab.experiments.study.replay import TrainedRun
-from nearwise.report.gallery import GALLERY_NEIGHBORS, choose_gallery_rows
+from nearwise.lab.results.gallery import GALLERY_NEIGHBORS, choose_gallery_rows
 
 
 def study_gallery(run: TrainedRun, proba: np.ndarray) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study.evaluate import Prediction, study_nll
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
+from nearwise.lab.results.measures import Predictions
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven
-from nearwise.report.measures import Predictions
 
 
 @dataclass(frozen=True)

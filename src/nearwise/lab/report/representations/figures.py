@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 
 from nearwise.lab.experiments.representations import FIVE, Cell, Comparison, arm_of
 from nearwise.lab.experiments.representations.records import PROTOCOL
-from nearwise.lab.report.representations.tables import context_words, mean_of
-from nearwise.report.drawing import (
+from nearwise.lab.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -21,7 +20,8 @@ from nearwise.report.drawing import (
     picture,
     slug,
 )
-from nearwise.report.figures import head
+from nearwise.lab.report.figures import head
+from nearwise.lab.report.representations.tables import context_words, mean_of
 
 COLORS = {
     "pixels": LINE_COLORS[5],

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from nearwise.lab.experiments.representations import Comparison, arm_of
+from nearwise.lab.report.drawing import LINE_COLORS, Picture, canvas, page_style, picture, slug
+from nearwise.lab.report.figures import head
 from nearwise.lab.report.representations.tables import context_words
-from nearwise.report.drawing import LINE_COLORS, Picture, canvas, page_style, picture, slug
-from nearwise.report.figures import head
 
 _CLASS_COLORS = (*LINE_COLORS, "#d55e00", "#56b4e9", "#e6c200")
 _CLASS_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")

@@ -11,7 +11,7 @@ from nearwise.lab.experiments.representations import Comparison, arm_of
 from nearwise.lab.experiments.representations.records import MAIN, POOLING, PROTOCOL
 from nearwise.lab.report.representations.findings import Hypothesis
 from nearwise.lab.report.study.parts import seed_words
-from nearwise.report.measures import (
+from nearwise.lab.results.measures import (
     EMPTY,
     Cell,
     Mean,

@@ -15,9 +15,9 @@ from nearwise.lab.report.study.verdicts import (
     not_measured,
 )
 from nearwise.lab.report.summary import Results, paired_across
+from nearwise.lab.results.measures import MEASURES, Measure
 from nearwise.metrics import accuracy, bootstrap_interval, ece
 from nearwise.metrics.checks import FloatArray
-from nearwise.report.measures import MEASURES, Measure
 
 ATTENTION, TTA = "attention", "attention+tta"
 MARGIN = 0.01  # one point of accuracy: what "does not matter" and "robust" may cost

@@ -11,7 +11,14 @@ from nearwise.lab.experiments.artifacts import load_json
 from nearwise.lab.experiments.study.presets import CORRECTED
 from nearwise.lab.report.commands import efficiency_command, experiment_command
 from nearwise.lab.report.document import Block, Document, Fold, Section, Terms, Words
+from nearwise.lab.report.drawing import slug
 from nearwise.lab.report.facts import record_facts
+from nearwise.lab.report.figures import (
+    comparison_bars,
+    reliability_diagrams,
+    risk_coverage,
+    training_curves,
+)
 from nearwise.lab.report.study.defects import defect_notes
 from nearwise.lab.report.study.figures import confusion, memory_map, replay_curves, sweep_lines
 from nearwise.lab.report.study.parts import EXPERIMENT_ORDER, Study, seed_words
@@ -31,15 +38,8 @@ from nearwise.lab.report.study.theory_figures import efficiency_bars, purity_sca
 from nearwise.lab.report.study.verdicts import Finding, tally
 from nearwise.lab.report.summary import Results
 from nearwise.lab.report.tables import halves_table
-from nearwise.report.drawing import slug
-from nearwise.report.figures import (
-    comparison_bars,
-    reliability_diagrams,
-    risk_coverage,
-    training_curves,
-)
-from nearwise.report.gallery import make_page_gallery
-from nearwise.report.measures import Predictions, Table
+from nearwise.lab.results.gallery import make_page_gallery
+from nearwise.lab.results.measures import Predictions, Table
 
 ATTENTION = "attention"
 TITLE = "Attention over nearest neighbors: the study replayed, and corrected"

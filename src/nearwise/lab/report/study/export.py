@@ -10,8 +10,8 @@ from nearwise.lab.report.study.published import REPORTED, SOURCE
 from nearwise.lab.report.study.tables import NULL_MASS, SWEEP_COMPARED
 from nearwise.lab.report.study.verdicts import Finding
 from nearwise.lab.report.summary import Results
+from nearwise.lab.results.measures import COMPARED, LEVEL, MEASURES, Measure
 from nearwise.metrics import PairedDifference
-from nearwise.report.measures import COMPARED, LEVEL, MEASURES, Measure
 
 COLUMNS = (
     "kind", "dataset", "experiment", "preset", "condition", "noise", "noise_kind", "method",

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from nearwise.lab.report.study.parts import Place, Study
-from nearwise.metrics import confusion_matrix
-from nearwise.report.drawing import (
+from nearwise.lab.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -20,8 +18,10 @@ from nearwise.report.drawing import (
     picture,
     slug,
 )
-from nearwise.report.figures import head
-from nearwise.report.measures import MEASURES, Predictions
+from nearwise.lab.report.figures import head
+from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.results.measures import MEASURES, Predictions
+from nearwise.metrics import confusion_matrix
 
 _PANELS = ("accuracy", "nll", "ece")
 MAX_CLASSES = 20

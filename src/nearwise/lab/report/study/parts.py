@@ -7,7 +7,7 @@ from typing import Any
 
 from nearwise.lab.experiments import Record
 from nearwise.lab.report.summary import Results
-from nearwise.report.measures import Mean, mean_with_interval
+from nearwise.lab.results.measures import Mean, mean_with_interval
 
 EFFICIENCY = "efficiency"
 EXPERIMENT_ORDER = ("main", "k-sweep", "label-noise", "long-tail", "theory", "ablation", EFFICIENCY)

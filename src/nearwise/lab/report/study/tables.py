@@ -10,7 +10,7 @@ from nearwise.lab.report.study.published import DATASET, REPORTED, SOURCE, Repor
 from nearwise.lab.report.study.verdicts import MARKS, Finding
 from nearwise.lab.report.summary import SHOT_MEASURES, Results, paired_across
 from nearwise.lab.report.tables import over_seeds, pairing
-from nearwise.report.measures import (
+from nearwise.lab.results.measures import (
     COMPARED,
     EMPTY,
     MEASURES,
@@ -298,7 +298,7 @@ def theory_table(study: Study, dataset: str, preset: str) -> Table | None:
 
 
 def _theory_mean(study: Study, dataset: str, place: Place, key: str, inner: str) -> Mean | None:
-    from nearwise.report.measures import mean_with_interval
+    from nearwise.lab.results.measures import mean_with_interval
 
     found = study.details(dataset, place, "attention", key).values()
     values = [v[inner] if inner else v for v in found]

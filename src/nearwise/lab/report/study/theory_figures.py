@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from nearwise.lab.report.study.parts import Place, Study, seed_words
-from nearwise.report.drawing import (
+from nearwise.lab.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -19,8 +18,9 @@ from nearwise.report.drawing import (
     picture,
     slug,
 )
-from nearwise.report.figures import head
-from nearwise.report.measures import Mean
+from nearwise.lab.report.figures import head
+from nearwise.lab.report.study.parts import Place, Study, seed_words
+from nearwise.lab.results.measures import Mean
 
 _CURVE, _LEAK = "error-against-k", "leak"
 

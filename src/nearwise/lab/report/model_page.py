@@ -3,21 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from nearwise import __version__
-from nearwise.report.drawing import Picture, slug
-from nearwise.report.figures import (
+from nearwise.lab.report.drawing import Picture, slug
+from nearwise.lab.report.figures import (
     comparison_bars,
     reliability_diagrams,
     risk_coverage,
     training_curves,
 )
-from nearwise.report.gallery import Gallery, make_page_gallery
-from nearwise.report.measures import (
+from nearwise.lab.results.gallery import Gallery, make_page_gallery
+from nearwise.lab.results.measures import (
     BARS,
     COMPARED,
     LEVEL,
@@ -123,7 +122,7 @@ def render_model_page(page: ModelPage) -> str:
     return fill_template("model.html.j2", page=page)
 
 
-def fill_template(name: str, *, beside: Traversable | None = None, **values: Any) -> str:
+def fill_template(name: str, **values: Any) -> str:
     """Fill a template with values; every text is escaped.
 
     Returns str: HTML.
@@ -132,17 +131,13 @@ def fill_template(name: str, *, beside: Traversable | None = None, **values: Any
     ----------
     name : str
         File of the template.
-    beside : folder, optional
-        Where templates lie beside those of this package.
     **values
         What the template names; `style` is the style sheet of all pages.
     """
-    own = files("nearwise.report") / "templates"
+    folder = files("nearwise.lab.report") / "templates"
 
     def read(file: str) -> str:
-        other = None if beside is None else beside / file
-        found = other if other is not None and other.is_file() else own / file
-        return found.read_text(encoding="utf-8")
+        return (folder / file).read_text(encoding="utf-8")
 
     environment = Environment(
         loader=FunctionLoader(read),

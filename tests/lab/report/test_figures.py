@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from nearwise.report.drawing import Picture, canvas, page_style, to_svg
-from nearwise.report.figures import reliability_diagrams, risk_coverage, training_curves
-from nearwise.report.measures import Predictions
-from tests.report.pages import Checker
+from nearwise.lab.report.drawing import Picture, canvas, page_style, to_svg
+from nearwise.lab.report.figures import reliability_diagrams, risk_coverage, training_curves
+from nearwise.lab.results.measures import Predictions
+from tests.lab.report.pages import Checker
 
 
 def test_a_figure_follows_the_page_s_colors_and_gives_the_same_text():

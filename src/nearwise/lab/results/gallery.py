@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.image import imsave
 
 from nearwise.data import Dataset
-from nearwise.report.measures import Predictions
+from nearwise.lab.results.measures import Predictions
 from nearwise.safe_files import plain
 
 GALLERY_WRONG = 8

@@ -61,9 +61,9 @@ def write_page(
     import pandas as pd
 
     from nearwise.data import Dataset
-    from nearwise.report.gallery import make_gallery
-    from nearwise.report.measures import Predictions
-    from nearwise.report.page import model_page, render_model_page
+    from nearwise.lab.report.model_page import model_page, render_model_page
+    from nearwise.lab.results.gallery import make_gallery
+    from nearwise.lab.results.measures import Predictions
     from nearwise.safe_files import plain, write_aside
 
     name = "standard input" if data == "-" else Path(data).stem

@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nearwise.metrics import reliability_bins, risk_coverage_curve
-from nearwise.report.drawing import (
+from nearwise.lab.report.drawing import (
     ACCENT,
     FAINT,
     INK,
@@ -22,7 +21,8 @@ from nearwise.report.drawing import (
     picture,
     slug,
 )
-from nearwise.report.measures import BARS, MEASURES, Mean, Predictions
+from nearwise.lab.results.measures import BARS, MEASURES, Mean, Predictions
+from nearwise.metrics import reliability_bins, risk_coverage_curve
 
 N_BINS = 10
 MAX_DIAGRAMS = 8

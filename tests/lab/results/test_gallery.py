@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nearwise.report.gallery import make_page_gallery, png_uri
+from nearwise.lab.results.gallery import make_page_gallery, png_uri
 
 
 def test_a_digit_becomes_a_small_png():

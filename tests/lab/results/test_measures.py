@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nearwise.metrics import aurc, evaluate_probabilities, paired_difference
-from nearwise.report.measures import (
+from nearwise.lab.results.measures import (
     MEASURES,
     Measure,
     Predictions,
@@ -15,6 +14,7 @@ from nearwise.report.measures import (
     difference_over_rows,
     mean_with_interval,
 )
+from nearwise.metrics import aurc, evaluate_probabilities, paired_difference
 
 NLL = next(m for m in MEASURES if m.key == "nll")
 ACCURACY = next(m for m in MEASURES if m.key == "accuracy")

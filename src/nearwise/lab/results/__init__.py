@@ -1,0 +1,1 @@
+"""What is measured on predictions, and the rows behind them."""

@@ -19,7 +19,15 @@ LEVELS = (
     {"probes"},
     {"cli"},
     # the lab builds on all of the library
-    {"lab.nn", "lab.corrupt", "lab.vit_files", "lab.data", "lab.geometry", "lab.few_shot"},
+    {
+        "lab.nn",
+        "lab.corrupt",
+        "lab.vit_files",
+        "lab.data",
+        "lab.geometry",
+        "lab.few_shot",
+        "lab.triton",
+    },
     {"lab.results"},
     {"lab.probing", "lab.field_training"},
     {"lab.experiments"},
@@ -216,7 +224,7 @@ def test_the_walk_accepts_downward_and_own_imports():
 
 OPTIONAL = (
     "matplotlib", "jinja2", "yaml", "skops", "lightgbm", "catboost", "transformers", "datasets",
-    "PIL", "cleanlab", "openpyxl", "faiss", "typst",
+    "PIL", "cleanlab", "openpyxl", "faiss", "typst", "triton",
 )  # fmt: skip
 
 
@@ -224,8 +232,7 @@ def test_the_library_is_imported_without_what_only_extras_bring():
     names = []
     for path in modules():
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        needs_more = parts[1] == "lab" or "gpu" in parts[-1]  # triton: on GPUs
-        if not needs_more and parts[-1] not in ("__main__", "__init__"):
+        if parts[1] != "lab" and parts[-1] not in ("__main__", "__init__"):
             names.append(".".join(parts))
     code = (
         f"import importlib, sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"

@@ -7,15 +7,12 @@ from torch import Tensor
 
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
-from nearwise.functional.tokens.gpu import attend_gpu, backward_gpu
+from nearwise.functional.tokens.implementation import registered
 from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
-
-_ATTEND = {"cpu": attend_cpu, "triton": attend_gpu}
-_BACKWARD = {"cpu": backward_cpu, "triton": backward_gpu}
 
 
 def attend_fused(tokens: Tokens, by: str) -> Found:
-    """Attend by compiled loops ("cpu") or kernels ("triton"); what is kept is O(N K)."""
+    """Attend by compiled loops ("cpu") or a registered implementation; what is kept is O(N K)."""
     t = tokens
     return Found(
         *_forward(
@@ -53,7 +50,8 @@ def _forward(
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
     chosen: Any = include_self
-    found = _ATTEND[by](
+    attend = attend_cpu if by == "cpu" else registered(by).attend
+    found = attend(
         Tokens(
             query,
             key,
@@ -111,7 +109,8 @@ def _backward(
         candidates=None,
         keep=keep,
     )
-    return _BACKWARD[by](tokens, indices, weights, grad_output, grad_weights)
+    backward = backward_cpu if by == "cpu" else registered(by).backward
+    return backward(tokens, indices, weights, grad_output, grad_weights)
 
 
 @torch.library.register_fake("nearwise::knn_attention_backward")

@@ -1,39 +1,59 @@
 """Which implementation of the k-NN attention over tokens runs."""
 
-import importlib.util
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from importlib.metadata import entry_points
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-Implementation = Literal["auto", "plain", "cpu", "triton"]
-IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-# Triton reads the variable when it is first imported; then its kernels run on a CPU, slowly.
-INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1"
-MOST_SLOTS = 256  # neighbors that the Triton kernels keep in registers
-_TORCH_TELLS = hasattr(torch.compiler, "is_exporting")  # since 2.7
-_TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+from nearwise.functional.tokens.problem import Found, Tokens
 
+BUILT_IN = ("auto", "plain", "cpu")
+_GROUP = "nearwise.attention"  # of entry points
+_TORCH_TELLS = hasattr(torch.compiler, "is_exporting")  # since 2.7
+
+
+class FusedAttention(Protocol):
+    """What an installed package registers: k-NN attention with gradients, such as a module."""
+
+    def attend(self, tokens: Tokens) -> Found:
+        """Select and attend; see `knn_attention`."""
+
+    def backward(
+        self,
+        tokens: Tokens,
+        indices: Tensor,
+        weights: Tensor,
+        grad_output: Tensor,
+        grad_weights: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
+
+    def fault(self, query: Tensor, n_neighbors: int) -> str:
+        """Tell why it cannot attend for such queries; empty where it can."""
+
+
+_registered: dict[str, FusedAttention] = {}
 # A plain global, not a context variable: torch.compile guards on it and so compiles anew.
-_forced: Implementation = "auto"
+_forced = "auto"
 
 
 @contextmanager
-def attention_implementation(name: Implementation) -> Iterator[None]:
+def attention_implementation(name: str) -> Iterator[None]:
     """Force the implementation behind `knn_attention` inside a ``with`` block.
 
     Parameters
     ----------
-    name : {"auto", "plain", "cpu", "triton"}
+    name : str
         "plain": torch operations alone, on any device. "cpu": compiled loops over row tiles, for
-        tensors on a CPU. "triton": fused kernels for CUDA devices, for at most 256 neighbors in
-        float32, float16 or bfloat16; on a CPU only under Triton's interpreter (environment
-        variable TRITON_INTERPRET=1, set before Python starts); not run on a GPU yet. "auto": "cpu"
-        on a CPU, "plain" on all other devices and while a model is exported.
+        tensors on a CPU. "auto": "cpu" on a CPU, "plain" on all other devices and while a model is
+        exported. Or one that an installed package registers by an entry point of the group
+        "nearwise.attention" (a `FusedAttention`), as the lab does with "triton": fused kernels for
+        CUDA devices, for at most 256 neighbors in float32, float16 or bfloat16; on a CPU only under
+        Triton's interpreter (environment variable TRITON_INTERPRET=1, set before Python starts);
+        not run on a GPU yet.
 
     Raises
     ------
@@ -52,17 +72,24 @@ def attention_implementation(name: Implementation) -> Iterator[None]:
     torch.Size([1, 8, 4])
     """
     global _forced
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(
-            f"Implementation {name!r} is not known. Use one of {', '.join(IMPLEMENTATIONS)}."
-        )
-    if name == "triton" and not HAS_TRITON:
-        raise ImportError('"triton" needs the extra "triton": pip install nearwise[triton]')
+    if name not in BUILT_IN:
+        registered(name)
     before, _forced = _forced, name
     try:
         yield
     finally:
         _forced = before
+
+
+def registered(name: str) -> FusedAttention:
+    """Return the implementation that an installed package registers under a name."""
+    if name not in _registered:
+        found = {plugin.name: plugin for plugin in entry_points(group=_GROUP)}
+        if name not in found:
+            known = ", ".join((*BUILT_IN, *found))
+            raise ValueError(f"Implementation {name!r} is not known. Use one of {known}.")
+        _registered[name] = found[name].load()
+    return _registered[name]
 
 
 def only_plain() -> bool:
@@ -79,17 +106,17 @@ def is_exported() -> bool:
     return bool(torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling())
 
 
-def implementation_for(query: Tensor, n_neighbors: int) -> Implementation:
+def implementation_for(query: Tensor, n_neighbors: int) -> str:
     """Return the implementation that attends for such queries, with so many neighbors."""
     if _forced == "cpu" and query.device.type != "cpu":
         raise ValueError(
             f'The implementation "cpu" was asked for, but the query lies on {query.device}. '
             'Move it, or use "auto".'
         )
-    if _forced == "triton":
-        fault = _what_triton_lacks(query, n_neighbors)
+    if _forced not in BUILT_IN:
+        fault = registered(_forced).fault(query, n_neighbors)
         if fault:
-            raise ValueError(f'The implementation "triton" was asked for, but {fault}')
+            raise ValueError(f'The implementation "{_forced}" was asked for, but {fault}')
     if _forced != "auto":
         return _forced
     if only_plain():
@@ -97,23 +124,6 @@ def implementation_for(query: Tensor, n_neighbors: int) -> Implementation:
     return automatic_on(query.device.type)
 
 
-def automatic_on(device_type: str) -> Implementation:
-    """Return the implementation that "auto" takes on devices of a type.
-
-    The Triton kernels wait to be asked for until their results and times on a GPU are known.
-    """
+def automatic_on(device_type: str) -> str:
+    """Return the implementation that "auto" takes on devices of a type."""
     return "cpu" if device_type == "cpu" else "plain"
-
-
-def _what_triton_lacks(query: Tensor, n_neighbors: int) -> str:
-    """Tell why the Triton kernels cannot attend for such queries; empty where they can."""
-    if query.device.type != "cuda" and not (INTERPRETED and query.device.type == "cpu"):
-        return f'the query lies on {query.device}. Move it to a CUDA device, or use "auto".'
-    if query.dtype not in _TRITON_DTYPES:
-        return f'the query is {query.dtype}. Use float32, float16 or bfloat16, or "plain".'
-    if n_neighbors > MOST_SLOTS:
-        return (
-            f"n_neighbors={n_neighbors} exceeds the {MOST_SLOTS} that its kernels keep in "
-            'registers. Lower it, or use "plain".'
-        )
-    return ""

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from nearwise.functional import attention_implementation, knn_attention
-from nearwise.functional.tokens import implementation
 
 HERE = Path(__file__).parent
 has_triton = pytest.mark.skipif(
@@ -38,14 +37,14 @@ def run(*command, **variables):
 def test_the_kernels_equal_the_reference(which):
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
     checks = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", which]
-    done = run(*checks, HERE / "gpu_checks.py", **interpreted)
+    done = run(*checks, HERE / "kernel_checks.py", **interpreted)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 def compiled_cases(capability, cases, folder):
-    """Compile some cases of `compile_gpu.py`, all where none is named; what it tells of each."""
+    """Compile some cases of `compile_kernels.py`, all where none is named."""
     done = run(
-        HERE / "compile_gpu.py",
+        HERE / "compile_kernels.py",
         capability,
         *cases,
         PYTHONPATH=os.pathsep.join([str(HERE.parents[2]), *sys.path[1:]]),
@@ -75,16 +74,37 @@ def test_the_kernels_become_machine_code_in_all_cases(capability, tmp_path):
         assert one["spilled"] <= 320, one
 
 
-def test_kernels_for_a_gpu_are_not_run_on_a_cpu():
-    if implementation.HAS_TRITON:
-        with (
-            attention_implementation("triton"),
-            pytest.raises(ValueError, match=r"lies on cpu\. Move it to a CUDA device"),
-        ):
-            knn_attention(*(torch.randn(1, 8, 4) for _ in range(3)), 3)
+@has_triton
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_kernels_for_a_gpu_are_not_run_elsewhere(device):
+    with (
+        attention_implementation("triton"),
+        pytest.raises(ValueError, match=rf"lies on {device}\. Move it to a CUDA device"),
+    ):
+        knn_attention(*(torch.randn(1, 8, 4, device=device) for _ in range(3)), 3)
 
 
-def test_without_triton_its_extra_is_named(monkeypatch):
-    monkeypatch.setattr(implementation, "HAS_TRITON", False)
-    with pytest.raises(ImportError, match=r"pip install nearwise\[triton\]"):
-        attention_implementation("triton").__enter__()
+@has_triton
+def test_kernels_are_imported_only_when_they_are_asked_for():
+    code = (
+        "import sys, torch\n"
+        "from nearwise.functional import attention_implementation, knn_attention\n"
+        "knn_attention(*(torch.randn(1, 8, 4) for _ in range(3)), 3)\n"
+        "loaded = lambda: any(name.startswith('nearwise.lab') for name in sys.modules)\n"
+        "assert not loaded()\n"
+        "with attention_implementation('triton'): assert loaded()"
+    )
+    done = run("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_triton_its_extra_is_named():
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "from nearwise.functional import attention_implementation\n"
+        "attention_implementation('triton').__enter__()"
+    )
+    assert run("-c", code).stderr.endswith(
+        'ImportError: The implementation "triton" needs the extra "triton": '
+        "pip install nearwise[triton]\n"
+    )

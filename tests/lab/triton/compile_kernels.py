@@ -1,7 +1,7 @@
 """Compile the Triton kernels to machine code for a GPU that need not be there.
 
-Run in a process of its own by `test_gpu.py`: ``python compile_gpu.py 90 [NAME ...]``. What the
-library would launch is built through Triton's own specialisation and its ptxas; a line a kernel
+Run in a process of its own by `test_kernels.py`: ``python compile_kernels.py 90 [NAME ...]``. What
+would be launched is built through Triton's own specialisation and its ptxas; a line per kernel
 tells the registers, the bytes spilled, and the shared memory.
 """
 
@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from nearwise.functional.tokens import gpu
 from nearwise.functional.tokens.problem import make_problem
+from nearwise.lab.triton import backward, forward, launch
 
 DEFAULTS = {
     "metric": "matmul",
@@ -123,17 +123,10 @@ def compile_case(capability, name):
     found = []
     tokens = [torch.randn(shape).to(dtype) for _ in range(3)]
     problem = make_problem(*tokens, n_neighbors, **{**DEFAULTS, **options})
-    from nearwise.functional.tokens.kernels import (
-        gpu_backward as gpu_backward_kernels,
-    )
-    from nearwise.functional.tokens.kernels import (
-        gpu_forward as gpu_kernels,
-    )
-
-    gpu._kernels = lambda: Compiling(gpu_kernels, found)
-    gpu._backward_kernels = lambda: Compiling(gpu_backward_kernels, found)
-    output, indices, weights = gpu.attend_gpu(problem)
-    gpu.backward_gpu(problem, indices.fill_(0), weights, output, weights)
+    launch.forward_kernels = Compiling(forward, found)
+    launch.backward_kernels = Compiling(backward, found)
+    output, indices, weights = launch.attend(problem)
+    launch.backward(problem, indices.fill_(0), weights, output, weights)
     return [{"case": name, **describe(capability, *one)} for one in found]
 
 

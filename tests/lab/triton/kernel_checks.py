@@ -1,15 +1,16 @@
 """The Triton kernels equal the slow reference, and their gradients those of the plain operations.
 
-Not collected by itself: `test_gpu.py` runs it in a process of its own, on a CUDA device where there
-is one, else under Triton's interpreter. By hand: ``TRITON_INTERPRET=1 pytest gpu_checks.py``.
+Not collected by itself: `test_kernels.py` runs it in a process of its own, on a CUDA device where
+there is one, else under Triton's interpreter. By hand:
+``TRITON_INTERPRET=1 pytest kernel_checks.py``.
 """
 
 import pytest
 import torch
 
 from nearwise.functional import attention_implementation, knn_attention
-from nearwise.functional.tokens import attend, fused, gpu
-from nearwise.functional.tokens.implementation import MOST_SLOTS
+from nearwise.functional.tokens import attend, fused
+from nearwise.lab.triton import launch
 from nearwise.nn import KNNAttention
 from tests.functional.tokens.cases import METRICS, TOLERANCE, expected, lattice_tokens
 from tests.functional.tokens.cases import random_tokens as draw_tokens
@@ -303,12 +304,12 @@ def test_wrong_wishes_are_refused():
     with attention_implementation("triton"):
         with pytest.raises(ValueError, match=r"torch.float64. Use float32, float16 or bfloat16"):
             knn_attention(*(x.double() for x in tokens), 3)
-        with pytest.raises(ValueError, match=f"n_neighbors=300 exceeds the {MOST_SLOTS}"):
+        with pytest.raises(ValueError, match=f"n_neighbors=300 exceeds the {launch.MOST_SLOTS}"):
             knn_attention(*tokens, 300)
 
 
 def test_slots_are_sorted_by_key_with_empty_ones_last():
     indices = torch.tensor([[[[2, 0], [2, -1]]], [[[1, 2], [0, -1]]]], dtype=torch.int32)
-    order, bounds = gpu._slots_by_key(indices, 3)
+    order, bounds = launch._slots_by_key(indices, 3)
     assert order.tolist() == [1, 0, 2, 6, 4, 5, 3, 7]
     assert bounds.tolist() == [0, 1, 1, 3, 4, 5, 6]

@@ -1,22 +1,41 @@
 """k-NN attention over tokens on a GPU: launches of the Triton kernels."""
 
-from types import ModuleType
+import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearwise.functional.tokens.cpu import interleaved
-from nearwise.functional.tokens.implementation import INTERPRETED
 from nearwise.functional.tokens.pairs import centered
 from nearwise.functional.tokens.problem import Found, Tokens
+from nearwise.lab.triton import backward as backward_kernels
+from nearwise.lab.triton import forward as forward_kernels
 
+# Triton reads the variable when it is first imported; then its kernels run on a CPU, slowly.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+MOST_SLOTS = 256  # neighbors that the kernels keep in registers
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MODES = {"candidate": 0, "always": 1, "never": 2}
 _WHOLE_WIDTH = 256  # widest head whose queries stay in registers; wider ones come in chunks
 _CHUNK = 128
 
 
-def attend_gpu(tokens: Tokens) -> Found:
+def fault(query: Tensor, n_neighbors: int) -> str:
+    """Tell why the kernels cannot attend for such queries; empty where they can."""
+    if query.device.type != "cuda" and not (INTERPRETED and query.device.type == "cpu"):
+        return f'the query lies on {query.device}. Move it to a CUDA device, or use "auto".'
+    if query.dtype not in _DTYPES:
+        return f'the query is {query.dtype}. Use float32, float16 or bfloat16, or "plain".'
+    if n_neighbors > MOST_SLOTS:
+        return (
+            f"n_neighbors={n_neighbors} exceeds the {MOST_SLOTS} that its kernels keep in "
+            'registers. Lower it, or use "plain".'
+        )
+    return ""
+
+
+def attend(tokens: Tokens) -> Found:
     """Attend without writing a score to memory."""
     query, key, value = _tokens(tokens)
     if tokens.squared:
@@ -34,7 +53,7 @@ def attend_gpu(tokens: Tokens) -> Found:
     blocks = _forward_blocks(width, value.shape[3], tokens.n_neighbors, query.dtype)
     grid = (_n_tiles(n_queries, blocks["BLOCK_M"]) * batch * heads,)
     with torch.cuda.device_of(query):
-        _kernels().attend_kernel[grid](
+        forward_kernels.attend_kernel[grid](
             query,
             key,
             value,
@@ -73,7 +92,7 @@ def attend_gpu(tokens: Tokens) -> Found:
     return Found(output, indices, weights)
 
 
-def backward_gpu(
+def backward(
     tokens: Tokens, indices: Tensor, weights: Tensor, grad_output: Tensor, grad_weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, and of the selected scores (B, H, N, K)."""
@@ -93,7 +112,7 @@ def backward_gpu(
         "HAS_KEEP": tokens.keep is not None,
     }
     with torch.cuda.device_of(query):
-        _backward_kernels().query_kernel[(indices.numel() // n_slots,)](
+        backward_kernels.query_kernel[(indices.numel() // n_slots,)](
             query,
             key,
             value,
@@ -116,7 +135,7 @@ def backward_gpu(
             **common,
             **_backward_blocks(query.shape[3], value.shape[3], n_slots),
         )
-        _backward_kernels().key_kernel[(len(bounds) - 1,)](
+        backward_kernels.key_kernel[(len(bounds) - 1,)](
             query,
             key,
             sent,
@@ -215,15 +234,3 @@ def _backward_blocks(width: int, value_width: int, n_slots: int) -> dict[str, in
         "BLOCK_V": block_v,
         "num_warps": 1 if size <= 1024 else 2 if size <= 2048 else 4,
     }
-
-
-def _kernels() -> ModuleType:
-    from nearwise.functional.tokens.kernels import gpu_forward as gpu_kernels
-
-    return gpu_kernels
-
-
-def _backward_kernels() -> ModuleType:
-    from nearwise.functional.tokens.kernels import gpu_backward as gpu_backward_kernels
-
-    return gpu_backward_kernels

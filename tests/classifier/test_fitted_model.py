@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -310,6 +311,25 @@ def test_a_fit_that_fails_leaves_the_old_model(model):
         model.fit(np.zeros((5, 9)), np.zeros(5))
     assert model.n_features_in_ == 4
     assert same(model.predict_proba(NEW), before)
+
+
+def test_a_refit_shows_its_columns_when_it_is_published_and_readers_go_on(monkeypatch):
+    from nearwise.classifier import classifier
+
+    model = fitted(pd.DataFrame(X, columns=list("abcd")), Y)
+    before = model.predict_proba(NEW)
+    known = []
+    fit_problem = classifier.fit_problem
+
+    def asked_meanwhile(*arguments):
+        known.append((model.n_features_in_, model.feature_names_in_.tolist()))
+        assert same(model.predict_proba(NEW), before)
+        return fit_problem(*arguments)
+
+    monkeypatch.setattr(classifier, "fit_problem", asked_meanwhile)
+    model.fit(X[:, :3], Y)
+    assert known == [(4, list("abcd"))]
+    assert model.n_features_in_ == 3 and not hasattr(model, "feature_names_in_")
 
 
 def test_a_first_batch_with_declared_classes_is_published_whole(monkeypatch):

@@ -7,11 +7,10 @@ import torch
 
 from nearwise.training import (
     TrainingRows,
+    cached_backbone,
     cached_encode,
-    cached_stages,
     encode,
     encode_backbone,
-    encode_stages,
     keys_of_features,
 )
 from tests.training.cases import blobs, small_network
@@ -94,15 +93,16 @@ def test_folder_that_cannot_be_written_costs_a_warning_only(tmp_path, monkeypatc
         assert torch.equal(cached_encode(network, rows, tmp_path), encode(network, rows))
 
 
-def test_images_and_their_stages_are_kept_apart(tmp_path):
+def test_keys_of_images_and_what_their_backbone_gives_are_kept_apart(tmp_path):
     pytest.importorskip("transformers")
     network, rows = image_network(), digits(0, 40)
-    keys = cached_encode(network, rows, tmp_path)
+    keys, features = cached_encode(network, rows, tmp_path), encode_backbone(network, rows)
     for _ in range(2):
-        stages = cached_stages(network, rows, tmp_path)
-        for name, features in encode_stages(network, rows).items():
-            assert torch.equal(stages[name], features)
-    assert list(stages) == ["stem", "stage1", "stage2", "stage3"]
+        stored = cached_backbone(network, rows, tmp_path)
+        assert torch.equal(stored.vectors, features.vectors)
+        for name, stage in features.stages.items():
+            assert torch.equal(stored.stages[name], stage)
+    assert list(stored.stages) == ["stem", "stage1", "stage2", "stage3"]
     assert torch.equal(cached_encode(network, rows, tmp_path), keys)
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -111,6 +111,8 @@ def test_one_pass_gives_the_keys_and_the_stages_of_two():
     network, rows = image_network(), digits()
     features = encode_backbone(network, rows)
     assert torch.equal(keys_of_features(network, features, rows), encode(network, rows))
-    stages = encode_stages(network, rows)
+    with torch.no_grad():
+        stages = network.eval().embedder.stages(rows.x_num)
     assert features.stages.keys() == stages.keys()
-    assert all(torch.equal(features.stages[name], stages[name]) for name in stages)
+    for name in stages:
+        torch.testing.assert_close(features.stages[name], stages[name])

@@ -33,6 +33,7 @@ from nearwise.classifier.inputs.images import (
     is_images,
 )
 from nearwise.classifier.inputs.table import TableEncoder, as_frame
+from nearwise.classifier.inputs.validation import KnownColumns
 from nearwise.classifier.model.class_prior import ClassPrior
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.learned_rows import (
@@ -67,7 +68,6 @@ from nearwise.functional import Metric
 from nearwise.memory import EvictionName, MemoryBank
 
 _RARE = "settings__"  # how settings are named among the parameters
-_COLUMNS = ("n_features_in_", "feature_names_in_")  # scikit-learn's, set while rows are checked
 
 
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
@@ -245,23 +245,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         -------
         self : AttnKNNClassifier
         """
-        known = {name: self.__dict__[name] for name in _COLUMNS if name in self.__dict__}
-        try:
-            model = self._fit_model(from_source(X, y, training=True), sample_weight, views)
-        except BaseException:
-            for name in _COLUMNS:  # those of the model that stays
-                self.__dict__.pop(name, None)
-            self.__dict__.update(known)
-            raise
-        self._publish(model)
+        self._publish(self._fit_model(from_source(X, y, training=True), sample_weight, views))
         return self
 
     def _fit_model(
         self, source: Source, sample_weight: Any, views: Sequence[Any] | None
     ) -> FittedModel:
         X, y, names = source
-        rows = validation.check_rows(self, X, reset=True)
-        others = validation.check_views(self, views, len(rows))
+        columns = KnownColumns()
+        rows = validation.check_rows(columns, X, reset=True)
+        others = validation.check_views(columns, views, len(rows))
         classes, codes = labels.check_labels(y, len(rows))
         labels.check_class_sizes(classes, codes)
         weight = validation.check_weight(sample_weight, len(rows))
@@ -292,6 +285,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         kept, first = bank.ids.numpy(), int(bank.ids.max()) + 1
         model = FittedModel(
             predictor=predictor,
+            columns=columns,
             classes=classes,
             rows=rows.iloc[kept].reset_index(drop=True)
             if isinstance(rows, pd.DataFrame)
@@ -392,6 +386,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return self._model
 
     @property
+    def n_features_in_(self) -> int:
+        """Number of training columns; of values per image."""
+        return self._fitted.columns.n_features_in_
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """Names of the training columns; AttributeError where the table had none."""
+        return self._fitted.columns.feature_names_in_
+
+    @property
     def classes_(self) -> np.ndarray:
         """Classes, ndarray of shape (n_classes,): sorted, those that `add` brought at the end."""
         return self._fitted.classes
@@ -489,7 +493,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Check and encode new rows and their further views: those given, or such as `fit` made."""
         encoder = model.predictor.encoder
         source = from_source(from_files(X, encoder), None, training=False)
-        rows = encoder.transform(validation.check_new_rows(self, source.X, encoder))
+        rows = encoder.transform(validation.check_new_rows(model.columns, source.X, encoder))
         return self._with_views(model, rows, views)
 
     def _with_views(
@@ -497,7 +501,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> list[AnyRows]:
         encoder = model.predictor.encoder
         optional = [name for name, use in encoder.kinds.items() if use == "left out"]
-        given = validation.check_views(self, views, len(rows), optional)
+        given = validation.check_views(model.columns, views, len(rows), optional)
         tta = model.predictor.tta if views is None else None
         return [rows, *encode_views(encoder, rows, given, tta)]
 
@@ -1008,7 +1012,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[FittedModel, Tensor]:
         check_bound(self)
         X, y, names = source
-        rows = validation.check_new_rows(self, X, model.predictor.encoder)
+        rows = validation.check_new_rows(model.columns, X, model.predictor.encoder)
         everyone = self._with_views(model, model.predictor.encoder.transform(rows), views)
         weight = validation.check_weight(sample_weight, len(rows))
         new = NewRows(rows, everyone, y, weight, names)
@@ -1107,7 +1111,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self, source: Source, classes: Any, sample_weight: Any, views: Sequence[Any] | None
     ) -> None:
         declared = None if classes is None else labels.check_labels(classes, len(classes))[0]
-        n_rows = len(validation.check_rows(self, source.X, reset=True))
+        n_rows = len(validation.check_rows(KnownColumns(), source.X, reset=True))
         present, codes = labels.check_labels(source.y, n_rows)
         unknown = [] if declared is None else labels.positions_among(declared, present)[1]
         if unknown:

@@ -1,7 +1,6 @@
 """Arrays on disk that are read where they are there, and computed where they are not."""
 
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nearwise.memory.store import MANIFEST, StoreError, read_folder, write_folder
+from nearwise.warn import warn_user
 
 
 def read_or_compute(
@@ -45,11 +45,7 @@ def read_or_compute(
     except StoreError as error:
         # without a manifest, another process is writing it, or was killed in the middle
         if error.reason != "missing" and (path / MANIFEST).exists():
-            warnings.warn(
-                f"Stored {what} cannot be used and are computed again: {error}",
-                UserWarning,
-                stacklevel=4,
-            )
+            warn_user(f"Stored {what} cannot be used and are computed again: {error}")
             shutil.rmtree(path, ignore_errors=True)
     arrays = dict(compute())
     try:
@@ -57,5 +53,5 @@ def read_or_compute(
             path, kind=kind, format_version=version, tensors=arrays, meta={"names": list(arrays)}
         )
     except (OSError, StoreError) as error:
-        warnings.warn(f"{what.capitalize()} are not kept: {error}", UserWarning, stacklevel=4)
+        warn_user(f"{what.capitalize()} are not kept: {error}")
     return {name: torch.as_tensor(array) for name, array in arrays.items()}

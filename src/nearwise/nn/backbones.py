@@ -1,7 +1,6 @@
 """Image backbones from transformers: named residual networks and pretrained vision models."""
 
 import json
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +13,8 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+
+from nearwise.warn import warn_user
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}
@@ -405,12 +406,10 @@ def _imagenet_model(name: str) -> tuple[Any, str | None]:
     except ImportError:
         raise
     except Exception as error:  # the hub client has many ways to say that there is no network
-        warnings.warn(
+        warn_user(
             f"ImageNet weights for {name!r} ({_HUB[name]!r}) could not be had: "
             f"{first_line(error)} The backbone starts from scratch. Save the model with "
-            "transformers on a machine that is online and give its folder as the backbone instead.",
-            UserWarning,
-            stacklevel=5,
+            "transformers on a machine that is online and give its folder as the backbone instead."
         )
         return None, None
 

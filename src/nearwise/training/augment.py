@@ -60,16 +60,10 @@ def augment(images: Tensor, settings: Augmentation, generator: torch.Generator) 
 def crop_and_flip(
     images: Tensor, padding: int, top: Tensor, left: Tensor, flipped: Tensor
 ) -> Tensor:
-    """Crop each padded image at its own place, and mirror it where `flipped`.
+    """Crop each padded image at its own offset, and mirror it where `flipped`.
 
-    Parameters
-    ----------
-    images : Tensor of shape (B, c, h, w)
-    padding : int
-        Zeros on each side.
-    top, left : int64 Tensor of shape (B,)
-        First row and column of the crop in the padded image, in [0, 2 * padding].
-    flipped : bool Tensor of shape (B,)
+    `padding` zeros are put on each side; `top` and `left`, int64 (B,) in [0, 2 * padding], are the
+    first row and column of the crop in the padded image.
     """
     n, channels, height, width = images.shape
     padded = F.pad(images, (padding,) * 4)
@@ -148,22 +142,10 @@ class Mix(NamedTuple):
 
 
 def draw_mix(n_rows: int, alpha: float, generator: torch.Generator) -> Mix:
-    """Draw partners and shares for a batch of `n_rows`.
+    """Draw partners and shares for a batch of `n_rows`, from a generator on the CPU.
 
-    Shares follow Beta(alpha, alpha), folded to the larger part so that a row stays nearer to
-    itself than to its partner.
-
-    Parameters
-    ----------
-    n_rows : int
-    alpha : float
-        Positive parameter of the Beta distribution.
-    generator : torch.Generator
-        On the CPU; its state alone decides the draw.
-
-    References
-    ----------
-    Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
+    Shares follow Beta(alpha, alpha), folded to the larger part so that a row stays nearer to itself
+    than to its partner (Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018).
     """
     if alpha <= 0:
         raise ValueError(f"alpha must be positive, got {alpha}.")
@@ -182,19 +164,9 @@ def draw_batch_mix(
     generator: torch.Generator,
     device: torch.device,
 ) -> Mix | None:
-    """Draw whether a batch is mixed, and how; None where it is not, or `alpha` is 0.
+    """Draw whether a batch is mixed, with `probability`, and how; None where it is not.
 
-    Parameters
-    ----------
-    alpha : float
-        As for `draw_mix`; 0 draws nothing.
-    probability : float
-        Share of the batches that are mixed, in [0, 1].
-    n_rows : int
-    generator : torch.Generator
-        On the CPU.
-    device : torch.device
-        Where the result is wanted.
+    An `alpha` of 0 draws nothing.
     """
     if not alpha:
         return None

@@ -20,24 +20,9 @@ FORMAT_VERSION = 1
 class TrainingState:
     """How far a run has come.
 
-    Attributes
-    ----------
-    epoch : int
-        Epochs finished.
-    history : list of dict
-        One record per epoch.
-    monitored : list of float
-        Monitored values so far, lower is better.
-    best_epoch : int
-        Epoch of the lowest one; 0 is the untrained model.
-    best_value : float or None
-        The lowest one.
-    waited : int
-        Evaluations since the best one.
-    finished : bool
-        Whether the run has reached its end or stopped early.
-    best : dict of str to Tensor
-        Weights of the best epoch; empty where nothing is monitored.
+    `epoch` counts finished epochs, `waited` the evaluations since the best one; lower monitored
+    values are better. `best` holds the weights of `best_epoch` (0 is the untrained model), and is
+    empty where nothing is monitored.
     """
 
     epoch: int = 0
@@ -73,16 +58,9 @@ def save_checkpoint(
 ) -> None:
     """Write a run's whole state to the folder `path`, replacing the former one in one move.
 
-    Parameters
-    ----------
-    path : path of a folder
-    fingerprint : str
-        Of what decides the run.
-    state : TrainingState
-    network, optimizer, generator
-        Taken as they are at the end of an epoch; torch's global random states come along.
-    extra : dict of str to Tensor
-        Further tensors of the loop, such as cached keys.
+    Network, optimizer and generator are taken as they are at the end of an epoch; torch's global
+    random states come along. `fingerprint` stands for what decides the run, `extra` holds further
+    tensors of the loop, such as cached keys.
     """
     optimizer_state = optimizer.state_dict()["state"]
     tensors = {
@@ -120,18 +98,9 @@ def load_checkpoint(
 ) -> tuple[TrainingState, dict[str, Tensor]] | None:
     """Bring a run back to its last checkpoint; None where there is none.
 
-    Network, optimizer, generator and torch's global random states are set in place.
-
-    Returns
-    -------
-    state, extra : TrainingState and dict of str to Tensor, or None
-
-    Raises
-    ------
-    StoreError
-        If the folder is torn, foreign or newer than this version.
-    ValueError
-        If the checkpoint belongs to a run on other data or with other settings.
+    Network, optimizer, generator and torch's global random states are set in place. StoreError if
+    the folder is torn, foreign or newer than this version, ValueError if it belongs to a run on
+    other data or with other settings.
     """
     path = Path(path)
     if not (path / MANIFEST).exists():  # nothing yet, or killed within the first write

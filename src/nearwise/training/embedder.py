@@ -1,6 +1,5 @@
 """Training of an embedder: batches, gradients and evaluation of the losses on its keys."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +33,7 @@ from nearwise.training.rows import (
 from nearwise.training.schedule import make_optimizer
 from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig
 from nearwise.training.steps import KeyCache, encode_shared, fit_start_scale, step_losses
+from nearwise.warn import warn_user
 
 
 def train_embedder(
@@ -141,23 +141,9 @@ def _channels_last(network: NeighborNetwork, config: TrainConfig) -> Iterator[No
 class EmbedderObjective(Objective):
     """The losses on a network's keys, see `TrainConfig`.
 
-    A batch that does not fit into memory is split, from then on, into twice as many pieces whose
-    gradients add up; in-batch terms and normalisation layers then see one piece at a time.
-
-    Parameters
-    ----------
-    network : NeighborNetwork
-    rows, held_out : TrainingRows
-        On the network's device; `held_out` may be None.
-    config : TrainConfig
-    seed : int
-    processes : Processes, optional
-        Each takes its share of every batch.
-
-    Attributes
-    ----------
-    n_pieces : int
-        Pieces a batch is split into.
+    Rows are on the network's device. A batch that does not fit into memory is split, from then on,
+    into twice as many pieces (`n_pieces`) whose gradients add up; in-batch terms and normalisation
+    layers then see one piece at a time.
     """
 
     seeded_once = True
@@ -256,17 +242,17 @@ class EmbedderObjective(Objective):
         """
         processes = self.processes
         if not processes.several:
-            return self._own_gradients(batch, batch, generator, backward)
+            return self._gradients_in_pieces(batch, batch, generator, backward)
         # Views and MixUp are drawn by each for itself. The main generator stays as it is, so that
         # the batches are the same everywhere.
-        own = torch.Generator()
-        own.set_state(generator.get_state())
-        seed = int(torch.randint(2**31 - 1, (), generator=own))
-        own.manual_seed(seed + step * processes.size + processes.rank)
+        local = torch.Generator()
+        local.set_state(generator.get_state())
+        seed = int(torch.randint(2**31 - 1, (), generator=local))
+        local.manual_seed(seed + step * processes.size + processes.rank)
         share = split_batch(batch, processes.size)[processes.rank]
-        return self._own_gradients(share, batch, own, backward)
+        return self._gradients_in_pieces(share, batch, local, backward)
 
-    def _own_gradients(
+    def _gradients_in_pieces(
         self,
         batch: Batch,
         whole: Batch,
@@ -284,11 +270,9 @@ class EmbedderObjective(Objective):
             generator.set_state(state)
             self.network.zero_grad(set_to_none=True)
             release_memory()
-            warnings.warn(
+            warn_user(
                 f"Out of memory in a training step of {len(batch.queries)} rows; batches go on in "
-                f"{self.n_pieces} pieces whose gradients are added up.",
-                UserWarning,
-                stacklevel=8,
+                f"{self.n_pieces} pieces whose gradients are added up."
             )
 
     def _can_split(self, n_queries: int) -> bool:
@@ -325,8 +309,10 @@ class EmbedderObjective(Objective):
         weight = self.rows.sample_weight
         if weight is None:
             return len(piece.queries) / len(whole.queries)
-        own, total = (float(weight[one.queries.to(weight.device)].sum()) for one in (piece, whole))
-        return own / total if total else 0.0
+        part, total = (
+            float(weight[rows.queries.to(weight.device)].sum()) for rows in (piece, whole)
+        )
+        return part / total if total else 0.0
 
     def _keys(self, rows: TrainingRows) -> Tensor:
         return encode_shared(self.network, rows, self.settings.precision, self.processes)
@@ -437,10 +423,10 @@ def _check_labels(name: str, labels: Tensor, n_classes: int) -> None:
 def _check_kind(name: str, rows: TrainingRows, network: NeighborNetwork) -> None:
     if rows.are_images == network.embedder.takes_images:
         return
-    seen, wanted = ("images", "columns") if rows.are_images else ("columns", "images")
+    present, expected = ("images", "columns") if rows.are_images else ("columns", "images")
     raise ValueError(
-        f"The {name} rows are {seen}, but {type(network.embedder).__name__} takes {wanted}. Build "
-        "the network with another embedder."
+        f"The {name} rows are {present}, but {type(network.embedder).__name__} takes {expected}. "
+        "Build the network with another embedder."
     )
 
 

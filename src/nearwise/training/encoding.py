@@ -1,11 +1,10 @@
 """Keys, head predictions and votes of many rows, in chunks and without gradient; kept on disk."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from nearwise.nn import Embedder, ImageEmbedder, NeighborNetwork, neighbor_vote
 from nearwise.training.checkpoint import content_hash
 from nearwise.training.rows import TrainingRows
 from nearwise.training.settings import Precision
+from nearwise.warn import warn_user
 
 T = TypeVar("T")
 _DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -51,7 +51,6 @@ def encode(
     network: NeighborNetwork,
     rows: TrainingRows,
     *,
-    average_views: bool = False,
     chunk_size: int | None = None,
     precision: Precision = "float32",
 ) -> Tensor:
@@ -62,81 +61,35 @@ def encode(
     network : NeighborNetwork
     rows : TrainingRows
         On the network's device.
-    average_views : bool, default=False
-        Average the keys of both views (and scale them to unit length again, where the embedder
-        does), for rows that have two.
     chunk_size : int, optional
         Rows at a time; default 8192, or as many images as 2**18 pixels on a CPU and 2**22 on an
         accelerator hold. Where memory is short, chunks are halved and a warning says so.
     precision : {"float32", "bfloat16"}, default="float32"
         Of the embedder, through autocast.
     """
-    embedder = network.embedder
     with evaluating(network), autocast(rows.x_num.device, precision):
-        keys = encode_in_pieces(embedder, rows, chunk_size)
-        if average_views and rows.second_x_num is not None:
-            second = encode_in_pieces(embedder, rows, chunk_size, second_view=True)
-            keys = (keys + second) / 2
-            keys = torch.nn.functional.normalize(keys, dim=1) if embedder.normalize else keys
-    return keys
-
-
-def encode_stages(
-    network: NeighborNetwork,
-    rows: TrainingRows,
-    *,
-    chunk_size: int | None = None,
-    precision: Precision = "float32",
-) -> dict[str, Tensor]:
-    """Features of images at each depth of the backbone, averaged over the image, in eval mode.
-
-    Parameters
-    ----------
-    network : NeighborNetwork
-        With an `ImageEmbedder`; ValueError otherwise.
-    rows : TrainingRows
-        Images, on the network's device.
-    chunk_size, precision
-        As for `encode`.
-
-    Returns
-    -------
-    features : dict of str to float32 Tensor of shape (n, width of that depth)
-        First depth to last; names as in `ImageEmbedder.stages`.
-    """
-    embedder = _image_embedder(network)
-    size = chunk_size or rows_at_once(embedder, rows)
-    with evaluating(network), autocast(rows.x_num.device, precision):
-        parts = in_chunks(
-            lambda start, stop: embedder.stages(rows.x_num[start:stop]), len(rows), size
-        )
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return encode_in_pieces(network.embedder, rows, chunk_size)
 
 
 class BackboneFeatures(NamedTuple):
-    """What one pass of a backbone makes of images.
+    """What one pass of a backbone makes of n images.
 
-    Attributes
-    ----------
-    vectors : Tensor of shape (n, width)
-        For `keys_of_features`.
-    stages : dict of str to float32 Tensor of shape (n, width of that depth)
-        As from `encode_stages`.
+    `vectors` (n, width) are for `keys_of_features`; `stages` holds a float32 Tensor (n, width of
+    that depth) per depth, first to last, averaged over the image, by the names of
+    `ImageEmbedder.stages`.
     """
 
     vectors: Tensor
     stages: dict[str, Tensor]
 
 
-def encode_backbone(
-    network: NeighborNetwork, rows: TrainingRows, *, precision: Precision = "float32"
-) -> BackboneFeatures:
+def encode_backbone(network: NeighborNetwork, rows: TrainingRows) -> BackboneFeatures:
     """Vectors and features at each depth of images, in eval mode, from one pass.
 
-    Parameters as for `encode_stages`.
+    ValueError where the network has no `ImageEmbedder`.
     """
     embedder = _image_embedder(network)
-    with evaluating(network), autocast(rows.x_num.device, precision):
+    with evaluating(network):
         parts = in_chunks(
             lambda start, stop: embedder.vector_and_stages(rows.x_num[start:stop]),
             len(rows),
@@ -147,15 +100,11 @@ def encode_backbone(
 
 
 def keys_of_features(
-    network: NeighborNetwork,
-    features: BackboneFeatures,
-    rows: TrainingRows,
-    *,
-    precision: Precision = "float32",
+    network: NeighborNetwork, features: BackboneFeatures, rows: TrainingRows
 ) -> Tensor:
     """Keys of `rows`, as `encode` makes them, of what the backbone made of those rows."""
     embedder = _image_embedder(network)
-    with evaluating(network), autocast(rows.x_num.device, precision):
+    with evaluating(network):
         # In the pieces that `encode` takes: products of other sizes round otherwise.
         pieces = features.vectors.split(rows_at_once(embedder, rows))
         return torch.cat([embedder.key_of_vector(piece) for piece in pieces])
@@ -180,20 +129,9 @@ def rows_at_once(embedder: Embedder, rows: TrainingRows) -> int:
 
 
 def in_chunks(encoder: Callable[[int, int], T], n_rows: int, size: int) -> list[T]:
-    """Results of ``encoder(start, stop)`` for pieces of `n_rows` rows, halved if memory is short.
+    """Results of ``encoder(start, stop)`` for pieces of `size` rows, halved if memory is short.
 
-    Parameters
-    ----------
-    encoder : callable
-    n_rows : int
-        No rows are one piece of none.
-    size : int
-        Rows in a piece.
-
-    Warns
-    -----
-    UserWarning
-        If the pieces had to be made smaller.
+    No rows are one piece of none.
     """
     results: list[T] = []
     start, first_size = 0, size
@@ -208,28 +146,18 @@ def in_chunks(encoder: Callable[[int, int], T], n_rows: int, size: int) -> list[
             continue
         start += size
     if size != first_size:
-        warnings.warn(
-            f"Out of memory while encoding {first_size} rows at a time; went on with {size}.",
-            UserWarning,
-            stacklevel=4,
-        )
+        warn_user(f"Out of memory while encoding {first_size} rows at a time; went on with {size}.")
     return results
 
 
 def encode_in_pieces(
-    embedder: Embedder,
-    rows: TrainingRows,
-    chunk_size: int | None = None,
-    *,
-    second_view: bool = False,
+    embedder: Embedder, rows: TrainingRows, chunk_size: int | None = None
 ) -> Tensor:
     """Keys of rows in whatever mode and precision hold here, float32 of shape (n, dim)."""
-    x_num = rows.second_x_num if second_view else rows.x_num
-    assert x_num is not None  # callers see to it
 
     def encode_piece(start: int, stop: int) -> Tensor:
         x_cat = None if rows.x_cat is None else rows.x_cat[start:stop]
-        keys: Tensor = embedder(x_num[start:stop], x_cat)
+        keys: Tensor = embedder(rows.x_num[start:stop], x_cat)
         return keys.float()
 
     size = chunk_size or rows_at_once(embedder, rows)
@@ -237,27 +165,15 @@ def encode_in_pieces(
 
 
 def predict_head(
-    network: NeighborNetwork,
-    rows: TrainingRows,
-    *,
-    keys: Tensor | None = None,
-    precision: Precision = "float32",
+    network: NeighborNetwork, rows: TrainingRows, *, keys: Tensor | None = None
 ) -> Tensor:
-    """Log-probabilities of the linear head, shape (n, n_classes), in eval mode.
+    """Log-probabilities (n, n_classes) of the linear head, in eval mode; ValueError without a head.
 
-    Parameters
-    ----------
-    network : NeighborNetwork
-        With a head; ValueError without.
-    rows : TrainingRows
-    keys : Tensor of shape (n, dim), optional
-        Ready keys of the rows, to save computing them.
-    precision : {"float32", "bfloat16"}, default="float32"
-        As for `encode`.
+    `keys` of the rows, where they are ready, need not be computed.
     """
     if network.head is None:
         raise ValueError("This network has no linear head. Build it with head=True.")
-    keys = encode(network, rows, precision=precision) if keys is None else keys
+    keys = encode(network, rows) if keys is None else keys
     with evaluating(network):
         return torch.log_softmax(network.head(keys), dim=1)
 
@@ -269,7 +185,6 @@ def predict_neighbors(
     *,
     query_keys: Tensor | None = None,
     memory_keys: Tensor | None = None,
-    precision: Precision = "float32",
 ) -> Tensor:
     """Vote of all memory rows by the softmax of their scores, own row left out by id.
 
@@ -280,20 +195,14 @@ def predict_neighbors(
         A query never counts the memory row that has its id.
     query_keys, memory_keys : Tensor, optional
         Ready keys, to save computing them.
-    precision : {"float32", "bfloat16"}, default="float32"
-        As for `encode`.
 
     Returns
     -------
     proba : Tensor of shape (n_queries, n_classes), rows sum to 1.
     """
-    if query_keys is None:
-        query_keys = encode(network, queries, precision=precision)
-    if memory_keys is None:
-        memory_keys = encode(network, memory, precision=precision)
     return neighbor_vote(
-        query_keys,
-        memory_keys,
+        encode(network, queries) if query_keys is None else query_keys,
+        encode(network, memory) if memory_keys is None else memory_keys,
         network.scale,
         memory.labels,
         network.n_classes,
@@ -328,94 +237,52 @@ def cached_encode(
     *,
     precision: Precision = "float32",
 ) -> Tensor:
-    """Keys of rows, from `folder` where they are there already.
+    """Keys of rows (`encode`) on their device, from `folder` where they are there already.
 
-    Parameters
-    ----------
-    network : NeighborNetwork
-    rows : TrainingRows
-        On the network's device; labels and ids do not matter.
-    folder : path
-        Each combination of weights, rows and settings has a folder of its own in it, named by
-        their hash, so keys of other weights are never taken.
-    precision : {"float32", "bfloat16"}, default="float32"
-        As for `encode`.
-
-    Returns
-    -------
-    keys : float32 Tensor of shape (n, dim), on the device of the rows.
-
-    Warns
-    -----
-    UserWarning
-        If a stored entry is damaged: it is computed and written again. If it cannot be written:
-        the keys are computed and returned all the same.
+    Labels and ids do not matter. Each combination of weights, rows and settings has a folder of its
+    own in it, named by their hash, so keys of other weights are never taken. A UserWarning tells of
+    a stored entry that is damaged, which is computed and written again, and of one that cannot be
+    written.
     """
 
     def compute() -> dict[str, Tensor]:
         return {_KEYS: encode(network, rows, precision=precision)}
 
-    name = _content_hash(network, rows, {"what": _KEYS, "precision": precision})
-    return _stored(Path(folder) / name, compute, rows.x_num.device)[_KEYS]
-
-
-def cached_stages(
-    network: NeighborNetwork,
-    rows: TrainingRows,
-    folder: str | os.PathLike[str],
-    *,
-    precision: Precision = "float32",
-) -> dict[str, Tensor]:
-    """Features of images at each depth, as `encode_stages`, from `folder` as `cached_encode`."""
-
-    def compute() -> dict[str, Tensor]:
-        return encode_stages(network, rows, precision=precision)
-
-    name = _content_hash(network, rows, {"what": "stages", "precision": precision})
-    return _stored(Path(folder) / name, compute, rows.x_num.device)
+    embedder, what = network.embedder, {"what": _KEYS, "precision": precision}
+    given = [embedder.config, what]
+    return _stored(folder, given, embedder.state_dict(), rows, compute)[_KEYS]
 
 
 def cached_backbone(
-    network: NeighborNetwork,
-    rows: TrainingRows,
-    folder: str | os.PathLike[str],
-    *,
-    precision: Precision = "float32",
+    network: NeighborNetwork, rows: TrainingRows, folder: str | os.PathLike[str]
 ) -> BackboneFeatures:
-    """Give what `encode_backbone` makes of images, from `folder` as `cached_encode`.
+    """Give what `encode_backbone` makes of images, from `folder` as `cached_encode` does.
 
-    The projection and the head have no part in it: all networks over one frozen backbone share
-    what is stored.
+    The projection and the head have no part in it: all networks over one frozen backbone share what
+    is stored.
     """
 
     def compute() -> dict[str, Tensor]:
-        features = encode_backbone(network, rows, precision=precision)
+        features = encode_backbone(network, rows)
         return {_VECTORS: features.vectors, **features.stages}
 
-    name = _content_hash(
-        network, rows, {"what": _VECTORS, "precision": precision}, without="trunk.projection."
-    )
-    tensors = dict(_stored(Path(folder) / name, compute, rows.x_num.device))
+    config = {k: v for k, v in network.embedder.config.items() if k not in _OF_PROJECTION}
+    state = network.embedder.state_dict()
+    weights = {k: v for k, v in state.items() if not k.startswith("trunk.projection.")}
+    given = [config, {"what": _VECTORS, "precision": "float32"}]
+    tensors = _stored(folder, given, weights, rows, compute)
     return BackboneFeatures(tensors.pop(_VECTORS), tensors)
 
 
 def _stored(
-    path: Path, compute: Callable[[], dict[str, Tensor]], device: torch.device
-) -> dict[str, Tensor]:
-    found = read_or_compute(path, compute, kind=KIND, version=FORMAT_VERSION, what="embeddings")
-    return {name: tensor.to(device) for name, tensor in found.items()}
-
-
-def _content_hash(
-    network: NeighborNetwork,
+    folder: str | os.PathLike[str],
+    settings: Any,
+    weights: dict[str, Tensor],
     rows: TrainingRows,
-    settings: dict[str, str],
-    without: str | None = None,
-) -> str:
-    """Hash of all that decides a result; `without` names the weights that have no part in it."""
-    config, weights = network.embedder.config, network.embedder.state_dict()
-    if without is not None:
-        config = {name: value for name, value in config.items() if name not in _OF_PROJECTION}
-        weights = {name: part for name, part in weights.items() if not name.startswith(without)}
+    compute: Callable[[], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Read, or compute and write, what settings, weights and rows decide."""
     named = {**weights, "rows/x_num": rows.x_num, "rows/x_cat": rows.x_cat}
-    return content_hash([config, settings], named)[:32]
+    path = Path(folder) / content_hash(settings, named)[:32]
+    found = read_or_compute(path, compute, kind=KIND, version=FORMAT_VERSION, what="embeddings")
+    return {name: tensor.to(rows.x_num.device) for name, tensor in found.items()}

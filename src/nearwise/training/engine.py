@@ -3,7 +3,6 @@
 import hashlib
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.processes import Processes
 from nearwise.training.schedule import WeightAverage, copied_state, rate_factor
 from nearwise.training.settings import EngineConfig
+from nearwise.warn import warn_user
 
 Progress = Callable[[Record], None]
 
@@ -145,11 +145,9 @@ def train_epochs(
         except KeyboardInterrupt:
             interrupted = True
             best = "best weights so far (epoch {})" if run.state.best else "weights of epoch {}"
-            warnings.warn(
+            warn_user(
                 f"{objective.name} was interrupted in epoch {run.state.epoch + 1} of "
-                f"{config.epochs}; the {best.format(run.best_epoch)} are kept.",
-                UserWarning,
-                stacklevel=2,
+                f"{config.epochs}; the {best.format(run.best_epoch)} are kept."
             )
         finally:
             run.settle()
@@ -339,8 +337,8 @@ class _Run:
         """Copy what an epoch leaves behind: steps after it may be broken off or go astray."""
         if self.state.best:
             return  # which are then kept
-        own = self.model.state_dict() if self.average is None else self.average.state
-        self.whole = copied_state(own)
+        whole = self.model.state_dict() if self.average is None else self.average.state
+        self.whole = copied_state(whole)
 
     def _save(self) -> None:
         due = self.state.epoch % self.config.checkpoint_every == 0 or self.state.finished
@@ -395,13 +393,7 @@ def minimize(
 ) -> None:
     """Minimise a smooth loss of few parameters in place, on all rows at once, by L-BFGS.
 
-    Parameters
-    ----------
-    parameters : sequence of Tensor
-        Leaves that require a gradient.
-    loss : callable
-        Scalar at the parameters as they are.
-    max_iter : int, default=100
+    `parameters` are leaves that require a gradient; `loss()` is the scalar at their present values.
     """
     optimizer = torch.optim.LBFGS(parameters, max_iter=max_iter, line_search_fn="strong_wolfe")
 

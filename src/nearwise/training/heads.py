@@ -1,6 +1,5 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from nearwise.nn.neighbor_head import widen
 from nearwise.training.engine import NotFiniteError, Progress, train_epochs
 from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.settings import EngineConfig, refuse_unknown
+from nearwise.warn import warn_user
 
 _CHUNK = 4096
 _SMALL_STEP = 20_000  # neighbors a step
@@ -177,7 +177,7 @@ def train_head(
         except NotFiniteError as error:
             result = error.result
             kept = f"{objective.name} stopped early, its best weights so far are kept: {error}"
-            warnings.warn(kept, UserWarning, stacklevel=2)
+            warn_user(kept)
     first = (result.monitored or [held_out_nll(head, held_out)])[0]  # none: Ctrl-C came before it
     return [{"epoch": 0, "train_loss": None, "held_out_nll": first}, *result.history]
 

@@ -38,18 +38,10 @@ class Objective:
         self.model, self.n_rows = model, n_rows
 
     def loss(self, batch: Any, generator: torch.Generator, step: int) -> Parts:
-        """Scalars of one batch: "loss" is minimised, the others are reported.
+        """Scalars of one batch (one of `batches`): "loss" is minimised, the others are reported.
 
-        Called under autocast, with the model in train mode.
-
-        Parameters
-        ----------
-        batch : object
-            One of `batches`.
-        generator : torch.Generator
-            On the CPU; the run's own.
-        step : int
-            From 0.
+        Called under autocast, with the model in train mode. The generator, on the CPU, is the run's
+        own; `step` counts from 0.
         """
         raise NotImplementedError
 

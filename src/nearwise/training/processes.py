@@ -12,17 +12,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """Rank of this process among those that train together.
+    """Rank of this process, from 0, among the `size` that train together.
 
     All hold the same weights and draw the same batches; after each step gradients are summed, so
     that all take the same step.
-
-    Attributes
-    ----------
-    rank : int
-        Position of this process, from 0.
-    size : int
-        How many there are; 1 where nothing is shared.
     """
 
     rank: int = 0
@@ -96,14 +89,7 @@ class Processes:
 def join_processes(device: torch.device) -> tuple[Processes, torch.device]:
     """Join the processes that `torchrun` started, and choose this one's device.
 
-    Parameters
-    ----------
-    device : torch.device
-        "cuda" without a number becomes the one of ``LOCAL_RANK``.
-
-    Returns
-    -------
-    processes, device
+    "cuda" without a number becomes the device of ``LOCAL_RANK``.
     """
     if not dist.is_available():
         return Processes(), device

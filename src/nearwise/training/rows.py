@@ -131,24 +131,11 @@ def epoch_batches(
 ) -> Iterator[Batch]:
     """Split an epoch into batches of nearly equal size, each with candidates drawn for it.
 
-    Candidates of a step are its own queries and `extra`, no row twice.
-
-    Parameters
-    ----------
-    n_rows : int
-        Training rows, at least 2.
-    batch_size : int
-        Most queries a step.
-    n_candidates : int or None
-        Candidates a step, queries included; None takes all rows.
-    generator : torch.Generator
-        On the CPU; its state alone decides the order.
-    row_weights : Tensor of shape (n_rows,), optional
-        How often a row is drawn, relative to the others. Rows are then drawn with replacement;
-        a row drawn twice in one batch is kept once.
-    candidate_weights : Tensor of shape (n_rows,), optional
-        How often a row is drawn as a further candidate, relative to the others; each is drawn
-        once a step at most. Without, all rows take turns.
+    Candidates of a step are its own queries and `extra`, no row twice, `n_candidates` in all (None
+    takes all rows). `row_weights` (n_rows,) say how often a row is drawn relative to the others,
+    with replacement; a row drawn twice in one batch is kept once. `candidate_weights` say the same
+    of further candidates, each drawn once per step at most; without them all rows take turns. The
+    generator is on the CPU, and its state alone decides the order.
     """
     order = torch.randperm(n_rows, generator=generator)
     n_total = n_rows if n_candidates is None else min(n_rows, n_candidates)
@@ -205,14 +192,7 @@ def count_batches(n_rows: int, batch_size: int) -> int:
 
 
 def split_batch(batch: Batch, n_pieces: int) -> list[Batch]:
-    """Split the queries of a batch; those of the other pieces become candidates of each.
-
-    Parameters
-    ----------
-    batch : Batch
-    n_pieces : int
-        Pieces of nearly equal size; 1 gives the batch itself.
-    """
+    """Split the queries of a batch; those of the other pieces become candidates of each."""
     if n_pieces == 1:
         return [batch]
     parts = batch.queries.tensor_split(n_pieces)
@@ -225,20 +205,9 @@ def split_batch(batch: Batch, n_pieces: int) -> list[Batch]:
 def neighbor_disagreement(
     keys: Tensor, labels: Tensor, ids: Tensor, n_classes: int, n_neighbors: int = 10
 ) -> Tensor:
-    """Share of a row's nearest neighbors, itself left out, that are of another class.
+    """Share (n,) of a row's nearest neighbors, itself left out by id, that are of another class.
 
-    Parameters
-    ----------
-    keys : Tensor of shape (n, D)
-    labels : int64 Tensor of shape (n,) or float Tensor of shape (n, n_classes)
-    ids : int64 Tensor of shape (n,)
-    n_classes : int
-    n_neighbors : int, default=10
-        Held to the n - 1 rows there are.
-
-    Returns
-    -------
-    disagreement : Tensor of shape (n,), in [0, 1].
+    Labels are class positions (n,) or probabilities (n, n_classes).
     """
     k = min(n_neighbors, len(keys) - 1)
     nearest = topk_neighbors(keys, keys, k, query_ids=ids, key_ids=ids).indices
@@ -250,18 +219,6 @@ def hard_row_weights(disagreement: Tensor, *, fraction: float = 0.3, weight: flo
     """Give the hardest `fraction` of the rows the sampling weight `weight`, the others 1.
 
     A row whose neighbors all agree is never hard, however few hard rows there are.
-
-    Parameters
-    ----------
-    disagreement : Tensor of shape (n,)
-    fraction : float, default=0.3
-        In (0, 1].
-    weight : float, default=2.0
-        At least 1.
-
-    Returns
-    -------
-    weights : float Tensor of shape (n,).
     """
     n_hard = max(1, round(fraction * len(disagreement)))
     order = torch.argsort(disagreement, descending=True, stable=True)

@@ -23,18 +23,7 @@ def learning_rate_factor(
 ) -> float:
     """Factor on the learning rate at `step` (from 0): linear warm-up, then cosine or constant.
 
-    Parameters
-    ----------
-    step : int
-        Steps done so far, in [0, total_steps).
-    total_steps, warmup_steps : int
-    schedule : {"cosine", "constant"}, default="cosine"
-    floor : float, default=0.0
-        Factor the cosine would reach at `total_steps`.
-
-    Returns
-    -------
-    factor : float in (0, 1].
+    `floor` is the factor that the cosine would reach at `total_steps`.
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
@@ -90,20 +79,9 @@ def make_optimizer(
 def rate_factor(
     config: EngineConfig, step: int, steps_per_epoch: int, monitored: Sequence[float]
 ) -> float:
-    """Factor on the learning rates of a step.
+    """Factor in (0, 1] on the learning rates of a step (from 0).
 
-    Parameters
-    ----------
-    config : EngineConfig
-    step : int
-        From 0.
-    steps_per_epoch : int
-    monitored : sequence of float
-        Values of finished evaluations, in order, lower is better; what "plateau" goes by.
-
-    Returns
-    -------
-    factor : float in (0, 1]
+    `monitored` holds the values of finished evaluations, lower is better: what "plateau" goes by.
     """
     warmup = round(config.warmup_epochs * steps_per_epoch)
     factor = learning_rate_factor(
@@ -127,7 +105,7 @@ def count_plateaus(values: Sequence[float], patience: int) -> int:
     """How often `values` failed to fall for more than `patience` steps in a row.
 
     The rule of torch's ReduceLROnPlateau (mode "min"), as a function of the values so far, so
-    that nothing has to be kept beside them.
+    that nothing has to be averaged beside them.
     """
     best, waited, plateaus = math.inf, 0, 0
     for value in values:
@@ -145,18 +123,7 @@ class WeightAverage:
     """Moving average of the floating tensors of a module's state; others are taken as they are.
 
     The decay of step t is ``min(decay, (1 + t) / (10 + t))``, so that the first weights are
-    forgotten soon.
-
-    Parameters
-    ----------
-    model : nn.Module
-    decay : float
-        In (0, 1).
-
-    Attributes
-    ----------
-    state : dict of str to Tensor
-        The averaged state, on the module's device.
+    forgotten soon. `state` is the averaged state, on the module's device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -167,15 +134,15 @@ class WeightAverage:
     def update(self, step: int) -> None:
         """Take the weights in after step `step`, counted from 0."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        kept: list[Tensor] = []
+        averaged: list[Tensor] = []
         new: list[Tensor] = []
         for name, tensor in self.model.state_dict().items():
             if tensor.is_floating_point():
-                kept.append(self.state[name])
+                averaged.append(self.state[name])
                 new.append(tensor)
             else:
                 self.state[name].copy_(tensor)
-        torch._foreach_lerp_(kept, new, share)
+        torch._foreach_lerp_(averaged, new, share)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

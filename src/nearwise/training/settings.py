@@ -10,15 +10,9 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 
 def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
-    """Return `values`, or raise ValueError naming the setting of `model` nearest to a strange one.
+    """Return `values`, or raise ValueError naming the setting of `model` nearest to an unknown one.
 
-    Parameters
-    ----------
-    values : dict or other
-        Only a dict is looked at.
-    model : pydantic model
-    what : str
-        Kind of the settings, for the message.
+    Only a dict is looked at; `what` is the kind of settings in the message.
     """
     known = list(model.model_fields)
     for name in values if isinstance(values, dict) else ():

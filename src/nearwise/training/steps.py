@@ -24,26 +24,15 @@ from nearwise.training.settings import TrainConfig
 
 # Factors on the reciprocal of the mean distance: from nearly uniform to nearly the nearest alone.
 _FACTORS = tuple(2.0 ** (step / 2) for step in range(-2, 14))
+_SCALE_QUERIES, _SCALE_CANDIDATES = 512, 4096  # rows that the first scale is fitted on
 
 
 class KeyCache:
-    """Keys of all training rows, for candidates outside the batch.
+    """Keys (n, dim) of all training rows, for candidates outside the batch.
 
-    Parameters
-    ----------
-    network : NeighborNetwork
-    rows : TrainingRows
-    momentum : float, default=0.0
-        Share of the old key that stays when a seen row is refreshed.
-    precision : {"float32", "bfloat16"}, default="float32"
-        Of the embedder.
-    processes : Processes, optional
-        Those that train together: each computes its share of the keys and gets all.
-
-    Attributes
-    ----------
-    keys : Tensor of shape (n, dim)
-        Of each row; empty before the first `refresh_all`.
+    `keys` is empty before the first `refresh_all`; `momentum` is the share of the old key that
+    stays when a row of the batch is refreshed. Processes that train together compute a share each
+    and get all.
     """
 
     def __init__(
@@ -99,74 +88,60 @@ def step_losses(
     generator: torch.Generator,
     cache: KeyCache | None = None,
 ) -> dict[str, Tensor]:
-    """Terms of the loss of one batch, unweighted, those with weight 0 left out.
+    """Unweighted terms of the loss of one batch, without those of weight 0: scalars by name.
 
-    Parameters
-    ----------
-    network : NeighborNetwork
-    rows : TrainingRows
-        All training rows, on the network's device.
-    batch : Batch
-        Positions of queries and further candidates.
-    config : TrainConfig
-    generator : torch.Generator
-        On the CPU; decides views and MixUp.
-    cache : KeyCache, optional
-        Where further candidates take their keys from; without it they are computed here, with
-        gradient. Keys of the queries are written back.
-
-    Returns
-    -------
-    parts : dict of str to scalar Tensor
-        Some of "knn", "ce", "contrastive", "entropy".
+    Names are "knn", "ce", "contrastive" and "entropy". Rows are on the network's device, the
+    generator (views and MixUp) on the CPU. Candidates outside the batch take their keys from the
+    cache, without gradient, and keys of the queries are written back to it; without a cache all
+    keys are computed here.
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
     if not config.knn_weight:
         extra = extra[:0]
-    sampled = _ask(network, rows, queries, extra, config, generator, cache)
+    step = _compute_keys(network, rows, queries, extra, config, generator, cache)
     weight = _at(rows.sample_weight, queries)
     parts: dict[str, Tensor] = {}
     if config.knn_weight:
         candidates = torch.cat([queries, extra])
         ids = rows.row_ids[candidates]
-        memory_keys = sampled.keys
+        memory_keys = step.keys
         if cache is not None:
-            memory_keys = torch.cat([sampled.keys, cache.keys[candidates[len(sampled.keys) :]]])
+            memory_keys = torch.cat([step.keys, cache.keys[candidates[len(step.keys) :]]])
         parts["knn"] = fused_leave_one_out_nll(
-            sampled.query_keys,
+            step.query_keys,
             memory_keys,
             network.scale,
-            sampled.labels,
+            step.labels,
             rows.labels[candidates],
-            sampled.ids,
+            step.ids,
             ids,
             network.n_classes,
             similarity=network.similarity,
             smoothing=config.label_smoothing,
             sample_weight=weight,
             candidate_weight=_at(rows.sample_weight, candidates),
-            n_learned=len(sampled.keys),
+            n_learned=len(step.keys),
         )
         if config.entropy_weight:
-            scores = network.scores(sampled.query_keys, memory_keys)
-            parts["entropy"] = -weight_entropy(leave_self_out(scores, sampled.ids, ids))
+            scores = network.scores(step.query_keys, memory_keys)
+            parts["entropy"] = -weight_entropy(leave_self_out(scores, step.ids, ids))
     if config.ce_weight:
-        logits = network.output(sampled.query_keys).logits
+        logits = network.output(step.query_keys).logits
         assert logits is not None  # checked before the first step
         parts["ce"] = soft_cross_entropy(
-            logits, sampled.labels, smoothing=config.label_smoothing, sample_weight=weight
+            logits, step.labels, smoothing=config.label_smoothing, sample_weight=weight
         )
     if config.contrastive_weight:
         parts["contrastive"] = _contrast_views(
-            network, rows, queries, sampled.unmixed, config, generator
+            network, rows, queries, step.unmixed, config, generator
         )
     if cache is not None:
-        cache.refresh(queries[: len(sampled.unmixed)], sampled.unmixed)
+        cache.refresh(queries[: len(step.unmixed)], step.unmixed)
     return parts
 
 
-class _Asked(NamedTuple):
+class _StepKeys(NamedTuple):
     query_keys: Tensor  # (B, dim), of mixed rows where there is MixUp
     labels: Tensor  # theirs
     ids: Tensor  # (B,) or (B, 2), of the rows they come from
@@ -174,7 +149,7 @@ class _Asked(NamedTuple):
     keys: Tensor  # the same, and (M, dim) of further candidates where they are fresh
 
 
-def _ask(
+def _compute_keys(
     network: NeighborNetwork,
     rows: TrainingRows,
     queries: Tensor,
@@ -182,7 +157,7 @@ def _ask(
     config: TrainConfig,
     generator: torch.Generator,
     cache: KeyCache | None,
-) -> _Asked:
+) -> _StepKeys:
     """Compute the keys of a step that have a gradient."""
     embedder, labels, ids = network.embedder, rows.labels[queries], rows.row_ids[queries]
     fresh = queries if cache is not None else torch.cat([queries, extra])
@@ -196,7 +171,7 @@ def _ask(
         with autocast(x_num.device, config.precision):
             keys = embedder(x_num, x_cat).float()
         unmixed = keys[: len(queries)]
-        return _Asked(unmixed, labels, ids, unmixed, keys)
+        return _StepKeys(unmixed, labels, ids, unmixed, keys)
     # The unmixed keys are candidates or views; where neither is asked for, mixed ones are enough,
     # and images, dear to encode, take their candidates from the cache.
     from_cache = cache is not None and rows.are_images
@@ -207,7 +182,7 @@ def _ask(
     mixed = mixed.float()
     labels, ids = mix_labels(labels, mix, network.n_classes), mix_ids(ids, mix)
     keys = mixed[:0] if keys is None else keys
-    return _Asked(mixed, labels, ids, keys[: len(queries)], keys)
+    return _StepKeys(mixed, labels, ids, keys[: len(queries)], keys)
 
 
 def _contrast_views(
@@ -262,36 +237,15 @@ def fit_start_scale(
     rows: TrainingRows,
     generator: torch.Generator,
     precision: Precision = "float32",
-    *,
-    n_queries: int = 512,
-    n_candidates: int = 4096,
 ) -> float:
-    """Set the scale to the one with the lowest leave-one-out NLL on training rows.
+    """Set the scale to the one with the lowest leave-one-out NLL on training rows, and return that.
 
     Training then starts from well-tuned distance weighting, and need not bend the keys to make up
-    for a scale that is far off.
-
-    Parameters
-    ----------
-    network : NeighborNetwork
-        Its `log_scale` is set in place.
-    rows : TrainingRows
-        On the network's device.
-    generator : torch.Generator
-        On the CPU; decides which rows are looked at.
-    precision : {"float32", "bfloat16"}, default="float32"
-        Of the embedder.
-    n_queries, n_candidates : int
-        Rows looked at, and rows they are compared with, at most.
-
-    Returns
-    -------
-    nll : float
-        Leave-one-out NLL at the chosen scale.
+    for a scale that is far off. The generator, on the CPU, decides which rows are looked at.
     """
-    chosen = rows.take(torch.randperm(len(rows), generator=generator)[:n_candidates])
+    chosen = rows.take(torch.randperm(len(rows), generator=generator)[:_SCALE_CANDIDATES])
     keys = _keys_without_dropout(network, chosen, precision)
-    queries = keys[:n_queries]
+    queries = keys[:_SCALE_QUERIES]
     cosine = network.similarity == "cosine"
     distances = 1 - queries @ keys.T if cosine else euclidean(queries, keys)
     unit = 1 / distances.mean().clamp_min(1e-6)
@@ -304,13 +258,13 @@ def fit_start_scale(
             scale,
             chosen.labels,
             network.n_classes,
-            query_ids=chosen.row_ids[:n_queries],
+            query_ids=chosen.row_ids[:_SCALE_QUERIES],
             key_ids=chosen.row_ids,
             similarity=network.similarity,
             candidate_weight=chosen.sample_weight,
         )
-        weight = None if chosen.sample_weight is None else chosen.sample_weight[:n_queries]
-        nll = float(vote_nll(proba, chosen.labels[:n_queries], sample_weight=weight))
+        weight = _first(chosen.sample_weight, _SCALE_QUERIES)
+        nll = float(vote_nll(proba, chosen.labels[:_SCALE_QUERIES], sample_weight=weight))
         if nll < best_nll:
             best_nll, best_scale = nll, scale
     network.log_scale.copy_(best_scale.log())

@@ -31,6 +31,7 @@ from nearwise.classifier.inputs.table import (
 from nearwise.classifier.model.gates import clearly_lower, pooled, tempered_nll
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.classifier.storage.array_models import as_arrays
+from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
@@ -268,11 +269,9 @@ def cross_fit(
         except KeyboardInterrupt:
             if not oof:
                 raise
-            warnings.warn(
+            warn_user(
                 f"Interrupted while the base's {candidate.name} was fitted: the fit goes on with "
-                f"{', '.join(oof)}.",
-                UserWarning,
-                stacklevel=2,
+                f"{', '.join(oof)}."
             )
             break
         oof[candidate.name] = out

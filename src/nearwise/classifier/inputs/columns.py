@@ -1,6 +1,5 @@
 """What each column of a table is taken for, what is left out, and why."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from nearwise.classifier.inputs.column_report import (
 from nearwise.classifier.inputs.column_rules import plan_column
 from nearwise.classifier.inputs.containers import as_rows
 from nearwise.names import did_you_mean
+from nearwise.warn import warn_user
 
 
 def plan_columns(
@@ -107,7 +107,7 @@ def warn_of_columns(plans: list[ColumnPlan]) -> None:
         for one in spoken[:5]
     ]
     more = f" So are {len(spoken) - 5} more: see column_report_." if len(spoken) > 5 else ""
-    warnings.warn(" ".join(lines) + more, ColumnWarning, stacklevel=3)
+    warn_user(" ".join(lines) + more, ColumnWarning)
 
 
 def _spoken(report: ColumnReport) -> str:

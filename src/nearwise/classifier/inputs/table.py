@@ -1,7 +1,6 @@
 """TableEncoder: from columns of numbers, text, dates and gaps to numbers and category codes."""
 
 import datetime
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from nearwise.classifier.inputs.column_report import ColumnPlan, Use
 from nearwise.classifier.inputs.column_rules import NUMBER
 from nearwise.classifier.inputs.columns import plan_columns, refuse_repeated
 from nearwise.classifier.inputs.dates import DateColumn
+from nearwise.warn import warn_user
 
 MAX_SPLIT_BY_VALUE = 255  # categories a column may have to be split by value in boosting
 MAX_ONE_HOT = 32  # one-hot columns a category column may take in `dense`
@@ -192,11 +192,9 @@ class TableEncoder:
             new_gaps = np.isnan(numbers).sum(axis=0) * (self._leads & ~known)
             if new_gaps.any():
                 named = _counted(zip(self._sources, new_gaps, strict=True))
-                warnings.warn(
+                warn_user(
                     f"Missing values in columns that had none in training: {named}. They are "
-                    "filled with the training median.",
-                    UserWarning,
-                    stacklevel=3,
+                    "filled with the training median."
                 )
         return Encoded(numbers, self._codes(frame, count=True))
 
@@ -244,11 +242,9 @@ class TableEncoder:
                 codes[strange, column] = [by_text(value) for value in values.iloc[strange]]
             unknown.append((name, int((codes[strange, column] == 0).sum())))
         if count and any(number for _, number in unknown):
-            warnings.warn(
+            warn_user(
                 f"Categories that were not in the training table: {_counted(unknown)}. They are "
-                "taken as missing.",
-                UserWarning,
-                stacklevel=4,
+                "taken as missing."
             )
         return codes
 

@@ -1,12 +1,12 @@
 """Checks on what a user hands to the estimator, with errors that say what to do."""
 
-import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from nearwise.classifier.inputs.column_report import ColumnWarning
@@ -15,28 +15,52 @@ from nearwise.classifier.inputs.containers import as_rows
 from nearwise.classifier.inputs.images import ImageEncoder, check_images, is_images
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.names import did_you_mean
+from nearwise.warn import warn_user
 
 _SHOWN = 12  # names in a message
 
 
+class KnownColumns(BaseEstimator):
+    """Number and names of the training columns, as scikit-learn's checks set and read them.
+
+    A part of each fitted model, so that a refit shows other columns when it is published, not
+    while it runs. For images `n_features_in_` counts the values of one.
+    """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    @property
+    def names(self) -> list[str] | None:
+        """Names of the columns; None where `fit` was given an array."""
+        found = getattr(self, "feature_names_in_", None)
+        return None if found is None else found.tolist()
+
+
+KnownColumns.__name__ = "AttnKNNClassifier"  # scikit-learn's messages name the class
+
+
 def check_rows(
-    estimator: Any, X: Any, *, reset: bool, optional: Collection[str] = ()
+    columns: KnownColumns, X: Any, *, reset: bool, optional: Collection[str] = ()
 ) -> pd.DataFrame | np.ndarray:
     """Bring rows into an array or a DataFrame and check names, width and values.
 
-    DataFrames keep text; both keep missing values. Columns are matched by name with those that
-    `fit` was given; those of `optional` may be missing, and become empty.
+    `reset` notes in `columns` what training rows have. DataFrames keep text; both keep missing
+    values. Columns are matched by name with those that `fit` was given; those of `optional` may be
+    missing, and become empty.
     """
     if is_images(X):
-        return _check_image_rows(estimator, X, reset)
-    names = None if reset else getattr(estimator, "feature_names_in_", None)
-    X = as_rows(X, names, None if reset else estimator.n_features_in_)
+        images = check_images(X)
+        if reset:
+            columns.n_features_in_ = int(np.prod(images.shape[1:]))
+        return images
+    X = as_rows(X) if reset else as_rows(X, columns.names, columns.n_features_in_)
     if isinstance(X, pd.DataFrame):
-        return _check_table(estimator, X, names, reset, optional)
+        return _check_table(columns, X, reset, optional)
     _refuse_one_dimension(X)
     X = _without_text(X)
     array: np.ndarray = validate_data(
-        estimator,
+        columns,
         X,
         reset=reset,
         dtype=[np.float64, np.float32],
@@ -47,20 +71,8 @@ def check_rows(
     return array
 
 
-def check_new_rows(estimator: Any, X: Any, encoder: Any) -> pd.DataFrame | np.ndarray:
-    """Check rows for a fitted estimator with this encoder, of the kind that it knows."""
-    check_kind(encoder, X)
-    if isinstance(encoder, ImageEncoder):
-        return check_rows(estimator, X, reset=False)
-    X = as_rows(X, getattr(estimator, "feature_names_in_", None), estimator.n_features_in_)
-    if not isinstance(X, pd.DataFrame):
-        _refuse_one_dimension(X)
-        _refuse_nameless(encoder)
-    return check_rows(estimator, X, reset=False, optional=encoder.left_out)
-
-
-def check_kind(encoder: Any, X: Any) -> None:
-    """Refuse images where the classifier was fitted on a table, and the other way round."""
+def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame | np.ndarray:
+    """Check rows for a model with this encoder, of the kind that it was fitted on."""
     if is_images(X) != isinstance(encoder, ImageEncoder):
         fitted, given = (
             ("images", "none") if isinstance(encoder, ImageEncoder) else ("a table", "images")
@@ -68,23 +80,27 @@ def check_kind(encoder: Any, X: Any) -> None:
         raise ValueError(
             f"The classifier was fitted on {fitted}; X holds {given}. Give what it knows."
         )
+    if isinstance(encoder, ImageEncoder):
+        return check_rows(columns, X, reset=False)
+    X = as_rows(X, columns.names, columns.n_features_in_)
+    if not isinstance(X, pd.DataFrame):
+        _refuse_one_dimension(X)
+        _refuse_nameless(encoder)
+    return check_rows(columns, X, reset=False, optional=encoder.left_out)
 
 
 def _check_table(
-    estimator: Any,
-    X: pd.DataFrame,
-    names: Sequence[str] | None,
-    reset: bool,
-    optional: Collection[str],
+    columns: KnownColumns, X: pd.DataFrame, reset: bool, optional: Collection[str]
 ) -> pd.DataFrame:
     if not len(X):
         raise ValueError("Found array with 0 sample(s): the table is empty. Give some rows.")
     refuse_repeated([str(name) for name in X.columns])  # before narwhals does
+    names = None if reset else columns.names
     if names is not None and any(isinstance(name, str) for name in X.columns):
         X = _match(X, names, optional)
     elif len({isinstance(name, str) for name in X.columns}) > 1:
         X = X.rename(columns=str)
-    validate_data(estimator, X, skip_check_array=True, reset=reset)
+    validate_data(columns, X, skip_check_array=True, reset=reset)
     if not X.shape[1]:
         raise ValueError("0 feature(s): the table has no columns but the target.")
     return X
@@ -106,11 +122,10 @@ def _match(X: pd.DataFrame, names: Sequence[str], optional: Collection[str]) -> 
     known = set(names)
     extra = [name for name in present if name not in known]
     if extra:
-        warnings.warn(
+        warn_user(
             f"X has columns that the classifier was not fitted on: {_listed(extra)}. They are "
             "ignored.",
             ColumnWarning,
-            stacklevel=7,
         )
     return X.set_axis(present, axis=1).reindex(columns=list(names))
 
@@ -138,23 +153,18 @@ def _refuse_nameless(encoder: TableEncoder) -> None:
         )
 
 
-def _check_image_rows(estimator: Any, X: Any, reset: bool) -> np.ndarray:
-    images = check_images(X)
-    if reset:
-        estimator.n_features_in_ = int(np.prod(images.shape[1:]))
-        estimator.__dict__.pop("feature_names_in_", None)
-    return images
-
-
 def check_views(
-    estimator: Any, views: Sequence[Any] | None, n_rows: int, optional: Collection[str] = ()
+    columns: KnownColumns,
+    views: Sequence[Any] | None,
+    n_rows: int,
+    optional: Collection[str] = (),
 ) -> list[pd.DataFrame | np.ndarray]:
     """Check further views of rows that are checked themselves; the same rows, the same columns."""
     if views is None:
         return []
     if isinstance(views, np.ndarray | pd.DataFrame | torch.Tensor | str):
         raise ValueError("views must be a list of arrays like X. For one view write views=[view].")
-    checked = [check_rows(estimator, view, reset=False, optional=optional) for view in views]
+    checked = [check_rows(columns, view, reset=False, optional=optional) for view in views]
     for number, view in enumerate(checked):
         if len(view) != n_rows:
             raise ValueError(

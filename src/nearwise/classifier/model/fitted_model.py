@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import plain
+from nearwise.classifier.inputs.validation import KnownColumns
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory import MemoryBank
 
@@ -55,6 +56,8 @@ class FittedModel:
     ----------
     predictor : Predictor
         Encoder, members, pool, calibration, and the memory as the members search it.
+    columns : KnownColumns
+        Of the training rows.
     classes : ndarray of shape (n_classes,)
     rows : DataFrame or ndarray
         The remembered rows as they were given, in the order of the memory.
@@ -69,6 +72,7 @@ class FittedModel:
     """
 
     predictor: Predictor
+    columns: KnownColumns
     classes: np.ndarray
     rows: Any
     row_names: np.ndarray | None

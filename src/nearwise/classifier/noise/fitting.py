@@ -1,6 +1,5 @@
 """Fits the label model of a problem: the transition, and the labels that members are fitted to."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -33,6 +32,7 @@ from nearwise.classifier.noise.true_labels import (
     of_one_class,
     posterior,
 )
+from nearwise.warn import warn_user
 
 
 def label_fitter(label_noise: Any, classes: np.ndarray, *, per_class: bool) -> LabelFitter:
@@ -213,11 +213,9 @@ def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list
 def _decide(note: dict[str, Any], decision: str) -> None:
     """Say that an estimate is not taken, or not whole."""
     note["decision"] = decision
-    warnings.warn(
+    warn_user(
         f'label_noise="auto": {decision}. If you know the share of wrong labels, give it; '
-        "audited_transition counts it on checked rows.",
-        UserWarning,
-        stacklevel=2,
+        "audited_transition counts it on checked rows."
     )
 
 

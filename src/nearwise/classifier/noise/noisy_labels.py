@@ -1,6 +1,5 @@
 """Labels that are wrong in part: a label model with a transition from true to given labels."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
@@ -13,6 +12,7 @@ from nearwise.classifier.model.class_prior import CLASS_SHARES
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels, Target
 from nearwise.classifier.noise.transition import SIGNAL, Transition, signal_of
 from nearwise.memory import MemoryBank
+from nearwise.warn import warn_user
 
 LOG_PROBA = "label_log_proba"  # of a row's true label, made without its given one
 _ON_TRUE = " on true labels"
@@ -190,12 +190,10 @@ class CheckedLabels(LabelModel):
             return False
         if "answers" not in choice["label_noise"]:  # said of one view, and true of several
             choice["label_noise"]["answers"] = CLASS_SHARES
-            warnings.warn(
+            warn_user(
                 "label_noise: out-of-fold predictions tell the labels no better than the class "
                 "shares do, so these are the answers. Check that X and y belong together, or "
-                "bring more rows.",
-                UserWarning,
-                stacklevel=2,
+                "bring more rows."
             )
         return True
 

@@ -4,7 +4,6 @@ Every function takes a model and gives a new one; the model it was given stays a
 happens on the way.
 """
 
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from nearwise.classifier.online.updates import (
 )
 from nearwise.classifier.storage.row_storage import append_frame
 from nearwise.memory.eviction import EvictionName, usual_half_life
+from nearwise.warn import warn_user
 
 _REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows ask for the next
 _REFRESH_NEW_CLASS = 0.02  # of the memory: so many rows of classes that attention has not met
@@ -224,13 +224,11 @@ def _with_classes(before: np.ndarray, fresh: list[Any]) -> np.ndarray:
     extra = np.array(fresh, dtype=np.result_type(before, np.asarray(fresh)))
     classes = np.concatenate([before, extra])
     if _is_sorted(before) and not _is_sorted(classes):
-        warnings.warn(
+        warn_user(
             f"classes_ is no longer sorted: {fresh[:5]} came later and stand last, and so do "
             "their columns. scikit-learn's scorers of probabilities (neg_log_loss, "
             "roc_auc_ovr) take columns in sorted order: give them "
-            "proba[:, np.argsort(model.classes_)].",
-            UserWarning,
-            stacklevel=4,
+            "proba[:, np.argsort(model.classes_)]."
         )
     return classes
 

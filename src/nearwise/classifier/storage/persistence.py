@@ -19,6 +19,7 @@ from nearwise.classifier.fit.embedding import Embedding
 from nearwise.classifier.fit.feature_space import FeatureSpace
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.inputs.validation import KnownColumns
 from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.label_model import LabelModel
@@ -51,6 +52,7 @@ from nearwise.classifier.storage.stored_parts import (
 from nearwise.functional.devices import choose_device
 from nearwise.memory import Folder, MemoryBank, StoreError, read_folder, write_folder
 from nearwise.nn import NeighborHead, build_network, network_config
+from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
@@ -353,8 +355,8 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         "params": params,
         "classes": fitted.classes.tolist(),
         "classes_dtype": fitted.classes.dtype.str,
-        "n_features_in": model.n_features_in_,
-        "feature_names_in": getattr(model, "feature_names_in_", np.array([])).tolist(),
+        "n_features_in": fitted.columns.n_features_in_,
+        "feature_names_in": fitted.columns.names or [],
         "target_name": fitted.target_name,
         "weight_unit": fitted.weight_unit,
         "stream": fitted.stream.to_json(),
@@ -378,11 +380,9 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
     )
     known[key] = generation
     if trusted:
-        warnings.warn(
+        warn_user(
             f"{path} holds a base with parts that are only loaded where you trust them. Open it "
-            f"with {type(model).__name__}.load({str(path)!r}, trusted={trusted}).",
-            UserWarning,
-            stacklevel=3,
+            f"with {type(model).__name__}.load({str(path)!r}, trusted={trusted})."
         )
 
 
@@ -448,13 +448,14 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
             model = kind(**params)
         with part_of_folder("classes"):
             classes = np.array(meta["classes"], dtype=np.dtype(meta["classes_dtype"]))
-        model.n_features_in_ = meta["n_features_in"]
+        columns = KnownColumns()
+        columns.n_features_in_ = meta["n_features_in"]
         if meta["feature_names_in"]:
-            model.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
+            columns.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         names = meta["row_names"]
         predictor = unpack_predictor(content, trusted)
         with part_of_folder("rows"):
-            rows = unpack_rows(content, len(predictor.views.bank), model.n_features_in_)
+            rows = unpack_rows(content, len(predictor.views.bank), columns.n_features_in_)
         predictor.to(_device_here(model))
         with part_of_folder("row_names"):
             if names is not None and len(names) != len(rows):
@@ -462,6 +463,7 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
         with part_of_folder("model"):
             fitted = FittedModel(
                 predictor=predictor,
+                columns=columns,
                 classes=classes,
                 rows=rows,
                 row_names=None if names is None else np.array(names, dtype=np.str_),
@@ -498,10 +500,8 @@ def _device_here(model: Any) -> torch.device:
         return choose_device(model.device)
     except ValueError as error:
         device = choose_device("auto")
-        warnings.warn(
-            f'Saved with a device that is not here ({error}); the model is on {device}, by "auto".',
-            UserWarning,
-            stacklevel=4,
+        warn_user(
+            f'Saved with a device that is not here ({error}); the model is on {device}, by "auto".'
         )
         model.device = "auto"
         return device

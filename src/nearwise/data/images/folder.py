@@ -1,7 +1,6 @@
 """Images in class folders, with or without train and test folders above them."""
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from nearwise.data.images.decode import (
     decode_images,
     decode_sound,
 )
+from nearwise.warn import warn_user
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -152,7 +152,7 @@ def decode_files(
             raise ValueError(f"{said} Or leave such files out: skip_damaged=True (--skip-damaged).")
         if not sound.kept:
             raise ValueError(f"No image is left: {said}")
-        warnings.warn(f"{said} {len(sound.damaged)} of {len(files)} left out.", stacklevel=3)
+        warn_user(f"{said} {len(sound.damaged)} of {len(files)} left out.")
     return sound.X, sound.kept
 
 
@@ -362,19 +362,15 @@ def _tell_others(folder: Path, others: Sequence[Path]) -> None:
         return
     one = len(others) == 1
     what = "1 file whose ending is" if one else f"{len(others)} files whose endings are"
-    warnings.warn(
-        f"{folder}: left out {what} none of {', '.join(SUFFIXES)}: {_named(folder, others)}.",
-        stacklevel=4,
-    )
+    warn_user(f"{folder}: left out {what} none of {', '.join(SUFFIXES)}: {_named(folder, others)}.")
 
 
 def _tell_again(folder: Path, again: Sequence[Path]) -> None:
     """Say which links lead to what is listed already and were left out."""
     if again:
-        warnings.warn(
+        warn_user(
             f"{folder}: each image is read once; left out what symbolic links lead to again: "
-            f"{_named(folder, again)}.",
-            stacklevel=4,
+            f"{_named(folder, again)}."
         )
 
 

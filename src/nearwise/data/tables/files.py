@@ -5,7 +5,6 @@ import os
 import re
 import stat
 import sys
-import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from nearwise.data.tables.unpack import (
 )
 from nearwise.names import nearest_names
 from nearwise.safe_files import standard_output, write_whole
+from nearwise.warn import warn_user
 
 Format = Literal["csv", "tsv", "parquet", "npz"]
 FORMATS: tuple[Format, ...] = ("csv", "tsv", "parquet", "npz")
@@ -125,7 +125,7 @@ def read_table(
         raise ValueError(f"{where}: the columns {list(twice)} occur more than once. Rename them.")
     for text in said:  # of a table that can be used
         if note is None:
-            warnings.warn(text, stacklevel=2)
+            warn_user(text)
         else:
             note(text)
     return table

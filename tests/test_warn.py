@@ -1,0 +1,51 @@
+"""A warning names the line of the user's program, not one inside the library."""
+
+import inspect
+import warnings
+
+import pandas as pd
+import pytest
+
+from nearwise.warn import warn_user
+from tests.classifier.cases import attn_knn, blobs
+
+
+def line_of(caught) -> tuple[str, int]:
+    """File and line of the only warning."""
+    (warning,) = caught
+    return warning.filename, warning.lineno
+
+
+@pytest.fixture(scope="module")
+def model():
+    X, y = blobs(60)
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    return attn_knn(base=None, head={"epochs": 1}, random_state=0, n_jobs=1).fit(frame, y), frame
+
+
+@pytest.mark.parametrize("method", ["predict", "explain", "novelty_score", "predict_set", "query"])
+def test_warnings_of_new_rows_name_the_line_that_gave_them(model, method):
+    fitted, frame = model
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        getattr(fitted, method)(frame[:3].assign(more=1.0))
+        here = inspect.currentframe().f_lineno - 1
+    assert line_of(caught) == (__file__, here)
+
+
+def test_what_lies_between_two_frames_of_the_library_is_left_out():
+    code = compile(
+        "def inner(): warn_user('odd', RuntimeWarning)", warn_user.__code__.co_filename, "exec"
+    )
+    names = {"warn_user": warn_user}
+    exec(code, names)
+
+    def between():
+        names["inner"]()
+
+    outer = compile("def outer(call): call()", warn_user.__code__.co_filename, "exec")
+    exec(outer, names)
+    with pytest.warns(RuntimeWarning, match="odd") as caught:
+        names["outer"](between)
+        here = inspect.currentframe().f_lineno - 1
+    assert line_of(caught) == (__file__, here)

@@ -18,10 +18,11 @@ import numpy as np
 
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import load_dataset, load_images
+from nearwise.lab.probing import Patches, RandomInit
 from nearwise.lab.probing.data import probe_data
 from nearwise.metrics import accuracy, brier, nll
 from nearwise.nn.field import make_perceiver
-from nearwise.probes import KNNProbe, Patches, RandomInit, extract_features
+from nearwise.probes import KNNProbe, extract_features
 from nearwise.probes.knn import SIZES
 
 CONTEXTS = ("full", "0.2:fixed", "0.2")

@@ -7,10 +7,9 @@ import argparse
 from pathlib import Path
 
 from nearwise.data import load_dataset
-from nearwise.lab.probing import evaluate, probe_data
+from nearwise.lab.probing import Patches, Pixels, RandomInit, evaluate, probe_data
 from nearwise.lab.report.probes import probe_figure
 from nearwise.nn.field import make_perceiver
-from nearwise.probes import Patches, Pixels, RandomInit
 
 ENCODERS = {
     "pixels": (Pixels((8, 8), 1), "flatten"),

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nearwise.probes import LinearProbe as LinearProbe
     from nearwise.probes import TransformerProbe as TransformerProbe
     from nearwise.probes import extract_features as extract_features
-    from nearwise.probes import load_encoder as load_encoder
 
 __version__ = "0.1.0"
 
@@ -52,7 +51,6 @@ _LAYERS = {
 }
 _REPRESENTATIONS = {
     "extract_features": "nearwise.probes",
-    "load_encoder": "nearwise.probes",
     "KNNProbe": "nearwise.probes",
     "LinearProbe": "nearwise.probes",
     "AttentionProbe": "nearwise.probes",

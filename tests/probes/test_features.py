@@ -6,17 +6,8 @@ import torch
 
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
-from nearwise.probes import (
-    FeatureSet,
-    FunctionEncoder,
-    Patches,
-    Pixels,
-    RandomInit,
-    SparsePoints,
-    StoredFeatures,
-    extract_features,
-    pool_tokens,
-)
+from nearwise.lab.probing import Patches, Pixels, RandomInit, SparsePoints
+from nearwise.probes import FeatureSet, FunctionEncoder, extract_features, pool_tokens
 from nearwise.probes.encoders import fingerprint_of
 from nearwise.training import Augmentation
 from tests.probes.cases import Convolution, images
@@ -65,26 +56,6 @@ def test_another_draw_shows_other_points():
         for draw in (0, 1)
     ]
     assert ((draws[0] != 0) != (draws[1] != 0)).any()
-
-
-def test_pixels_and_patches_hold_the_image_and_points_their_places():
-    x = torch.rand(2, 3, 6, 4)
-    pixels = Pixels((6, 4), 3).encode(x)
-    assert torch.equal(pixels.transpose(1, 2).reshape(2, 3, 6, 4), x)
-    patches = Patches(2, (6, 4), 3).encode(x)
-    assert torch.equal(patches[1, 3].reshape(3, 2, 2), x[1, :, 2:4, 2:4])  # second row, second
-    points = SparsePoints((6, 4), 3).encode(x)
-    assert points[0, 0, :2].tolist() == [-1, -1]
-    assert points[0, 3, :2].tolist() == [1, -1]  # x first: the end of the first row
-    assert torch.equal(points[0, 4 * 2 + 1, 2:], x[0, :, 2, 1])
-
-
-def test_points_of_a_context_are_those_pixels_and_unseen_pixels_are_black():
-    x = torch.rand(1, 1, 3, 3) + 0.5
-    context = torch.tensor([[1, 5]])
-    assert torch.equal(SparsePoints((3, 3), 1).encode(x, context)[0, :, 2], x.flatten()[context[0]])
-    seen = Pixels((3, 3), 1).encode(x, context)[0, :, 0]
-    assert (seen > 0).nonzero().flatten().tolist() == [1, 5]
 
 
 @pytest.mark.parametrize(
@@ -261,17 +232,8 @@ def test_options_that_do_not_fit_are_refused():
         extract_features(encoder, x, pool="median")
     with pytest.raises(ValueError, match="leaves no point"):
         extract_features(encoder, x, context=Context("per-image", 0.001))
-    with pytest.raises(ValueError, match="do not fill images"):
-        Patches(4, (6, 6), 1)
     with pytest.raises(ValueError, match="Return a Tensor of shape"):
         FunctionEncoder(lambda x: x, torch.zeros(1, 1, 6, 6))
-
-
-def test_random_init_is_decided_by_its_seed_and_leaves_torch_as_it_was():
-    before = torch.get_rng_state()
-    one, same, other = (RandomInit(Convolution, seed) for seed in (0, 0, 1))
-    assert torch.equal(before, torch.get_rng_state())
-    assert one.fingerprint() == same.fingerprint() != other.fingerprint()
 
 
 def test_two_functions_are_told_apart_by_what_they_give():
@@ -281,26 +243,3 @@ def test_two_functions_are_told_apart_by_what_they_give():
         FunctionEncoder(lambda x, k=k: x.flatten(2) * k, example) for k in (1.0, 1.0, 2.0)
     )
     assert fingerprint_of(one, x) == fingerprint_of(same, x) != fingerprint_of(other, x)
-
-
-def test_features_in_another_order_than_the_data_set_are_refused(tmp_path):
-    X, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 3
-    np.savez(tmp_path / "right.npz", X=X, y=y)
-    np.savez(tmp_path / "rolled.npz", X=X, labels=np.roll(y, 1))
-    StoredFeatures.read(tmp_path / "right.npz").take(np.arange(30), y)
-    with pytest.raises(ValueError, match=r"30 of 30 labels .* first that of row 0: 2 and 0"):
-        StoredFeatures.read(tmp_path / "rolled.npz").take(np.arange(30), y)
-
-
-def test_stored_features_are_read_from_files(tmp_path):
-    X = np.arange(12.0).reshape(6, 2)
-    np.save(tmp_path / "whole.npy", X)
-    np.savez(tmp_path / "parts.npz", train=X[:4], test=X[4:])
-    np.savez(tmp_path / "strange.npz", a=X)
-    for name in ("whole.npy", "parts.npz"):
-        stored = StoredFeatures.read(tmp_path / name)
-        assert stored.take([5, 0], np.array([1, 2])).X.tolist() == [[10, 11], [0, 1]]
-    with pytest.raises(ValueError, match="Name the array of all rows X"):
-        StoredFeatures.read(tmp_path / "strange.npz")
-    with pytest.raises(ValueError, match="6 rows of stored features, and the data set has row 9"):
-        stored.take([9], np.array([1]))

@@ -1,20 +1,11 @@
-"""Encoders with weights, and encoders by their text."""
+"""Encoders with weights."""
 
 import numpy as np
 import pytest
 import torch
 
-from nearwise.nn import ImageEmbedder
 from nearwise.nn.field import make_perceiver
-from nearwise.probes import (
-    EmbedderEncoder,
-    Patches,
-    RandomInit,
-    StoredFeatures,
-    TransformersEncoder,
-    extract_features,
-    load_encoder,
-)
+from nearwise.probes import TransformersEncoder, extract_features
 from tests.probes.cases import images
 
 transformers = pytest.importorskip("transformers")
@@ -56,30 +47,6 @@ def test_a_residual_network_gives_its_map_row_by_row(tmp_path):
     assert torch.allclose(tokens[0, 1], last[0, :, 0, 1], atol=1e-5)
 
 
-def test_an_embedder_gives_its_keys():
-    pytest.importorskip("transformers")
-    embedder = ImageEmbedder("resnet-small", dim=7, image_size=8, channels=1)
-    x = images(5, side=8)
-    X = extract_features(EmbedderEncoder(embedder), x).X
-    embedder.eval()
-    with torch.no_grad():
-        keys = embedder(torch.from_numpy(x).movedim(3, 1), None)
-    assert np.allclose(X, keys.numpy(), atol=1e-5)
-
-
-def test_texts_name_encoders(tmp_path):
-    assert isinstance(load_encoder("patches:4", (8, 8), 1), Patches)
-    random = load_encoder("random:digits", (8, 8), 1, seed=3)
-    assert isinstance(random, RandomInit)
-    field = make_perceiver("digits", random_state=0)
-    field.save(tmp_path / "field")
-    loaded = load_encoder(str(tmp_path / "field"), (8, 8), 1)
-    x = images(2, side=8)
-    assert np.array_equal(extract_features(loaded, x).X, extract_features(field, x).X)
-    vit = load_encoder(saved_vit(tmp_path / "vit"), (8, 8), 1)
-    assert isinstance(vit, TransformersEncoder)
-
-
 def test_points_of_a_context_reach_a_neural_field():
     field = make_perceiver("digits", random_state=0)
     x = images(6, side=8)
@@ -88,25 +55,3 @@ def test_points_of_a_context_reach_a_neural_field():
         for c, d in (("full", 0), ("0.2", 0), ("0.2", 1))
     )
     assert not np.allclose(whole, some) and not np.allclose(some, other)
-
-
-def test_folders_that_hold_no_encoder_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no config\.json"):
-        load_encoder(str(tmp_path), (8, 8), 1)
-    with pytest.raises(ValueError, match="There is no file of features"):
-        load_encoder(str(tmp_path / "x.npz"), (8, 8), 1)
-    with pytest.raises(ValueError, match="'random:digit' names none of the presets original"):
-        load_encoder("random:digit", (8, 8), 1)
-    with pytest.raises(ValueError, match="'patches:-1' names no size"):
-        load_encoder("patches:-1", (8, 8), 1)
-
-
-def test_files_that_hold_no_features_are_refused(tmp_path):
-    np.savez(tmp_path / "whole.npz", X=np.zeros((50, 3)))
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:400])
-    (tmp_path / "text.npz").write_text("hello")
-    for name in ("cut.npz", "text.npz"):
-        with pytest.raises(ValueError, match=r"no npy or npz file of numbers, or was cut short"):
-            StoredFeatures.read(tmp_path / name)
-    with pytest.raises(ValueError, match=r"Stored features are <U1, no numbers"):
-        StoredFeatures([["a", "b"]])

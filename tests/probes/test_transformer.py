@@ -7,7 +7,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from nearwise.lab.probing.cost import probe_flops
-from nearwise.probes import MLPProbe, TransformerProbe, make_probe
+from nearwise.probes import MLPProbe, TransformerProbe
 from tests.probes.cases import blobs
 
 SMALL = {"d_model": 16, "num_layers": 1, "num_heads": 2, "epochs": 8, "batch_size": 32, "lr": 5e-3}
@@ -106,11 +106,6 @@ def test_flops_of_a_query_are_counted():
     probe = TransformerProbe(**{**SMALL, "epochs": 1, "lr": 1e-3}).fit(X, y)
     layer = n * d * (3 * d + d + 2 * d + 2 * d) + 2 * n * n * d
     assert probe_flops(probe, X) == 2 * (n * 3 * d + layer + d * 4)
-
-
-def test_unordered_tokens_get_no_positions():
-    assert make_probe("transformer", meta={"ordered": False}).positions is False
-    assert make_probe("transformer", meta={"ordered": True}).positions is True
 
 
 @pytest.mark.parametrize(

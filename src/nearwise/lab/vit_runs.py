@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from nearwise.lab.vit_files import ARGS, MODEL
 
 if TYPE_CHECKING:
-    from nearwise.probes import VisionTransformerEncoder
+    from nearwise.lab.probing import VisionTransformerEncoder
 
 
 def open_run(folder: Path) -> "VisionTransformerEncoder | None":

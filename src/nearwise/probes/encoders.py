@@ -1,4 +1,4 @@
-"""The protocol by which any representation is probed, and encoders without weights."""
+"""The protocol by which any representation is probed; functions and transformers models."""
 
 import hashlib
 import inspect
@@ -8,8 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nearwise.data.images.pixels import as_unit_floats
+from nearwise.nn.backbones import pretrained_backbone
 
 _PROBED_IMAGES = 16  # whose tokens tell two functions apart
 
@@ -107,154 +109,6 @@ def digest_of(tensor: Tensor) -> str:
 _UNSEEN = 0.0
 
 
-class Pixels:
-    """The image itself: one token a pixel, row-major, of its colours.
-
-    Pixels outside the context are black, so that token i is the same place in every image.
-
-    Parameters
-    ----------
-    image_size : (int, int)
-        Height and width.
-    channels : int
-    """
-
-    ordered = True
-
-    def __init__(self, image_size: tuple[int, int], channels: int) -> None:
-        self.image_size, self.channels = image_size, channels
-        self.token_dim, self.num_tokens = channels, image_size[0] * image_size[1]
-
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Colours (B, H W, C) of images (B, C, H, W)."""
-        return seen_only(x, context).flatten(2).transpose(1, 2)
-
-    def fingerprint(self) -> str:
-        """Name the encoder; it holds nothing else."""
-        return "pixels"
-
-
-class Patches:
-    """Square patches: one token a patch, row-major, of all its pixels.
-
-    Pixels outside the context are black.
-
-    Parameters
-    ----------
-    size : int
-        Side of a patch; must divide both sides of the image.
-    image_size : (int, int)
-        Height and width.
-    channels : int
-    """
-
-    ordered = True
-
-    def __init__(self, size: int, image_size: tuple[int, int], channels: int) -> None:
-        height, width = image_size
-        if size < 1 or height % size or width % size:
-            raise ValueError(
-                f"Patches of size {size} do not fill images of {height} x {width}. Take a size "
-                "that divides both sides."
-            )
-        self.size, self.image_size = size, image_size
-        self.token_dim = channels * size * size
-        self.num_tokens = (height // size) * (width // size)
-
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Patches (B, H W / size^2, C size^2) of images (B, C, H, W)."""
-        unfolded = nn.functional.unfold(
-            seen_only(x, context), kernel_size=self.size, stride=self.size
-        )
-        return unfolded.transpose(1, 2)
-
-    def fingerprint(self) -> str:
-        """Name the encoder and its size."""
-        return f"patches:{self.size}"
-
-
-class SparsePoints:
-    """The pixels seen, as a set: one token a point, of its place and colours.
-
-    The order of the points means nothing: the place is in the token, and a probe learns no
-    position embedding for them.
-
-    Parameters
-    ----------
-    image_size : (int, int)
-        Height and width.
-    channels : int
-    features : nn.Module, optional
-        From (y, x) in [-1, 1], shape (n, 2), to features (n, F), such as Fourier features; they
-        replace the bare coordinates.
-    """
-
-    ordered = False
-    num_tokens = None
-
-    def __init__(
-        self, image_size: tuple[int, int], channels: int, features: nn.Module | None = None
-    ) -> None:
-        self.image_size, self.features = image_size, features
-        grid = torch.cartesian_prod(*(torch.linspace(-1, 1, side) for side in image_size))
-        with torch.no_grad():
-            self._places = grid.flip(1) if features is None else features(grid)
-        self.token_dim = channels + self._places.shape[1]
-
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Points (B, n, 2 + C) as (x, y, colours), or (B, n, F + C); n is H W without context."""
-        colors = x.flatten(2).transpose(1, 2)
-        places = self._places.to(x).expand(len(x), -1, -1)
-        tokens = torch.cat([places, colors], dim=2)
-        if context is None:
-            return tokens
-        return tokens.gather(1, context[:, :, None].expand(-1, -1, tokens.shape[2]))
-
-    def fingerprint(self) -> str:
-        """Name the encoder, with the weights of its features."""
-        return "points" if self.features is None else f"points:{module_fingerprint(self.features)}"
-
-
-class RandomInit:
-    """An encoder as it is before any training: what its architecture alone gives.
-
-    Parameters
-    ----------
-    make : callable () -> Encoder
-        Builds the encoder; torch is seeded around it, and left as it was.
-    seed : int, default=0
-    """
-
-    def __init__(self, make: Callable[[], Encoder], seed: int = 0) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.encoder = make()
-        self.seed = seed
-        self.token_dim, self.num_tokens = self.encoder.token_dim, self.encoder.num_tokens
-        self.ordered = getattr(self.encoder, "ordered", True)
-        self.has_cls = getattr(self.encoder, "has_cls", False)
-
-    def to(self, device: torch.device | str) -> "RandomInit":
-        """Move the encoder where it is a module."""
-        if isinstance(self.encoder, nn.Module):
-            self.encoder.to(device).eval()
-        return self
-
-    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
-        """Tokens of the untrained encoder."""
-        return self.encoder.encode(x, context)
-
-    def parameters(self) -> Any:
-        """Weights of the encoder, none where it is no module."""
-        return self.encoder.parameters() if isinstance(self.encoder, nn.Module) else iter(())
-
-    def fingerprint(self) -> str:
-        """Hash of the weights that were drawn."""
-        if isinstance(self.encoder, nn.Module):
-            return f"random:{module_fingerprint(self.encoder)}"
-        return f"random:{self.seed}:{type(self.encoder).__qualname__}"
-
-
 class FunctionEncoder:
     """A plain function of images as an encoder.
 
@@ -329,6 +183,69 @@ class FunctionEncoder:
         return self.function.parameters() if isinstance(self.function, nn.Module) else iter(())
 
 
+class TransformersEncoder(nn.Module):
+    """A vision model of transformers: its last tokens, or the map of a residual network.
+
+    Pixels are resized and normalised inside, as the model's own files say.
+
+    Parameters
+    ----------
+    source : str
+        A name on the hub, NAME or NAME@REVISION, or the path of a folder.
+    image_size : (int, int), optional
+        Height and width that the model sees; default its own.
+
+    Attributes
+    ----------
+    has_cls : bool
+        Whether the first token stands for the whole image.
+
+    Raises
+    ------
+    ValueError
+        If no vision model can be loaded.
+    ImportError
+        If the extra "vision" is not installed.
+    """
+
+    ordered = True
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, source: str, image_size: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        self.backbone, self._spec = pretrained_backbone(source, image_size)
+        self.config = self._spec.to_dict()
+        for name, values in (("mean", self._spec.mean), ("std", self._spec.std)):
+            column = torch.tensor(values or (0.0 if name == "mean" else 1.0,)).reshape(-1, 1, 1)
+            self.register_buffer(name, column)
+        self.requires_grad_(False).eval()
+        example = torch.zeros(1, self._spec.channels, *self._spec.image_size)
+        with torch.no_grad():
+            tokens = self.backbone.tokens(example)
+            raw = self.backbone.model.config
+        self.num_tokens: int | None = int(tokens.shape[1])
+        self.token_dim = int(tokens.shape[2])
+        self.has_cls = not hasattr(raw, "hidden_sizes") and hasattr(raw, "num_attention_heads")
+
+    def encode(self, x: Tensor, context: Tensor | None = None) -> Tensor:
+        """Tokens of images in [0, 1]; pixels outside the context are black."""
+        x = in_channels(seen_only(x, context), self._spec.channels)
+        if x.shape[-2:] != self._spec.image_size:
+            x = F.interpolate(
+                x,
+                size=self._spec.image_size,
+                mode=self._spec.resample,
+                align_corners=False,
+                antialias=True,
+            )
+        return self.backbone.tokens((x - self.mean) / self.std)
+
+    def fingerprint(self) -> str:
+        """Hash of settings and weights."""
+        return module_fingerprint(self)
+
+
 def seen_only(x: Tensor, context: Tensor | None) -> Tensor:
     """Images (B, C, H, W) whose pixels outside the context (B, n) are black."""
     if context is None:
@@ -336,6 +253,19 @@ def seen_only(x: Tensor, context: Tensor | None) -> Tensor:
     seen = torch.zeros(len(x), x.shape[2] * x.shape[3], dtype=torch.bool, device=x.device)
     seen.scatter_(1, context, True)
     return torch.where(seen.view(len(x), 1, *x.shape[2:]), x, torch.full_like(x, _UNSEEN))
+
+
+def in_channels(x: Tensor, channels: int) -> Tensor:
+    """Images (B, C, H, W) with the channels of a model; grey ones are repeated.
+
+    Raises ValueError if they have colours and the model takes none.
+    """
+    if x.shape[1] not in (1, channels):
+        raise ValueError(
+            f"The model takes {channels} channels and the images have {x.shape[1]}. Convert them, "
+            "or take another model."
+        )
+    return x.expand(-1, channels, -1, -1)
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:

@@ -10,7 +10,14 @@ from sklearn.datasets import load_digits
 
 from nearwise.data import load_dataset
 from nearwise.data.images.pixels import image_digests
-from nearwise.lab.probing import evaluate, probe_data
+from nearwise.lab.probing import (
+    Pixels,
+    RandomInit,
+    SparsePoints,
+    StoredFeatures,
+    evaluate,
+    probe_data,
+)
 from nearwise.lab.probing.data import LabeledImages, without_seen
 from nearwise.lab.probing.paired import paired_differences
 from nearwise.lab.probing.records import (
@@ -23,16 +30,7 @@ from nearwise.lab.probing.records import (
     unpacked,
 )
 from nearwise.metrics import accuracy, evaluate_probabilities
-from nearwise.probes import (
-    KNNProbe,
-    LinearProbe,
-    MLPProbe,
-    Pixels,
-    RandomInit,
-    SparsePoints,
-    StoredFeatures,
-    extract_features,
-)
+from nearwise.probes import KNNProbe, LinearProbe, MLPProbe, extract_features
 from tests.probes.cases import Convolution
 
 

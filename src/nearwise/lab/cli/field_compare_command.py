@@ -168,7 +168,7 @@ def _encoders(also: list[str], loaded: "Dataset") -> "dict[str, Encoder]":
         name, sign, encoder = text.partition("=")
         if not sign or not name or not encoder:
             raise ValueError(f"--also {text!r} is no NAME=ENCODER. Write --also dino=DIR.")
-        from nearwise.probes import StoredFeatures, open_encoder
+        from nearwise.lab.probing import StoredFeatures, open_encoder
 
         made = open_encoder(encoder, (height, width), channels)
         if isinstance(made, StoredFeatures):

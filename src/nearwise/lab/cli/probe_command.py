@@ -14,9 +14,10 @@ from nearwise.conditions import require_extra
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
+    from nearwise.lab.probing import StoredFeatures
     from nearwise.lab.probing.data import ProbeData
     from nearwise.lab.probing.records import Record
-    from nearwise.probes import Encoder, StoredFeatures
+    from nearwise.probes import Encoder
 
 
 @reported
@@ -96,8 +97,8 @@ def probe(
         require_extra("The figure of --out", "report", "matplotlib", "jinja2")
     from nearwise.functional.devices import choose_device
     from nearwise.lab.probing import evaluate
+    from nearwise.lab.probing.catalog import check_probe_names
     from nearwise.lab.probing.data import without_seen
-    from nearwise.probes.catalog import check_probe_names
 
     names = split_list(probes)
     check_probe_names(names)
@@ -163,7 +164,7 @@ def _parts(loaded: "Dataset", seed: int, limit: str | None) -> "ProbeData":
 def _encoder(text: str, loaded: "Dataset") -> "Encoder | StoredFeatures":
     import numpy as np
 
-    from nearwise.probes import StoredFeatures, open_encoder
+    from nearwise.lab.probing import StoredFeatures, open_encoder
 
     if loaded.kind == "embeddings":
         if text != "features":

@@ -17,6 +17,7 @@ from sklearn.decomposition import PCA
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
 from nearwise.interrupts import whole_or_nothing
+from nearwise.lab.probing.catalog import check_probe_names, make_probe
 from nearwise.lab.probing.cost import probe_flops, probe_parameters
 from nearwise.lab.probing.data import (
     LabeledImages,
@@ -26,8 +27,8 @@ from nearwise.lab.probing.data import (
     without_seen,
 )
 from nearwise.lab.probing.records import Record, RecordFile, hashed, measure, source_of
+from nearwise.lab.probing.stored import StoredFeatures
 from nearwise.probes.base import Probe
-from nearwise.probes.catalog import check_probe_names, make_probe
 from nearwise.probes.encoders import Encoder, fingerprint_of
 from nearwise.probes.features import (
     POOLS,
@@ -37,7 +38,6 @@ from nearwise.probes.features import (
     extract_features,
     refuse_cls,
 )
-from nearwise.probes.stored import StoredFeatures
 
 TOKENS = "tokens"
 PCA_POOL = "flatten-pca"
@@ -98,7 +98,7 @@ def evaluate(
     data : ProbeData, or three pairs of images and labels
         Training, validation and test.
     probes : sequence of str, or mapping of str to Probe
-        Names of `nearwise.probes.PROBES`, or probes of your own, which are cloned.
+        Names of `nearwise.lab.probing.PROBES`, or probes of your own, which are cloned.
     contexts : sequence of Context or str, default=("full",)
     pools : sequence of str, default=("mean",)
         "mean", "max", "flatten", "cls", or "flatten-pca": 256 principal components of the

@@ -13,7 +13,8 @@ from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, load_vit_enc
 from nearwise.lab.experiments.vit.data import augmentation, load_vit_data
 from nearwise.lab.experiments.vit.image_rows import ImageFiles
 from nearwise.lab.experiments.vit.model import build_vit
-from nearwise.probes import extract_features, open_encoder
+from nearwise.lab.probing import open_encoder
+from nearwise.probes import extract_features
 
 SMALL = {
     "dataset": "digits",

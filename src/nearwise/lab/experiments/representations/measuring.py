@@ -18,12 +18,12 @@ from nearwise.lab.experiments.representations.looking import Looker, Told, recon
 from nearwise.lab.experiments.representations.records import MAIN, POOLING, PROTOCOL
 from nearwise.lab.experiments.representations.settings import StudyConfig
 from nearwise.lab.field_training.run import Objective
-from nearwise.lab.probing import evaluate
+from nearwise.lab.probing import Patches, RandomInit, SparsePoints, evaluate
+from nearwise.lab.probing.catalog import make_probe
 from nearwise.lab.probing.data import ProbeData, digest_of_part
 from nearwise.nn.field import PerceiverAutoencoder
-from nearwise.probes import Encoder, Patches, RandomInit, SparsePoints, TransformerProbe
+from nearwise.probes import Encoder, TransformerProbe
 from nearwise.probes.base import Probe
-from nearwise.probes.catalog import make_probe
 from nearwise.probes.encoders import fingerprint_of
 from nearwise.safe_files import plain
 

@@ -35,7 +35,7 @@ class StudyConfig(BaseModel):
     contexts : tuple of str
         What encoders are shown when they are probed, such as "full" and "0.2".
     probes : tuple of str
-        Names of `nearwise.probes.PROBES`.
+        Names of `nearwise.lab.probing.PROBES`.
     transformer : dict
         Settings of `TransformerProbe` for the probe "transformer"; none: its own.
     draws, heavy_draws : int

@@ -6,7 +6,7 @@ from pathlib import Path
 from nearwise.lab.experiments.vit.model import rebuilt
 from nearwise.lab.experiments.vit.outputs import load_model
 from nearwise.lab.experiments.vit.settings import HOW, OF_DATA, VitSettings
-from nearwise.probes import VisionTransformerEncoder
+from nearwise.lab.probing import VisionTransformerEncoder
 
 
 def load_vit_encoder(folder: str | os.PathLike[str]) -> VisionTransformerEncoder:

@@ -13,11 +13,6 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
 
     Like `torch.library.custom_op`, on all devices and for functions that change no argument. But
     its first call does not load torch's compiler, which takes seconds and 70 MiB.
-
-    Parameters
-    ----------
-    name : str
-        Also for `torch.library.register_fake` and `torch.library.register_autograd`.
     """
 
     def make(function: Callable[..., Any]) -> Any:

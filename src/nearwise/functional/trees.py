@@ -26,19 +26,10 @@ def check_nodes(
 ) -> None:
     """Refuse trees whose walk could leave its arrays or never end.
 
-    Raises ValueError if a tree is empty, a child is not larger than its parent or lies in another
-    tree, a feature or leaf number is out of range, or the arrays differ in length.
-
-    Parameters
-    ----------
-    roots : int array of shape (n_trees,)
-        Number of each tree's first node, ascending from 0.
-    left, right : int array of shape (n_nodes,)
-        Children. A leaf has -1 on the left and its leaf number on the right.
-    feature : int array of shape (n_nodes,)
-        Column that a node splits by; not used in leaves.
-    n_features, n_leaves : int
-        Columns of the rows, and leaves that values are kept for.
+    `roots` (n_trees,) are the numbers of the first nodes, ascending from 0. A leaf has -1 on the
+    left and its leaf number on the right. Raises ValueError if a tree is empty, a child is not
+    larger than its parent or lies in another tree, a feature or leaf number is out of range, or the
+    arrays differ in length.
     """
     n_nodes = len(left)
     if not len(right) == len(feature) == n_nodes:

@@ -28,13 +28,7 @@ def _instruction(function: Callable[..., Any]) -> Any:
 
 
 class Vector(types.Type):
-    """Type of a vector.
-
-    Parameters
-    ----------
-    number : numba type of its numbers
-    length : int
-    """
+    """Type of a vector of `length` numbers of a numba type."""
 
     def __init__(self, number: Any, length: int) -> None:
         self.number, self.length = number, length

@@ -14,16 +14,9 @@ class ChangedIndex:
     """A sealed index, the rows that came since (searched exactly), and those that went (masked).
 
     Neither the sealed index nor this one is ever changed, so that queries of an older version of
-    the rows go on undisturbed, and nothing is trained again for a single row.
-
-    Parameters
-    ----------
-    sealed : NeighborIndex
-        Fitted to former rows. A row is known by its id, whose key has not changed.
-    keys : Tensor of shape (n_rows, n_features)
-        The rows as they are now.
-    ids : int64 Tensor of shape (n_rows,)
-        Unique.
+    the rows go on undisturbed, and nothing is trained again for a single row. `sealed` is fitted to
+    former rows, `keys` and unique `ids` are the rows as they are now: a row is known by its id, and
+    the key of an id never changes.
     """
 
     def __init__(self, sealed: NeighborIndex, keys: Tensor, ids: Tensor) -> None:

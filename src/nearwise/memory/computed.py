@@ -22,21 +22,9 @@ def read_or_compute(
 ) -> dict[str, Tensor]:
     """Read named arrays from a folder, or compute them and write them there.
 
-    Returns `arrays`, dict of str to Tensor: on the CPU where they were read, else as they were
-    computed. Warns UserWarning if the folder is damaged: its arrays are computed and written again.
-    If it cannot be written: they are returned all the same.
-
-    Parameters
-    ----------
-    path : Path
-        A folder named by a hash of all that decides the arrays, so that nothing else uses it: a
-        damaged one is removed.
-    compute : callable
-        Gives the arrays by name.
-    kind, version
-        As for `write_folder`.
-    what : str
-        What messages call the arrays, such as "features".
+    `path` is named by a hash of all that decides the arrays, so that nothing else uses it. Warns
+    UserWarning if the folder is damaged (it is removed, its arrays are computed and written again)
+    or cannot be written (they are returned all the same). `what` is the arrays' name in messages.
     """
     try:
         found = read_folder(path, kind=kind, newest_version=version)

@@ -16,20 +16,11 @@ _MASK = (1 << 64) - 1
 
 
 def arrival_draws(ids: Tensor, seed: int) -> np.ndarray:
-    """Draw a number for every row, the same whenever and beside whomever it is asked for.
+    """Draw a number in (0, 1) for every row, the same whenever and beside whomever it is asked for.
 
     Ids are given in the order of arrival and never twice, so a draw that depends on seed and id
-    alone needs no generator whose state would have to be kept.
-
-    Returns `draws`, float64 ndarray of shape (n,): uniform in (0, 1).
-
-    Parameters
-    ----------
-    ids : int64 Tensor of shape (n,)
-
-    References
-    ----------
-    Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014 (SplitMix64).
+    alone needs no generator whose state would have to be kept. SplitMix64 of Steele, Lea, Flood,
+    "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
     """
     start = np.uint64((seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK)
     with np.errstate(over="ignore"):

@@ -38,21 +38,8 @@ class FaissIndex(BaseIndex):
 
     FAISS holds a float32 copy of the rows (less their mean for the Euclidean metrics where that
     keeps digits, of unit length for "cosine"); candidates are measured from the rows as given, on
-    the CPU. A query for which FAISS finds too few rows is searched exactly.
-
-    Parameters
-    ----------
-    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product"}, default="euclidean"
-        One of those the index knows.
-    memory_budget : int, default=256 MiB
-        Bytes of working memory of a search.
-
-    Raises
-    ------
-    ImportError
-        If faiss is not installed.
-    ValueError
-        If the index does not know the metric.
+    the CPU. A query for which FAISS finds too few rows is searched exactly. Raises ImportError if
+    faiss is not installed, ValueError if the index does not know the metric.
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = ("euclidean", "sqeuclidean", "cosine", "inner_product")

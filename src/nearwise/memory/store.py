@@ -213,19 +213,7 @@ def read_folder(
 
 @dataclass(frozen=True)
 class FolderFacts:
-    """What `verify_folder` found.
-
-    Attributes
-    ----------
-    kind : str
-        What the folder holds.
-    version : int
-        Format version it was written with.
-    sizes : dict of str to int
-        Bytes of every part.
-    meta : dict
-        The JSON part, as it stands there.
-    """
+    """What `verify_folder` found: kind, format version, bytes of every part, and the JSON part."""
 
     kind: str
     version: int

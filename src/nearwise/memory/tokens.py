@@ -21,25 +21,10 @@ TOKEN_EVICTIONS: tuple[TokenEviction, ...] = get_args(TokenEviction)
 
 
 class TokenStream:
-    """Tokens of one document, or of whatever else is remembered together.
+    """Tokens of one document, or of whatever else is remembered together; see `TokenMemory`.
 
-    Parameters
-    ----------
-    metric, index
-        As in `make_index`.
-    capacity : int, optional
-    eviction : {"age", "reservoir"}
-    seed : int
-        See `TokenMemory`.
-
-    Attributes
-    ----------
-    key, value : Tensor of shape (heads, n_tokens, D) and (heads, n_tokens, Dv), or None
-        None before the first token.
-    ids : int64 Tensor of shape (n_tokens,)
-        Ascending: a token's place among all that ever came.
-    n_seen : int
-        Tokens that ever came.
+    `key` and `value` (heads, n_tokens, D) are None before the first token; `ids` ascend and count
+    all tokens that ever came, `n_seen` of them.
     """
 
     def __init__(

@@ -16,15 +16,7 @@ ROW_SUM_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Predictions:
-    """Checked class positions and probabilities, with what follows from them.
-
-    Attributes
-    ----------
-    labels : int64 ndarray of shape (n_rows,)
-        True class positions.
-    proba : float64 ndarray of shape (n_rows, n_classes)
-        Each row sums to 1 within 1e-4; entries lie in [0, 1].
-    """
+    """Checked class positions (n_rows,) and float64 probabilities, with what follows from them."""
 
     labels: IntArray
     proba: FloatArray
@@ -60,16 +52,10 @@ class Predictions:
 
 
 def check_predictions(y: npt.ArrayLike, proba: npt.ArrayLike) -> Predictions:
-    """Check `y` against `proba` and bundle them.
+    """Check class positions against probabilities (n_rows, n_classes) and bundle them.
 
-    Raises ValueError if a shape, a label or a probability is out of its range.
-
-    Parameters
-    ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions in [0, n_classes).
-    proba : float array-like of shape (n_rows, n_classes)
-        Non-negative, each row sums to 1 within 1e-4.
+    Raises ValueError if a shape, a label or a probability is out of its range, or a row does not
+    sum to 1 within 1e-4.
     """
     checked = check_probabilities(proba)
     labels = check_labels(y, n_classes=checked.shape[1])

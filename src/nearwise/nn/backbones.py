@@ -44,17 +44,8 @@ def load_weights(loader: Any, source: str, **options: Any) -> nn.Module:
 def at_commit(source: str) -> tuple[str, dict[str, str]]:
     """Find the commit of a model on the hub, so that all of its files are read from the same one.
 
-    Parameters
-    ----------
-    source : str
-        A folder; or a name on the hub, NAME (whatever "main" is) or NAME@REVISION.
-
-    Returns
-    -------
-    name : str
-        Of the model, without its revision.
-    options : dict
-        The commit as "revision", for a loader; empty for a folder.
+    `source` is a folder, or NAME (whatever "main" is) or NAME@REVISION. Returns the name without
+    its revision and the commit as "revision", for a loader; no options for a folder.
     """
     from transformers.utils import cached_file
 
@@ -224,20 +215,7 @@ class BackboneSpec:
 
 
 class Backbone(nn.Module):
-    """A vision model that turns pixels into one vector an image.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Of transformers.
-    image_size : (int, int)
-        Height and width of the pixels to come.
-
-    Attributes
-    ----------
-    width : int
-        Length of the vector.
-    """
+    """A vision model of transformers: pixels of `image_size` in, one vector per image out."""
 
     def __init__(self, model: nn.Module, image_size: tuple[int, int]) -> None:
         super().__init__()
@@ -298,16 +276,9 @@ def named_backbone(
 ) -> tuple[Backbone, BackboneSpec]:
     """Build "resnet18", "resnet50" or "resnet-small", with ImageNet weights where asked for.
 
-    Warns UserWarning if the ImageNet weights cannot be had: the network then starts from scratch.
-
-    Parameters
-    ----------
-    image_size : (int, int)
-    channels : int
-        1 or 3; with ImageNet weights the network takes 3 in any case.
-    stem : {"auto", "cifar", "strided", "imagenet"}
-        "auto" fits it to the larger side: "imagenet" above 64 pixels, else "cifar"; for
-        "resnet-small" "strided" above 16 pixels, else "cifar".
+    With them the network takes 3 channels in any case. `stem` "auto" fits it to the larger side:
+    "imagenet" above 64 pixels, else "cifar"; for "resnet-small" "strided" above 16 pixels, else
+    "cifar". Warns UserWarning if the weights cannot be had: the network then starts from scratch.
     """
     resolved = _resolve_stem(stem, name, max(image_size))
     if pretrained:
@@ -327,15 +298,9 @@ def pretrained_backbone(
 ) -> tuple[Backbone, BackboneSpec]:
     """Load a transformers vision model from the hub or a local folder, with its pixel statistics.
 
-    Raises ValueError if the model cannot be found or read, or is no vision model.
-
-    Parameters
-    ----------
-    source : str
-        A name on the hub, NAME or NAME@REVISION (a commit, tag or branch), or the path of a folder.
-        Weights are safetensors; neither pickles nor code of the repository are read.
-    image_size : (int, int) or None
-        None takes the model's own.
+    `source` is NAME or NAME@REVISION, or a folder; weights are safetensors, neither pickles nor
+    code of the repository are read. `image_size` None takes the model's own. Raises ValueError if
+    the model cannot be found or read, or is no vision model.
     """
     transformers = transformers_module()
     try:

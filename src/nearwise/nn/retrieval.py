@@ -9,19 +9,11 @@ N_LIST_FEATURES = 6
 
 
 def describe_lists(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute what the attention sees of ranked lists.
+    """Describe ranked lists of scores (n, K), descending, in units of their spread over all lists.
 
-    Parameters
-    ----------
-    scores : Tensor of shape (n, K)
-        Descending, in units of their spread over all lists.
-
-    Returns
-    -------
-    items : Tensor of shape (n, K, 6)
-        Score, gap to the best, gap to the next, gap to the mean, log rank, share of a softmax.
-    lists : Tensor of shape (n, 6)
-        Best, mean and worst score, spread, gap of the first two, entropy of a softmax.
+    Returns (n, K, 6) of the items: score, gaps to the best, the next and the mean, log rank, share
+    of a softmax; and (n, 6) of the lists: best, mean and worst score, spread, gap of the first two,
+    entropy of a softmax.
     """
     n, k = scores.shape
     mean = scores.mean(1, keepdim=True)
@@ -52,13 +44,8 @@ class RankAttention(nn.Module):
     """Probabilities of the rank at which the first relevant item stands, and that none does.
 
     A softmax over the items of a list and one null slot: each item's logit comes from its own
-    features and those of the list, the null's from the list. It starts at even shares.
-
-    Parameters
-    ----------
-    n_extra : int, default=0
-        Further features of every item.
-    hidden : int, default=32
+    features (`n_extra` more than `describe_lists` gives) and those of the list, the null's from the
+    list. It starts at even shares.
     """
 
     def __init__(self, n_extra: int = 0, hidden: int = 32) -> None:
@@ -74,14 +61,7 @@ class RankAttention(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, scores: Tensor, extra: Tensor | None = None) -> Tensor:
-        """Log-probabilities (n, K + 1): of each rank, the null last.
-
-        Parameters
-        ----------
-        scores : Tensor of shape (n, K)
-            As for `describe_lists`.
-        extra : Tensor of shape (n, K, n_extra), optional
-        """
+        """Log-probabilities (n, K + 1) of each rank, the null last; `extra` is (n, K, n_extra)."""
         items, lists = describe_lists(scores)
         whole = lists
         if extra is not None:

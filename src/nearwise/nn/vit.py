@@ -51,18 +51,7 @@ Positions = Literal["learned", "sincos", "sincos-2d", "none"]
 
 
 class PatchEmbedding(nn.Module):
-    """Cut images into patches and project each to a token.
-
-    Parameters
-    ----------
-    patch_size : int
-        Side of a patch in pixels.
-    in_channels : int
-    dim : int
-        Width of a token.
-    norm : bool, default=False
-        Whether tokens pass a LayerNorm.
-    """
+    """Cut images into patches and project each to a token."""
 
     def __init__(self, patch_size: int, in_channels: int, dim: int, norm: bool = False) -> None:
         super().__init__()
@@ -78,17 +67,9 @@ class PatchEmbedding(nn.Module):
 class TokenPositions(nn.Module):
     """Add to each token where it is.
 
-    Parameters
-    ----------
-    kind : {"learned", "sincos", "sincos-2d", "none"}
-        "sincos" counts all tokens in a row, with the prefix; "sincos-2d" encodes row and column
-        in half of the channels each, and leaves the prefix as it is.
-    grid_size : tuple of int
-        Rows and columns of patches.
-    num_prefix_tokens : int
-        Class and register tokens before them.
-    dim : int
-        Width of a token; even for "sincos", a multiple of 4 for "sincos-2d".
+    "sincos" counts all tokens in a row, with the prefix, and needs an even `dim`; "sincos-2d"
+    encodes row and column in half of the channels each (`dim` is a multiple of 4), and leaves the
+    prefix as is.
     """
 
     def __init__(
@@ -126,8 +107,6 @@ class TokenPositions(nn.Module):
 def waves(at: Tensor, dim: int, interleave: bool) -> Tensor:
     """Sines and cosines (n, dim) of positions (n,), of wavelengths from 2 pi to 10,000 x 2 pi.
 
-    References
-    ----------
     Vaswani et al., "Attention Is All You Need", NeurIPS 2017, sec. 3.5.
     """
     frequency = torch.exp(torch.arange(0, dim, 2).float() * (-math.log(10000.0) / dim))
@@ -137,14 +116,7 @@ def waves(at: Tensor, dim: int, interleave: bool) -> Tensor:
 
 
 class MLP(nn.Module):
-    """Two linear layers with a GELU between.
-
-    Parameters
-    ----------
-    dim, hidden_dim : int
-    dropout : float, default=0
-        Of the hidden layer.
-    """
+    """Two linear layers with a GELU between; dropout is of the hidden layer."""
 
     def __init__(self, dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -160,15 +132,8 @@ class MLP(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Leave out a branch for some of the examples while training (stochastic depth).
+    """Leave out a branch for a share `rate` of the examples in training, and scale up the others.
 
-    Parameters
-    ----------
-    rate : float in [0, 1)
-        Share of the examples; the branch is scaled up for the others.
-
-    References
-    ----------
     Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016.
     """
 
@@ -194,15 +159,7 @@ class DropPath(nn.Module):
 class Block(nn.Module):
     """A pre-norm transformer layer: ``x + attn(norm(x))``, then ``x + mlp(norm(x))``.
 
-    Parameters
-    ----------
-    attn : Module
-        From tokens (B, N, dim) to tokens.
-    dim, mlp_dim : int
-    dropout : float, default=0
-        Of both branches and the hidden layer.
-    drop_path : float, default=0
-        See `DropPath`.
+    `dropout` is of both branches and the hidden layer, `drop_path` as in `DropPath`.
     """
 
     def __init__(

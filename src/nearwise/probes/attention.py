@@ -29,14 +29,8 @@ _HEAD_ROWS = 8192  # training rows that a head of the plain features learns from
 class Attention(NamedTuple):
     """Neighbors of a query in one key space, with their weights.
 
-    Attributes
-    ----------
-    positions : int64 ndarray of shape (n, n_neighbors)
-        Training rows, nearest first.
-    weights : ndarray of shape (n, n_neighbors)
-        Their shares of the attention; with those of the other spaces and the null they sum to 1.
-    null : ndarray of shape (n,)
-        Share that goes to no neighbor, but to the class shares.
+    `positions` of training rows and `weights` are (n, n_neighbors), nearest first; with the weights
+    of the other spaces and `null` (n,), the share of the class shares, they sum to 1.
     """
 
     positions: NDArray[np.int64]

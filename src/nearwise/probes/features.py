@@ -56,17 +56,9 @@ def changed_views(
 ) -> Tensor:
     """One random view of each image, the same whatever batch the image comes in.
 
-    Raises ValueError if `augmentation` asks for more than crops and flips.
-
-    Parameters
-    ----------
-    images : Tensor of shape (B, C, H, W)
-    rows : int64 Tensor of shape (B,)
-        Numbers of the images.
-    view : int
-        Number of the view; with `seed` and the row it decides the draw.
-    augmentation : Augmentation, optional
-        None takes an eighth of the side as padding, at least 1, and flips.
+    `rows` (number of each image), `view` and `seed` decide the draw; without an `augmentation` an
+    eighth of the side, at least 1, is padding, and images flip. Raises ValueError if it asks for
+    more than crops and flips.
     """
     if augmentation is None:
         padding = max(1, images.shape[2] // 8)
@@ -92,18 +84,7 @@ _X = "features"
 
 
 class FeatureShards:
-    """The pieces of one extraction.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Where they lie; None keeps nothing.
-
-    Attributes
-    ----------
-    computed : int
-        Pieces that were computed rather than read.
-    """
+    """The pieces of one extraction in a folder (None keeps nothing), and how many were computed."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -111,13 +92,7 @@ class FeatureShards:
 
     @classmethod
     def of(cls, cache: str | os.PathLike[str] | None, named: dict[str, Any]) -> Self:
-        """Pieces in the folder of `cache` that is named by a hash of all that decides them.
-
-        Parameters
-        ----------
-        named : dict
-            encoder, images, rows, settings.
-        """
+        """Pieces in the folder of `cache` that is named by a hash of all that decides them."""
         if cache is None:
             return cls(None)
         facts = {
@@ -208,15 +183,7 @@ class FeatureSet:
 def refuse_not_finite(
     X: NDArray[Any], name: str = "features", *, numbers: NDArray[np.int64] | None = None
 ) -> None:
-    """Raise a ValueError that names the rows of `X` that hold NaN or infinity.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, ...)
-    name : str, default="features"
-    numbers : int64 ndarray of shape (n,), optional
-        What rows are called, such as their numbers in the data set; default their positions.
-    """
+    """Raise a ValueError with the `numbers` of the rows of `X` that hold NaN or infinity."""
     flat = X.reshape(len(X), -1)
     # a sum is finite where every term is, but for overflow; rows are looked at only when it is not
     if np.isfinite(flat.sum(dtype=np.float64)):

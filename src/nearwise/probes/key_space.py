@@ -44,18 +44,7 @@ Keys = Literal["auto", "features", "learned", "both"]
 
 
 class KeySpace:
-    """Remembered rows in one space, and what a head sees of a query's nearest.
-
-    Parameters
-    ----------
-    index : NeighborIndex
-        Of the remembered keys.
-    keys : Tensor of shape (n, D)
-        On the device that is searched.
-    codes : int64 Tensor of shape (n,)
-        On the same device.
-    n_neighbors : int
-    """
+    """Remembered rows in one space, and what a head sees of a query's nearest."""
 
     def __init__(self, index: NeighborIndex, keys: Tensor, codes: Tensor, n_neighbors: int) -> None:
         self.index, self.keys, self.codes = index, keys, codes
@@ -94,14 +83,8 @@ class KeySpace:
 class LearnedMap:
     """A linear map to unit keys, trained so that the nearest rows share a label.
 
-    It starts as the leading principal components of the standardised features.
-
-    Parameters
-    ----------
-    dim : int
-        Width of the keys.
-    epochs : int or None
-        Most epochs; None takes 40, or 15 above 10,000 rows.
+    It starts as the leading principal components of the standardised features. Without `epochs` it
+    trains for 40 at most, or 15 above 10,000 rows.
     """
 
     def __init__(self, dim: int, epochs: int | None) -> None:

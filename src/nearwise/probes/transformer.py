@@ -18,17 +18,10 @@ _DROPOUT = 0.1
 
 
 class TokenTransformer(nn.Module):
-    """A linear map, some transformer layers, pooling and a linear head.
+    """A linear map, some transformer layers (0: none), pooling and a linear head.
 
-    Parameters
-    ----------
-    token_dim, n_classes : int
-    d_model, num_layers, num_heads : int
-        `num_layers` of 0 leaves the pooling alone.
-    num_tokens : int or None
-        Tokens of an image, each of which gets a learned position; None learns no positions.
-    pooling : {"mean", "attention"}
-        "attention": one learned query attends over the tokens.
+    Each of `num_tokens` tokens gets a learned position; None learns none. With "attention" pooling
+    one learned query attends over the tokens.
     """
 
     mean: Tensor
@@ -91,12 +84,7 @@ class TokenTransformer(nn.Module):
 
 
 class VectorMLP(nn.Module):
-    """One hidden layer over standardised features.
-
-    Parameters
-    ----------
-    width, n_classes, hidden : int
-    """
+    """One hidden layer over standardised features."""
 
     mean: Tensor
     scale: Tensor
@@ -138,16 +126,10 @@ class NetworkProbe(Probe):
         """Make the network for rows such as `X`, with first weights drawn from torch's state."""
 
     def fit(self, X: Any, y: Any, validation: Validation | None = None) -> Self:
-        """Train the network.
+        """Train the network on X (n, L, D), or (n, D) for a probe of vectors.
 
-        Raises ValueError if rows, labels or settings do not fit.
-
-        Parameters
-        ----------
-        X : array of shape (n, L, D), or (n, D) for a probe of vectors
-        y : array of shape (n,)
-        validation : (array, array), optional
-            Rows by whose NLL rate and epoch are chosen; a share of the rows is held out without.
+        Rate and epoch are chosen by the NLL of `validation`, (X, y); a share of the rows is held
+        out without. Raises ValueError if rows, labels or settings do not fit.
         """
         rows, seed = self._training_rows(X, y), self._seed()
         if validation is None:

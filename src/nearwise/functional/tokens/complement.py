@@ -11,16 +11,10 @@ from torch import Tensor
 class Complement:
     """For every query the keys it has not chosen, numbered 0, 1, ... in the order of positions.
 
-    Never listed: a number becomes a position by a search among the chosen ones.
-
-    Attributes
-    ----------
-    n_left : int64 Tensor of shape (...,)
-        How many keys of each query are not chosen.
-    skipped : int64 Tensor of shape (n_queries * K,)
-        Ascending; of the i-th chosen key of a query the number of keys before it that are not
-        chosen, plus `stride` times the query's row.
-    stride : int
+    Never listed: a number becomes a position by a search among the chosen ones. `n_left` (...,)
+    counts the keys that each query has not chosen; `skipped` (n_queries * K,) is ascending: of the
+    i-th chosen key of a query the number of keys before it that are not chosen, plus `stride` times
+    its row.
     """
 
     n_left: Tensor
@@ -29,15 +23,7 @@ class Complement:
 
     @classmethod
     def of(cls, chosen: Tensor, n_keys: Tensor | int) -> Self:
-        """Count what a choice leaves.
-
-        Parameters
-        ----------
-        chosen : int Tensor of shape (..., K)
-            Distinct positions in each row; -1 in empty slots.
-        n_keys : int or int Tensor broadcastable to (...,)
-            Positions run from 0 to this number less one; chosen ones beyond are the caller's fault.
-        """
+        """Count what distinct chosen positions (..., K) in [0, n_keys) leave; -1 in empty slots."""
         empty = chosen < 0
         n_left = torch.as_tensor(n_keys, device=chosen.device) - (~empty).sum(-1)
         farthest = int(chosen.max()) if chosen.numel() else -1
@@ -72,23 +58,9 @@ def stratified_sample(
     for any numbers f, the sum of ``count * f(position)`` has the sum of f over all keys not chosen
     as its expectation (Horvitz and Thompson), and is that sum where every stretch has one key.
 
-    Parameters
-    ----------
-    chosen : int Tensor of shape (..., K)
-        Distinct positions; -1 in empty slots.
-    n_keys : int or int Tensor broadcastable to (...,)
-    n_samples : int
-        At least 0.
-    jitter : bool, default=True
-        False takes the middle of every stretch: the same at every call, no longer unbiased.
-    generator : torch.Generator, optional
-        On the device of `chosen`.
-
-    Returns
-    -------
-    positions : int64 Tensor of shape (..., n_samples)
-    counts : int64 Tensor of shape (..., n_samples)
-        Keys that each stands for; 0 where fewer keys are left than samples, at position 0.
+    `chosen` (..., K) holds distinct positions, -1 in empty slots. ``jitter=False`` takes the middle
+    of every stretch: the same at every call, no longer unbiased. Returns positions and counts (...,
+    n_samples); where fewer keys are left than samples, count 0 at position 0.
     """
     left = Complement.of(chosen, n_keys)
     steps = torch.arange(n_samples + 1, device=chosen.device)

@@ -6,16 +6,7 @@ from torch import Tensor
 
 
 def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
-    """Return the tokens at some positions.
-
-    Returns `gathered`, Tensor of shape (B, H, N, K, D).
-
-    Parameters
-    ----------
-    tokens : Tensor of shape (B, H, M, D)
-    indices : int64 Tensor of shape (B, H, N, K)
-        Positions from 0 to M - 1.
-    """
+    """Return the tokens (B, H, N, K, D) at positions (B, H, N, K) of tokens (B, H, M, D)."""
     batch, heads, n_tokens, width = tokens.shape
     # One long table of rows: torch.gather would read an index for every number.
     first = torch.arange(batch * heads, device=tokens.device) * n_tokens
@@ -26,19 +17,9 @@ def gather_tokens(tokens: Tensor, indices: Tensor) -> Tensor:
 def pair_scores(
     query: Tensor, key: Tensor, indices: Tensor, *, squared: bool, scale: float
 ) -> Tensor:
-    """Return the scores of every query with the keys at its positions; differentiable.
+    """Scores (B, H, N, K), float32 at least, of every query with the keys at its `indices`.
 
-    Returns `scores`, Tensor of shape (B, H, N, K): float32 at least.
-
-    Parameters
-    ----------
-    query : Tensor of shape (B, H, N, D)
-    key : Tensor of shape (B, H, M, D)
-    indices : int64 Tensor of shape (B, H, N, K)
-    squared : bool
-        Whether a score is minus the Euclidean distance; else the dot product.
-    scale : float
-        Factor of the scores.
+    `squared` scores are minus the Euclidean distance, others the dot product.
     """
     return paired_scores(query, gather_tokens(key, indices), squared=squared, scale=scale)
 
@@ -71,17 +52,10 @@ def unit(x: Tensor) -> Tensor:
 def centered(query: Tensor, key: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
     """Move the origin among the keys: distances stay, and squares of lengths keep their digits.
 
-    Each channel is shifted by the mean of the keys, rounded to a power of two about their spread:
-    nothing moves where the origin is near, and differences on a lattice stay exact, and tie.
-
-    Returns `query, key`, Tensor: shifted, float32 at least; the shift is a constant to gradients.
-
-    Parameters
-    ----------
-    query : Tensor of shape (B, H, N, D)
-    key : Tensor of shape (B, H, M, D)
-    padding : bool Tensor of shape (B, M), optional
-        True for keys that do not count.
+    Each channel is shifted by the mean of the keys that `padding` (B, M) does not leave out,
+    rounded to a power of two about their spread: nothing moves where the origin is near, and
+    differences on a lattice stay exact, and tie. The result is float32 at least; the shift is a
+    constant to gradients.
     """
     query, key = at_least_single(query), at_least_single(key)
     if key.shape[2] == 0:

@@ -17,16 +17,8 @@ Meaning = Literal["may attend", "leave out"]
 def check_mask(name: str, mask: Any, true_means: Meaning, *, takes_floats: bool = True) -> None:
     """Refuse a mask whose numbers would be added to the scores, or inverted bit by bit.
 
-    Raises ValueError if the mask is something other than a boolean or floating tensor.
-
-    Parameters
-    ----------
-    name : str
-        The argument, for the message.
-    true_means : {"may attend", "leave out"}
-        What True means in it.
-    takes_floats : bool, default=True
-        Whether floating numbers, which are added to the scores, are taken too.
+    `name` and `true_means` are for the message. Raises ValueError if the mask is something other
+    than a boolean or (with `takes_floats`) floating tensor.
     """
     if mask is None:
         return

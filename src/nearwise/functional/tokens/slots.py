@@ -15,11 +15,8 @@ from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
 def differentiate(name: str, undo: Any) -> None:
     """Give the operator ``nearwise::name`` of (value, indices, weights, kernel) its gradients.
 
-    Parameters
-    ----------
-    undo : callable
-        The operator ``nearwise::name_backward``: gradients of value, weights and kernel from the
-        arguments and the gradient of the output.
+    `undo` is the operator ``nearwise::name_backward`` of the gradient of the output and the
+    arguments.
     """
 
     def gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
@@ -45,19 +42,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     """Mix the values of ranked neighbors: ``sum_k weights[k] * value[indices[k]] @ kernel[k]``.
 
-    Returns `output`, Tensor of shape (B, H, N, D): one rank's values live at a time, and what is
-    kept for the backward pass is O(N K); while a model is exported, and where the plain
-    implementation is forced, those of all ranks do.
-
-    Parameters
-    ----------
-    value : Tensor of shape (B, H, M, C)
-    indices : int Tensor of shape (B, H, N, K)
-        Position of the neighbor of each rank; -1 in empty slots.
-    weights : Tensor of shape (B, H, N, K)
-        Its factor; 0 in empty slots.
-    kernel : Tensor of shape (K, C, D)
-        A matrix for each rank.
+    Of value (B, H, M, C), indices and weights (B, H, N, K; -1 and 0 in empty slots) and kernel (K,
+    C, D) makes (B, H, N, D). One rank's values live at a time, and what is kept for the backward
+    pass is O(N K); while a model is exported, and where the plain implementation is forced, those
+    of all ranks do.
     """
     if only_plain():
         neighbors = gather_tokens(value, indices.long().clamp_min(0))
@@ -119,18 +107,8 @@ def _wide(x: Tensor) -> Tensor:
 def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
     """Add up the values of ranked neighbors: ``sum_k weights[k] * kernel[k] * value[indices[k]]``.
 
-    Returns `output`, Tensor of shape (B, H, N, C): on a CPU what is kept for the backward pass is
-    O(N K).
-
-    Parameters
-    ----------
-    value : Tensor of shape (B, H, M, C)
-    indices : int Tensor of shape (B, H, N, K)
-        Position of the neighbor of each rank; -1 in empty slots.
-    weights : Tensor of shape (B, H, N, K)
-        Its factor.
-    kernel : Tensor of shape (K, C)
-        Factors of each rank's channels.
+    As `slot_mix` with a kernel (K, C), to (B, H, N, C); on a CPU what is kept for the backward pass
+    is O(N K).
     """
     if implementation_for(value, indices.shape[-1]) != "cpu":
         empty = indices < 0

@@ -290,17 +290,10 @@ def load_model(
     *,
     expected: PerceiverConfig | None = None,
 ) -> "PerceiverAutoencoder":
-    """Read a model with its weights.
+    """Read a model with its weights into what `make` builds.
 
-    Raises ValueError if it cannot be read, differs from what is expected or from its config.json
-    (the message says in what), or weights are missing, strange or of another shape.
-
-    Parameters
-    ----------
-    make : callable
-        Builds a model of given sizes; its weights are overwritten.
-    expected : PerceiverConfig, optional
-        What it must be.
+    Raises ValueError if it cannot be read, differs from `expected` or from its config.json (the
+    message says in what), or weights are missing, strange or of another shape.
     """
     found = describe_model(folder)
     if expected is not None and (differences := found.config.differences(expected)):

@@ -127,16 +127,7 @@ def check_coords(coords: Tensor, batch: int) -> None:
 
 
 class Attention(nn.Module):
-    """Pre-norm attention of tokens to a context, or among themselves.
-
-    Parameters
-    ----------
-    dim : int
-        Width of the tokens.
-    num_heads, head_dim : int
-    context_dim : int, optional
-        Width of the context, which has a norm of its own; without it tokens attend to themselves.
-    """
+    """Pre-norm attention of tokens to a context with a norm of its own, or among themselves."""
 
     def __init__(
         self, dim: int, num_heads: int, head_dim: int, context_dim: int | None = None
@@ -169,19 +160,10 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         num_neighbors: int | None = None,
     ) -> Tensor:
-        """Attend.
+        """Update (B, N, dim) of tokens (B, N, dim), or of (1, N, dim) that all images share.
 
-        Returns `update`, Tensor of shape (B, N, dim).
-
-        Parameters
-        ----------
-        x : Tensor of shape (B, N, dim), or (1, N, dim) for queries that all images share
-            These are normed and projected once.
-        context : Tensor of shape (B, M, context_dim), optional
-        mask : bool Tensor broadcastable to (B, num_heads, N, M), optional
-            True where a token may attend.
-        num_neighbors : int, optional
-            Attend to so many at most, by the library's k-NN attention.
+        Shared ones are normed and projected once. `mask` is True where a token may attend;
+        `num_neighbors` limits the keys, by the library's k-NN attention.
         """
         x = self.norm(x)
         if self.context_norm is not None:
@@ -206,8 +188,6 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """Pre-norm feed-forward of four times the width, gated by GELU.
 
-    References
-    ----------
     Shazeer, "GLU Variants Improve Transformer", 2020.
     """
 
@@ -241,15 +221,8 @@ class ProcessLayer(nn.Module):
 class Stage(nn.Module):
     """One stage of the cascade: fixed tokens read the image, then the former stage is added.
 
-    Parameters
-    ----------
-    table : Tensor of shape (N, dim)
-        The tokens before they have read anything. Not learned.
-    context_dim : int
-        Width of the image's points.
-    former_dim : int or None
-        Width of the former stage's tokens; None in the first stage.
-    cross_heads, self_heads, head_dim : int
+    `table` (N, dim) are the tokens before they have read anything; it is not learned. The first
+    stage has no `former_dim`.
     """
 
     table: Tensor
@@ -282,15 +255,7 @@ class Stage(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Values of an image at any coordinates, read from its tokens.
-
-    Parameters
-    ----------
-    query_dim : int
-        Width of the features of a coordinate.
-    token_dim, channels : int
-    num_heads, head_dim : int
-    """
+    """Values of an image at any coordinates, read from its tokens."""
 
     def __init__(
         self, query_dim: int, token_dim: int, channels: int, num_heads: int, head_dim: int
@@ -308,15 +273,7 @@ class Decoder(nn.Module):
         mask: Tensor | None = None,
         num_neighbors: int | None = None,
     ) -> Tensor:
-        """Return what the last layer reads the pixel from, (B, Q, query_dim).
-
-        Parameters
-        ----------
-        queries : Tensor of shape (B, Q, query_dim) or (1, Q, query_dim)
-        tokens : Tensor of shape (B, N, token_dim)
-        mask, num_neighbors
-            As in `Attention`.
-        """
+        """Return what the last layer reads the pixel from, (B, Q, query_dim)."""
         x = queries + self.read(queries, tokens, mask=mask, num_neighbors=num_neighbors)
         features: Tensor = x + self.think(x)
         return features

@@ -28,18 +28,9 @@ Convolution = Literal["standard", "depthwise", "depthwise-separable"]
 class SlotConvolution(nn.Module):
     """Combine the weighed values of a token's k neighbors, each rank with weights of its own.
 
-    Parameters
-    ----------
-    kind : {"standard", "depthwise", "depthwise-separable"}
-        "standard": ``o = sum_k W_k (a_k v_k)`` one matrix per slot; "depthwise": one number per
-        channel and slot, 1 at first, which is plain attention; "depthwise-separable": that, then
-        one matrix for all slots.
-    in_width : int
-        Width of the values; beyond `out_width`, "depthwise" leaves the rest out.
-    out_width : int
-        Width of the output.
-    n_slots : int
-        Neighbors of a token.
+    "standard": ``o = sum_k W_k (a_k v_k)``, one matrix per slot; "depthwise": one number per
+    channel and slot, 1 at first, which is plain attention, and channels of the values beyond
+    `out_width` are left out; "depthwise-separable": such numbers, then one matrix for all slots.
     """
 
     def __init__(
@@ -67,17 +58,10 @@ class SlotConvolution(nn.Module):
             nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def forward(self, value: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-        """Combine.
+        """Output (B, H, N, out_width) of values (B, H, M, in_width).
 
-        Returns `output`, Tensor of shape (B, H, N, out_width).
-
-        Parameters
-        ----------
-        value : Tensor of shape (B, H, M, in_width)
-        indices : int Tensor of shape (B, H, N, K)
-            Position of the neighbor in each slot; -1 in empty ones.
-        weights : Tensor of shape (B, H, N, K)
-            Its factor; 0 in empty slots.
+        `indices` and `weights` (B, H, N, K) are the neighbor in each slot and its factor; -1 and 0
+        in empty slots.
         """
         if self.kind == "standard":
             kernel = self.weight.permute(2, 1, 0).to(value.dtype)  # (K, in, out)

@@ -115,13 +115,8 @@ def dense_attention(
 ) -> Tensor:
     """Scaled dot-product attention under all kinds of masks at once.
 
-    Returns `output`, Tensor of shape (B, H, N, D): 0 where a token may attend to none.
-
-    Parameters
-    ----------
-    query, key, value : Tensor of shape (B, H, N, D)
-    pattern : bool Tensor broadcastable to (B, H, N, N), optional
-        True where a token may attend.
+    `pattern` is boolean, broadcastable to (B, H, N, N), and True where a token may attend. The
+    output is 0 where a token may attend to none.
     """
     mask = combined_mask(query, key, masks, pattern)
     options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}
@@ -176,16 +171,7 @@ def expanded_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
 def with_some_key(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Let rows that forbid every key take all, for a softmax over nothing is NaN on some devices.
 
-    Parameters
-    ----------
-    mask : bool or floating Tensor of shape (..., N, M)
-        True may attend; -inf forbids.
-
-    Returns
-    -------
-    mask : Tensor of shape (..., N, M)
-    is_empty : bool Tensor of shape (..., N, 1)
-        True in those rows: what they attend to must become 0.
+    Returns the mask and where (..., N, 1) it did so: what those rows attend to must become 0.
     """
     if mask.dtype == torch.bool:
         is_empty = ~mask.any(dim=-1, keepdim=True)

@@ -21,16 +21,8 @@ _THETA = 10000.0
 class RotaryPositions(nn.Module):
     """Turn queries and keys so that their products depend on how far apart the tokens are.
 
-    Parameters
-    ----------
-    head_dim : int
-        Width of a head; even.
-    xpos_scale_base : float, optional
-        Tokens after which xPos has faded by its first step; default: no xPos.
-
-    References
-    ----------
-    Su et al., "RoFormer", 2021; Sun et al., "A Length-Extrapolatable Transformer", 2022.
+    `xpos_scale_base` is the number of tokens after which xPos has faded by its first step; None: no
+    xPos. Su et al., "RoFormer", 2021; Sun et al., "A Length-Extrapolatable Transformer", 2022.
     """
 
     inv_freq: Tensor
@@ -55,17 +47,9 @@ class RotaryPositions(nn.Module):
         self.fading = (step + 0.4 * self.head_dim) / (1.4 * self.head_dim)
 
     def turn(self, x: Tensor, positions: Tensor, middle: int, is_key: bool) -> Tensor:
-        """Turn queries or keys.
+        """Turn queries or keys (..., n, head_dim) at `positions` (n,).
 
-        Returns `turned`, Tensor of shape (..., n, head_dim).
-
-        Parameters
-        ----------
-        x : Tensor of shape (..., n, head_dim)
-        positions : Tensor of shape (n,)
-            Where each is.
-        middle : int
-            Position at which xPos neither fades nor swells.
+        At the position `middle` xPos neither fades nor swells.
         """
         at = positions.to(torch.float32)
         angles = (at[:, None] * self.inv_freq.float()).repeat(1, 2)

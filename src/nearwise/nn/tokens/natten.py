@@ -40,9 +40,7 @@ def picks_natten(
 ) -> bool:
     """Tell whether NATTEN attends: where asked for, or by itself on a GPU.
 
-    `natten` is what `natten_function` returned.
-
-    Raises ImportError if it is asked for and not installed, or too old. Raises ValueError if it is
+    Raises ImportError if it is asked for and `natten_function` did not find it, ValueError if it is
     asked for and cannot attend here.
     """
     if backend == "torch":
@@ -73,18 +71,8 @@ def attend_natten(
 ) -> Tensor:
     """Attend from the tokens behind the prefix to those around them, and to the prefix.
 
-    Returns `output`, Tensor of shape (B, H, N - n_prefix, D).
-
-    Parameters
-    ----------
-    natten : callable
-        For as many axes as `grid` has.
-    query, key, value : Tensor of shape (B, H, N, D)
-        Of all tokens.
-    grid : sequence of int
-        Shape of the tokens behind the prefix.
-    kernel_size, stride, dilation, causal : tuple
-        Along each axis.
+    Takes all tokens (B, H, N, D) and returns (B, H, N - n_prefix, D); `natten` is the function for
+    as many axes as `grid`, the shape of the tokens behind the prefix, has.
     """
 
     def laid_out(x: Tensor) -> Tensor:  # (B, *grid, H, D)

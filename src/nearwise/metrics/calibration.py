@@ -48,11 +48,7 @@ def ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BINS) -> floa
     Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, sec. 2.
     """
     check_positive_int(n_bins, "n_bins")
-    return ece_of(check_predictions(y, proba), n_bins)
-
-
-def ece_of(predictions: Predictions, n_bins: int = N_BINS) -> float:
-    """`ece` of checked predictions."""
+    predictions = check_predictions(y, proba)
     return _mean_gap(predictions, equal_width_bins(predictions.confidence, n_bins))
 
 
@@ -77,11 +73,7 @@ def equal_mass_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BI
     Nixon et al., "Measuring Calibration in Deep Learning", CVPR Workshops 2019.
     """
     check_positive_int(n_bins, "n_bins")
-    return equal_mass_ece_of(check_predictions(y, proba), n_bins)
-
-
-def equal_mass_ece_of(predictions: Predictions, n_bins: int = N_BINS) -> float:
-    """`equal_mass_ece` of checked predictions."""
+    predictions = check_predictions(y, proba)
     return _mean_gap(predictions, equal_mass_bins(predictions.confidence, n_bins))
 
 
@@ -106,11 +98,7 @@ def classwise_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BIN
     Kull et al., "Beyond Temperature Scaling", NeurIPS 2019.
     """
     check_positive_int(n_bins, "n_bins")
-    return classwise_ece_of(check_predictions(y, proba), n_bins)
-
-
-def classwise_ece_of(predictions: Predictions, n_bins: int = N_BINS) -> float:
-    """`classwise_ece` of checked predictions."""
+    predictions = check_predictions(y, proba)
     gap = predictions.proba.copy()
     gap[np.arange(predictions.n_rows), predictions.labels] -= 1.0
     cells = equal_width_bins(predictions.proba.ravel(), n_bins).reshape(gap.shape)
@@ -130,11 +118,7 @@ def signed_gap(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     -------
     gap : float in [-1, 1]
     """
-    return signed_gap_of(check_predictions(y, proba))
-
-
-def signed_gap_of(predictions: Predictions) -> float:
-    """`signed_gap` of checked predictions."""
+    predictions = check_predictions(y, proba)
     return float(predictions.confidence.mean() - predictions.correct.mean())
 
 
@@ -298,17 +282,9 @@ def smooth_ece(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     Blasiok and Nakkiran, "Smooth ECE: Principled Reliability Diagrams via Kernel
     Smoothing", ICLR 2024.
     """
-    return smooth_ece_of(check_predictions(y, proba))
-
-
-def smooth_ece_of(predictions: Predictions) -> float:
-    """`smooth_ece` of checked predictions."""
+    predictions = check_predictions(y, proba)
     residual = predictions.confidence - predictions.correct
     spectrum = _residual_spectrum(predictions.confidence, residual / predictions.n_rows)
-    return _fixed_point(spectrum)
-
-
-def _fixed_point(spectrum: FloatArray) -> float:
     # The error falls as the width grows, so error - width has one root, in [0, 1].
     error = _error_at_width(spectrum, _SMALLEST_WIDTH)
     if error <= _SMALLEST_WIDTH:

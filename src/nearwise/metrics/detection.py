@@ -41,8 +41,7 @@ def aupr(
 
     Parameters
     ----------
-    known, novel : float array-like of shape (n_rows,)
-        Scores, larger is more novel.
+    known, novel : as for `auroc`
     positive : {"novel", "known"}, default="novel"
         Which rows to find. "known" takes the smallest scores first.
 
@@ -66,8 +65,7 @@ def fpr_at_tpr(known: npt.ArrayLike, novel: npt.ArrayLike, tpr: float = 0.95) ->
 
     Parameters
     ----------
-    known, novel : float array-like of shape (n_rows,)
-        Scores, larger is more novel.
+    known, novel : as for `auroc`
     tpr : float in (0, 1], default=0.95
         Share of novel rows that must be flagged.
 
@@ -93,8 +91,7 @@ def evaluate_detection(known: npt.ArrayLike, novel: npt.ArrayLike) -> dict[str, 
 
     Parameters
     ----------
-    known, novel : float array-like of shape (n_rows,)
-        Scores, larger is more novel.
+    known, novel : as for `auroc`
 
     Returns
     -------

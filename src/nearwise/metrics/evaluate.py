@@ -3,15 +3,28 @@
 import numpy.typing as npt
 
 from nearwise.metrics.calibration import (
-    classwise_ece_of,
-    ece_of,
-    equal_mass_ece_of,
-    signed_gap_of,
-    smooth_ece_of,
+    classwise_ece,
+    ece,
+    equal_mass_ece,
+    signed_gap,
+    smooth_ece,
 )
-from nearwise.metrics.checks import check_predictions
-from nearwise.metrics.scores import brier_of, confusion_of, macro_f1_of_counts, nll_of
-from nearwise.metrics.selective import augrc_of, aurc_of
+from nearwise.metrics.scores import accuracy, brier, macro_f1, nll
+from nearwise.metrics.selective import augrc, aurc
+
+METRICS = (
+    accuracy,
+    macro_f1,
+    nll,
+    brier,
+    ece,
+    equal_mass_ece,
+    classwise_ece,
+    smooth_ece,
+    signed_gap,
+    aurc,
+    augrc,
+)
 
 
 def evaluate_probabilities(y: npt.ArrayLike, proba: npt.ArrayLike) -> dict[str, float]:
@@ -35,17 +48,4 @@ def evaluate_probabilities(y: npt.ArrayLike, proba: npt.ArrayLike) -> dict[str, 
     ValueError
         If `y` or `proba` is malformed; the message says what to do.
     """
-    predictions = check_predictions(y, proba)
-    return {
-        "accuracy": float(predictions.correct.mean()),
-        "macro_f1": macro_f1_of_counts(confusion_of(predictions)),
-        "nll": nll_of(predictions),
-        "brier": brier_of(predictions),
-        "ece": ece_of(predictions),
-        "equal_mass_ece": equal_mass_ece_of(predictions),
-        "classwise_ece": classwise_ece_of(predictions),
-        "smooth_ece": smooth_ece_of(predictions),
-        "signed_gap": signed_gap_of(predictions),
-        "aurc": aurc_of(predictions),
-        "augrc": augrc_of(predictions),
-    }
+    return {metric.__name__: metric(y, proba) for metric in METRICS}

@@ -25,10 +25,8 @@ class Interval(NamedTuple):
 
     Attributes
     ----------
-    estimate : float
-        The metric on all rows.
-    low, high : float
-        Ends of the interval.
+    estimate, low, high : float
+        The metric on all rows, and the ends of the interval.
     """
 
     estimate: float
@@ -200,16 +198,9 @@ def paired_bootstrap(
     ----------
     metric : callable (y, proba) -> float
         The metric to compare.
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    proba_a, proba_b : float array-like of shape (n_rows, n_classes)
-        Probabilities of the two methods for the same rows.
-    level : float in (0, 1), default=0.95
-        Coverage of the interval.
-    n_resamples : int, default=1000
-        Number of resamples of the rows with replacement.
-    random_state : int, default=0
-        Seed; the same seed gives the same interval.
+    y, proba_a, proba_b : true class positions (n_rows,), probabilities (n_rows, n_classes)
+        Of the two methods for the same rows.
+    level, n_resamples, random_state : as for `bootstrap_interval`
 
     Returns
     -------

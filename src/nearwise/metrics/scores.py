@@ -5,7 +5,6 @@ import numpy.typing as npt
 
 from nearwise.metrics.checks import (
     IntArray,
-    Predictions,
     check_labels,
     check_predictions,
     check_same_rows,
@@ -42,20 +41,13 @@ def macro_f1(y: npt.ArrayLike, prediction: npt.ArrayLike) -> float:
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    prediction : array-like of shape (n_rows, n_classes) or (n_rows,)
-        Probabilities, or integer class positions.
+    y, prediction : as for `accuracy`
 
     Returns
     -------
     f1 : float in [0, 1]
     """
-    return macro_f1_of_counts(_count_pairs(*_labels_and_predicted(y, prediction)))
-
-
-def macro_f1_of_counts(counts: IntArray) -> float:
-    """Compute macro F1 from a confusion matrix of counts, rows true and columns predicted."""
+    counts = confusion_matrix(y, prediction)
     hits = counts.diagonal()
     total = counts.sum(axis=0) + counts.sum(axis=1)
     seen = total > 0
@@ -74,11 +66,7 @@ def nll(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     nll : float in [0, 16.12], in nats
         0 is perfect; the bound is -log(1e-7).
     """
-    return nll_of(check_predictions(y, proba))
-
-
-def nll_of(predictions: Predictions) -> float:
-    """`nll` of checked predictions."""
+    predictions = check_predictions(y, proba)
     of_truth = predictions.proba[np.arange(predictions.n_rows), predictions.labels]
     # abs: the mean of -log(1) is -0.0, which prints badly.
     return abs(float(-np.log(np.maximum(of_truth, NLL_CLIP)).mean()))
@@ -100,11 +88,7 @@ def brier(y: npt.ArrayLike, proba: npt.ArrayLike) -> float:
     ----------
     Brier, "Verification of Forecasts Expressed in Terms of Probability", 1950.
     """
-    return brier_of(check_predictions(y, proba))
-
-
-def brier_of(predictions: Predictions) -> float:
-    """`brier` of checked predictions."""
+    predictions = check_predictions(y, proba)
     error = predictions.proba.copy()
     error[np.arange(predictions.n_rows), predictions.labels] -= 1.0
     return float(np.einsum("ij,ij->", error, error)) / predictions.n_rows
@@ -117,10 +101,7 @@ def confusion_matrix(
 
     Parameters
     ----------
-    y : integer array-like of shape (n_rows,)
-        True class positions.
-    prediction : array-like of shape (n_rows, n_classes) or (n_rows,)
-        Probabilities, or integer class positions.
+    y, prediction : as for `accuracy`
     n_classes : int, optional
         Size of the matrix. Default: the columns of the probabilities, or the largest
         class position seen plus 1.
@@ -137,17 +118,9 @@ def confusion_matrix(
     labels, predicted, size = _labels_and_predicted(y, prediction)
     if n_classes is not None and n_classes < size:
         raise ValueError(f"n_classes={n_classes}, but {size} classes are given. Raise n_classes.")
-    return _count_pairs(labels, predicted, n_classes or size)
-
-
-def confusion_of(predictions: Predictions) -> IntArray:
-    """Confusion counts of checked predictions."""
-    return _count_pairs(predictions.labels, predictions.predicted, predictions.n_classes)
-
-
-def _count_pairs(labels: IntArray, predicted: IntArray, n_classes: int) -> IntArray:
-    pairs = np.bincount(labels * n_classes + predicted, minlength=n_classes * n_classes)
-    counts: IntArray = pairs.reshape(n_classes, n_classes).astype(np.int64, copy=False)
+    size = n_classes or size
+    pairs = np.bincount(labels * size + predicted, minlength=size * size)
+    counts: IntArray = pairs.reshape(size, size).astype(np.int64, copy=False)
     return counts
 
 

@@ -59,14 +59,7 @@ def aurc(
     Geifman, Uziel and El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural
     Classifiers", ICLR 2019.
     """
-    predictions = check_predictions(y, proba)
-    return aurc_of(predictions, _scores(predictions, confidence))
-
-
-def aurc_of(predictions: Predictions, scores: FloatArray | None = None) -> float:
-    """`aurc` of checked predictions."""
-    errors = _expected_errors(_or_confidence(predictions, scores), predictions.correct)
-    return float(np.mean(errors / np.arange(1, predictions.n_rows + 1)))
+    return float(np.mean(risk_coverage_curve(y, proba, confidence=confidence).risk))
 
 
 def augrc(
@@ -81,8 +74,7 @@ def augrc(
     Parameters
     ----------
     y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
-    confidence : float array-like of shape (n_rows,), optional
-        Score that orders the rows, larger is surer. Default: the top probability.
+    confidence : as for `aurc`
 
     Returns
     -------
@@ -96,12 +88,7 @@ def augrc(
     Systems", NeurIPS 2024.
     """
     predictions = check_predictions(y, proba)
-    return augrc_of(predictions, _scores(predictions, confidence))
-
-
-def augrc_of(predictions: Predictions, scores: FloatArray | None = None) -> float:
-    """`augrc` of checked predictions."""
-    errors = _expected_errors(_or_confidence(predictions, scores), predictions.correct)
+    errors = _expected_errors(_scores(predictions, confidence), predictions.correct)
     area = errors.sum() - 0.5 * errors[-1]
     return float(area / predictions.n_rows / predictions.n_rows)
 
@@ -114,8 +101,7 @@ def risk_coverage_curve(
     Parameters
     ----------
     y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
-    confidence : float array-like of shape (n_rows,), optional
-        Score that orders the rows, larger is surer. Default: the top probability.
+    confidence : as for `aurc`
 
     Returns
     -------
@@ -143,8 +129,7 @@ def risk_at_coverage(
     y, proba : true class positions (n_rows,), probabilities (n_rows, n_classes)
     coverage : float in (0, 1]
         Share of rows to answer.
-    confidence : float array-like of shape (n_rows,), optional
-        Score that orders the rows, larger is surer. Default: the top probability.
+    confidence : as for `aurc`
 
     Returns
     -------
@@ -173,10 +158,6 @@ def _expected_errors(scores: FloatArray, correct: BoolArray) -> FloatArray:
     taken = np.arange(1, scores.shape[0] + 1) - before_rows
     errors: FloatArray = before_wrong + taken * np.repeat(wrong, size) / np.repeat(size, size)
     return errors
-
-
-def _or_confidence(predictions: Predictions, scores: FloatArray | None) -> FloatArray:
-    return predictions.confidence if scores is None else scores
 
 
 def _scores(predictions: Predictions, confidence: npt.ArrayLike | None) -> FloatArray:

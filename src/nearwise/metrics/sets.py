@@ -131,9 +131,7 @@ def evaluate_sets(y: npt.ArrayLike, sets: npt.ArrayLike, confidence: float) -> d
 
     Parameters
     ----------
-    y, sets : true class positions (n_rows,), bool array (n_rows, n_classes)
-    confidence : float in (0, 1)
-        What the sets were made for.
+    y, sets, confidence : as for `class_coverage_gap`
 
     Returns
     -------

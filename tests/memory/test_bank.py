@@ -207,8 +207,8 @@ def test_what_does_not_fit_is_refused(arguments, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: b.add(torch.ones(1, 4), LABELS[:1]), "Pass the same spaces"),
-        (lambda b: b.add({"raw": torch.ones(1, 4)}, LABELS[:1]), "Pass the same spaces"),
+        (lambda b: b.add(torch.ones(1, 4), LABELS[:1]), "Pass the same key spaces"),
+        (lambda b: b.add({"raw": torch.ones(1, 4)}, LABELS[:1]), "Pass the same key spaces"),
         (lambda b: b.add(rows_like(b, 1), LABELS), "for 1 rows"),
         (lambda b: b.add(rows_like(b, 1), LABELS[:1], ids=[10]), "already in the memory bank"),
         (lambda b: b.add(rows_like(b, 2), LABELS, ids=[7, 7]), "more than once"),

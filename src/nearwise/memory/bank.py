@@ -1,11 +1,13 @@
 """MemoryBank: the remembered rows, in one or more key spaces."""
 
+import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.memory import checks
@@ -142,7 +144,7 @@ class MemoryBank:
         """Return the labels as float32 (n_rows, n_classes); one-hot where they are hard."""
         if self.is_soft:
             return self.labels
-        return checks.one_hot(self.labels, self.n_classes)
+        return F.one_hot(self.labels, self.n_classes).float()
 
     @property
     def next_id(self) -> int:
@@ -196,12 +198,12 @@ class MemoryBank:
                 "Classes can be added but not dropped; make a new MemoryBank instead."
             )
         spaces = checks.as_spaces(keys, DEFAULT_SPACE)
-        checks.same_spaces(spaces, self.keys)
+        checks.same_widths("key spaces", spaces, self.keys)
         n_rows, device = len(next(iter(spaces.values()))), self.ids.device
         new_labels = self._fit_labels(labels, n_rows, n_classes)
         new_weight = checks.as_sample_weight(sample_weight, n_rows, device)
         new_columns = checks.as_columns(columns, n_rows, device)
-        checks.same_columns(new_columns, self.columns)
+        checks.same_widths("columns", new_columns, self.columns)
         if ids is None:
             new_ids = torch.arange(self._next_id, self._next_id + n_rows, device=device)
         else:
@@ -209,7 +211,7 @@ class MemoryBank:
             checks.refuse_taken(new_ids, self.ids, "memory bank")
         old_labels = self.labels
         if self.is_soft and n_classes > self.n_classes:
-            old_labels = torch.nn.functional.pad(old_labels, (0, n_classes - self.n_classes))
+            old_labels = F.pad(old_labels, (0, n_classes - self.n_classes))
         self.keys = {
             name: torch.cat([rows, spaces[name].to(rows)]) for name, rows in self.keys.items()
         }
@@ -235,7 +237,7 @@ class MemoryBank:
                 "columns=bank.columns)."
             )
         if new.ndim == 1 and self.is_soft:
-            return checks.one_hot(new, n_classes).to(self.labels.dtype)
+            return F.one_hot(new, n_classes).to(self.labels.dtype)
         return new
 
     def remove(self, ids: Ids) -> None:
@@ -248,7 +250,7 @@ class MemoryBank:
         """
         keep = torch.ones(len(self), dtype=torch.bool, device=self.ids.device)
         keep[self.positions(ids)] = False
-        self._take(keep)
+        self._change(lambda tensor: tensor[keep])
 
     def relabel(self, ids: Ids, labels: Rows) -> None:
         """Give the rows with these ids new labels.
@@ -297,32 +299,26 @@ class MemoryBank:
             at = mask
         else:
             at = self.positions(checks.as_ids(mask, self.ids.device))
-        part = object.__new__(MemoryBank)
-        part.__dict__.update(self.__dict__)
-        part._take(at)
+        part = copy.copy(self)
+        part._change(lambda tensor: tensor[at])
         return part
 
     def fork(self) -> "MemoryBank":
         """Return a copy whose changes leave this bank as it is; rows that stay are shared."""
-        fork = object.__new__(MemoryBank)
-        fork.__dict__.update(self.__dict__)
+        fork = copy.copy(self)
         fork.keys, fork.columns = dict(self.keys), dict(self.columns)
         return fork
 
-    def _take(self, at: Tensor) -> None:
-        self.keys = {name: rows[at] for name, rows in self.keys.items()}
-        self.columns = {name: column[at] for name, column in self.columns.items()}
-        self.labels, self.ids = self.labels[at], self.ids[at]
-        self.sample_weight = self.sample_weight[at]
+    def _change(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.keys = {name: change(rows) for name, rows in self.keys.items()}
+        self.columns = {name: change(column) for name, column in self.columns.items()}
+        self.labels, self.ids = change(self.labels), change(self.ids)
+        self.sample_weight = change(self.sample_weight)
 
     def to(self, device: torch.device | str) -> "MemoryBank":
         """Return the bank with its tensors on `device`."""
-        moved = object.__new__(MemoryBank)
-        moved.__dict__.update(self.__dict__)
-        moved.keys = {name: rows.to(device) for name, rows in self.keys.items()}
-        moved.columns = {name: column.to(device) for name, column in self.columns.items()}
-        moved.labels, moved.ids = self.labels.to(device), self.ids.to(device)
-        moved.sample_weight = self.sample_weight.to(device)
+        moved = copy.copy(self)
+        moved._change(lambda tensor: tensor.to(device))
         return moved
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

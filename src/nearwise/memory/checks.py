@@ -63,14 +63,14 @@ def refuse_not_finite(what: str, rows: Tensor) -> None:
         )
 
 
-def same_spaces(new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> None:
+def same_widths(what: str, new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> None:
     """Raise a ValueError unless `new` has the names and widths of `old`."""
-    want = {name: rows.shape[1] for name, rows in old.items()}
-    got = {name: rows.shape[1] for name, rows in new.items()}
+    want = {name: tuple(rows.shape[1:]) for name, rows in old.items()}
+    got = {name: tuple(rows.shape[1:]) for name, rows in new.items()}
     if want != got:
         raise ValueError(
-            f"The new rows have key spaces {got} (name: features) and the memory bank {want}. "
-            "Pass the same spaces."
+            f"The new rows have {what} {got} (name: shape per row) and the memory bank {want}. "
+            f"Pass the same {what}."
         )
 
 
@@ -86,17 +86,6 @@ def as_columns(
                 "entry per row."
             )
     return found
-
-
-def same_columns(new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError unless `new` has the names and widths of `old`."""
-    want = {name: tuple(column.shape[1:]) for name, column in old.items()}
-    got = {name: tuple(column.shape[1:]) for name, column in new.items()}
-    if want != got:
-        raise ValueError(
-            f"The new rows have columns {got} (name: shape per row) and the memory bank {want}. "
-            "Pass the same columns."
-        )
 
 
 def as_labels(
@@ -145,12 +134,6 @@ def _as_soft(labels: Tensor, n_rows: int, n_classes: int | None) -> tuple[Tensor
             f"{float(labels[row].min()):.6g}. Each row must be non-negative and sum to 1."
         )
     return labels, labels.shape[1]
-
-
-def one_hot(labels: Tensor, n_classes: int) -> Tensor:
-    """Return hard labels (n,) as float32 (n, n_classes), also for no rows."""
-    soft = torch.zeros(len(labels), n_classes, device=labels.device)
-    return soft.scatter_(1, labels[:, None], 1.0)
 
 
 def as_ids(

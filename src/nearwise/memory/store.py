@@ -55,10 +55,12 @@ class StoreError(ValueError):
 
 @dataclass(frozen=True)
 class Folder:
-    """What `read_folder` found.
+    """What `read_folder` or `verify_folder` found.
 
     Attributes
     ----------
+    kind : str
+        What the folder holds.
     tensors : dict of str to Tensor
         On the CPU, with the dtypes they were written with.
     meta : dict
@@ -69,13 +71,17 @@ class Folder:
         The format version the folder was written with.
     generation : str
         Names this state of the folder; every write gives it a new one.
+    sizes : dict of str to int
+        Bytes of every part.
     """
 
+    kind: str
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
     blobs: dict[str, bytes]
     version: int
     generation: str
+    sizes: dict[str, int]
 
 
 class _Entry(BaseModel):
@@ -211,17 +217,7 @@ def read_folder(
             manifest = now
 
 
-@dataclass(frozen=True)
-class FolderFacts:
-    """What `verify_folder` found: kind, format version, bytes of every part, and the JSON part."""
-
-    kind: str
-    version: int
-    sizes: dict[str, int]
-    meta: dict[str, Any]
-
-
-def verify_folder(path: str | os.PathLike[str]) -> FolderFacts:
+def verify_folder(path: str | os.PathLike[str]) -> Folder:
     """Check the manifest and every byte of a folder of any kind.
 
     Parameters
@@ -231,17 +227,14 @@ def verify_folder(path: str | os.PathLike[str]) -> FolderFacts:
 
     Returns
     -------
-    facts : FolderFacts
+    folder : Folder
 
     Raises
     ------
     StoreError
         If there is nothing at `path`, or it is foreign or torn.
     """
-    manifest = _parse_manifest(Path(path))
-    content = _read_generation(Path(path), manifest)
-    sizes = {part: entry.size for part, entry in manifest.files.items()}
-    return FolderFacts(manifest.kind, manifest.version, sizes, content.meta)
+    return _read_generation(Path(path), _parse_manifest(Path(path)))
 
 
 def check_writable(path: str | os.PathLike[str], *, kind: str, format_version: int) -> bool:
@@ -461,7 +454,8 @@ def _read_generation(folder: Path, manifest: _Manifest) -> Folder:
     if not isinstance(meta, dict):
         raise _torn(folder, "its JSON part is not an object")
     blobs = {part.removeprefix("blob:"): content for part, content in parts.items()}
-    return Folder(tensors, meta, blobs, manifest.version, manifest.generation)
+    sizes = {part: entry.size for part, entry in manifest.files.items()}
+    return Folder(manifest.kind, tensors, meta, blobs, manifest.version, manifest.generation, sizes)
 
 
 def _read_part(folder: Path, entry: _Entry) -> bytes:

@@ -329,19 +329,14 @@ class TokenMemory:
             )
         query = query.detach()
         queries = [rows[None] for rows in query] if self.n_streams > 1 else [query]
+        known = [stream.value.shape[-1] for stream in self._streams if stream.value is not None]
+        width = known[0] if known else query.shape[-1]
         found = [
             self._ask(stream, rows, n_neighbors, n_samples, jitter, generator)
+            or _nothing(rows, width, n_neighbors + n_samples)
             for stream, rows in zip(self._streams, queries, strict=True)
         ]
-        known = [part for part in found if part is not None]
-        if not known:
-            return _nothing(query, query.shape[-1], n_neighbors + n_samples)
-        width = known[0].value.shape[-1]
-        whole = [
-            _nothing(rows, width, n_neighbors + n_samples) if part is None else part
-            for part, rows in zip(found, queries, strict=True)
-        ]
-        return Recalled(*(torch.cat(parts) for parts in zip(*whole, strict=True)))
+        return Recalled(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
     def _ask(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor
 from nearwise.functional.devices import choose_device
 from nearwise.memory import IndexName
 from nearwise.nn import HeadOutput, NeighborHead
-from nearwise.probes.base import Probe, Rows, Validation, held_out, joined
+from nearwise.probes.base import Probe, Rows, Validation, joined
 from nearwise.probes.key_space import (
     METRICS,
     Keys,
@@ -132,10 +132,7 @@ class AttentionProbe(Probe):
         """
         self._check_settings()
         rows, seed = self._training_rows(X, y), self._seed()
-        if validation is None:
-            fitted, valid = held_out(rows, self.validation_fraction, seed)
-        else:
-            fitted, valid = rows, self._other_rows(validation)
+        fitted, valid = self._divided(rows, validation, seed)
         device = choose_device(self.device)
         shares = np.bincount(fitted.codes, minlength=len(self.classes_)) / len(fitted.codes)
         self._prior = torch.from_numpy(shares).float().to(device)

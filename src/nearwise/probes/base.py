@@ -38,6 +38,7 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
         What was chosen on rows that were not fitted on, and their NLL or Brier score.
     """
 
+    validation_fraction: float
     reads_tokens = False
     chosen_by = "NLL"
     """Measure that choices are made by. Where it changes, records are measured again."""
@@ -75,6 +76,12 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
                 f"{y[strange[0]].item()!r}. Add training rows of that class, or leave these out."
             )
         return Rows(X, codes.astype(np.int64))
+
+    def _divided(self, rows: Rows, validation: Validation | None, seed: int) -> tuple[Rows, Rows]:
+        """Rows to fit on, and those choices are made on: given, or a share held out of `rows`."""
+        if validation is not None:
+            return rows, self._other_rows(validation)
+        return held_out(rows, self.validation_fraction, seed)
 
     def _query(self, X: Any) -> Floats:
         check_is_fitted(self)
@@ -124,7 +131,7 @@ def held_out(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
     return Rows(rows.X[fitted], rows.codes[fitted]), Rows(rows.X[held], rows.codes[held])
 
 
-def mean_nll(proba: NDArray[Any], codes: Codes) -> float:
-    """NLL in nats; a probability below 1e-7 counts as that much."""
-    of_truth = proba[np.arange(len(codes)), codes]
-    return float(-np.log(np.maximum(of_truth, 1e-7)).mean())
+def channel_scale(deviation: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:
+    """Divisor of standardised channels: their deviation, or 1 where only rounding differs."""
+    scale: NDArray[Any] = np.where(deviation > 1e-12 * (1 + np.abs(mean)), deviation, 1.0)
+    return scale

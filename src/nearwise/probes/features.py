@@ -278,8 +278,20 @@ def extract_features(
             )
     _check_options(encoder, pool, dtype, precision, batch_size, views)
     seen = Context.parse(context) if isinstance(context, str) else context or Context()
-    job = _Job(encoder, x, numbers, pool, seen, draw, batch_size, choose_device(device), dtype)
-    job.precision, job.augmentation, job.seed = precision, augmentation, seed
+    job = _Job(
+        encoder,
+        x,
+        torch.from_numpy(numbers),
+        pool,
+        seen,
+        draw,
+        batch_size,
+        choose_device(device),
+        dtype,
+        precision,
+        augmentation,
+        seed,
+    )
     shards = FeatureShards.of(cache, job.named(views))
     with _placed(encoder, job.device):
         parts = []
@@ -305,30 +317,27 @@ def extract_features(
     return FeatureSet(X, y_all, np.tile(numbers, views), meta)
 
 
+@dataclass(frozen=True)
 class _Job:
     """One extraction: from rows to features."""
 
-    precision: Precision = "float32"
-    augmentation: Augmentation | None = None
-    seed = 0
+    encoder: Encoder
+    images: Tensor
+    rows: Tensor
+    pool: Pool | None
+    context: Context
+    draw: int
+    batch_size: int
+    device: torch.device
+    dtype: FeatureType
+    precision: Precision
+    augmentation: Augmentation | None
+    seed: int
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        images: Tensor,
-        rows: NDArray[np.int64],
-        pool: Pool | None,
-        context: Context,
-        draw: int,
-        batch_size: int,
-        device: torch.device,
-        dtype: FeatureType,
-    ) -> None:
-        self.encoder, self.images, self.pool, self.context = encoder, images, pool, context
-        self.rows, self.draw, self.device, self.dtype = torch.from_numpy(rows), draw, device, dtype
-        self.batch_size = batch_size
-        # whole batches, so that a context that is shared per batch does not notice
-        self.shard_rows = max(1, 2048 // batch_size) * batch_size
+    @property
+    def shard_rows(self) -> int:
+        """Rows of a piece: whole batches, so that a context shared per batch does not notice."""
+        return max(1, 2048 // self.batch_size) * self.batch_size
 
     def named(self, views: int) -> dict[str, Any]:
         """All that decides the features, for the cache's hash."""

@@ -18,7 +18,7 @@ from nearwise.nn import (
     describe_neighborhood,
     pair_reliability,
 )
-from nearwise.probes.base import Rows
+from nearwise.probes.base import Rows, channel_scale
 from nearwise.training import TrainConfig, TrainingResult, TrainingRows, train_embedder
 
 ProbeMetric = Literal["cosine", "l2"]
@@ -95,8 +95,7 @@ class LearnedMap:
     ) -> TrainingResult:
         """Train on `rows` by the leave-one-out NLL of all, stopped by the NLL of `valid`."""
         self.mean = rows.X.mean(axis=0, dtype=np.float64)
-        scale = rows.X.std(axis=0, dtype=np.float64)
-        self.scale = np.where(scale > 1e-12 * (1 + np.abs(self.mean)), scale, 1.0)
+        self.scale = channel_scale(rows.X.std(axis=0, dtype=np.float64), self.mean)
         X = self._standardized(rows.X)
         dim = min(self.dim, *X.shape)
         with torch.random.fork_rng(devices=[]):

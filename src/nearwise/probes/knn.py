@@ -12,7 +12,7 @@ from nearwise.functional import aggregate_labels, distance_weights, uniform_weig
 from nearwise.memory import IndexName
 from nearwise.metrics import brier
 from nearwise.probes.attention import AttentionProbe
-from nearwise.probes.base import Codes, Probe, Validation, joined
+from nearwise.probes.base import Codes, Probe, Rows, Validation, joined
 from nearwise.probes.key_space import METRICS, ProbeMetric, make_probe_index
 
 Weights = Literal["uniform", "distance", "softmax", "attention"]
@@ -108,13 +108,12 @@ class KNNProbe(Probe):
         """
         self._check_settings()
         rows = self._training_rows(X, y)
-        self._keys, self._codes = torch.from_numpy(rows.X), torch.from_numpy(rows.codes)
         if isinstance(self.n_neighbors, (int, np.integer)) and self.n_neighbors > len(rows.X):
             raise ValueError(
                 f"n_neighbors={self.n_neighbors} exceeds the {len(rows.X)} training rows. Lower "
                 "n_neighbors or add rows."
             )
-        self.index_ = make_probe_index(self._keys, self.metric, self.index, self.device)
+        self._remember(rows)
         self.choice_: dict[str, Any] = {
             "n_neighbors": self.n_neighbors,
             "temperature": self.temperature,
@@ -123,13 +122,22 @@ class KNNProbe(Probe):
             self._choose(validation)
         self.attention_: AttentionProbe | None = None
         if self.weights == "attention":
-            self._fit_attention(X, y, validation, refit)
+            self.attention_ = AttentionProbe(
+                self.choice_["n_neighbors"],
+                keys="features",
+                metric=self.metric,
+                index=self.index,
+                device=self.device,
+                random_state=self._seed(),
+            ).fit(X, y, validation, refit=refit)
         held = None if validation is None else self._other_rows(validation)  # checks them, too
         if refit and held is not None:
-            rows = joined(rows, held)
-            self._keys, self._codes = torch.from_numpy(rows.X), torch.from_numpy(rows.codes)
-            self.index_ = make_probe_index(self._keys, self.metric, self.index, self.device)
+            self._remember(joined(rows, held))
         return self
+
+    def _remember(self, rows: Rows) -> None:
+        self._keys, self._codes = torch.from_numpy(rows.X), torch.from_numpy(rows.codes)
+        self.index_ = make_probe_index(self._keys, self.metric, self.index, self.device)
 
     def _check_settings(self) -> None:
         if self.weights not in get_args(Weights):
@@ -173,16 +181,6 @@ class KNNProbe(Probe):
         }
         k, t = min(scores, key=lambda pair: scores[pair])
         self.choice_ = {"n_neighbors": k, "temperature": t, "brier": scores[k, t]}
-
-    def _fit_attention(self, X: Any, y: Any, validation: Validation | None, refit: bool) -> None:
-        self.attention_ = AttentionProbe(
-            self.choice_["n_neighbors"],
-            keys="features",
-            metric=self.metric,
-            index=self.index,
-            device=self.device,
-            random_state=self._seed(),
-        ).fit(X, y, validation, refit=refit)
 
     def kneighbors(
         self, X: Any = None, n_neighbors: int | None = None

@@ -12,14 +12,8 @@ from scipy.special import softmax
 from torch import Tensor
 
 from nearwise.functional.devices import choose_device
-from nearwise.probes.base import (
-    Probe,
-    Rows,
-    Validation,
-    held_out,
-    joined,
-    mean_nll,
-)
+from nearwise.metrics import nll
+from nearwise.probes.base import Probe, Rows, Validation, channel_scale, joined
 
 GRID = tuple(float(c) for c in np.logspace(-6, 4, 21))
 _WORSE = 3  # penalties in a row that raise the NLL before the search ends
@@ -106,7 +100,7 @@ class LinearProbe(Probe):
         if len(grid) == 1:
             self.choice_: dict[str, Any] = {"C": grid[0]}
         elif valid is None:
-            self._choose(grid, *held_out(rows, self.validation_fraction, self._seed()))
+            self._choose(grid, *self._divided(rows, None, self._seed()))
         else:
             best = self._choose(grid, rows, valid)
             if not refit:
@@ -114,7 +108,7 @@ class LinearProbe(Probe):
                 return self
         if refit and valid is not None:
             rows = joined(rows, valid)
-        self.coef_, self.intercept_ = self._fit(rows, [self.choice_["C"]])[-1]
+        ((self.coef_, self.intercept_),) = self._path(rows, [self.choice_["C"]])
         return self
 
     def _grid(self) -> list[float]:
@@ -131,7 +125,7 @@ class LinearProbe(Probe):
         best: tuple[Any, Any] | None = None
         for c, weights in zip(grid, self._path(fitted, grid), strict=False):
             proba = softmax(self._standardized(valid.X) @ weights[0].T + weights[1], axis=1)
-            scores[c] = mean_nll(proba, valid.codes)
+            scores[c] = nll(valid.codes, proba)
             if scores[c] <= min(scores.values()):
                 best = weights
             if list(scores.values()).index(min(scores.values())) < len(scores) - _WORSE:
@@ -141,14 +135,10 @@ class LinearProbe(Probe):
         self.choice_ = {"C": chosen, "nll": scores[chosen], "tried": list(scores.items())}
         return best
 
-    def _fit(self, rows: Rows, grid: list[float]) -> list[tuple[Any, Any]]:
-        return list(self._path(rows, grid))
-
     def _path(self, rows: Rows, grid: list[float]) -> Any:
         """Weights (n_classes, D) and intercepts for each C, ascending."""
         self.mean_ = rows.X.mean(axis=0, dtype=np.float64)
-        scale = rows.X.std(axis=0, dtype=np.float64)
-        self.scale_ = np.where(scale > 1e-12 * (1 + np.abs(self.mean_)), scale, 1.0)
+        self.scale_ = channel_scale(rows.X.std(axis=0, dtype=np.float64), self.mean_)
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
         device = choose_device(self.device)

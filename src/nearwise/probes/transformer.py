@@ -10,26 +10,46 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nearwise.functional.devices import choose_device
-from nearwise.probes.base import Probe, Rows, Validation, held_out
+from nearwise.probes.base import Probe, Rows, Validation, channel_scale
 from nearwise.training import BatchLoss, EngineConfig, train_epochs
 
 TokenPooling = Literal["mean", "attention"]
 _DROPOUT = 0.1
+_CHUNK = 1024
+
+
+class Standardized(nn.Module):
+    """Every channel at mean 0 and deviation 1 over training features `X` (n, ..., width)."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, X: NDArray[Any]) -> None:
+        super().__init__()
+        axes: tuple[int, ...] = tuple(range(X.ndim - 1))
+        mean = X.mean(axis=axes, dtype=np.float64)
+        square = np.zeros_like(mean)
+        for start in range(0, len(X), _CHUNK):
+            square += ((X[start : start + _CHUNK] - mean) ** 2).sum(axis=axes)
+        scale = channel_scale(np.sqrt(square / (X.size // X.shape[-1])), mean)
+        self.register_buffer("mean", torch.from_numpy(mean).float())
+        self.register_buffer("scale", torch.from_numpy(scale).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardise features, in single precision."""
+        return (x.float() - self.mean) / self.scale
 
 
 class TokenTransformer(nn.Module):
-    """A linear map, some transformer layers (0: none), pooling and a linear head.
+    """Standardised tokens, a linear map, transformer layers (0: none), pooling, a linear head.
 
     Each of `num_tokens` tokens gets a learned position; None learns none. With "attention" pooling
     one learned query attends over the tokens.
     """
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(
         self,
-        token_dim: int,
+        X: NDArray[Any],
         n_classes: int,
         *,
         d_model: int,
@@ -39,9 +59,8 @@ class TokenTransformer(nn.Module):
         pooling: TokenPooling,
     ) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(token_dim))
-        self.register_buffer("scale", torch.ones(token_dim))
-        self.embed = nn.Linear(token_dim, d_model)
+        self.standardized = Standardized(X)
+        self.embed = nn.Linear(X.shape[2], d_model)
         self.position: nn.Parameter | None = None
         if num_tokens is not None:
             self.position = nn.Parameter(torch.empty(num_tokens, d_model))
@@ -68,7 +87,7 @@ class TokenTransformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits (B, n_classes) of tokens (B, L, token_dim)."""
-        x = self.embed((tokens.float() - self.mean) / self.scale)
+        x = self.embed(self.standardized(tokens))
         if self.position is not None:
             x = x + self.position
         for layer in self.layers:
@@ -83,30 +102,6 @@ class TokenTransformer(nn.Module):
         return logits
 
 
-class VectorMLP(nn.Module):
-    """One hidden layer over standardised features."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, width: int, n_classes: int, *, hidden: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
-        self.layers = nn.Sequential(
-            nn.Linear(width, hidden),
-            nn.GELU(),
-            nn.Dropout(2 * _DROPOUT),
-            nn.Linear(hidden, n_classes),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, n_classes) of vectors (B, width)."""
-        logits: Tensor = self.layers((x.float() - self.mean) / self.scale)
-        return logits
-
-
-_CHUNK = 1024
 RATES = (1e-3, 3e-3)
 
 
@@ -117,7 +112,6 @@ class NetworkProbe(Probe):
     batch_size: int
     lr: float | Literal["val"]
     weight_decay: float
-    validation_fraction: float
     device: str
     random_state: Any
 
@@ -132,10 +126,7 @@ class NetworkProbe(Probe):
         out without. Raises ValueError if rows, labels or settings do not fit.
         """
         rows, seed = self._training_rows(X, y), self._seed()
-        if validation is None:
-            fitted, valid = held_out(rows, self.validation_fraction, seed)
-        else:
-            fitted, valid = rows, self._other_rows(validation)
+        fitted, valid = self._divided(rows, validation, seed)
         device = choose_device(self.device)
         tried: dict[float, float] = {}
         for lr in self._rates():
@@ -165,7 +156,6 @@ class NetworkProbe(Probe):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = self._build(fitted.X, len(self.classes_))
-        _standardize(network, fitted.X)
         network = network.to(device)
         X, codes = (torch.from_numpy(part).to(device) for part in fitted)
         truth = torch.from_numpy(valid.codes).to(device)
@@ -286,7 +276,7 @@ class TransformerProbe(NetworkProbe):
         if self.pooling not in ("mean", "attention"):
             raise ValueError(f'pooling={self.pooling!r} is neither "mean" nor "attention".')
         return TokenTransformer(
-            X.shape[2],
+            X,
             n_classes,
             d_model=self.d_model,
             num_layers=self.num_layers,
@@ -342,7 +332,13 @@ class MLPProbe(NetworkProbe):
         self.random_state = random_state
 
     def _build(self, X: NDArray[Any], n_classes: int) -> nn.Module:
-        return VectorMLP(X.shape[1], n_classes, hidden=self.hidden)
+        return nn.Sequential(
+            Standardized(X),
+            nn.Linear(X.shape[1], self.hidden),
+            nn.GELU(),
+            nn.Dropout(2 * _DROPOUT),
+            nn.Linear(self.hidden, n_classes),
+        )
 
 
 def _log_proba(network: nn.Module, X: NDArray[Any]) -> Tensor:
@@ -355,17 +351,3 @@ def _log_proba(network: nn.Module, X: NDArray[Any]) -> Tensor:
             for part in torch.from_numpy(X).split(_CHUNK)
         ]
     return torch.cat(parts)
-
-
-def _standardize(network: nn.Module, X: NDArray[Any]) -> None:
-    """Set the mean and deviation of each channel from training features, in pieces."""
-    axes: tuple[int, ...] = tuple(range(X.ndim - 1))
-    count = X.size // X.shape[-1]
-    mean = X.mean(axis=axes, dtype=np.float64)
-    square = np.zeros_like(mean)
-    for start in range(0, len(X), _CHUNK):
-        square += ((X[start : start + _CHUNK] - mean) ** 2).sum(axis=axes)
-    scale = np.sqrt(square / count)
-    scale = np.where(scale > 1e-12 * (1 + np.abs(mean)), scale, 1.0)
-    for name, values in (("mean", mean), ("scale", scale)):
-        network.get_buffer(name).copy_(torch.from_numpy(values))

@@ -148,10 +148,6 @@ def attend(
     """`knn_attention` that also returns the attended positions and their weights.
 
     Arguments as there; the weights have gradients too.
-
-    Returns
-    -------
-    found : KNNAttentionOutput
     """
     tokens = make_problem(
         query,
@@ -169,7 +165,11 @@ def attend(
         generator=generator,
     )
     by = implementation_for(query, n_neighbors)
-    if tokens.has_no_pairs:
+    n_keys = tokens.key.shape[2]
+    has_no_pairs = (
+        0 in tokens.query.shape or n_keys == 0 or (n_keys == 1 and include_self == "never")
+    )
+    if has_no_pairs:
         found = _attend_none(tokens)
     else:
         found = attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)

@@ -1,7 +1,6 @@
 """k-NN attention over tokens on a CPU: products in row tiles, selection in compiled loops."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,8 +11,8 @@ from torch import Tensor
 
 from nearwise.functional.devices import Threads
 from nearwise.functional.tokens.kernels.backward import backward_rows
-from nearwise.functional.tokens.kernels.forward import attend_rows
-from nearwise.functional.tokens.pairs import centered
+from nearwise.functional.tokens.kernels.forward import attend_rows, workspace
+from nearwise.functional.tokens.pairs import at_least_single, centered
 from nearwise.functional.tokens.problem import Found, Tokens
 from nearwise.functional.vectors import LANES
 
@@ -30,7 +29,7 @@ def attend_cpu(tokens: Tokens) -> Found:
     tokens = _in_working_precision(tokens)
     if tokens.squared:
         query, key = centered(tokens.query, tokens.key, tokens.padding)
-        tokens = replace(tokens, query=query, key=key)
+        tokens = tokens._replace(query=query, key=key)
     work = _Forward(tokens)
     batch, heads, n_queries, width = tokens.query.shape
     with Threads(batch * heads * n_queries * tokens.key.shape[2] * width) as threads:
@@ -66,6 +65,8 @@ def backward_cpu(
             *(_flat(x) for x in grads),
             grad_scores.view(-1).numpy(),
             indices.shape[-1],
+            np.empty((4, indices.shape[-1]), np.int64),
+            np.empty((2, indices.shape[-1]), weight.dtype),
         )
 
     with Threads(4 * indices.numel() * query.shape[-1]) as threads:
@@ -132,6 +133,7 @@ class _Forward:
         n_at_once = max(1, _TILE // (width * n_queries)) if n_rows == n_queries else 1
         buffer = self.tokens.query.new_empty(min(n_at_once, n_heads) * n_rows, width)
         buffer[:, n_columns:] = -torch.inf
+        scratch = workspace(width, self.tokens.n_neighbors, self.no_scores.dtype)
 
         @cache
         def room(n: int, n_rows: int) -> tuple[Tensor, Array]:
@@ -142,10 +144,12 @@ class _Forward:
         while start < here.stop:
             item, h = divmod(start, n_heads)
             n = min(n_heads - h, n_at_once, here.stop - start)
-            self._heads(item, slice(h, h + n), n_rows, room)
+            self._heads(item, slice(h, h + n), n_rows, room, scratch)
             start += n
 
-    def _heads(self, item: int, heads: slice, n_rows: int, room: Room) -> None:
+    def _heads(
+        self, item: int, heads: slice, n_rows: int, room: Room, scratch: tuple[Array, ...]
+    ) -> None:
         """Attend with some heads of a batch item, row tile by row tile.
 
         Between the product of a tile and its selection there is as little as possible: Python and
@@ -177,6 +181,7 @@ class _Forward:
                 tokens.is_causal,
                 _MODES[tokens.include_self],
                 *self.arrays,
+                *scratch,
             )
             first += n_tile
 
@@ -234,11 +239,9 @@ def _in_working_precision(tokens: Tokens) -> Tokens:
     """Detach, and bring half precision to single."""
 
     def work(x: Tensor) -> Tensor:
-        x = x.detach()
-        return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return at_least_single(x.detach())
 
-    return replace(
-        tokens,
+    return tokens._replace(
         query=work(tokens.query),
         key=work(tokens.key),
         value=work(tokens.value),

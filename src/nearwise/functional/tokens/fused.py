@@ -8,29 +8,12 @@ from torch import Tensor
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
 from nearwise.functional.tokens.implementation import registered
-from nearwise.functional.tokens.problem import Found, IncludeSelf, Tokens
+from nearwise.functional.tokens.problem import Found, Tokens
 
 
 def attend_fused(tokens: Tokens, by: str) -> Found:
     """Attend by compiled loops ("cpu") or a registered implementation; what is kept is O(N K)."""
-    t = tokens
-    return Found(
-        *_forward(
-            t.query,
-            t.key,
-            t.value,
-            t.n_neighbors,
-            t.squared,
-            t.scale,
-            t.bias,
-            t.padding,
-            t.is_causal,
-            t.include_self,
-            t.candidates,
-            t.keep,
-            by,
-        )
-    )
+    return Found(*_forward(*tokens, by))
 
 
 @operator("knn_attention")
@@ -49,24 +32,9 @@ def _forward(
     keep: Tensor | None,
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    chosen: Any = include_self
     attend = attend_cpu if by == "cpu" else registered(by).attend
-    found = attend(
-        Tokens(
-            query,
-            key,
-            value,
-            n_neighbors,
-            squared,
-            scale,
-            bias,
-            padding,
-            is_causal,
-            chosen,
-            candidates,
-            keep,
-        )
-    )
+    masks = (bias, padding, is_causal, include_self, candidates, keep)
+    found = attend(Tokens(query, key, value, n_neighbors, squared, scale, *masks))
     return found.output, found.indices, found.weights
 
 
@@ -94,21 +62,8 @@ def _backward(
     grad_weights: Tensor,
     by: str = "cpu",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    own: IncludeSelf = "candidate"
-    tokens = Tokens(
-        query,
-        key,
-        value,
-        indices.shape[-1],
-        squared,
-        scale,
-        bias=None,
-        padding=None,
-        is_causal=False,
-        include_self=own,
-        candidates=None,
-        keep=keep,
-    )
+    no_masks = (None, None, False, "candidate", None)
+    tokens = Tokens(query, key, value, indices.shape[-1], squared, scale, *no_masks, keep)
     backward = backward_cpu if by == "cpu" else registered(by).backward
     return backward(tokens, indices, weights, grad_output, grad_weights)
 
@@ -123,16 +78,10 @@ def _(
     keep: Tensor | None,
     indices: Tensor,
     weights: Tensor,
-    grad_output: Tensor,
-    grad_weights: Tensor,
-    by: str = "cpu",
+    *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (
-        interleaved(query),
-        interleaved(key),
-        interleaved(value),
-        weights.new_empty(weights.shape),
-    )
+    grads = (interleaved(query), interleaved(key), interleaved(value))
+    return *grads, weights.new_empty(weights.shape)
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -144,26 +93,17 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -> tuple[Any, ...]:
-    query, key, value, keep, indices, weights = ctx.saved_tensors
+    query, key, value, *slots = ctx.saved_tensors
     *grads, grad_scores = _backward(
-        query,
-        key,
-        value,
-        ctx.squared,
-        ctx.scale,
-        keep,
-        indices,
-        weights,
-        grad_output,
-        grad_weights,
-        ctx.by,
+        query, key, value, ctx.squared, ctx.scale, *slots, grad_output, grad_weights, ctx.by
     )
     grad_bias = None
     if ctx.bias_shape is not None:
         grad_bias = grad_scores.new_zeros(ctx.bias_shape)
         # Empty slots have gradient 0, wherever it is added.
+        _, indices, _ = slots
         grad_bias.scatter_add_(-1, indices.clamp_min(0).long(), grad_scores)
-    return *grads, None, None, None, grad_bias, None, None, None, None, None, None
+    return *grads, None, None, None, grad_bias, *(None,) * 6
 
 
 torch.library.register_autograd(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,7 +35,7 @@ def attend_plain(tokens: Tokens) -> Found:
     is_mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     with torch.autocast(kind, enabled=False) if is_mixed else nullcontext():
         with torch.no_grad():
-            indices = _select(tokens) if is_exported() else _select_in_tiles(tokens)
+            indices = _select(tokens) if is_exported() else _nearest(*tokens)
         return _attend_selected(tokens, indices)
 
 
@@ -55,27 +54,11 @@ def _attend_selected(tokens: Tokens, indices: Tensor) -> Found:
     return Found(output, indices.to(torch.int32), weights)
 
 
-def _select_in_tiles(tokens: Tokens) -> Tensor:
-    t = tokens
-    selected: Tensor = _nearest(
-        t.query,
-        t.key,
-        t.n_neighbors,
-        t.squared,
-        t.scale,
-        t.bias,
-        t.padding,
-        t.is_causal,
-        t.include_self,
-        t.candidates,
-    )
-    return selected
-
-
 @operator("nearest_keys")  # torch.compile takes the loop as it is, for any number of tokens
 def _nearest(
     query: Tensor,
     key: Tensor,
+    value: Tensor,
     n_neighbors: int,
     squared: bool,
     scale: float,
@@ -84,10 +67,10 @@ def _nearest(
     is_causal: bool,
     include_self: str,
     candidates: Tensor | None,
+    keep: Tensor | None,
 ) -> Tensor:
-    chosen: Any = include_self
-    masks = (bias, padding, is_causal, chosen, candidates)
-    tokens = Tokens(query, key, key, n_neighbors, squared, scale, *masks, keep=None)
+    masks = (bias, padding, is_causal, include_self, candidates, keep)
+    tokens = Tokens(query, key, value, n_neighbors, squared, scale, *masks)
     batch, heads, n_queries, _ = query.shape
     indices = query.new_empty(batch, heads, n_queries, n_neighbors, dtype=torch.int64)
     for tile in _tiles(batch, heads, n_queries, key.shape[2]):
@@ -96,7 +79,7 @@ def _nearest(
 
 
 @torch.library.register_fake("nearwise::nearest_keys")
-def _(query: Tensor, key: Tensor, n_neighbors: int, *_: Any) -> Tensor:
+def _(query: Tensor, key: Tensor, value: Tensor, n_neighbors: int, *_: Any) -> Tensor:
     return query.new_empty((*query.shape[:3], n_neighbors), dtype=torch.int64)
 
 
@@ -114,8 +97,7 @@ def _tiles(batch: int, heads: int, n_queries: int, n_keys: int) -> Iterator[_Til
 def _part(tokens: Tokens, tile: _Tile) -> Tokens:
     """Take the queries of a tile, with all their keys."""
     items, heads, _ = tile
-    return replace(
-        tokens,
+    return tokens._replace(
         query=tokens.query[tile],
         key=tokens.key[items, heads],
         bias=None if tokens.bias is None else tokens.bias[tile],

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -75,9 +74,8 @@ class Found(NamedTuple):
     weights: Tensor
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """One problem in four dimensions.
+class Tokens(NamedTuple):
+    """One problem in four dimensions, in the order of the operators' arguments.
 
     Attributes
     ----------
@@ -110,15 +108,9 @@ class Tokens:
     bias: Tensor | None
     padding: Tensor | None
     is_causal: bool
-    include_self: IncludeSelf
+    include_self: str
     candidates: Tensor | None
     keep: Tensor | None
-
-    @property
-    def has_no_pairs(self) -> bool:
-        """Whether there is no query, or no key but a query's own, which it may not attend to."""
-        is_empty = 0 in self.query.shape or self.key.shape[2] == 0
-        return is_empty or (self.key.shape[2] == 1 and self.include_self == "never")
 
 
 def make_problem(
@@ -170,7 +162,9 @@ def make_problem(
         squared=metric == "l2",
         scale=scale,
         bias=_bias(attn_mask, query, n_queries, n_keys, (batch, heads)),
-        padding=_padding(key_padding_mask, batch, n_keys),
+        padding=(
+            None if key_padding_mask is None else checked_padding(key_padding_mask, batch, n_keys)
+        ),
         is_causal=is_causal,
         include_self=include_self,
         candidates=chosen,
@@ -293,12 +287,6 @@ def _bias(
             f"{n_queries} queries and {n_keys} keys."
         ) from error
     return whole.reshape(*lead, n_queries, n_keys)
-
-
-def _padding(mask: Tensor | None, batch: int, n_keys: int) -> Tensor | None:
-    if mask is None:
-        return None
-    return checked_padding(mask, batch, n_keys)
 
 
 def _keep(

@@ -59,7 +59,7 @@ def _first_of(steps, b, h):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _undo(  # type: ignore[no-untyped-def]
+def backward_rows(  # type: ignore[no-untyped-def]
     heads,
     query,
     key,
@@ -77,10 +77,15 @@ def _undo(  # type: ignore[no-untyped-def]
     grad_scores,
     n_slots,
     starts,
-    slopes,
-    factors,
+    numbers,
 ):
-    """`backward_rows` with room to work in."""
+    """Add up the gradients of the heads ``heads[0] .. heads[1]`` of all batch items.
+
+    Tensors (B, H, N, D) come as their numbers, their steps and their shape, those (B, H, N, K) as
+    their numbers; `keep` may be empty. The gradients of key and value start at 0; `grad_scores`,
+    which starts at 0 too, receives the gradient of every selected score. `starts` (4, K) and
+    `numbers` (2, K) are room to work in.
+    """
     _, q_steps, (_, n_heads, n_queries, width) = query
     _, k_steps, _ = key
     _, v_steps, v_shape = value
@@ -99,7 +104,7 @@ def _undo(  # type: ignore[no-untyped-def]
     )
     at, weight, kept, is_dropping = address(indices), address(weights), address(keep), len(keep) > 0
     from_weights, from_scores = address(grad_weights), address(grad_scores)
-    slopes, factors = address(slopes), address(factors)
+    slopes, factors = address(numbers[0]), address(numbers[1])
     for head in range(heads[0], heads[1]):
         b, h = head // n_heads, head % n_heads
         k, gk = _first_of(k_steps, b, h), _first_of(gk_steps, b, h)
@@ -131,51 +136,3 @@ def _undo(  # type: ignore[no-untyped-def]
             else:
                 weighted_sum(slopes, k_rows, keys, n, gq_rows, gq, width)
                 add_row(slopes, q_rows, q, gk_rows, grad_keys, n, width)
-
-
-@compiled
-def backward_rows(  # type: ignore[no-untyped-def]
-    heads,
-    query,
-    key,
-    value,
-    grad_output,
-    indices,
-    weights,
-    keep,
-    grad_weights,
-    scale,
-    squared,
-    grad_query,
-    grad_key,
-    grad_value,
-    grad_scores,
-    n_slots,
-):
-    """Add up the gradients of the heads ``heads[0] .. heads[1]`` of all batch items.
-
-    Tensors (B, H, N, D) come as their numbers, their steps and their shape, those (B, H, N, K) as
-    their numbers; `keep` may be empty. The gradients of key and value start at 0; `grad_scores`,
-    which starts at 0 too, receives the gradient of every selected score.
-    """
-    _undo(
-        heads,
-        query,
-        key,
-        value,
-        grad_output,
-        indices,
-        weights,
-        keep,
-        grad_weights,
-        scale,
-        squared,
-        grad_query,
-        grad_key,
-        grad_value,
-        grad_scores,
-        n_slots,
-        np.empty((4, n_slots), np.int64),
-        np.empty(n_slots, weights.dtype),
-        np.empty(n_slots, weights.dtype),
-    )

@@ -5,10 +5,12 @@ heads.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import types
 from numba.extending import overload
+from numpy.typing import NDArray
 
 from nearwise.functional.kernels import compiled, inlined
 from nearwise.functional.tokens.kernels.rows import lanes_for, select, weighted_sum
@@ -93,8 +95,18 @@ def _seen(positions, at, row):  # type: ignore[no-untyped-def]
     return n_seen
 
 
+def workspace(n_columns: int, n_slots: int, dtype: Any) -> tuple[NDArray[Any], ...]:
+    """Arrays that `attend_rows` works in, for so many columns (a multiple of `LANES`) and slots."""
+    room = n_columns + LANES
+    return (
+        np.empty(2 * room + lanes_for(n_slots) + n_slots, dtype),
+        np.empty(3 * room, np.int32),
+        np.empty(n_slots, np.int64),
+    )
+
+
 @compiled
-def _attend(  # type: ignore[no-untyped-def]
+def attend_rows(  # type: ignore[no-untyped-def]
     item,
     head,
     first,
@@ -111,28 +123,31 @@ def _attend(  # type: ignore[no-untyped-def]
     indices,
     weights,
     layout,
-    lanes,
-    found,
-    places,
-    ranks,
-    best,
-    columns,
-    factors,
+    numbers,
+    counts,
     starts,
 ):
-    """`attend_rows` with room to work in."""
+    """Select, weigh and add up for a tile of queries of one or more heads of a batch item.
+
+    `scores` (G, b, C) of the queries ``first .. first + b`` of the heads ``head .. head + G`` are
+    used up. Behind the candidates, whose key positions `positions` ascend, a row is -inf up to a
+    multiple of `LANES`. `itself` (N,) is each token's own column, or -1; `mode` 0 takes the token
+    itself as it comes, 1 always (its score is `own` (G, b)), 2 never. `value` and `output`
+    (B, H, N, Dv), `keep`, which may be empty, `indices` and `weights` (B, H, N, K) come as their
+    numbers; `output` and the last two are written. `layout` holds H, N, K, Dv and the first three
+    steps of `value` and `output`: in an array, for it is handed over faster than a tuple. The last
+    three are a `workspace`.
+    """
     n_heads, n_queries, n_slots, width = layout[0], layout[1], layout[2], layout[3]
     v_steps, o_steps = layout[4:7], layout[7:10]
     flat, v_rows, o_rows = address(scores.reshape(-1)), address(value), address(output)
     at_slots, weight_of, kept = address(indices), address(weights), address(keep)
-    lanes, found, places, ranks = address(lanes), address(found), address(places), address(ranks)
-    best, columns, factors, starts = (
-        address(best),
-        address(columns),
-        address(factors),
-        address(starts),
-    )
     is_dropping, n_lanes, n_all = keep.shape[0] > 0, lanes_for(n_slots), scores.shape[2]
+    n_columns = n_all + LANES
+    found, best = address(numbers), address(numbers[n_columns:])
+    lanes, factors = address(numbers[2 * n_columns :]), address(numbers[2 * n_columns + n_lanes :])
+    places, ranks = address(counts), address(counts[n_columns:])
+    columns, starts = address(counts[2 * n_columns :]), address(starts)
     scale = weights.dtype.type(scale)
     for g in range(scores.shape[0]):
         rows = (item * n_heads + head + g) * n_queries + first
@@ -182,61 +197,3 @@ def _attend(  # type: ignore[no-untyped-def]
                 at_slots[slots + s] = -1
                 weight_of[slots + s] = 0
             weighted_sum(factors, v_rows, starts, count, o_rows, o + o_steps[2] * i, width)
-
-
-@compiled
-def attend_rows(  # type: ignore[no-untyped-def]
-    item,
-    head,
-    first,
-    scores,
-    positions,
-    itself,
-    own,
-    scale,
-    is_causal,
-    mode,
-    value,
-    keep,
-    output,
-    indices,
-    weights,
-    layout,
-):
-    """Select, weigh and add up for a tile of queries of one or more heads of a batch item.
-
-    `scores` (G, b, C) of the queries ``first .. first + b`` of the heads ``head .. head + G`` are
-    used up. Behind the candidates, whose key positions `positions` ascend, a row is -inf up to a
-    multiple of `LANES`. `itself` (N,) is each token's own column, or -1; `mode` 0 takes the token
-    itself as it comes, 1 always (its score is `own` (G, b)), 2 never. `value` and `output`
-    (B, H, N, Dv), `keep`, which may be empty, `indices` and `weights` (B, H, N, K) come as their
-    numbers; `output` and the last two are written. `layout` holds H, N, K, Dv and the first three
-    steps of `value` and `output`: in an array, for it is handed over faster than a tuple.
-    """
-    kind, n_columns, n_slots = scores.dtype, scores.shape[2] + LANES, layout[2]
-    _attend(
-        item,
-        head,
-        first,
-        scores,
-        positions,
-        itself,
-        own,
-        scale,
-        is_causal,
-        mode,
-        value,
-        keep,
-        output,
-        indices,
-        weights,
-        layout,
-        np.empty(lanes_for(n_slots), kind),
-        np.empty(n_columns, kind),
-        np.empty(n_columns, np.int32),
-        np.empty(n_columns, np.int32),
-        np.empty(n_columns, kind),
-        np.empty(n_columns, np.int32),
-        np.empty(n_slots, kind),
-        np.empty(n_slots, np.int64),
-    )

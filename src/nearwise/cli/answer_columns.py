@@ -1,48 +1,40 @@
 """Explanations, prediction sets and selective prediction, as columns of a table or as JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearwise.safe_files import standard_output
+from nearwise.safe_files import plain, standard_output, write_aside
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nearwise.classifier import AttnKNNClassifier, Explanation, Selection
+    from nearwise.classifier import AttnKNNClassifier, Explanation, Neighbor, Selection
     from nearwise.classifier.query import Query
 
 
 def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[Any]]:
-    """Lay the neighbors out as columns, one row for each explained row.
+    """Lay the neighbors out as columns, one value for each explained row.
 
-    Returns `columns`, dict of str to list: null_mass, then neighbor_1_id, neighbor_1_label,
-    neighbor_1_weight, neighbor_1_distance, for images from files neighbor_1_file, neighbor_2_id,
-    ...; None where a row has fewer neighbors.
-
-    Parameters
-    ----------
-    explanations : sequence of Explanation
-        One for each row.
+    null_mass, then neighbor_1_id, neighbor_1_label, neighbor_1_weight, neighbor_1_distance, for
+    images from files neighbor_1_file, neighbor_2_id, ...; None where a row has fewer neighbors.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
-    neighbors = [one for e in explanations for one in e.neighbors]
-    have_files = any({"file", "image"} <= one.row.keys() for one in neighbors)
+    fields: dict[str, Callable[[Neighbor], Any]] = {
+        name: attrgetter(name) for name in ("id", "label", "weight", "distance")
+    }
+    if any({"file", "image"} <= n.row.keys() for e in explanations for n in e.neighbors):
+        fields["file"] = lambda neighbor: neighbor.row.get("file")
     for i in range(max((len(e.neighbors) for e in explanations), default=0)):
-        for field in ("id", "label", "weight", "distance"):
-            columns[f"neighbor_{i + 1}_{field}"] = [
-                getattr(e.neighbors[i], field) if i < len(e.neighbors) else None
-                for e in explanations
-            ]
-        if have_files:
-            columns[f"neighbor_{i + 1}_file"] = [
-                e.neighbors[i].row.get("file") if i < len(e.neighbors) else None
-                for e in explanations
+        for name, value in fields.items():
+            columns[f"neighbor_{i + 1}_{name}"] = [
+                value(e.neighbors[i]) if i < len(e.neighbors) else None for e in explanations
             ]
     return columns
 
@@ -53,62 +45,41 @@ def plain_columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_record(
-    explanation: "Explanation", kept: Mapping[Any, Any], classes: Sequence[Any]
+    explanation: "Explanation", copied: Mapping[Any, Any], classes: Sequence[Any]
 ) -> dict[Any, Any]:
     """Turn one explanation into what JSON holds.
 
-    Returns `record`, dict: kept values, prediction, proba, base_proba and neighbor_proba by class,
+    `copied` values of the row itself, prediction, proba, base_proba and neighbor_proba by class,
     null_mass, neighbors (id, label, weight, distance, row, and proba_without: the prediction had
-    this neighbor not been there).
-
-    Parameters
-    ----------
-    explanation : Explanation
-        What the classifier says about one row.
-    kept : mapping
-        Values copied from the row itself.
-    classes : sequence
-        The model's classes, in the order of its probabilities.
+    this neighbor not been there). `classes` are in the order of the probabilities.
     """
-    names = [str(label) for label in classes]
 
     def by_class(proba: Any) -> dict[str, float]:
-        return dict(zip(names, proba, strict=True))
+        return dict(zip(map(str, classes), proba, strict=True))
 
-    neighbors = [
-        {
-            "id": neighbor.id,
-            "label": neighbor.label,
-            "weight": neighbor.weight,
-            "distance": neighbor.distance,
-            "proba_without": by_class(neighbor.proba_without),
-            "row": plain_columns(neighbor.row),
-        }
-        for neighbor in explanation.neighbors
-    ]
     return {
-        **kept,
+        **copied,
         "prediction": explanation.label,
         "proba": by_class(explanation.proba),
         "base_proba": by_class(explanation.base_proba),
         "neighbor_proba": by_class(explanation.neighbor_proba),
         "null_mass": explanation.null_mass,
-        "neighbors": neighbors,
+        "neighbors": [
+            {
+                "id": neighbor.id,
+                "label": neighbor.label,
+                "weight": neighbor.weight,
+                "distance": neighbor.distance,
+                "proba_without": by_class(neighbor.proba_without),
+                "row": plain_columns(neighbor.row),
+            }
+            for neighbor in explanation.neighbors
+        ],
     }
 
 
 def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
-    """Write one JSON object a line; the file appears whole or not at all.
-
-    Parameters
-    ----------
-    records : sequence of mapping
-        One for each row.
-    out : str
-        File, or "-" for standard output.
-    """
-    from nearwise.safe_files import plain, write_aside
-
+    """Write one JSON object per line; a file appears whole or not at all."""
     text = "".join(json.dumps(plain(record), ensure_ascii=False) + "\n" for record in records)
     if out == "-":
         with standard_output() as stream:
@@ -145,19 +116,7 @@ SET_CONFIDENCE, BOUND_CONFIDENCE = 0.9, 0.95
 
 @dataclass(frozen=True)
 class TrustOptions:
-    """Options about trust: coverage, risk, sets, novelty.
-
-    Attributes
-    ----------
-    coverage, max_risk : float, optional
-        Of the answers; at most one of them.
-    sets : bool
-        Whether prediction sets are wanted.
-    novelty : bool
-        Whether out-of-distribution p-values are wanted.
-    confidence : float, optional
-        Of sets and of the bound on the risk.
-    """
+    """Options about trust: coverage or largest risk of the answers, sets, p-values, confidence."""
 
     coverage: float | None = None
     max_risk: float | None = None
@@ -166,10 +125,7 @@ class TrustOptions:
     confidence: float | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be done together, before a model is read.
-
-        Raises ValueError if --coverage meets --max-risk, or --confidence has nothing to speak of.
-        """
+        """Refuse with ValueError what cannot be done together, before a model is read."""
         if self.coverage is not None and self.max_risk is not None:
             raise ValueError("--coverage and --max-risk both limit the answers. Give one of them.")
         if self.confidence is not None and not (self.selective or self.sets):
@@ -178,12 +134,7 @@ class TrustOptions:
             )
 
     def check_ranges(self) -> None:
-        """Refuse a coverage or a confidence that is out of its range.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Refuse with ValueError a coverage or a confidence that is out of its range."""
         from nearwise.classifier.uncertainty.conformal import check_confidence
         from nearwise.classifier.uncertainty.selective import check_request
 
@@ -217,18 +168,9 @@ class TrustOptions:
 def trust_columns(
     query: "Query", options: TrustOptions, chosen: "Selection | None", *, as_text: bool
 ) -> dict[str, list[Any]]:
-    """Columns of the trust options that were given, one value per row.
+    """Columns of the trust options that were given, one value per row: accepted, set, novelty_p.
 
-    Returns `columns`, dict of str to list: accepted, set, novelty_p: those that were asked for.
-
-    Parameters
-    ----------
-    query : Query
-        The rows, as the model knows them.
-    chosen : Selection, optional
-        What `options.select` returned.
-    as_text : bool
-        Whether a set is one text, its classes joined by "|", or a list.
+    A set is one text (`as_text`), its classes joined by "|", or a list.
     """
     columns: dict[str, list[Any]] = {}
     if chosen is not None:
@@ -260,21 +202,11 @@ def measure_trust(
 ) -> dict[str, Any]:
     """Measure abstention and sets on labelled rows.
 
-    Returns `numbers`, dict: "selective": coverage_asked, coverage, risk (None where no row was
-    answered), expected_risk, risk_bound, bound_confidence, score, threshold. "sets": confidence and
-    the metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the reason, where the
-    model has too few rows to judge by. Raises ValueError if the coverage or the confidence is out
-    of its range.
-
-    Parameters
-    ----------
-    model : AttnKNNClassifier
-        Fitted.
-    features : DataFrame of shape (n_rows, n_columns)
-    labels : int64 ndarray of shape (n_rows,)
-        Positions of the true labels among the model's classes.
-    options : TrustOptions
-        The coverage to answer at, and the confidence of the bound and of the sets.
+    `labels` are positions among the model's classes. "selective": coverage_asked, coverage, risk
+    (None where no row was answered), expected_risk, risk_bound, bound_confidence, score, threshold.
+    "sets": confidence and the metrics of `nearwise.metrics.evaluate_sets`. Only "not_measured", the
+    reason, where the model has too few rows to judge by. ValueError if the coverage or the
+    confidence is out of its range.
     """
     from nearwise.metrics import evaluate_sets
 

@@ -78,13 +78,7 @@ def _start(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : list of str, optional
-        Default: those of the process. ``--debug`` may stand anywhere before a ``--``.
-    """
+    """Run the command line; ``--debug`` may stand anywhere before a ``--``."""
     open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = given[: given.index("--")] if "--" in given else given

@@ -2,12 +2,13 @@
 
 import functools
 import inspect
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import rich.console
 import rich.measure
@@ -15,11 +16,12 @@ import rich.progress
 import rich.table
 import typer
 
-from nearwise.safe_files import standard_output
+from nearwise.safe_files import plain, standard_output
 
 T = TypeVar("T")
 
 _WIDEST = 1000  # characters of a table that goes to a file
+_ENTRIES = 30  # of a dict in a table of facts
 
 
 def _console(*, stderr: bool = False) -> rich.console.Console:
@@ -34,28 +36,15 @@ def flowing(text: str | None) -> str:
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """Print a message to standard error, as it stands.
-
-    Parameters
-    ----------
-    text : str
-        What to say.
-    style : str, optional
-        A rich style, shown on terminals only.
-    """
+    """Print a message to standard error, as it stands; a rich style shows on terminals only."""
     _console(stderr=True).print(text, style=style, soft_wrap=True)
 
 
 def show(what: str | rich.table.Table, *, whole: bool = False) -> None:
-    """Print a result to standard output.
+    """Print a result to standard output; text as it stands, a table laid out for the terminal.
 
-    Parameters
-    ----------
-    what : str or rich Table
-        Text is printed as it stands; a table is laid out for the terminal's width. In a file or a
-        pipe it is as wide as it has to be: nothing is cut there.
-    whole : bool, default=False
-        Let a table run over the edge of a terminal rather than cut its numbers.
+    In a file or a pipe a table is as wide as it has to be: nothing is cut there. `whole` lets it
+    run over the edge of a terminal rather than cut its numbers.
     """
     console = _console()
     if not isinstance(what, str):
@@ -67,6 +56,37 @@ def show(what: str | rich.table.Table, *, whole: bool = False) -> None:
             console.width = max(console.width, needs.minimum)
     with standard_output():
         console.print(what, soft_wrap=isinstance(what, str))
+
+
+def show_json(facts: Any) -> None:
+    """Print facts as JSON to standard output."""
+    show(json.dumps(plain(facts), indent=2, ensure_ascii=False))
+
+
+def fact_table(facts: Mapping[str, Any], title: str) -> rich.table.Table:
+    """Lay facts out in two columns, names and values, of a dict up to 30 entries."""
+    table = rich.table.Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            lines = [f"{key}: {short(entry)}" for key, entry in list(value.items())[:_ENTRIES]]
+            if len(value) > _ENTRIES:
+                lines.append(f"and {len(value) - _ENTRIES} more (--json shows all)")
+            value = "\n".join(lines)
+        table.add_row(name, short(value))
+    return table
+
+
+def short(value: Any) -> str:
+    """Write a value in one line; numbers with four digits."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {short(entry)}" for name, entry in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(short, value))
+    return str(value)
 
 
 def open_streams() -> None:
@@ -88,19 +108,10 @@ def open_streams() -> None:
 
 @contextmanager
 def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show what is being done, a step after the other, in one line on standard error.
+    """Show the step that is being done behind a label, in one line on standard error.
 
-    Parameters
-    ----------
-    label : str
-        Words before the step.
-    quiet : bool, default=False
-        Show nothing. Nor is anything shown where standard error is no terminal.
-
-    Yields
-    ------
-    show : callable
-        Takes the words of the next step.
+    Yields what takes the words of the next step. Nothing is shown where standard error is no
+    terminal.
     """
     console = _console(stderr=True)
     if quiet or not console.is_terminal:
@@ -111,22 +122,7 @@ def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]
 
 
 def progress(items: Sequence[T], label: str, *, quiet: bool = False) -> Iterator[T]:
-    """Go through items with a bar on standard error; on terminals only, gone when done.
-
-    Parameters
-    ----------
-    items : sequence
-        What to go through.
-    label : str
-        Word before the bar.
-    quiet : bool, default=False
-        No bar.
-
-    Yields
-    ------
-    item
-        Each in turn.
-    """
+    """Go through items with a bar on standard error; on terminals only, gone when done."""
     console = _console(stderr=True)
     yield from rich.progress.track(
         items,
@@ -164,14 +160,8 @@ def show_tracebacks(value: bool) -> None:
 def reported(command: Callable[P, R]) -> Callable[P, R]:
     """Make a command end with a message and an exit code instead of a traceback.
 
-    Returns `command`, callable: the same, but a user's mistake prints one message and exits 2,
-    Ctrl-C exits 130, an error of ours exits 1 and asks for a report. With ``--debug`` the traceback
-    comes first.
-
-    Parameters
-    ----------
-    command : callable
-        A function of the command line.
+    A user's mistake prints one message and exits 2, Ctrl-C exits 130, an error of ours exits 1 and
+    asks for a report. With ``--debug`` the traceback comes first.
     """
 
     @functools.wraps(command)

@@ -16,16 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_model(folder: Path) -> "AttnKNNClassifier":
-    """Load the classifier of a model folder.
-
-    Returns `model`, AttnKNNClassifier: ready to predict. Raises ValueError if there is no such
-    folder, or it is torn, foreign or newer than this library.
-
-    Parameters
-    ----------
-    folder : Path
-        Written by ``nearwise fit`` or `AttnKNNClassifier.save`.
-    """
+    """Load the classifier of a folder; ValueError if it is not there, torn, foreign or newer."""
     require_model(folder)
     from nearwise.classifier import AttnKNNClassifier
 
@@ -35,9 +26,9 @@ def open_model(folder: Path) -> "AttnKNNClassifier":
 def require_model(folder: Path) -> None:
     """Raise a ValueError that says how to make a model if there is no folder."""
     if not folder.is_dir():
-        seen = "is a file" if folder.exists() else "does not exist"
+        problem = "is a file" if folder.exists() else "does not exist"
         raise ValueError(
-            f"{folder} {seen}; a model is a folder. Make one with "
+            f"{folder} {problem}; a model is a folder. Make one with "
             "'nearwise fit DATA --target COLUMN --out MODEL'."
         )
 
@@ -45,15 +36,8 @@ def require_model(folder: Path) -> None:
 def check_out(folder: Path, *, overwrite: bool) -> None:
     """Raise now what would otherwise fail after training.
 
-    Raises ValueError if something is there and may not be replaced. Raises OSError if nothing can
-    be written there.
-
-    Parameters
-    ----------
-    folder : Path
-        Where a model shall be written.
-    overwrite : bool
-        Whether a model that is there may be replaced.
+    ValueError if something is there and may not be replaced, OSError if nothing can be written
+    there.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a model is a folder. Choose another --out.")
@@ -86,16 +70,10 @@ def check_out(folder: Path, *, overwrite: bool) -> None:
 def sole_writer(folder: Path) -> Iterator[None]:
     """Keep two processes from changing a model at once, where the later would undo the earlier.
 
-    A hidden file beside the folder is locked while the block runs, and removed if it was made for
-    that. Processes that only predict need no lock.
-
-    Raises BlockingIOError if another process is changing it. Raises ValueError if something else
+    A hidden file beside the folder (or the place for one; a symbolic link to it has the same lock)
+    is locked while the block runs, and removed if it was made for that. Processes that only predict
+    need no lock. BlockingIOError if another process is changing it, ValueError if something else
     than a file has the lock's name.
-
-    Parameters
-    ----------
-    folder : Path
-        A model folder, or the place for one. A symbolic link to it has the same lock.
     """
     real = folder.resolve()
     path = real.with_name(f".{real.name}.lock")
@@ -122,15 +100,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
 def new_model(folder: Path, *, overwrite: bool) -> Iterator[None]:
     """Check a place for a model, and keep it to this process while the block runs.
 
-    Whoever wants to write there meanwhile, or to add rows to the model that is replaced, is told
-    at once: what came to the old model while the new one is trained would be lost.
-
-    Raises ValueError, OSError as `check_out` and `sole_writer`.
-
-    Parameters
-    ----------
-    folder, overwrite
-        As for `check_out`.
+    Whoever wants to write there meanwhile, or to add rows to the model that is replaced, is told at
+    once: what came to the old model while the new one is trained would be lost. Raises as
+    `check_out` and `sole_writer`.
     """
     check_out(folder, overwrite=overwrite)
     with sole_writer(folder):

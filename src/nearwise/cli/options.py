@@ -25,6 +25,10 @@ TargetOption = Annotated[
     str | None,
     typer.Option("--target", "-t", metavar="COLUMN", help="Column of a table with the labels."),
 ]
+KnownTargetOption = Annotated[
+    str | None,
+    typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one learned from."),
+]
 HeaderOption = Annotated[
     bool | None,
     typer.Option(

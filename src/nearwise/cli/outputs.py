@@ -11,19 +11,10 @@ from nearwise.safe_files import standard_output
 def check_output(option: str, out: str | Path | None, reads: Iterable[str | Path] = ()) -> None:
     """Refuse an output file that would harm what is there, before any work is done.
 
-    Files are compared by their real path and by device and inode, so that relative names,
-    symbolic links and hard links are the file they lead to.
-
-    Raises ValueError if `out` is a folder, one of the files read, or lies in a model's folder.
-
-    Parameters
-    ----------
-    option : str
-        Names `out` in messages.
-    out : str or Path, optional
-        A file; None and "-" are always fine.
-    reads : iterable of str or Path
-        What the command reads: files, folders of images, "-".
+    ValueError if `out` is a folder, one of the files in `reads` (files, folders of images, "-"), or
+    lies in a model's folder. Files are compared by their real path and by device and inode, so that
+    relative names, symbolic links and hard links are the file they lead to. `option` names `out` in
+    messages.
     """
     if out is None:
         return
@@ -48,19 +39,8 @@ def check_folder(
 ) -> None:
     """Refuse a folder that lies in a model's folder or would be mixed with what is read.
 
-    Raises ValueError if `out` lies in a model's folder or a folder that is read, or is one, or a
-    file that is read lies in it.
-
-    Parameters
-    ----------
-    option : str
-        Names `out` in messages.
-    out : Path, optional
-        The folder.
-    reads : iterable of str or Path
-        Files and folders that the command reads; others are passed over.
-    for_model : bool, default=False
-        Whether a model goes there, which may replace another; results may not.
+    ValueError if `out` lies in a model's folder or a folder that is read, or is one, or a file that
+    is read lies in it. A model (`for_model`) may replace another; results may not.
     """
     if out is None:
         return
@@ -93,15 +73,7 @@ def paths_among(*datasets: str) -> list[str]:
 
 
 def refuse_inside_model(option: str, path: Path) -> None:
-    """Refuse a place within a model's folder.
-
-    Raises ValueError that names the model.
-
-    Parameters
-    ----------
-    option : str
-        Names the place in messages.
-    """
+    """Refuse with ValueError a path within a model's folder; `option` names it in the message."""
     for folder in path.resolve().parents:
         if _is_model(folder):
             raise ValueError(

@@ -3,6 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import rich.table
 import typer
 
 from nearwise.cli.answer_columns import wrong_labels_line
@@ -30,7 +31,6 @@ from nearwise.cli.rows.rows import Rows, read_to_learn
 
 if TYPE_CHECKING:
     import pandas as pd
-    import rich.table
 
 _NEIGHBORS = 5
 _WIDEST = 4  # columns of a row that are shown
@@ -150,10 +150,8 @@ def write_issues(issues: "pd.DataFrame", rows: Rows, out: str) -> None:
     write_table(table, out)
 
 
-def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> "rich.table.Table":
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
+def _suspects(issues: "pd.DataFrame", rows: Rows, title: str) -> rich.table.Table:
+    table = rich.table.Table(title=title, title_justify="left")
     table.add_column("row", justify="right", style="bold")
     table.add_column(f"{rows.y.name} given")
     table.add_column("suggested")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import rich.table
 import typer
 
 from nearwise.cli.answer_columns import (
@@ -12,19 +13,25 @@ from nearwise.cli.answer_columns import (
     measure_trust,
     trust_in_words,
 )
-from nearwise.cli.console import progress, reported, say, show
+from nearwise.cli.console import progress, reported, say, show, show_json
 from nearwise.cli.models import open_model
-from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
+from nearwise.cli.options import (
+    DataArgument,
+    HeaderOption,
+    KnownTargetOption,
+    ModelArgument,
+    QuietOption,
+)
 from nearwise.cli.outputs import check_output
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.rows import read_for_model
 from nearwise.cli.rows.scored_rows import ONLY_LEARNED, score_rows, take_rows
-from nearwise.conditions import load_plugin, require_extra
+from nearwise.conditions import command_line, hardware, load_plugin, require_extra, versions
+from nearwise.safe_files import plain, write_aside
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-    import rich.table
 
 # metric -> how it reads, and which way is better
 _METRICS = {
@@ -48,10 +55,7 @@ LEVEL = 0.95
 def evaluate(
     model: ModelArgument,
     data: DataArgument,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one learned from."),
-    ] = None,
+    target: KnownTargetOption = None,
     json_file: Annotated[
         str | None,
         typer.Option("--json", metavar="FILE", help="Write the numbers; - is standard output."),
@@ -153,20 +157,7 @@ def evaluate(
 
 
 def class_positions(labels: "pd.Series", classes: "np.ndarray", where: str) -> "np.ndarray":
-    """Translate labels to positions among the model's classes.
-
-    Returns `positions`, int64 ndarray of shape (n_rows,): in [0, n_classes). Raises ValueError if a
-    label is none of the classes.
-
-    Parameters
-    ----------
-    labels : Series
-        True labels.
-    classes : ndarray of shape (n_classes,)
-        The model's classes.
-    where : str
-        Name of the file, for the message.
-    """
+    """Translate labels to positions among the model's classes; ValueError for any other label."""
     import pandas as pd
 
     positions = pd.Index(classes).get_indexer(pd.Index(labels.to_numpy()))
@@ -199,10 +190,8 @@ def _measure(
 
 def _score_table(
     scores: dict[str, dict[str, float]], intervals: dict[str, tuple[float, float]], title: str
-) -> "rich.table.Table":
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
+) -> rich.table.Table:
+    table = rich.table.Table(title=title, title_justify="left")
     table.add_column("metric")
     table.add_column("model", justify="right", style="bold")
     table.add_column(f"{LEVEL:.0%} interval", justify="right")
@@ -236,11 +225,9 @@ def _shots(
     return {name: metrics.shot_breakdown(y, proba, counts) for name, proba in halves.items()}
 
 
-def _shot_table(shots: dict[str, dict[str, Any]]) -> "rich.table.Table":
-    from rich.table import Table
-
+def _shot_table(shots: dict[str, dict[str, Any]]) -> rich.table.Table:
     whole = shots["model"]
-    table = Table(
+    table = rich.table.Table(
         title=f"Accuracy by the size of the class ({whole['rule']})", title_justify="left"
     )
     table.add_column("classes")
@@ -257,12 +244,9 @@ def _shot_table(shots: dict[str, dict[str, Any]]) -> "rich.table.Table":
 
 def _write_json(path: str, numbers: dict[str, Any]) -> None:
     """Write numbers with the conditions they were made under."""
-    from nearwise.conditions import command_line, hardware, versions
-    from nearwise.safe_files import plain, write_aside
-
     conditions = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)
     if path == "-":
-        show(text)
-    else:
-        write_aside(Path(path), f"{text}\n".encode())
+        show_json(numbers | conditions)
+        return
+    text = json.dumps(plain(numbers | conditions), indent=2, ensure_ascii=False)
+    write_aside(Path(path), f"{text}\n".encode())

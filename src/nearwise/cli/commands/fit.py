@@ -195,15 +195,7 @@ def checkpoint_folder(out: Path) -> Path:
 
 
 def check_checkpoints(out: Path) -> None:
-    """Refuse a folder that has the name of the checkpoints and was not made by a fit.
-
-    Raises ValueError if a link, a file or a folder that no fit made has that name.
-
-    Parameters
-    ----------
-    out : Path
-        Where the model will be.
-    """
+    """Refuse a link, a file or a folder that has the name of the checkpoints and no fit made."""
     folder = checkpoint_folder(out)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         what = "a symbolic link" if folder.is_symlink() else "a file"
@@ -221,23 +213,8 @@ def check_checkpoints(out: Path) -> None:
 def checkpoints(out: Path, *, resume: bool) -> Iterator[Path]:
     """Keep training checkpoints beside a model until it is complete.
 
-    Parameters
-    ----------
-    out : Path
-        Where the model will be.
-    resume : bool
-        Whether checkpoints of an earlier try are used; otherwise they are removed.
-
-    Yields
-    ------
-    folder : Path
-        For the checkpoints. Removed when the block ends without an exception, but for what no fit
-        wrote there.
-
-    Raises
-    ------
-    ValueError
-        As `check_checkpoints`.
+    Those of an earlier try are used (`resume`) or removed. The folder that is yielded is removed
+    when the block ends without an exception, but for what no fit wrote there.
     """
     check_checkpoints(out)
     folder = checkpoint_folder(out)

@@ -1,18 +1,24 @@
 """``nearwise add`` and ``nearwise inspect``: what a model remembers."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import rich.table
 import typer
 
 from nearwise.cli.answer_columns import plain_columns
-from nearwise.cli.console import reported, say, show
+from nearwise.cli.console import fact_table, reported, say, short, show, show_json
 from nearwise.cli.models import new_model, open_model, require_model, sole_writer
-from nearwise.cli.options import DataArgument, HeaderOption, ModelArgument, QuietOption
+from nearwise.cli.options import (
+    DataArgument,
+    HeaderOption,
+    KnownTargetOption,
+    ModelArgument,
+    QuietOption,
+)
 from nearwise.cli.outputs import check_folder
 from nearwise.cli.rows.column_options import column_lines
 from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
@@ -20,11 +26,8 @@ from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.cli.rows.rows import read_for_model
 
 if TYPE_CHECKING:
-    import rich.table
-
     from nearwise.classifier import AttnKNNClassifier
 
-_SHOWN = 30
 _TITLES = {
     "choice": "chosen",
     "calibration_source": "calibration",
@@ -37,10 +40,7 @@ _TITLES = {
 def add(
     model: ModelArgument,
     data: DataArgument,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", "-t", metavar="COLUMN", help="Default: the one learned from."),
-    ] = None,
+    target: KnownTargetOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Leave MODEL as it is; write here."),
@@ -141,32 +141,21 @@ def inspect(
       nearwise inspect iris.model --scores --json
       nearwise inspect iris.model --rows 3,17
     """
-    from nearwise.safe_files import plain
-
     if rows is not None and scores:
         raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")
     learned = open_model(model)
-    facts: Any
     if rows is not None:
-        facts = remembered_rows(learned, parse_numbers("--rows", rows))
-    else:
-        facts = describe(learned, scores=scores)
-    if as_json:
-        show(json.dumps(plain(facts), indent=2, ensure_ascii=False))
-    else:
-        show((_row_table if rows is not None else _fact_table)(facts, str(model)))
+        found = remembered_rows(learned, parse_numbers("--rows", rows))
+        show_json(found) if as_json else show(_row_table(found, str(model)))
+        return
+    facts = describe(learned, scores=scores)
+    show_json(facts) if as_json else show(fact_table(_tables_facts(facts), str(model)))
 
 
 def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Look remembered rows up by id.
+    """Look remembered rows up by id: "id", the label by the target's name, and the columns.
 
-    Returns `rows`, list of dict: "id", the label by the target's name, and the columns; of an image
-    its file, if known. Raises ValueError if an id is not remembered.
-
-    Parameters
-    ----------
-    model : AttnKNNClassifier
-        Fitted.
+    Of an image its file, if known.
     """
     bank = model.memory_
     strange = sorted(set(ids) - set(bank.ids.tolist()))
@@ -189,18 +178,10 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
 def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, Any]:
     """Collect what a fitted model can tell about itself.
 
-    Returns `facts`, dict: rows, target, classes (rows of each), columns (use of each),
-    column_report (of each its type, gaps, distinct values, use and why), for images from files
-    files (how many from each folder), settings (those that differ from the defaults), choice,
+    rows, target, classes (rows of each), columns (use of each), column_report, for images from
+    files files (how many from each folder), settings (those that differ from the defaults), choice,
     calibration_source, temperature, oof_nll, and with `scores` left_out (metrics of the remembered
     rows, each without itself).
-
-    Parameters
-    ----------
-    model : AttnKNNClassifier
-        Fitted.
-    scores : bool, default=False
-        Also predict every remembered row without itself, and measure that.
     """
     import numpy as np
 
@@ -244,46 +225,19 @@ def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
     return dict(Counter(name.partition("/")[0] or "no file" for name in names))
 
 
-def _fact_table(facts: dict[str, Any], title: str) -> "rich.table.Table":
-    from rich.table import Table
-
+def _tables_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Give the facts that a table shows, under their titles, the columns in words."""
     from nearwise.classifier import ColumnReport
 
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    reports = [ColumnReport.from_json(one) for one in facts.get("column_report", ())]
-    for name, value in facts.items():
-        if name == "column_report":
-            continue
-        if name == "columns" and reports:
-            table.add_row("columns", "\n".join(column_lines(reports, flags=False)))
-        elif isinstance(value, dict):
-            lines = [f"{key}: {_short(one)}" for key, one in list(value.items())[:_SHOWN]]
-            if len(value) > _SHOWN:
-                lines.append(f"and {len(value) - _SHOWN} more (--json shows all)")
-            table.add_row(_TITLES.get(name, name), "\n".join(lines))
-        else:
-            table.add_row(_TITLES.get(name, name), _short(value))
-    return table
+    reports = [ColumnReport.from_json(report) for report in facts.pop("column_report")]
+    facts["columns"] = "\n".join(column_lines(reports, flags=False))
+    return {_TITLES.get(name, name): value for name, value in facts.items()}
 
 
-def _row_table(rows: list[dict[str, Any]], title: str) -> "rich.table.Table":
-    from rich.table import Table
-
-    table = Table(title=f"Rows that {title} remembers", title_justify="left")
+def _row_table(rows: list[dict[str, Any]], title: str) -> rich.table.Table:
+    table = rich.table.Table(title=f"Rows that {title} remembers", title_justify="left")
     for name in rows[0]:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(_short(value) for value in row.values()))
+        table.add_row(*(short(value) for value in row.values()))
     return table
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_short(one)}" for name, one in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_short, value))
-    return str(value)

@@ -116,7 +116,7 @@ def predict(
     options.check()
     learned = open_model(model)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
-    kept, features = read_to_predict(
+    copied, features = read_to_predict(
         learned, model, data, keep or [], images, header=header, quiet=quiet
     )
     query = learned.query(
@@ -131,14 +131,15 @@ def predict(
     if form == "jsonl" and explanations is not None:
         classes = query.model.classes.tolist()
         # without columns, pandas 2 gives no records at all
-        rows = kept.to_dict("records") or [{} for _ in explanations]
+        rows = copied.to_dict("records") or [{} for _ in explanations]
         records = [
-            json_record(one, row, classes) | {name: values[i] for name, values in trust.items()}
-            for i, (one, row) in enumerate(zip(explanations, rows, strict=True))
+            json_record(explanation, row, classes)
+            | {name: values[i] for name, values in trust.items()}
+            for i, (explanation, row) in enumerate(zip(explanations, rows, strict=True))
         ]
         write_json_lines(records, out)
     else:
-        result = _table(query, kept, explanations, trust, proba=proba)
+        result = _table(query, copied, explanations, trust, proba=proba)
         if form == "jsonl":
             write_json_lines(result.to_dict("records"), out)
         else:
@@ -148,7 +149,7 @@ def predict(
     if chosen is not None and not quiet:
         say(spoken(chosen))
     if not quiet and out != "-":
-        say(f"Wrote {len(kept)} rows to {out}.")
+        say(f"Wrote {len(copied)} rows to {out}.")
 
 
 def _format_of(out: str) -> Format:
@@ -169,7 +170,7 @@ def _format_of(out: str) -> Format:
 
 def _table(
     query: "Query",
-    kept: "pd.DataFrame",
+    copied: "pd.DataFrame",
     explanations: "Sequence[Explanation] | None",
     trust: dict[str, list[Any]],
     *,
@@ -185,7 +186,7 @@ def _table(
     columns |= trust
     if explanations is not None:
         columns |= neighbor_columns(explanations)
-    taken = [name for name in kept.columns if name in columns]
-    if taken:
-        raise ValueError(f"--keep {taken[0]!r} is also the name of an output column. Rename it.")
-    return pd.concat([kept.reset_index(drop=True), pd.DataFrame(columns)], axis=1)
+    twice = [name for name in copied.columns if name in columns]
+    if twice:
+        raise ValueError(f"--keep {twice[0]!r} is also the name of an output column. Rename it.")
+    return pd.concat([copied.reset_index(drop=True), pd.DataFrame(columns)], axis=1)

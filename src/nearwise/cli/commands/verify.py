@@ -1,12 +1,11 @@
 """``nearwise verify``: check a folder that nearwise saved, and say what it holds."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nearwise.cli.console import reported, say, show
+from nearwise.cli.console import fact_table, reported, say, show, show_json
 
 _NAMED = 4  # largest parts that are listed one by one
 
@@ -37,34 +36,17 @@ def verify(
     """
     facts = verified(folder, trusted or [])
     if as_json:
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        show_json(facts)
         return
-    from rich.table import Table
-
-    table = Table(title=str(folder), title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        lines = (
-            [f"{key}: {one}" for key, one in value.items()] if isinstance(value, dict) else value
-        )
-        table.add_row(name, "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines))
-    show(table)
+    show(fact_table(facts, str(folder)))
     say(f"{folder} is sound.")
 
 
 def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
-    """Check a folder and collect what it holds.
+    """Check a folder and collect what it holds, as JSON can hold it; StoreError names a bad part.
 
-    Returns `facts`, dict: holds, format version, files (how many, and bytes), checked; of a
-    classifier also written with (versions), rows, classes, columns, members, base; of a memory bank
-    rows, classes, spaces. JSON can hold all of it. Raises StoreError if a part is not what nearwise
-    writes.
-
-    Parameters
-    ----------
-    trusted : list of str
-        Types of a base of the user's own.
+    holds, format version, files (how many, and bytes), checked; of a classifier also written with
+    (versions), rows, classes, columns, members, base; of a memory bank rows, classes, spaces.
     """
     from nearwise.classifier.storage.persistence import KIND
     from nearwise.memory import verify_folder

@@ -22,50 +22,46 @@ _PLURAL = {"number": "numbers", "category": "categories", "date": "dates", "left
 def column_lines(reports: "Sequence[ColumnReport]", *, flags: bool) -> list[str]:
     """Lay a column report out, readable for ten thousand columns too.
 
-    Returns `lines`, list of str: how many columns are used as what; then a line for each column of
-    up to 30, else for the first 20 that are left out, dates, or come with a reason.
-
-    Parameters
-    ----------
-    flags : bool
-        Whether to name the flag of 'nearwise fit' that uses a column in another way.
+    How many columns are used as what; then a line for each column of up to 30, else for the first
+    20 that are left out, dates, or come with a reason. `flags` names the flag of 'nearwise fit'
+    that uses a column in another way.
     """
-    counts = Counter(one.use for one in reports)
+    counts = Counter(column.use for column in reports)
     named = [
         f"{n} {_PLURAL[use] if n > 1 or use == 'left out' else use}" for use, n in counts.items()
     ]
     lines = [f"{len(reports)} column{'s' if len(reports) > 1 else ''}: {', '.join(named)}."]
-    with_gaps = [one for one in reports if one.missing]
+    with_gaps = [column for column in reports if column.missing]
     some = list(reports)
     if len(reports) > _ALL:
-        some = [one for one in reports if one.reason or one.use in ("left out", "date")]
-        some.sort(key=lambda one: one.use != "left out")
+        some = [column for column in reports if column.reason or column.use in ("left out", "date")]
+        some.sort(key=lambda column: column.use != "left out")
         if with_gaps:
-            most = max(with_gaps, key=lambda one: one.missing)
+            most = max(with_gaps, key=lambda column: column.missing)
             lines.append(
                 f"  {len(with_gaps)} columns have gaps, most {most.name} ({most.missing} rows)."
             )
     shown = some if len(reports) <= _ALL else some[:_SHOWN]
-    width = min(max((len(one.name) for one in shown), default=0), 30)
-    lines += [f"  {one.name:<{width}}  {_described(one, flags)}" for one in shown]
+    width = min(max((len(column.name) for column in shown), default=0), 30)
+    lines += [f"  {column.name:<{width}}  {_described(column, flags)}" for column in shown]
     if len(some) > len(shown):
         lines.append(f"  and {len(some) - len(shown)} more like these ('nearwise inspect --json').")
     return lines
 
 
-def _described(one: "ColumnReport", flags: bool) -> str:
-    parts = [f"{one.use} ({one.type})"]
-    if one.distinct is not None:
-        parts.append(f"{one.distinct} distinct")
-    if one.missing:
-        parts.append(f"{one.missing} missing")
-    if one.parts:
-        parts.append("becomes " + ", ".join(one.parts))
+def _described(column: "ColumnReport", flags: bool) -> str:
+    parts = [f"{column.use} ({column.type})"]
+    if column.distinct is not None:
+        parts.append(f"{column.distinct} distinct")
+    if column.missing:
+        parts.append(f"{column.missing} missing")
+    if column.parts:
+        parts.append("becomes " + ", ".join(column.parts))
     text = ", ".join(parts)
-    if one.reason:
-        text += f"; {one.reason}"
-    if flags and one.change:
-        text += f" (--{one.change} {_quoted(one.name)} changes that)"
+    if column.reason:
+        text += f"; {column.reason}"
+    if flags and column.change:
+        text += f" (--{column.change} {_quoted(column.name)} changes that)"
     return text
 
 
@@ -102,17 +98,9 @@ DateOption = Annotated[
 
 
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
-    """Collect what the flags say of columns; one column, one use.
+    """Collect what ``--keep``, ``--category``, ``--number`` and ``--date`` say: column to use.
 
-    Returns `uses`, dict of str to str: the flag that names each column. Raises ValueError if two
-    flags name a column, or images are read.
-
-    Parameters
-    ----------
-    data : str
-        What is read.
-    **flags : list of str, optional
-        Columns named by ``--keep``, ``--category``, ``--number`` and ``--date``.
+    ValueError if two flags name a column, or `data` are images.
     """
     uses: dict[str, Any] = {}
     for use, names in flags.items():
@@ -125,19 +113,7 @@ def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:
 
 
 def report(X: Any, data: str, uses: dict[str, Any], *, quiet: bool) -> None:
-    """Say what the columns of a table will be used as; refuse here what cannot be used.
-
-    Raises ValueError if a column is not there or cannot be used as asked.
-
-    Parameters
-    ----------
-    data : str
-        Names the table in messages.
-    uses : dict of str to str
-        As `column_uses` returns it.
-    quiet : bool
-        Say nothing.
-    """
+    """Say what the columns of a table will be used as; refuse here what cannot be used."""
     from nearwise.classifier import report_columns
 
     require_columns(X, uses, data)

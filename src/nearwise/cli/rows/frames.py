@@ -19,22 +19,10 @@ def read_frame(
     known: Collection[str] = (),
     quiet: bool = False,
 ) -> "pd.DataFrame":
-    """Read a table, and say what was not read as it stands.
+    """Read a table, or standard input ("-"), and say what was not read as it stands.
 
-    Returns `frame`, DataFrame: at least one row. Raises ValueError if the file holds no rows or
-    cannot be understood. Raises OSError if it cannot be read.
-
-    Parameters
-    ----------
-    path : str
-        File name, or "-" for standard input.
-    header : bool, optional
-        Whether the first line holds column names; by default it does, and is refused if it seems
-        not to.
-    known : collection of str
-        Columns of a model; a first line with all of them holds names.
-    quiet : bool, default=False
-        No notes.
+    `header` says whether the first line holds column names; by default it does, and is refused if
+    it seems not to. A first line with all columns of a model (`known`) holds names.
     """
     from nearwise.data.tables.files import read_table
 
@@ -49,26 +37,7 @@ def read_frame(
 def split_target(
     frame: "pd.DataFrame", target: str, where: str
 ) -> tuple["pd.DataFrame", "pd.Series"]:
-    """Separate the features from the target column.
-
-    Raises ValueError if there is no such column, or rows have no value in it.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The table as read.
-    target : str
-        Name of the column to predict.
-    where : str
-        Name of the file, for messages.
-
-    Returns
-    -------
-    X : DataFrame
-        All other columns.
-    y : Series
-        The target; no value missing.
-    """
+    """Separate the features from the target column, in which no value may be missing."""
     require_columns(frame, [target], where)
     y = frame[target]
     missing = int(y.isna().sum())
@@ -81,19 +50,7 @@ def split_target(
 
 
 def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> None:
-    """Raise if a column is missing, naming it, its nearest match, and what is there.
-
-    Raises ValueError if one of them is not.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The table as read.
-    names : iterable of str
-        Columns that must be there.
-    where : str
-        Name of the file, for the message.
-    """
+    """Raise if a column is missing, naming it, its nearest match, and what is there."""
     present = [str(column) for column in frame.columns]
     missing = [name for name in names if name not in present]
     if not missing:
@@ -116,23 +73,8 @@ def match_columns(
 ) -> "pd.DataFrame":
     """Give the columns a model knows, by name and in its order.
 
-    Returns `X`, DataFrame: columns `names`, less those of `optional` that are missing. Raises
-    ValueError if a column is missing.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The table as read; its columns may be in any order.
-    names : sequence of str
-        The model's columns.
-    where : str
-        Name of the file, for messages.
-    optional : iterable of str
-        Those of `names` that may be missing, because nothing is learned from them.
-    expected : iterable of str
-        Further columns that may be there (the target); others are ignored with a note.
-    quiet : bool, default=False
-        No note.
+    Nothing is learned from those of `optional`, which may be missing; `expected` ones (the target)
+    may be there beside, others are ignored with a note.
     """
     spare = set(optional)
     require_columns(frame, [name for name in names if name not in spare], where)
@@ -152,27 +94,12 @@ def match_places(
     *,
     quiet: bool = False,
 ) -> "pd.DataFrame":
-    """Name the columns of a table without a header as a model does.
+    """Name the columns "0", "1", ... of a table without a header as a model does.
 
-    Returns `frame`, DataFrame: with all columns `names`. Raises ValueError if it cannot be told
-    which column is which.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns "0", "1", ... Numbers count as in the table that the model was fitted on, its
-        target among them. With as many columns as `names` and other numbers the target is taken
-        to be missing, and the columns to be those of the model in order.
-    names : sequence of str
-        The model's columns.
-    target : str
-        The model's target.
-    classes : iterable
-        The model's classes; none of them in the target's place means that the target is missing.
-    where : str
-        Name of the file, for messages.
-    quiet : bool, default=False
-        No note.
+    Numbers count as in the table that the model was fitted on, its target among them. With as many
+    columns as `names` and other numbers, or none of the classes in the target's place, the target
+    is taken to be missing, and the columns to be those of the model in order. ValueError if it
+    cannot be told which column is which.
     """
     if set(names) <= set(frame.columns):
         if target not in frame.columns:
@@ -191,25 +118,6 @@ def match_places(
         "training table with the target or a column in its place, give just those that the model "
         "knows, or add a first line with their names."
     )
-
-
-def drop_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> "pd.DataFrame":
-    """Leave out columns the user named; a wrong name raises.
-
-    Returns `frame`, DataFrame: the rest. Raises ValueError if a column is not there.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The table as read.
-    names : iterable of str
-        Columns to leave out.
-    where : str
-        Name of the file, for the message.
-    """
-    chosen = list(names)
-    require_columns(frame, chosen, where)
-    return frame.drop(columns=chosen)
 
 
 def named(path: str) -> str:

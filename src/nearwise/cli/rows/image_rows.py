@@ -57,10 +57,7 @@ class Size:
         return (self.height, self.width) if resize else None
 
     def check(self, images: "np.ndarray", first: Path) -> None:
-        """Refuse images of another size.
-
-        Raises ValueError that names the first of them.
-        """
+        """Refuse images of another size; the ValueError names the first of them."""
         if images.shape[1:3] != (self.height, self.width):
             raise ValueError(
                 f"{first} is {images.shape[1]} x {images.shape[2]}, the model was fitted on "
@@ -71,17 +68,7 @@ class Size:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What the command line asks about the images of a folder.
-
-    Attributes
-    ----------
-    size : str, optional
-        Side, or height x width, to bring all to.
-    color : {"grey", "rgb"}, optional
-    skip_damaged : bool
-    resize : bool
-        Whether images are brought to the size that a model knows.
-    """
+    """What the command line asks about images: their size, colour, and damaged files."""
 
     size: str | None = None
     color: Literal["grey", "rgb"] | None = None
@@ -89,10 +76,7 @@ class ImageOptions:
     resize: bool = False
 
     def refuse(self, why: str) -> None:
-        """Refuse options about images where there are none; `why` says what there is instead.
-
-        Raises ValueError if there is an option.
-        """
+        """Refuse options about images where there are none; `why` says what there is instead."""
         given = {
             "--image-size": self.size,
             "--color": self.color,
@@ -131,18 +115,9 @@ def read_class_folder(
 ) -> "Dataset":
     """Read a folder with a folder for each class.
 
-    Raises ValueError if `data` is no such folder, an image is damaged, or sizes or colours differ.
-
-    Parameters
-    ----------
-    data : str
-        The folder.
-    part : {"train", "test"}
-        Which part to take where there are two; the other is left out, which is said.
-    known : Size, optional
-        Of the model's images, which these must have or be brought to.
-    quiet : bool, default=False
-        No note.
+    `part` says what to take where there are two; the other is left out, which is said. Images must
+    have the size of a model (`known`) or be brought to it. ValueError if `data` is no such folder,
+    an image is damaged, or sizes or colours differ.
     """
     from nearwise.data import load_images
     from nearwise.data.images.folder import has_test_part
@@ -187,22 +162,10 @@ def _refuse_tables(folder: Path) -> None:
 def read_files(
     data: Sequence[str], options: ImageOptions, known: Size
 ) -> "tuple[list[Path], np.ndarray]":
-    """Read images without labels.
+    """Read images without labels from files, and folders that hold images at any depth.
 
-    Raises ValueError if nothing is there, the size differs, or an image is damaged.
-
-    Parameters
-    ----------
-    data : sequence of str
-        Files, and folders that hold images at any depth.
-    known : Size
-        Of the model's images, which these must have or be brought to.
-
-    Returns
-    -------
-    files : list of Path
-        Of the images in the array.
-    images : uint8 ndarray of shape (n, height, width, channels)
+    Gives the files of the images in the array, and uint8 (n, height, width, channels). Images must
+    have the size of the model (`known`) or be brought to it.
     """
     from nearwise.data.images.folder import decode_files, image_files
 
@@ -225,10 +188,7 @@ def read_files(
 
 
 def check_target(target: str | None, known: str = _TARGET) -> None:
-    """Refuse a target column for images, whose folder is their label.
-
-    Raises ValueError if one is named that is not what the labels are called anyway.
-    """
+    """Refuse a target column for images, whose folder is their label."""
     if target not in (None, known, _TARGET):
         raise ValueError(
             f"--target {target}: the label of an image is the name of its folder. Leave it out."

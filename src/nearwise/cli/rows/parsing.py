@@ -9,17 +9,9 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def parse_numbers(option: str, text: str) -> list[int]:
-    """Read numbers such as "0-4", "0,2,7" or "0-2,9".
+    """Read numbers such as "0-4", "0,2,7" or "0-2,9", in the order given, each once.
 
-    Returns `numbers`, list of int: in the order given, each once. Raises ValueError if a part is
-    neither a number nor a rising range.
-
-    Parameters
-    ----------
-    option : str
-        Name of the option, for the message.
-    text : str
-        Non-negative integers and inclusive ranges, separated by commas.
+    ValueError if a part is neither a number nor a rising range.
     """
     numbers: list[int] = []
     for part in split_list(text):
@@ -36,15 +28,7 @@ def parse_numbers(option: str, text: str) -> list[int]:
 
 
 def split_list(text: str | Iterable[str] | None) -> list[str]:
-    """Split comma-separated text, or several such texts, into its parts.
-
-    Returns `parts`, list of str: without blanks and empty parts; empty for None.
-
-    Parameters
-    ----------
-    text : str or iterable of str, optional
-        For example "a,b" or ["a", "b,c"].
-    """
+    """Split comma-separated text, or several such texts, into parts that are not blank."""
     if text is None:
         return []
     texts = [text] if isinstance(text, str) else list(text)
@@ -52,18 +36,7 @@ def split_list(text: str | Iterable[str] | None) -> list[str]:
 
 
 def parse_count(option: str, text: str | None) -> int | str | None:
-    """Read a positive integer or "auto".
-
-    Returns `count`, int, "auto" or None: None for None. Raises ValueError if `text` is anything
-    else.
-
-    Parameters
-    ----------
-    option : str
-        Name of the option, for the message.
-    text : str, optional
-        What the user wrote; None where nothing was.
-    """
+    """Read a positive integer or "auto"; None for None."""
     if text is None or text == "auto":
         return text
     if not text.isdigit() or int(text) == 0:
@@ -72,18 +45,7 @@ def parse_count(option: str, text: str | None) -> int | str | None:
 
 
 def parse_size(option: str, text: str | None) -> tuple[int, int] | None:
-    """Read a height and width such as "48x64", or the side of a square.
-
-    Returns `size`, (int, int) or None: height and width in pixels; None for None. Raises ValueError
-    if `text` is anything else.
-
-    Parameters
-    ----------
-    option : str
-        Name of the option, for the message.
-    text : str, optional
-        What the user wrote; None where nothing was.
-    """
+    """Read a height and width such as "48x64", or the side of a square; None for None."""
     if text is None:
         return None
     sides = text.lower().split("x")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearwise.cli.rows.frames import (
-    drop_columns,
     match_columns,
     match_places,
     named,
@@ -33,17 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with labels.
-
-    Attributes
-    ----------
-    X : DataFrame, or uint8 ndarray of shape (n, height, width, channels)
-    y : Series
-        No label missing.
-    weight : ndarray of shape (n,), optional
-    names : ndarray of str of shape (n,), optional
-        Files of images; None for a table.
-    """
+    """Rows with labels, none of them missing: a table, or images and (`names`) their files."""
 
     X: "pd.DataFrame | np.ndarray"
     y: "pd.Series"
@@ -89,22 +78,9 @@ def read_to_learn(
 ) -> Rows:
     """Read rows that a model is to be fitted to.
 
-    Raises ValueError if an option does not go with `data`, or this cannot be read.
-
-    Parameters
-    ----------
-    data : str
-        A table, "-" for one on standard input, or a folder with a folder of images for each class.
-    target : str, optional
-        Column with the labels of a table.
-    drop : sequence of str
-        Columns of a table to leave out.
-    weight : str, optional
-        Column of a table with weights.
-    header : bool, optional
-        Whether the first line of a table holds column names; see `read_frame`.
-    quiet : bool, default=False
-        No notes.
+    `data` is a table, "-" for one on standard input, or a folder with a folder of images for each
+    class; `target`, `drop` and `weight` name columns of a table. ValueError if an option does not
+    go with `data`, or this cannot be read.
     """
     if names_images(data):
         check_target(target)
@@ -114,7 +90,9 @@ def read_to_learn(
                 raise ValueError(f"{option} names a column; images have none. Leave it out.")
         return _labelled(read_class_folder(data, "train", options, quiet=quiet))
     options.refuse(f"{named(data)} is read as a table")
-    frame = drop_columns(read_frame(data, header, quiet=quiet), drop, data)
+    frame = read_frame(data, header, quiet=quiet)
+    require_columns(frame, drop, data)
+    frame = frame.drop(columns=list(drop))
     if target is None:
         columns = ", ".join(repr(str(column)) for column in frame.columns)
         raise ValueError(
@@ -138,9 +116,9 @@ def _weights(column: "pd.Series", data: str) -> "np.ndarray":
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(bad):
         value = column.iloc[bad[0]]
-        seen = "no value" if pd.isna(value) else f"{value!r}" if isinstance(value, str) else value
+        text = "no value" if pd.isna(value) else f"{value!r}" if isinstance(value, str) else value
         raise ValueError(
-            f"{named(data)}: the --weight column {column.name!r} holds {seen} in row {bad[0]} "
+            f"{named(data)}: the --weight column {column.name!r} holds {text} in row {bad[0]} "
             f"(counted from 0; {len(bad)} such rows of {len(column)}). Give every row a finite "
             "weight of at least 0, or leave those rows out."
         )
@@ -158,18 +136,10 @@ def read_for_model(
     header: bool | None = None,
     quiet: bool = False,
 ) -> Rows:
-    """Read labelled rows of the kind that a model knows.
+    """Read labelled rows of the kind that the model in folder `name` knows.
 
-    Raises ValueError if `data` is of another kind than the model knows, or cannot be read.
-
-    Parameters
-    ----------
-    name : Path
-        Folder of the model, for messages.
-    data, target, options, header, quiet
-        As for `read_to_learn`; the target is the model's own by default.
-    part : {"train", "test"}
-        Which part of a folder to take that has both.
+    As `read_to_learn`, but the target is the model's own by default; `part` says what to take of a
+    folder of images that has both.
     """
     import pandas as pd
 
@@ -185,8 +155,8 @@ def read_for_model(
     rows = _labelled(read_class_folder(data, part, options, size, quiet=quiet))
     # a model fitted in Python may know its classes as numbers; a folder's name is text
     known = {str(label): label for label in model.classes_.tolist()}
-    own = [known.get(label, label) for label in rows.y.tolist()]
-    return Rows(rows.X, pd.Series(own, name=rows.y.name), names=rows.names)
+    values = [known.get(label, label) for label in rows.y.tolist()]
+    return Rows(rows.X, pd.Series(values, name=rows.y.name), names=rows.names)
 
 
 def read_to_predict(
@@ -199,24 +169,10 @@ def read_to_predict(
     header: bool | None = None,
     quiet: bool = False,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
-    """Read rows without labels, of the kind that a model knows.
+    """Read rows without labels, of the kind that a model knows: columns to hand on, and features.
 
-    Raises ValueError if `data` is of another kind than the model knows, or cannot be read.
-
-    Parameters
-    ----------
-    model, name, options, header, quiet
-        As for `read_for_model`.
-    data : sequence of str
-        One table; or files and folders of images.
-    keep : sequence of str
-        Columns of a table to hand on.
-
-    Returns
-    -------
-    kept : DataFrame
-        These columns; for images "file", as it was given.
-    features : DataFrame or uint8 ndarray of shape (n, height, width, channels)
+    `data` is one table, or files and folders of images; of images "file" is handed on, as it was
+    given.
     """
     import pandas as pd
 
@@ -236,11 +192,13 @@ def read_to_predict(
     spare = _left_out(model)
     frame = read_frame(table, header, known=set(names) - set(spare), quiet=quiet)
     require_columns(frame, keep, table)
-    kept = frame[list(dict.fromkeys(keep))]
+    copied = frame[list(dict.fromkeys(keep))]
     if header is False:
         frame = match_places(frame, names, target, model.classes_, table, quiet=quiet)
-    expected = [*kept.columns, target]
-    return kept, match_columns(frame, names, table, optional=spare, expected=expected, quiet=quiet)
+    expected = [*copied.columns, target]
+    return copied, match_columns(
+        frame, names, table, optional=spare, expected=expected, quiet=quiet
+    )
 
 
 def _left_out(model: "AttnKNNClassifier") -> list[str]:
@@ -269,13 +227,13 @@ def _check_kind(
     size = image_size(model)
     if size is None:
         options.refuse(f"{name} was fitted on a table")
-    for one in data:
-        if size is None and names_images(one):
-            what = "a folder" if Path(one).is_dir() else "an image"
-            raise ValueError(f"{name} was fitted on a table, and {one} is {what}. Give a table.")
-        if size is not None and not names_images(one) and (one == "-" or Path(one).exists()):
+    for path in data:
+        if size is None and names_images(path):
+            what = "a folder" if Path(path).is_dir() else "an image"
+            raise ValueError(f"{name} was fitted on a table, and {path} is {what}. Give a table.")
+        if size is not None and not names_images(path) and (path == "-" or Path(path).exists()):
             raise ValueError(
-                f"{name} was fitted on images, and {named(one)} is none by its ending. Give images "
-                "or a folder of them."
+                f"{name} was fitted on images, and {named(path)} is none by its ending. Give "
+                "images or a folder of them."
             )
     return size

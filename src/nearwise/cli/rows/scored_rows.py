@@ -20,30 +20,11 @@ _MANY = 0.01  # share of repeated rows from which it is said
 class ScoredRows:
     """Rows of a file with their predictions, and what is to be said about them.
 
-    Attributes
-    ----------
-    at : int64 ndarray of shape (n,)
-        Which rows of the file count.
-    y : int64 ndarray of shape (n,)
-        Their class positions.
-    parts : Parts
-        Their predictions.
-    new : bool
-        Whether the model has not learned from them; otherwise each is predicted as if it had not.
-    n_learned : int
-        Rows of the file that the model learned from.
-    apart : dict of str to float, or None
-        Beside new rows: metrics of those learned from, each predicted as if new, where any can be.
-    n_apart : int
-        Rows behind these.
-    repeats : float
-        Share of the remembered rows that equal another one.
-    together : dict of str to float, or None
-        Where rows repeat: metrics of new rows and those behind `apart`, all in one.
-    n_untold : int
-        Rows that the model learned from and forgot, which would be taken for new ones.
-    noun : str
-        What rows are called.
+    `at` says which rows of the file count, `y` has their class positions. They are `new`, or the
+    model learned from all and each is predicted as if it had not. `n_learned` rows of the file were
+    learned from; `apart` has metrics of those `n_apart` of them that can be predicted as if new,
+    `together` metrics of these and the new ones, where remembered rows repeat (share `repeats`).
+    `n_untold` rows that the model learned from and forgot would be taken for new ones.
     """
 
     at: "np.ndarray"
@@ -160,22 +141,8 @@ def score_rows(
 ) -> ScoredRows:
     """Predict the new rows of a file, or where there are none those that can be left out.
 
-    Raises ValueError if the model learned from all rows and cannot predict one of them as if it
-    were new.
-
-    Parameters
-    ----------
-    model : AttnKNNClassifier
-        Fitted.
-    features : DataFrame of shape (n_rows, n_columns), or images
-    labels : array-like of shape (n_rows,)
-        As given.
-    y : int64 ndarray of shape (n_rows,)
-        Their positions among the model's classes.
-    where : str
-        Name of the file, for messages.
-    noun : str
-        What rows are called.
+    `y` has the positions of `labels` among the model's classes. ValueError if the model learned
+    from all rows and cannot predict one of them as if it were new.
     """
     import numpy as np
 

@@ -8,9 +8,15 @@ from numbers import Integral
 from typing import Any, Literal, TypedDict, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.functional.tokens.problem import KeyPositions, as_positions, check_mask
+from nearwise.functional.tokens.problem import (
+    KeyPositions,
+    as_positions,
+    check_mask,
+    checked_padding,
+)
 
 
 class BlockOptions(TypedDict, total=False):
@@ -148,11 +154,16 @@ class TokenAttention(nn.Module, ABC):
             )
         check_masks(attn_mask, key_padding_mask)
         masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
+        return self._merged(self._gated(self._attend(*self._heads(x), masks), x))
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, H, N, head_dim) of tokens, normalized."""
         query, key, value = self._split(self.qkv(x))
         # Under autocast norms return single precision.
-        query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
-        output = self._attend(query, key, value, masks)
-        output = self._gated(output, x)
+        return self.q_norm(query).to(value.dtype), self.k_norm(key).to(value.dtype), value
+
+    def _merged(self, output: Tensor) -> Tensor:
+        """Tokens (B, N, dim) of attended heads (B, H, N, head_dim)."""
         return self.proj_drop(self.proj(output.transpose(1, 2).flatten(2)))
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,6 +177,23 @@ class TokenAttention(nn.Module, ABC):
     @abstractmethod
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, masks: Masks) -> Tensor:
         """Attend: tensors (B, H, N, head_dim) in, one like them out."""
+
+    def _dense(
+        self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, pattern: Tensor | None = None
+    ) -> Tensor:
+        """Scaled dot-product attention under all masks at once; 0 where a token may attend to none.
+
+        `pattern` is boolean, broadcastable to (B, H, N, N), and True where a token may attend.
+        """
+        mask = combined_mask(query, key, masks, pattern)
+        options: dict[str, Any] = {"dropout_p": self._dropout, "scale": self.scale}
+        if mask is None:
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=masks.is_causal, **options
+            )
+        mask, is_empty = with_some_key(mask)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)
+        return attended.masked_fill(is_empty, 0.0)
 
     def _gated(self, output: Tensor, x: Tensor) -> Tensor:
         """Change the attended heads (B, H, N, head_dim) by what the tokens are."""
@@ -209,6 +237,57 @@ def check_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> No
 def positions_in(x: Tensor, candidates: KeyPositions | None) -> Tensor | None:
     """Positions of candidates among tokens (batch, N, dim); the attention checks them."""
     return None if candidates is None else as_positions(candidates, x.shape[1], x.device)
+
+
+def combined_mask(
+    query: Tensor, key: Tensor, masks: Masks, pattern: Tensor | None
+) -> Tensor | None:
+    """One mask for `scaled_dot_product_attention`; None where its own causal flag does."""
+    allowed, bias = pattern, None
+    shape = (*query.shape[:-1], key.shape[-2])
+    if masks.attn_mask is not None:
+        checked = expanded_mask(masks.attn_mask, shape)
+        if checked.dtype == torch.bool:
+            allowed = checked if allowed is None else allowed & checked
+        else:
+            bias = checked.to(query.dtype)
+    if masks.key_padding_mask is not None:
+        keep = ~checked_padding(masks.key_padding_mask, shape[0], shape[-1])[:, None, None]
+        allowed = keep if allowed is None else allowed & keep
+    if masks.is_causal and (allowed is not None or bias is not None):
+        past = torch.ones(shape[-2:], dtype=torch.bool, device=query.device).tril()
+        allowed = past if allowed is None else allowed & past
+    if bias is not None:
+        bias = bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
+        return bias
+    if allowed is not None:
+        # A mask of fewer than two dimensions is refused by the fused kernels.
+        return allowed.expand(*allowed.shape[:-2], *shape[-2:])
+    return None
+
+
+def expanded_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Expand an attention mask to (B, H, N, M), or say why it cannot be."""
+    check_mask("attn_mask", mask, "may attend")
+    try:
+        return mask.expand(shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"attn_mask of shape {tuple(mask.shape)} cannot be broadcast to {tuple(shape)} "
+            "(batch, heads, queries, keys)."
+        ) from error
+
+
+def with_some_key(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Let rows that forbid every key take all, for a softmax over nothing is NaN on some devices.
+
+    Returns the mask and where (..., N, 1) it did so: what those rows attend to must become 0.
+    """
+    if mask.dtype == torch.bool:
+        is_empty = ~mask.any(dim=-1, keepdim=True)
+        return mask | is_empty, is_empty
+    is_empty = torch.isneginf(mask).all(dim=-1, keepdim=True)
+    return mask.masked_fill(is_empty, 0.0), is_empty
 
 
 SamplingKind = Literal["all", "random", "spatial", "spatial-2d"]

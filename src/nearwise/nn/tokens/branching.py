@@ -207,8 +207,7 @@ class BranchingAttention(_Branching):
     num_heads : int, default=8
         Heads of each branch.
     branch_ratio : float in [0, 1], default=0.5
-        Share of the channels in the ConvNN branch, rounded down to a multiple of the heads, at
-        least one each but for 0 and 1.
+        As for `BranchingConv`.
     **convnn
         Options of `ConvNNAttention`; those of `BlockOptions` hold for both branches.
     """

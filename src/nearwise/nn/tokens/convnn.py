@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import pair_scores, unit
-from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric
+from nearwise.functional.tokens.problem import IncludeSelf
 from nearwise.functional.tokens.slots import slot_mix, slot_sum
 from nearwise.nn.tokens.base import (
     BlockOptions,
@@ -79,11 +79,6 @@ Similarity = Literal["matmul", "cosine", "euclidean"]
 Weighting = Literal["softmax", "raw"]
 Coordinates = Literal["none", "1d", "2d"]
 
-METRIC_OF: dict[Similarity, TokenMetric] = {
-    "matmul": "matmul",
-    "cosine": "cosine",
-    "euclidean": "l2",
-}
 _FAR = 1e-8  # added to a distance before the division by it
 
 
@@ -102,9 +97,8 @@ class ConvNNAttention(TokenAttention):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
+    dim, num_heads, **block
+        As for `KNNAttention`; `attn_drop` drops numbers of the convolution's output.
     n_neighbors : int, default=9
         Slots of the convolution.
     similarity : {"matmul", "cosine", "euclidean"}, default="matmul"
@@ -122,8 +116,6 @@ class ConvNNAttention(TokenAttention):
         values: along the sequence, or rows and columns of the grid (0 for prefix tokens).
     self_score : float or None, default=1.0
         Similarity (or distance) of a token to itself in its own slot; None for the true one.
-    **block
-        See `BlockOptions`; `attn_drop` drops numbers of the convolution's output.
 
     References
     ----------
@@ -222,6 +214,8 @@ class ConvNNAttention(TokenAttention):
 
     def _rank(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
         """Find and weigh the neighbors of every token."""
+        if self.similarity == "cosine":
+            query, key = unit(query), unit(key)
         candidates = masks.candidates
         if candidates is None:
             candidates = self.sampling.draw(key.shape[2], key.device, self.training)
@@ -255,7 +249,6 @@ class ConvNNAttention(TokenAttention):
         if self.weighting == "raw":
             raw = self._raw_scores(query, key, found.indices)
             return Ranked(indices, torch.cat([self._raw(own_score), raw], dim=-1))
-        query, key = self._compared(query, key)
         total = log_total(query, key, found, masks, self._is_distance, self.scale)[..., None]
         logit = -own_score if self._is_distance else own_score
         share = torch.sigmoid(logit - total)
@@ -275,7 +268,7 @@ class ConvNNAttention(TokenAttention):
             key,
             key.detach()[..., :1],
             n,
-            metric=METRIC_OF[self.similarity],
+            metric="l2" if self._is_distance else "matmul",
             scale=self.scale,
             attn_mask=masks.attn_mask,
             key_padding_mask=masks.key_padding_mask,
@@ -283,12 +276,6 @@ class ConvNNAttention(TokenAttention):
             include_self=include_self,
             candidates=masks.candidates,
         )
-
-    def _compared(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Bring queries and keys to what the similarity compares."""
-        if self.similarity != "cosine":
-            return query, key
-        return unit(query), unit(key)
 
     def _own_score(self, query: Tensor, key: Tensor, own: Tensor) -> Tensor:
         """Similarity (or distance) (B, H, N, 1) of every token to itself."""
@@ -298,7 +285,6 @@ class ConvNNAttention(TokenAttention):
 
     def _measured(self, query: Tensor, key: Tensor, at: Tensor) -> Tensor:
         """Similarities (or distances) of selected pairs."""
-        query, key = self._compared(query, key)
         scores = pair_scores(query, key, at, squared=self._is_distance, scale=self.scale)
         return -scores if self._is_distance else scores
 

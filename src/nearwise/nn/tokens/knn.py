@@ -9,8 +9,14 @@ from torch import Tensor, nn
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import centered, pair_scores, unit
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, checked_padding
-from nearwise.nn.tokens.base import BlockOptions, Masks, Sampling, TokenAttention, check_n_neighbors
-from nearwise.nn.tokens.dense import expanded_mask
+from nearwise.nn.tokens.base import (
+    BlockOptions,
+    Masks,
+    Sampling,
+    TokenAttention,
+    check_n_neighbors,
+    expanded_mask,
+)
 
 _FIRST_NULL_SCORE = -4.0  # of a null neighbor before training: some percent of the weight at most
 
@@ -20,9 +26,8 @@ class KNNAttention(TokenAttention):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     n_neighbors : int, default=9
         Tokens that a token attends to, in each head.
     metric : {"matmul", "cosine", "l2"}, default="matmul"
@@ -37,8 +42,6 @@ class KNNAttention(TokenAttention):
         none of the k is worth it. It starts with little weight and the value 0.
     sampling : Sampling, optional
         Draws the tokens that may be attended, see `Sampling`; default all.
-    **block
-        See `BlockOptions`.
 
     References
     ----------
@@ -180,14 +183,11 @@ class KvtAttention(KNNAttention):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     n_neighbors : int, default=100
     qk_scale : float, optional
         Factor of the dot products; default ``head_dim ** -0.5``.
-    **block
-        See `BlockOptions`.
 
     References
     ----------

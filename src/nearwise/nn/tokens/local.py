@@ -7,10 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens.pairs import unit
-from nearwise.functional.tokens.problem import KeyPositions, checked_padding
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens
-from nearwise.nn.tokens.dense import (
-    dense_attention,
+from nearwise.functional.tokens.problem import checked_padding
+from nearwise.nn.tokens.base import (
+    BlockOptions,
+    Masks,
+    TokenAttention,
+    check_tokens,
     expanded_mask,
     with_some_key,
 )
@@ -73,9 +75,8 @@ class LocalAttention(TokenAttention):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     window_size : int, default=128
     causal : bool, default=False
         Whether a token sees only itself and tokens before it.
@@ -99,8 +100,6 @@ class LocalAttention(TokenAttention):
         Whether each head's output is multiplied by a gate in (0, 1) from the token.
     legacy_layout : bool, default=False
         Let the zeros that fill up the last window take part, as the published code does.
-    **block
-        See `BlockOptions`.
 
     References
     ----------
@@ -154,24 +153,11 @@ class LocalAttention(TokenAttention):
         """Tell the window."""
         return f"window_size={self.window_size}, causal={self.causal}"
 
-    def forward(
-        self,
-        x: Tensor,
-        attn_mask: Tensor | None = None,
-        *,
-        key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-        candidates: KeyPositions | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
         """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates."""
         check_tokens(x, self.dim)
-        return super().forward(
-            self.norm(x),
-            attn_mask,
-            key_padding_mask=key_padding_mask,
-            is_causal=is_causal or self.causal,
-            candidates=candidates,
-        )
+        masks["is_causal"] = masks.get("is_causal", False) or self.causal
+        return super().forward(self.norm(x), attn_mask, **masks)
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super()._split(projected)
@@ -226,9 +212,7 @@ class LocalAttention(TokenAttention):
             here = at + self.rotary_offset
             query = self.positions.turn(query, here, n_tokens // 2, is_key=False)
             key = self.positions.turn(key, at, n_tokens // 2, is_key=True)
-        return dense_attention(
-            query, key, value, masks=masks, scale=self.scale, dropout_p=self._dropout
-        )
+        return self._dense(query, key, value, masks)
 
     def _mask(self, query: Tensor, n_tokens: int, masks: Masks) -> Tensor:
         """Keys each query may attend to, broadcastable to (B, H, windows, w, keys of a window)."""

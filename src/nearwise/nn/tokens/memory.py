@@ -73,9 +73,8 @@ class MemoryAttention(KNNAttention):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     n_neighbors : int, default=9
         Tokens at hand that a token attends to; all where there are fewer, so that segments may be
         of any length.
@@ -91,8 +90,6 @@ class MemoryAttention(KNNAttention):
     metric, include_self, learned_temperature, null_neighbor, sampling
         As in `KNNAttention`; the memory's metric must be the same: "inner_product" for "matmul",
         "cosine", "euclidean" for "l2".
-    **block
-        See `BlockOptions`.
 
     Attributes
     ----------
@@ -181,8 +178,7 @@ class MemoryAttention(KNNAttention):
         check_tokens(x, self.dim)
         check_masks(attn_mask, key_padding_mask)
         masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
-        query, key, value = self._split(self.qkv(x))
-        query, key = (x.to(value.dtype) for x in (self.q_norm(query), self.k_norm(key)))
+        query, key, value = self._heads(x)
         if memory is None:
             if not self.attend_local:
                 raise ValueError("attend_local=False needs a memory. Pass memory=TokenMemory(...).")
@@ -192,7 +188,7 @@ class MemoryAttention(KNNAttention):
             keep = self._kept(x, remember, key_padding_mask)
             if keep is not None:
                 memory.add(key.detach(), value.detach(), keep)
-        return self.proj_drop(self.proj(output.transpose(1, 2).flatten(2)))
+        return self._merged(output)
 
     def recall(self, x: Tensor, memory: EarlierTokens) -> tuple[Tensor, Tensor]:
         """Tell which remembered tokens every token finds, and how it weighs them among each other.
@@ -210,8 +206,7 @@ class MemoryAttention(KNNAttention):
             Each row sums to 1, or is 0 where nothing is remembered.
         """
         check_tokens(x, self.dim)
-        query, _, value = self._split(self.qkv(x))
-        query = self.q_norm(query).to(value.dtype)
+        query, _, _ = self._heads(x)
         self._check_memory(memory)
         keys, _, log_counts, ids = memory.recall(query, self.n_recalled)
         _, weights = _softmax(self._memory_scores(query, keys) + log_counts)
@@ -230,20 +225,13 @@ class MemoryAttention(KNNAttention):
         generator: torch.Generator | None,
     ) -> Tensor:
         """Attend in one softmax: the parts, weighed by what their own softmax was divided by."""
-        totals, outputs = [], []
-        if self.attend_local:
-            total, output = self._attend_here(query, key, value, masks)
-            totals.append(total)
-            outputs.append(output)
-        total, output = self._attend_memory(query, memory, generator)
-        totals.append(total)
-        outputs.append(output)
+        parts = [self._attend_here(query, key, value, masks)] if self.attend_local else []
+        parts.append(self._attend_memory(query, memory, generator))
         if self.null_neighbor:
             score, null_value = self._null(query)
-            totals.append(score)
-            outputs.append(null_value.to(output.dtype).expand_as(output))
-        parts = torch.stack([total.to(totals[0].dtype) for total in totals], dim=-1)
-        _, shares = _softmax(parts)
+            parts.append((score, null_value.to(value.dtype).expand_as(value)))
+        totals, outputs = zip(*parts, strict=True)
+        _, shares = _softmax(torch.stack([total.to(totals[0].dtype) for total in totals], dim=-1))
         shares = shares.to(value.dtype)
         joined: Tensor = (torch.stack(outputs, dim=-1) * shares[..., None, :]).sum(-1)
         return joined

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import attend
 from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_mask
-from nearwise.nn.tokens.base import check_heads, check_n_neighbors
-from nearwise.nn.tokens.dense import expanded_mask
+from nearwise.nn.tokens.base import check_heads, check_n_neighbors, expanded_mask
 
 
 class KNNMultiheadAttention(nn.Module):

@@ -3,8 +3,8 @@
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -53,48 +53,6 @@ def picks_natten(
     if why_not:
         raise ValueError(f'backend="natten" does not work here: {why_not}. Take backend="auto".')
     return True
-
-
-def attend_natten(
-    natten: NattenFunction,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    grid: Sequence[int],
-    n_prefix: int,
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...],
-    dilation: tuple[int, ...],
-    causal: tuple[bool, ...],
-    scale: float,
-) -> Tensor:
-    """Attend from the tokens behind the prefix to those around them, and to the prefix.
-
-    Takes all tokens (B, H, N, D) and returns (B, H, N - n_prefix, D); `natten` is the function for
-    as many axes as `grid`, the shape of the tokens behind the prefix, has.
-    """
-
-    def laid_out(x: Tensor) -> Tensor:  # (B, *grid, H, D)
-        return x[:, :, n_prefix:].transpose(1, 2).unflatten(1, tuple(grid)).contiguous()
-
-    more: dict[str, Any] = {}
-    if n_prefix:
-        more["additional_keys"], more["additional_values"] = (
-            x[:, :, :n_prefix].transpose(1, 2).contiguous() for x in (key, value)
-        )
-    output = natten(
-        laid_out(query),
-        laid_out(key),
-        laid_out(value),
-        kernel_size=kernel_size,
-        stride=stride,
-        dilation=dilation,
-        is_causal=causal,
-        scale=scale,
-        **more,
-    )
-    return output.flatten(1, len(grid)).transpose(1, 2)
 
 
 @functools.cache

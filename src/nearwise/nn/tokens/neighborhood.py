@@ -8,14 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.tokens.problem import checked_padding
-from nearwise.nn.tokens.base import BlockOptions, Masks, TokenAttention, check_tokens, grid_of
-from nearwise.nn.tokens.dense import dense_attention, expanded_mask
-from nearwise.nn.tokens.natten import (
-    NeighborhoodBackend,
-    attend_natten,
-    natten_function,
-    picks_natten,
+from nearwise.nn.tokens.base import (
+    BlockOptions,
+    Masks,
+    TokenAttention,
+    check_tokens,
+    expanded_mask,
+    grid_of,
 )
+from nearwise.nn.tokens.natten import NeighborhoodBackend, natten_function, picks_natten
 
 # With fewer tokens a neighbor than this, all pairs under a mask are faster than gathered rows.
 _DENSE_BELOW = 32
@@ -77,20 +78,13 @@ class _NeighborhoodAttention(TokenAttention):
         if masks.is_causal and n_prefix:
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
         if query.shape[2] == 0:  # no grid to look at
-            return dense_attention(query, key, value, masks=masks, scale=self.scale, dropout_p=0.0)
+            return self._dense(query, key, value, masks)
         if picks_natten(self.backend, self._natten, query, masks, self._dropout):
             return self._with_prefix(query, key, value, masks, self._by_natten(query, key, value))
         near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
         if query.shape[2] <= _DENSE_BELOW * near.shape[1]:
-            return dense_attention(
-                query,
-                key,
-                value,
-                masks=masks,
-                scale=self.scale,
-                dropout_p=self._dropout,
-                pattern=_pattern(near, allowed, query.shape[2]),
-            )
+            pattern = _pattern(near, allowed, query.shape[2])
+            return self._dense(query, key, value, masks, pattern)
         local = self._attend_near(query[:, :, n_prefix:], key, value, masks, near, allowed)
         return self._with_prefix(query, key, value, masks, local)
 
@@ -99,20 +93,29 @@ class _NeighborhoodAttention(TokenAttention):
         grid = self._grid(query.shape[2] - self.num_prefix_tokens)
         for length, kernel, dilation in zip(grid, self.kernel_size, self.dilation, strict=True):
             check_window(length, kernel, dilation)
+        n_prefix = self.num_prefix_tokens
+
+        def laid_out(x: Tensor) -> Tensor:  # (B, *grid, H, D)
+            return x[:, :, n_prefix:].transpose(1, 2).unflatten(1, grid).contiguous()
+
+        more: dict[str, Any] = {}
+        if n_prefix:
+            more["additional_keys"], more["additional_values"] = (
+                x[:, :, :n_prefix].transpose(1, 2).contiguous() for x in (key, value)
+            )
         assert not isinstance(self._natten, str)  # it was picked
-        return attend_natten(
-            self._natten,
-            query,
-            key,
-            value,
-            grid=grid,
-            n_prefix=self.num_prefix_tokens,
+        output = self._natten(
+            laid_out(query),
+            laid_out(key),
+            laid_out(value),
             kernel_size=self.kernel_size,
             stride=self.stride,
             dilation=self.dilation,
-            causal=self.causal,
+            is_causal=self.causal,
             scale=self.scale,
+            **more,
         )
+        return output.flatten(1, len(grid)).transpose(1, 2)
 
     def _with_prefix(
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, local: Tensor
@@ -121,14 +124,7 @@ class _NeighborhoodAttention(TokenAttention):
         n_prefix = self.num_prefix_tokens
         if not n_prefix:
             return local
-        first = dense_attention(
-            query[:, :, :n_prefix],
-            key,
-            value,
-            masks=self._of_prefix(masks, query),
-            scale=self.scale,
-            dropout_p=self._dropout,
-        )
+        first = self._dense(query[:, :, :n_prefix], key, value, self._of_prefix(masks, query))
         return torch.cat([first, local], dim=2)
 
     def _of_prefix(self, masks: Masks, query: Tensor) -> Masks:
@@ -208,9 +204,8 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     kernel_size : int, default=7
         Tokens a token attends to; near an end the window moves inward and stays whole.
     stride : int, default=1
@@ -225,8 +220,6 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
         "natten": its kernels, from the package of that name; they take no masks and no dropout of
         weights. "torch": the same in plain PyTorch, on any device. "auto": "natten" on a GPU where
         it is installed and can, else "torch".
-    **block
-        See `BlockOptions`.
 
     References
     ----------
@@ -269,23 +262,16 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
 
     Parameters
     ----------
-    dim : int
-        Width of a token.
-    num_heads : int, default=8
+    dim, num_heads, **block
+        Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     kernel_size, stride, dilation : int or tuple of two int, default=7, 1, 1
         As for `NeighborhoodAttention1D`, along rows and columns.
     causal : bool or tuple of two bool, default=False
     grid_size : tuple of int, optional
         Rows and columns of the grid; default a square. An input of shape (batch, rows, columns,
         dim) brings its own.
-    num_prefix_tokens : int, default=0
-        Class and register tokens at the front: they attend to all tokens, and all to them.
-    backend : {"auto", "torch", "natten"}, default="auto"
-        "natten": its kernels, from the package of that name; they take no masks and no dropout of
-        weights. "torch": the same in plain PyTorch, on any device. "auto": "natten" on a GPU where
-        it is installed and can, else "torch".
-    **block
-        See `BlockOptions`.
+    num_prefix_tokens, backend
+        As for `NeighborhoodAttention1D`.
 
     References
     ----------

@@ -26,7 +26,8 @@ from sklearn.linear_model import LogisticRegression
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
-from nearwise.data import load_dataset, split_dataset
+from nearwise.data import split_dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.nn import VariantConfig
 from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities

@@ -26,7 +26,8 @@ from sklearn.model_selection import train_test_split
 from nearwise.classifier.fit.embedding import default_config, make_network, network_inputs
 from nearwise.classifier.inputs.table import TableEncoder, as_frame
 from nearwise.conditions import hardware, versions
-from nearwise.data import load_dataset, split_dataset
+from nearwise.data import split_dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import accuracy, nll
 from nearwise.safe_files import write_aside

@@ -18,7 +18,8 @@ from search_speed import circumstances, paired
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.data import load_dataset, split_dataset
+from nearwise.data import split_dataset
+from nearwise.lab.data import load_dataset
 from nearwise.metrics import nll
 
 SEED = 0

@@ -26,7 +26,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from nearwise.conditions import hardware, versions
-from nearwise.data import load_dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.few_shot.episodes import Episode, draw_episodes
 from nearwise.lab.few_shot.estimator import FewShotAttention
 from nearwise.lab.results.measures import mean_with_interval

@@ -33,9 +33,9 @@ from nearwise.classifier import AttnKNNClassifier, audited_transition
 from nearwise.classifier.model.log_linear_pool import fit_temperature
 from nearwise.classifier.noise.transition import estimate_transition
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.data import hold_out, load_dataset, split_dataset
+from nearwise.data import hold_out, split_dataset
 from nearwise.lab.corrupt import label_noise
-from nearwise.lab.data.human import load_human_labels
+from nearwise.lab.data import load_dataset, load_human_labels
 from nearwise.lab.experiments import get_method
 from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities

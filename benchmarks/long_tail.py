@@ -29,8 +29,9 @@ import numpy as np
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
-from nearwise.data import load_dataset, split_dataset
+from nearwise.data import split_dataset
 from nearwise.lab.corrupt import long_tail
+from nearwise.lab.data import load_dataset
 from nearwise.lab.experiments import get_method
 from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import evaluate_probabilities

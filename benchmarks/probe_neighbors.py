@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.data import load_dataset, load_images
+from nearwise.lab.data import load_dataset, load_images
 from nearwise.lab.probing import Patches, RandomInit
 from nearwise.lab.probing.data import probe_data
 from nearwise.metrics import accuracy, brier, nll

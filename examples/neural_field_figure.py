@@ -15,8 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from reliability import DARK
 
-from nearwise.data import Context, load_images
+from nearwise.data import Context
 from nearwise.data.images.pixels import as_images
+from nearwise.lab.data import load_images
 from nearwise.lab.field_training.run import FieldConfig, reconstruction_errors, train_field
 from nearwise.lab.probing.data import probe_data
 from nearwise.lab.report.fields import draw_pictures, reconstruction_rows

@@ -6,7 +6,7 @@ python examples/probes_figure.py [--out docs/images/probes.png]
 import argparse
 from pathlib import Path
 
-from nearwise.data import load_dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.probing import Patches, Pixels, RandomInit, evaluate, probe_data
 from nearwise.lab.report.probes import probe_figure
 from nearwise.nn.field import make_perceiver

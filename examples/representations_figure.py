@@ -15,7 +15,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nearwise.data import load_images
+from nearwise.lab.data import load_images
 from nearwise.lab.experiments.representations import (
     Cell,
     Comparison,

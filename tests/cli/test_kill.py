@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nearwise.data import load_dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.experiments import read_records
 
 KILLS = 20

@@ -6,7 +6,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
-from nearwise.data import Dataset, hold_out, load_dataset, split_dataset
+from nearwise.data import Dataset, hold_out, split_dataset
+from nearwise.lab.data import load_dataset
 
 
 def labelled(y) -> Dataset:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearwise.data import load_images, read_images
+from nearwise.data import load_image_folder, read_images
 from nearwise.data.images.decode import Encoded, Room, decode_images
 from tests.data.cases import encode, pixels, scratched
 
@@ -145,7 +145,7 @@ def test_large_images_are_left_out_where_damaged_ones_are(tmp_path, monkeypatch)
         (tmp_path / f"{name}.png").write_bytes(encode(image))
     asked = {"color": "rgb", "skip_damaged": True}
     with pytest.warns(UserWarning, match=r"wide\.png .*300 x 900 pixels .* 1 of 3 left out"):
-        assert len(load_images(tmp_path, **asked)) == 2
+        assert len(load_image_folder(tmp_path, **asked)) == 2
 
 
 @pytest.mark.parametrize("mode", ["RGB", "P", "RGBA", "1"])

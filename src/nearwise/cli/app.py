@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, TextIO
@@ -11,7 +10,6 @@ import typer
 
 from nearwise import __version__
 from nearwise.cli.commands.clean import clean
-from nearwise.cli.commands.datasets import datasets
 from nearwise.cli.commands.evaluate import evaluate
 from nearwise.cli.commands.fit import fit
 from nearwise.cli.commands.manage import add, inspect
@@ -29,13 +27,10 @@ app = typer.Typer(
 )
 
 
-_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "With a table of your own": (fit, predict, evaluate, add, inspect, verify, clean),
-    "Data sets": (datasets,),
-}
-for _panel, _group in _COMMANDS.items():
-    for _command in _group:
-        app.command(rich_help_panel=_panel, help=flowing(_command.__doc__))(_command)
+for _command in (fit, predict, evaluate, add, inspect, verify, clean):
+    app.command(rich_help_panel="With a table of your own", help=flowing(_command.__doc__))(
+        _command
+    )
 
 
 @cache

@@ -41,11 +41,3 @@ ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
-DataRootOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Where data sets lie (default: the NEARWISE_DATA variable, then the cache, then a "
-        "download).",
-    ),
-]

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from nearwise.lab.data.human import load_human_labels
+from nearwise.lab.data import load_human_labels
 
 REAL_ROOT = os.environ.get("NEARWISE_DATA", "")
 FILE = os.path.join("cifar10-extras", "cifar10n_human.npz")

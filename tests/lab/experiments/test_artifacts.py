@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from fakes import FakeAttention, blobs
 
-from nearwise.data import Dataset, load_dataset
+from nearwise.data import Dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.experiments.artifacts import (
     artifact_path,
     load_json,

@@ -179,8 +179,8 @@ def from_source(X: Any, y: Any, *, training: bool) -> Source:
     For training the official test part of a source is left out. What is none of these is handed
     back as it is.
     """
-    from nearwise.data import Dataset, image_dataset, load_images
-    from nearwise.data.images.folder import has_test_part
+    from nearwise.data import Dataset, image_dataset, load_image_folder
+    from nearwise.data.images.folder import Split, has_test_part
 
     if isinstance(X, Source):
         return X
@@ -192,10 +192,11 @@ def from_source(X: Any, y: Any, *, training: bool) -> Source:
     if isinstance(X, str | Path):
         if not Path(X).is_dir():
             raise ValueError(
-                f"X={str(X)!r} is no folder of images. Read a named data set or a file with "
-                "nearwise.data.load_dataset (or load_images) and give it as X."
+                f"X={str(X)!r} is no folder of images. Give a folder with a folder for each class, "
+                "an array, or what nearwise.data.load_image_folder or read_table reads."
             )
-        dataset = load_images(X, split="train" if training and has_test_part(Path(X)) else "all")
+        part: Split = "train" if training and has_test_part(Path(X)) else "all"
+        dataset = load_image_folder(X, split=part)
     elif isinstance(X, Dataset):
         dataset = X
     elif type(X).__module__.split(".")[0] == "datasets":

@@ -119,7 +119,7 @@ def read_class_folder(
     have the size of a model (`known`) or be brought to it. ValueError if `data` is no such folder,
     an image is damaged, or sizes or colours differ.
     """
-    from nearwise.data import load_images
+    from nearwise.data import load_image_folder
     from nearwise.data.images.folder import has_test_part
 
     folder = Path(data)
@@ -130,7 +130,7 @@ def read_class_folder(
         )
     _refuse_tables(folder)
     split: Literal["train", "test", "all"] = part if has_test_part(folder) else "all"
-    dataset = load_images(
+    dataset = load_image_folder(
         folder,
         split=split,
         image_size=parse_size("--image-size", options.size)

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -25,13 +25,14 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 TEST_NAMES = ("test", "val", "valid", "validation")
 _NAMED = 5  # files that a warning names
 
+Split = Literal["train", "test", "all"]
 Listed = tuple[list[Path], list[int]]
 
 
-def load_folder(
-    folder: Path,
+def load_image_folder(
+    folder: str | os.PathLike[str],
     *,
-    split: Literal["train", "test", "all"] = "all",
+    split: Split = "all",
     image_size: Size | None = None,
     color: Color | None = None,
     skip_damaged: bool = False,
@@ -41,13 +42,46 @@ def load_folder(
     The class folders may lie in a folder "train" and one of "test", "val", "valid" or
     "validation"; the latter is then the test part. Classes and files come in the order of their
     names, the training part first. Hidden files and folders (a dot first) are skipped; so are
-    files that are no images, and links to images of the same class folder, with a warning. Options
-    are those of `load_images`.
+    files that are no images, and links to images of the same class folder, with a warning.
 
-    Raises ValueError if there is no class folder, one is empty, symbolic links put one image into
-    two, an image is damaged and `skip_damaged` is not set, or images are not alike; names the file
-    or folder.
+    Parameters
+    ----------
+    folder : path
+    split : {"all", "train", "test"}, default="all"
+        Which part to load.
+    image_size : int or (int, int), optional
+        Height and width to bring every image to, without keeping the aspect; one number means a
+        square. Default: all images must have one size.
+    color : {"rgb", "grey"}, optional
+        What to turn every image into. Default: all must be of one kind.
+    skip_damaged : bool, default=False
+        Whether images that cannot be read are left out, with a warning that names them, instead of
+        being an error.
+
+    Returns
+    -------
+    dataset : Dataset
+        Of kind "images", X a uint8 array of shape (n_rows, height, width, channels).
+        `test_index` is set where both parts were loaded.
+
+    Raises
+    ------
+    ValueError
+        If there is no class folder, one is empty, symbolic links put one image into two, an image
+        is damaged and `skip_damaged` is not set, or images are not alike; names the file or folder.
+    ImportError
+        If the extra "vision" is missing.
+
+    Warns
+    -----
+    UserWarning
+        If files of the folder are left out.
     """
+    if split not in get_args(Split):
+        raise ValueError(f"split={split!r} is not one of {', '.join(get_args(Split))}.")
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is no folder. Pass one with a folder for each class.")
     listed, names = list_folder(folder)
     if split != "all":
         if "test" not in listed:
@@ -76,13 +110,13 @@ def load_folder(
 def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     """List the images of a folder of class folders without decoding them.
 
-    Raises ValueError as `load_folder`, but for damaged or unlike images. Warns UserWarning if files
-    that are no images, or links to images of the same folder, are left out.
+    Raises ValueError as `load_image_folder`, but for damaged or unlike images. Warns UserWarning if
+    files that are no images, or links to images of the same folder, are left out.
 
     Parameters
     ----------
     folder : Path
-        As for `load_folder`.
+        As for `load_image_folder`.
 
     Returns
     -------

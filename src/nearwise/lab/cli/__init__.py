@@ -4,6 +4,7 @@ import typer
 
 from nearwise.cli.console import flowing
 from nearwise.lab.cli.compare_commands import compare, demo
+from nearwise.lab.cli.datasets_command import datasets
 from nearwise.lab.cli.experiment_command import experiment
 from nearwise.lab.cli.field_commands import field
 from nearwise.lab.cli.probe_command import probe
@@ -22,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app : Typer
         The ``nearwise`` command.
     """
-    for command in (demo, compare, experiment, report, probe):
+    for command in (demo, compare, experiment, report, probe, datasets):
         app.command(rich_help_panel=_SIDE_BY_SIDE, help=flowing(command.__doc__))(command)
     app.add_typer(field, rich_help_panel=_LAYERS)
     app.add_typer(vit, rich_help_panel=_LAYERS)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 import typer
 
 from nearwise.cli.console import say, show, steps
-from nearwise.cli.options import DataRootOption, QuietOption
+from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.cli.rows.parsing import parse_seeds, split_list
-from nearwise.lab.cli.needs import lab_command
+from nearwise.lab.cli.needs import DataRootOption, lab_command
 
 
 @lab_command

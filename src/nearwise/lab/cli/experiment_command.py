@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.console import say, show, steps
-from nearwise.cli.options import DataRootOption, QuietOption
+from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.cli.rows.parsing import parse_seeds
-from nearwise.lab.cli.needs import lab_command
+from nearwise.lab.cli.needs import DataRootOption, lab_command
 from nearwise.lab.cli.settings_text import parse_settings
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nearwise.cli.console import say, show, steps
-from nearwise.cli.options import DataRootOption, QuietOption
+from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.cli.rows.parsing import parse_count, parse_seeds, split_list
-from nearwise.lab.cli.needs import lab_command
+from nearwise.lab.cli.needs import DataRootOption, lab_command
 from nearwise.lab.cli.settings_text import change_settings, image_set_name
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def compare(
       nearwise field compare -d cifar10 --limit 2000,500 --set epochs=2 -o runs/slice
     """
     check_folder("--out", out, paths_among(dataset))
-    from nearwise.data import load_images
+    from nearwise.lab.data import load_images
     from nearwise.lab.experiments.representations import run_comparison
     from nearwise.lab.report.representations import judge_all, write_report
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.console import say, show
-from nearwise.cli.options import DataRootOption, QuietOption
+from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder, paths_among
-from nearwise.lab.cli.needs import lab_command
+from nearwise.lab.cli.needs import DataRootOption, lab_command
 from nearwise.lab.cli.settings_text import change_settings, image_set_name
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def train(
 
 
 def _load(dataset: str, limit: int | None, data_root: Path | None, *, seed: int) -> "ProbeData":
-    from nearwise.data import load_images
+    from nearwise.lab.data import load_images
     from nearwise.lab.probing.data import probe_data
 
     loaded = load_images(dataset, data_root=data_root)

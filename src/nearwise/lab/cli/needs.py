@@ -1,12 +1,23 @@
-"""What every command of the lab needs."""
+"""What commands of the lab share: the extra that they need, and the option of the data root."""
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import typer
 
 from nearwise.cli.console import reported
 from nearwise.conditions import require_extra
 
+DataRootOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Where data sets lie (default: the NEARWISE_DATA variable, then the cache, then a "
+        "download).",
+    ),
+]
 PACKAGES = ("matplotlib", "jinja2", "yaml")
 
 P = ParamSpec("P")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nearwise.cli.console import reported, say, show, steps
-from nearwise.cli.options import DataRootOption, QuietOption
+from nearwise.cli.options import QuietOption
 from nearwise.cli.outputs import check_folder, paths_among
 from nearwise.cli.rows.parsing import parse_seeds, split_list
 from nearwise.conditions import require_extra
+from nearwise.lab.cli.needs import DataRootOption
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset
@@ -137,7 +138,7 @@ def probe(
 
 
 def _load(name: str, data_root: Path | None) -> "Dataset":
-    from nearwise.data import load_dataset
+    from nearwise.lab.data import load_dataset
 
     loaded = load_dataset(name, data_root=data_root)
     if loaded.kind == "table":

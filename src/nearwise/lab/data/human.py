@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise.data.files import DataFile, locate, warn_of_other_content
-from nearwise.data.images.sets import CIFAR10_CLASSES
 from nearwise.data.tables.npz import read_arrays
+from nearwise.lab.data.files import DataFile, locate, warn_of_other_content
+from nearwise.lab.data.sets import CIFAR10_CLASSES
 
 HumanLabels = Literal["worse", "aggregate"]
 _N_ROWS = 50000

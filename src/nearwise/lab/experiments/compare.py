@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.data import Dataset, load_dataset
+from nearwise.data import Dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.experiments.methods import Method, get_methods
 from nearwise.lab.experiments.progress import Bar, shown_bar
 from nearwise.lab.experiments.records import Record, RunFolder

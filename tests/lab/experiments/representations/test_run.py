@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from nearwise.data import Dataset, load_images
+from nearwise.data import Dataset
+from nearwise.lab.data import load_images
 from nearwise.lab.experiments.records import lock_folder
 from nearwise.lab.experiments.representations import (
     Cell,

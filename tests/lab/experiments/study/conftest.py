@@ -2,7 +2,7 @@
 
 import pytest
 
-from nearwise.data import load_dataset
+from nearwise.lab.data import load_dataset
 from nearwise.lab.experiments.study import resolve_preset, train_replay
 from nearwise.lab.experiments.study.inputs import make_inputs
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nearwise.data import Dataset
-from nearwise.data.images.sets import CIFAR10_CLASSES
+from nearwise.lab.data.sets import CIFAR10_CLASSES
 from nearwise.lab.experiments.study import corrected_tables, run_experiment
 from nearwise.lab.experiments.study.human_noise import human_labels
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from nearwise.data import Dataset
-from nearwise.data.images.sets import CIFAR10_CLASSES
-from nearwise.lab.data.human import load_human_labels
+from nearwise.lab.data import load_human_labels
+from nearwise.lab.data.sets import CIFAR10_CLASSES
 from nearwise.lab.experiments.study.presets import StudyPreset
 
 # Data sets whose training rows are CIFAR-10's, in its order.

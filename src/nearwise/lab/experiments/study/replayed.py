@@ -238,7 +238,7 @@ def _noise_jobs(session: Session, noisy: torch.Tensor, row: dict[str, Any]) -> l
 
 def _human_labels(session: Session, name: Literal["worse", "aggregate"]) -> torch.Tensor | None:
     """Human labels of the training rows; None where the data set's file is not at hand."""
-    from nearwise.lab.data.human import load_human_labels
+    from nearwise.lab.data import load_human_labels
 
     try:
         labels = load_human_labels(name, data_root=session.data_root)

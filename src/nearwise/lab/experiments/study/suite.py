@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.data import Dataset, load_dataset, load_images
+from nearwise.data import Dataset
 from nearwise.functional.devices import choose_device
+from nearwise.lab.data import load_dataset, load_images
 from nearwise.lab.experiments.compare import fingerprint
 from nearwise.lab.experiments.progress import Bar, shown_bar
 from nearwise.lab.experiments.records import Record, RunFolder

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.data import load_images, split_dataset
+from nearwise.data import split_dataset
 from nearwise.data.dataset import hold_out
 from nearwise.data.images.folder import list_folder
+from nearwise.lab.data import load_images
 from nearwise.lab.experiments.vit.image_rows import ImageFiles, ImageTensor
 from nearwise.lab.experiments.vit.learner import PixelScale, channel_scale
 from nearwise.lab.experiments.vit.settings import VitSettings

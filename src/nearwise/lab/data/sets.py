@@ -7,9 +7,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nearwise.data.files import DataFile
 from nearwise.data.images.decode import Images
-from nearwise.data.images.formats import CifarBinary, IdxFiles, ParquetShards
+from nearwise.lab.data.files import DataFile
+from nearwise.lab.data.formats import CifarBinary, IdxFiles, ParquetShards
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, Part] = ("train", "test")

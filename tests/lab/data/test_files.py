@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nearwise.data import files, load_dataset
-from nearwise.data.files import ChecksumError, DataFile, cache_dir, fetch, locate
+from nearwise.lab.data import files, load_dataset
+from nearwise.lab.data.files import ChecksumError, DataFile, cache_dir, fetch, locate
 
 CONTENT = b"1,2,g\n" * 1000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

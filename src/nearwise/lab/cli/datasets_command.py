@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nearwise.cli.console import progress, reported, show
-from nearwise.cli.options import DataRootOption
+from nearwise.lab.cli.needs import DataRootOption
 
 if TYPE_CHECKING:
-    from nearwise.data import DatasetSummary
+    from nearwise.lab.data import DatasetSummary
 
 _ABSENT = "not here"
 _UNREADABLE = "cannot be read"
@@ -37,7 +37,7 @@ def datasets(
       nearwise datasets my_table.csv:label
       nearwise datasets my_images/
     """
-    from nearwise.data import DatasetSummary, dataset_names, describe_dataset, load_dataset
+    from nearwise.lab.data import DatasetSummary, dataset_names, describe_dataset, load_dataset
 
     if name is not None:
         show(str(describe_dataset(load_dataset(name, data_root=data_root))))

@@ -12,13 +12,14 @@ import sklearn
 from numpy.typing import NDArray
 from sklearn import datasets as bundled
 
-from nearwise.data import uci
 from nearwise.data.dataset import Dataset
-from nearwise.data.files import DataFile, locate, warn_if_other_size
 from nearwise.data.images.decode import Color, Size
-from nearwise.data.images.load import IMAGE_NAMES, load_images
 from nearwise.data.tables.files import read_table, table_format
-from nearwise.data.tables.npz import LABEL_NAMES, pick_embeddings, read_arrays
+from nearwise.data.tables.npz import read_arrays
+from nearwise.lab.data import uci
+from nearwise.lab.data.embeddings import LABEL_NAMES, pick_embeddings
+from nearwise.lab.data.files import DataFile, locate, warn_if_other_size
+from nearwise.lab.data.images import IMAGE_NAMES, load_images
 from nearwise.names import did_you_mean
 
 _UCI_SOURCE = "UCI Machine Learning Repository (CC BY 4.0)"
@@ -186,7 +187,7 @@ def load_dataset(
 
     Examples
     --------
-    >>> from nearwise.data import load_dataset
+    >>> from nearwise.lab.data import load_dataset
     >>> load_dataset("iris").X.shape
     (150, 4)
     """

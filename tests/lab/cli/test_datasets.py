@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 
-from nearwise import data
-from nearwise.data import dataset_names
+from nearwise.lab import data
+from nearwise.lab.data import dataset_names
 
 
 def test_the_list_names_every_data_set(nearwise, tmp_path):

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearwise.data import files, load_dataset, load_images, split_dataset
-from nearwise.data.files import ChecksumError, cache_dir
-from nearwise.data.images import load, sets
-from nearwise.data.images.load import cached_path, content_digest
+from nearwise.data import split_dataset
+from nearwise.lab.data import files, load_dataset, load_images, sets
+from nearwise.lab.data import images as load
+from nearwise.lab.data.files import ChecksumError, cache_dir
+from nearwise.lab.data.images import cached_path, content_digest
 from tests.data.cases import pixels, scratched, write_shard
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data set .* the official")

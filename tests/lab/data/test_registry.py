@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.data import dataset_names, load_dataset, split_dataset
+from nearwise.data import split_dataset
+from nearwise.lab.data import dataset_names, load_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data set .* the official")
 REAL_SIZES = {

@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,9 @@ from sklearn import __version__ as sklearn_version
 from sklearn.datasets import load_digits
 
 from nearwise.data.dataset import Dataset
-from nearwise.data.files import (
+from nearwise.data.images.decode import Color, Images, Size
+from nearwise.data.images.folder import Split, load_image_folder
+from nearwise.lab.data.files import (
     ChecksumError,
     cache_dir,
     find_root,
@@ -24,10 +26,8 @@ from nearwise.data.files import (
     warn_if_other_size,
     warn_of_other_content,
 )
-from nearwise.data.images.decode import Color, Images, Size
-from nearwise.data.images.folder import load_folder
-from nearwise.data.images.formats import CifarBinary, ParquetShards
-from nearwise.data.images.sets import IMAGE_SETS, PARTS, Form, ImageSet, Part
+from nearwise.lab.data.formats import CifarBinary, ParquetShards
+from nearwise.lab.data.sets import IMAGE_SETS, PARTS, Form, ImageSet, Part
 
 Rows = tuple[Images, NDArray[np.int64]]
 _VERSION = b"1"  # another decoding of the same files needs another number
@@ -93,7 +93,6 @@ def _write(path: Path, rows: Rows) -> None:
         _log.warning("decoded images are not kept: %s", error)
 
 
-Split = Literal["train", "test", "all"]
 DIGITS = "digits-images"
 IMAGE_NAMES = (*IMAGE_SETS, DIGITS)
 _BRIGHTEST_DIGIT = 16
@@ -170,7 +169,7 @@ def load_images(
 
     Examples
     --------
-    >>> from nearwise.data import load_images
+    >>> from nearwise.lab.data import load_images
     >>> load_images("digits-images", limit=100).X.shape
     (100, 8, 8, 1)
     """
@@ -189,8 +188,8 @@ def load_images(
                 f"limit={limit} is not for folders, whose rows lie class by class. Leave it out, "
                 "and choose rows from what is loaded."
             )
-        return load_folder(
-            Path(key), split=split, image_size=image_size, color=color, skip_damaged=skip_damaged
+        return load_image_folder(
+            key, split=split, image_size=image_size, color=color, skip_damaged=skip_damaged
         )
     if image_size is not None or color is not None or skip_damaged:
         raise ValueError(

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.data import Dataset, describe_dataset, load_dataset
+from nearwise.data import Dataset
+from nearwise.lab.data import describe_dataset, load_dataset
 
 
 @pytest.mark.filterwarnings("ignore:Data set")

@@ -5,11 +5,12 @@ import logging
 import os
 import sys
 import urllib.request
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+
+from nearwise.warn import warn_user
 
 ENVIRONMENT_VARIABLE = "NEARWISE_DATA"
 UCI_BASE = "https://archive.ics.uci.edu/ml/machine-learning-databases"
@@ -196,7 +197,6 @@ def _stream(url: str, path: Path) -> str:
     return digest.hexdigest()
 
 
-_ROOM = "nearwise.data"
 _NOT_COMPARABLE = "Its results are not comparable with published ones."
 
 
@@ -212,15 +212,4 @@ def warn_of_other_content(name: str, what: str, paths: Sequence[Path]) -> None:
 
 
 def _warn(what: str, name: str, paths: Sequence[Path]) -> None:
-    warnings.warn(
-        f"Data set {name!r} {what}: {', '.join(map(str, paths))}. {_NOT_COMPARABLE}",
-        stacklevel=_caller_level(),
-    )
-
-
-def _caller_level() -> int:
-    """Count the frames from `_warn` to the first one outside this room."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_ROOM):
-        level, frame = level + 1, frame.f_back
-    return level
+    warn_user(f"Data set {name!r} {what}: {', '.join(map(str, paths))}. {_NOT_COMPARABLE}")

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from nearwise.data import load_dataset, load_images
+from nearwise.lab.data import load_dataset, load_images
 from tests.data.cases import idx_bytes, pixels, write_mnist, write_shard
 
 

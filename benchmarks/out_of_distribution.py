@@ -31,9 +31,10 @@ from sklearn.model_selection import train_test_split
 from nearwise import AttnKNNClassifier
 from nearwise.cli.rows.parsing import parse_seeds, split_list
 from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.data import load_dataset, load_images
 from nearwise.lab.results.measures import mean_with_interval
-from nearwise.metrics import evaluate_detection, paired_difference
+from nearwise.metrics import evaluate_detection
 from nearwise.safe_files import plain, write_aside
 
 HERE = Path(__file__).parent

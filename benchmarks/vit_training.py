@@ -22,8 +22,8 @@ import torch
 
 from nearwise.cli.rows.parsing import parse_seeds
 from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, train_vit
-from nearwise.metrics import paired_difference
 
 HERE = Path(__file__).parent
 BASE = "attention"

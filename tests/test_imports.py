@@ -19,6 +19,7 @@ LEVELS = (
     {"probes"},
     {"cli"},
     # the lab builds on all of the library
+    {"lab.comparisons"},
     {
         "lab.nn",
         "lab.corrupt",

@@ -16,14 +16,7 @@ from nearwise.metrics.calibration import (
 )
 from nearwise.metrics.detection import aupr, auroc, evaluate_detection, fpr_at_tpr
 from nearwise.metrics.evaluate import evaluate_probabilities
-from nearwise.metrics.intervals import (
-    Interval,
-    PairedDifference,
-    bootstrap_interval,
-    paired_bootstrap,
-    paired_difference,
-    rank_methods,
-)
+from nearwise.metrics.intervals import Interval, bootstrap_interval
 from nearwise.metrics.scores import accuracy, brier, confusion_matrix, macro_f1, nll
 from nearwise.metrics.selective import (
     RiskCoverageCurve,
@@ -45,7 +38,6 @@ from nearwise.metrics.shots import shot_breakdown, shot_groups, uneven
 
 __all__ = [
     "Interval",
-    "PairedDifference",
     "ReliabilityBins",
     "RiskCoverageCurve",
     "accuracy",
@@ -69,9 +61,6 @@ __all__ = [
     "macro_f1",
     "mean_set_size",
     "nll",
-    "paired_bootstrap",
-    "paired_difference",
-    "rank_methods",
     "reliability_bins",
     "risk_at_coverage",
     "risk_coverage_curve",

@@ -1,13 +1,10 @@
-"""Intervals and comparisons: bootstrap, paired differences, mean ranks."""
+"""Bootstrap intervals of metrics."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
-from scipy.stats import rankdata
 
 from nearwise.metrics.checks import (
     FloatArray,
@@ -17,7 +14,6 @@ from nearwise.metrics.checks import (
 )
 
 Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
-Verdict = Literal["higher", "lower", "none"]
 
 
 class Interval(NamedTuple):
@@ -32,52 +28,6 @@ class Interval(NamedTuple):
     estimate: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """Mean of a - b over pairs, with its interval.
-
-    Attributes
-    ----------
-    mean : float
-        Mean difference a - b, in the unit of the values.
-    low, high : float
-        Ends of the interval; infinite where one pair leaves the spread unknown.
-    n : int
-        Number of pairs (seeds or rows).
-    level : float
-        Coverage of the interval, for example 0.95.
-    method : {"t", "bootstrap"}
-        How the interval was made.
-    """
-
-    mean: float
-    low: float
-    high: float
-    n: int
-    level: float
-    method: Literal["t", "bootstrap"]
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether a is "higher" or "lower" than b; "none" when the interval holds 0."""
-        if self.low <= 0.0 <= self.high:
-            return "none"
-        return "higher" if self.low > 0.0 else "lower"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Fields and verdict for JSON; an infinite end becomes None."""
-        fields = asdict(self) | {"verdict": self.verdict}
-        return {
-            name: None if isinstance(value, float) and not np.isfinite(value) else value
-            for name, value in fields.items()
-        }
-
-    def __str__(self) -> str:
-        """Give the difference with its interval, n and verdict in one line."""
-        interval = f"[{self.low:+.4g}, {self.high:+.4g}]"
-        return f"{self.mean:+.4g} {interval} (n={self.n}, {self.verdict})"
 
 
 def bootstrap_interval(
@@ -115,180 +65,31 @@ def bootstrap_interval(
     """
     predictions = check_predictions(y, proba)
     labels, checked = predictions.labels, predictions.proba
-    values = _resampled(
+    values = resampled(
         lambda rows: metric(labels[rows], checked[rows]),
         predictions.n_rows,
         level,
         n_resamples,
         random_state,
     )
-    return Interval(float(metric(labels, checked)), *_percentiles(values, level))
+    return Interval(float(metric(labels, checked)), *percentiles(values, level))
 
 
-def paired_difference(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike,
-    *,
-    method: Literal["t", "bootstrap"] = "t",
-    level: float = 0.95,
-    n_resamples: int = 10_000,
-    random_state: int = 0,
-) -> PairedDifference:
-    """Average a - b over pairs, with a t or a percentile bootstrap interval.
-
-    Parameters
-    ----------
-    a, b : float array-like of shape (n,)
-        Values of two methods on the same seeds ("t"), or losses of the same rows
-        ("bootstrap"), in the same order.
-    method : {"t", "bootstrap"}, default="t"
-        "t": Student's interval, for few pairs such as seeds. "bootstrap": percentile
-        interval, for many pairs such as rows.
-    level : float in (0, 1), default=0.95
-        Coverage of the interval.
-    n_resamples : int, default=10000
-        Resamples of the bootstrap.
-    random_state : int, default=0
-        Seed of the bootstrap.
-
-    Returns
-    -------
-    difference : PairedDifference
-        One pair has no spread: its interval is infinite and its verdict "none".
-
-    Raises
-    ------
-    ValueError
-        If `a` and `b` differ in shape, are empty or hold NaN, or an option is unknown.
-    """
-    check_level(level)
-    difference = _check_pairs(a, b)
-    n = int(difference.shape[0])
-    mean = float(difference.mean())
-    if method not in ("t", "bootstrap"):
-        raise ValueError(f'method must be "t" or "bootstrap", got {method!r}.')
-    if n == 1:
-        return PairedDifference(mean, -np.inf, np.inf, n, level, method)
-    if method == "t":
-        scale = float(difference.std(ddof=1)) / np.sqrt(n)
-        half = float(stdtrit(n - 1, 0.5 + 0.5 * level)) * scale
-        return PairedDifference(mean, float(mean - half), float(mean + half), n, level, method)
-    values = _resampled(
-        lambda rows: float(difference[rows].mean()), n, level, n_resamples, random_state
-    )
-    return PairedDifference(mean, *_percentiles(values, level), n, level, method)
-
-
-def paired_bootstrap(
-    metric: Metric,
-    y: npt.ArrayLike,
-    proba_a: npt.ArrayLike,
-    proba_b: npt.ArrayLike,
-    *,
-    level: float = 0.95,
-    n_resamples: int = 1000,
-    random_state: int = 0,
-) -> PairedDifference:
-    """Compare metric(a) with metric(b) on the same rows by a paired bootstrap.
-
-    For metrics that are no mean over rows, such as `ece` or `aurc`: both methods are
-    measured on the same resampled rows.
-
-    Parameters
-    ----------
-    metric : callable (y, proba) -> float
-        The metric to compare.
-    y, proba_a, proba_b : true class positions (n_rows,), probabilities (n_rows, n_classes)
-        Of the two methods for the same rows.
-    level, n_resamples, random_state : as for `bootstrap_interval`
-
-    Returns
-    -------
-    difference : PairedDifference
-        `n` counts rows.
-    """
-    check_level(level)
-    first, second = check_predictions(y, proba_a), check_predictions(y, proba_b)
-    labels, a, b = first.labels, first.proba, second.proba
-
-    def difference(rows: npt.NDArray[np.int64] | slice) -> float:
-        return float(metric(labels[rows], a[rows]) - metric(labels[rows], b[rows]))
-
-    n = first.n_rows
-    mean = difference(slice(None))
-    if n == 1:
-        return PairedDifference(mean, -np.inf, np.inf, n, level, "bootstrap")
-    values = _resampled(difference, n, level, n_resamples, random_state)
-    return PairedDifference(mean, *_percentiles(values, level), n, level, "bootstrap")
-
-
-def rank_methods(
-    values: Mapping[str, Mapping[str, float]], *, higher_is_better: bool = False
-) -> dict[str, float]:
-    """Rank methods on each data set and average the ranks, best first.
-
-    Parameters
-    ----------
-    values : mapping of data set -> mapping of method -> float
-        Every data set needs a value for every method.
-    higher_is_better : bool, default=False
-        False for NLL and other errors, True for accuracy.
-
-    Returns
-    -------
-    mean_rank : dict of method -> float
-        1 is best; tied methods share the mean of their ranks. In ascending order.
-
-    Raises
-    ------
-    ValueError
-        If there is no data set, or a method lacks a value or has NaN on one.
-    """
-    if not values or not all(values.values()):
-        raise ValueError("rank_methods needs at least one data set with at least one method.")
-    methods = sorted({method for row in values.values() for method in row})
-    table = np.array([[row.get(m, np.nan) for m in methods] for row in values.values()], float)
-    holes = [(d, methods[j]) for i, d in enumerate(values) for j in np.where(np.isnan(table[i]))[0]]
-    if holes:
-        dataset, method = holes[0]
-        raise ValueError(
-            f"{len(holes)} values are missing or NaN, first {method!r} on {dataset!r}. "
-            "Leave out the method or the data set, so that all ranks compare the same methods."
-        )
-    ranks = rankdata(-table if higher_is_better else table, axis=1)
-    means = ranks.mean(axis=0)
-    return {methods[i]: float(means[i]) for i in np.argsort(means, kind="stable")}
-
-
-def _resampled(
+def resampled(
     statistic: Callable[[npt.NDArray[np.int64]], float],
     n: int,
     level: float,
     n_resamples: int,
     random_state: int,
 ) -> FloatArray:
+    """Compute a statistic of rows on `n_resamples` drawings of `n` rows with replacement."""
     check_level(level)
     check_positive_int(n_resamples, "n_resamples")
     rng = np.random.default_rng(random_state)
     return np.array([statistic(rng.integers(0, n, size=n)) for _ in range(n_resamples)])
 
 
-def _percentiles(values: FloatArray, level: float) -> tuple[float, float]:
+def percentiles(values: FloatArray, level: float) -> tuple[float, float]:
+    """Return the ends of the interval that holds a share `level` of the values."""
     low, high = np.quantile(values, [0.5 - 0.5 * level, 0.5 + 0.5 * level])
     return float(low), float(high)
-
-
-def _check_pairs(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if first.ndim != 1 or first.shape != second.shape:
-        raise ValueError(
-            f"a and b must be pairs of one shape (n,), got {first.shape} and {second.shape}. "
-            "Give both methods the same seeds in the same order."
-        )
-    if first.shape[0] == 0:
-        raise ValueError("a and b are empty. Pass at least one pair.")
-    difference = first - second
-    if not np.isfinite(difference).all():
-        pair = int(np.flatnonzero(~np.isfinite(difference))[0])
-        raise ValueError(f"a or b has NaN or infinity in pair {pair}. Leave that pair out of both.")
-    return difference

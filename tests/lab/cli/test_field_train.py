@@ -8,7 +8,8 @@ import time
 import pytest
 import torch
 
-from nearwise.nn.field import PerceiverAutoencoder, find_models
+from nearwise.lab.field_training.files import find_models
+from nearwise.nn.field import PerceiverAutoencoder
 
 TINY = (
     "--epochs", 1, "--finetune-epochs", 1, "--limit", 120, "--set", "n_anchors=4",

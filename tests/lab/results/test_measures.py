@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.results.measures import (
     MEASURES,
     Measure,
@@ -14,7 +15,7 @@ from nearwise.lab.results.measures import (
     difference_over_rows,
     mean_with_interval,
 )
-from nearwise.metrics import aurc, evaluate_probabilities, paired_difference
+from nearwise.metrics import aurc, evaluate_probabilities
 
 NLL = next(m for m in MEASURES if m.key == "nll")
 ACCURACY = next(m for m in MEASURES if m.key == "accuracy")

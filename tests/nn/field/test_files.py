@@ -1,11 +1,11 @@
-"""Saved fields: bit for bit the same, found by what they say, refused by what differs."""
+"""Saved fields: bit for bit the same, refused by what differs."""
 
 import json
 
 import pytest
 import torch
 
-from nearwise.nn.field import PerceiverAutoencoder, find_models, make_perceiver, perceiver_config
+from nearwise.nn.field import PerceiverAutoencoder, make_perceiver, perceiver_config
 from nearwise.nn.field.config import CONFIG, WEIGHTS
 
 
@@ -32,23 +32,6 @@ def test_the_folder_says_in_json_what_it_holds(saved):
     assert told["run"] == model.run
     assert told["model"]["latent_dims"] == [32, 48, 64]
     assert sorted(path.name for path in folder.iterdir()) == [CONFIG, WEIGHTS]
-
-
-def test_models_are_found_by_what_they_say_and_not_by_their_names(saved, tmp_path):
-    model, _ = saved
-    for name, run in {
-        "sparse-best": {"objective": "reconstruction", "seed": 0, "step": 10},
-        "deep/er": {"objective": "sparse", "seed": 0, "step": 90},
-        "c": {"objective": "sparse", "seed": 1, "step": 90},
-    }.items():
-        model.run = run
-        model.save(tmp_path / name)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / WEIGHTS).write_bytes(b"{}")
-    found = find_models(tmp_path, {"objective": "sparse", "seed": 0})
-    assert [one.folder.relative_to(tmp_path).as_posix() for one in found] == ["deep/er", "a"]
-    assert find_models(tmp_path, {"objective": "nce"}) == []
-    assert find_models(tmp_path / "nowhere", {}) == []
 
 
 def test_a_model_of_other_sizes_is_refused_with_what_differs(saved):

@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from nearwise.lab.comparisons import PairedDifference
 from nearwise.metrics.checks import check_level
-from nearwise.metrics.intervals import PairedDifference
 
 
 def crossed_difference(differences: npt.ArrayLike, *, level: float = 0.95) -> PairedDifference:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearwise.lab.nn.pixel_scale import PixelScale
 from nearwise.nn import ImageEmbedder, VisionTransformer
-from nearwise.nn.vit import PixelScale
 from nearwise.probes.encoders import Encoder, in_channels, module_fingerprint, seen_only
 
 

@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from nearwise.lab.comparisons import PairedDifference
 from nearwise.lab.probing.records import Record, RowMeasure, rows_of
-from nearwise.metrics import PairedDifference
 
 By = Literal["probe", "encoder", "context", "pool"]
 _PARTS: tuple[By, ...] = ("encoder", "probe", "pool", "context")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nearwise.lab.comparisons import PairedDifference, paired_difference, rank_methods
 from nearwise.lab.experiments import Record
 from nearwise.lab.experiments.artifacts import artifact_path, load_predictions, record_folder
 from nearwise.lab.results.measures import (
@@ -18,7 +19,6 @@ from nearwise.lab.results.measures import (
     difference_over_rows,
     mean_with_interval,
 )
-from nearwise.metrics import PairedDifference, paired_difference, rank_methods
 
 SHOT_MEASURES = (
     Measure("shots.balanced", "balanced accuracy", 4, True),

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nearwise.metrics import PairedDifference, aurc, ece, paired_bootstrap, paired_difference
+from nearwise.lab.comparisons import PairedDifference, paired_bootstrap, paired_difference
+from nearwise.metrics import aurc, ece
 
 
 @dataclass(frozen=True)

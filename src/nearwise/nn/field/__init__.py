@@ -5,7 +5,6 @@ from nearwise.nn.field.config import (
     FieldFile,
     PerceiverConfig,
     describe_model,
-    find_models,
     perceiver_config,
 )
 from nearwise.nn.field.layers import (
@@ -24,7 +23,6 @@ __all__ = [
     "PerceiverConfig",
     "coordinate_grid",
     "describe_model",
-    "find_models",
     "make_perceiver",
     "perceiver_config",
     "sample_images",

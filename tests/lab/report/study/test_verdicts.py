@@ -5,12 +5,12 @@ import math
 import pytest
 from records import EXPLAINED, full_study, row, write
 
+from nearwise.lab.comparisons import PairedDifference, paired_difference
 from nearwise.lab.experiments import read_records
 from nearwise.lab.report.study import CLAIMS, Study, judge_claims
 from nearwise.lab.report.study.tables import claim_tables
 from nearwise.lab.report.study.verdicts import judge_improvement, judge_margin, judge_range, tally
 from nearwise.lab.results.measures import MEASURES
-from nearwise.metrics import PairedDifference, paired_difference
 
 ACCURACY = next(m for m in MEASURES if m.key == "accuracy")
 ECE = next(m for m in MEASURES if m.key == "ece")

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nearwise.lab.comparisons import PairedDifference
 from nearwise.lab.experiments.representations.arms import ENCODERS
 from nearwise.lab.geometry.crossed import crossed_difference
-from nearwise.metrics import PairedDifference
 
 PROBES = ("knn", "attention", "linear", "transformer")
 MAIN, POOLING, PROTOCOL = "main", "pooling", "protocol"

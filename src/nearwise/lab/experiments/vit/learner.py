@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from nearwise.lab.experiments.vit.image_rows import ImageRows
+from nearwise.lab.nn.pixel_scale import PixelScale
 from nearwise.nn import soft_cross_entropy, soft_targets
-from nearwise.nn.vit import PixelScale
 from nearwise.training.augment import augment, draw_batch_mix, mix_labels
 from nearwise.training.encoding import autocast
 from nearwise.training.settings import Augmentation, Precision, refuse_unknown

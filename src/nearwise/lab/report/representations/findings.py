@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearwise.data import Context
+from nearwise.lab.comparisons import PairedDifference
 from nearwise.lab.experiments.representations import Cell, Comparison
-from nearwise.metrics import PairedDifference
 
 Verdict = str
 UP, DOWN, NONE, MIXED, MISSING = (

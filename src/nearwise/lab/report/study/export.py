@@ -4,6 +4,7 @@ import csv
 import io
 from typing import Any
 
+from nearwise.lab.comparisons import PairedDifference
 from nearwise.lab.report.study.claims import CLAIMS
 from nearwise.lab.report.study.parts import Place, Study
 from nearwise.lab.report.study.published import REPORTED, SOURCE
@@ -11,7 +12,6 @@ from nearwise.lab.report.study.tables import NULL_MASS, SWEEP_COMPARED
 from nearwise.lab.report.study.verdicts import Finding
 from nearwise.lab.report.summary import Results
 from nearwise.lab.results.measures import COMPARED, LEVEL, MEASURES, Measure
-from nearwise.metrics import PairedDifference
 
 COLUMNS = (
     "kind", "dataset", "experiment", "preset", "condition", "noise", "noise_kind", "method",

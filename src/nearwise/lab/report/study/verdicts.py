@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from nearwise.lab.comparisons import PairedDifference
 from nearwise.lab.results.measures import Measure, better, mean_with_interval
-from nearwise.metrics import PairedDifference
 
 Verdict = Literal[
     "validated", "no difference", "inconclusive", "not validated", "not judged", "not measured"

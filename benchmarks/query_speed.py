@@ -26,7 +26,6 @@ from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import DEFAULT_MEMORY_BUDGET
 from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborHead
-from nearwise.training import predict_with_head
 
 N_CLASSES, WARM_UP = 10, 3
 NOISE = {"spread": 1.0, "collapsed": 0.003}
@@ -83,7 +82,7 @@ def timed(kind: str, args: argparse.Namespace, seed: int) -> dict:
         wait(device)
         searched = time.perf_counter()
         seen = [views.neighborhood(spec, 0, found, base)]
-        answers = [predict_with_head(head, seen, base).log_proba for head in heads]
+        answers = [head.predict(seen, base).log_proba for head in heads]
         proba = finish(torch.stack(answers).mean(0).cpu(), 1.0)
         done = time.perf_counter()
         assert proba.shape == (args.batch, N_CLASSES)

@@ -11,7 +11,6 @@ from nearwise.training import (
     HeadConfig,
     HeadRows,
     held_out_nll,
-    predict_with_head,
     train_head,
 )
 
@@ -64,7 +63,7 @@ def test_the_pool_ends_up_hearing_the_better_voice():
     torch.manual_seed(0)
     model = NeighborHead(1, torch.full((C,), 1 / C), has_base=True)
     train_head(model, *misled, HeadConfig(), seed=0)
-    output = predict_with_head(model, held_out.spaces, misled[1].base_log_proba)
+    output = model.predict(held_out.spaces, misled[1].base_log_proba)
     pooled, alone = (
         float(torch.nn.functional.nll_loss(log_proba, held_out.labels))
         for log_proba in (output.log_proba, output.neighbor_log_proba)
@@ -121,7 +120,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_says_so():
 
 def test_chunks_predict_as_one():
     model, many = head(), rows(5000)
-    output = predict_with_head(model, many.spaces, many.base_log_proba)
+    output = model.predict(many.spaces, many.base_log_proba)
     with torch.no_grad():
         whole = model(many.spaces, many.base_log_proba)
     torch.testing.assert_close(output.log_proba, whole.log_proba)
@@ -132,7 +131,7 @@ def test_chunks_predict_as_one():
 def test_a_new_class_in_one_chunk_only_is_named_in_all():
     model, many = head(), rows(4100)
     many.spaces[0].labels[4099, 0] = C
-    output = predict_with_head(model, many.spaces, many.base_log_proba)
+    output = model.predict(many.spaces, many.base_log_proba)
     assert output.log_proba.shape == (4100, C + 1)
     assert (output.log_proba[:4096, C].exp() < 1e-6).all()
     assert output.log_proba[4099, C].exp() > 1e-3

@@ -131,7 +131,10 @@ class Query:
     def _note(self, retrieved: Retrieved) -> None:
         """Keep what the answers need of what the members retrieve."""
         predictor, n_classes = self.model.predictor, self.model.n_classes
-        answers = [predictor.answers(group, n_classes) for group in retrieved.merged]
+        groups = retrieved.merged
+        if "reasons" in self._extras:
+            groups = predictor.attended(groups)
+        answers = [predictor.answers(group, n_classes) for group in groups]
         pooled = [pool(of_view) for of_view in answers]
         merged = predictor.merged(pooled)
         self._merged.append(merged)
@@ -149,7 +152,7 @@ class Query:
             self._reasons += reasons(
                 predictor,
                 retrieved.features,
-                retrieved.merged,
+                groups,
                 self._n_shown,
                 n_classes,
                 self._calibration,

@@ -21,9 +21,14 @@ from nearwise.nn.losses import (
     vote_nll,
     weight_entropy,
 )
-from nearwise.nn.neighbor_attention import NeighborAttention
-from nearwise.nn.neighbor_head import HeadOutput, NeighborHead
-from nearwise.nn.neighborhood import Neighborhood, describe_neighborhood, pair_reliability
+from nearwise.nn.neighbor_head import (
+    HeadOutput,
+    NeighborAttention,
+    NeighborHead,
+    Neighborhood,
+    describe_neighborhood,
+    pair_reliability,
+)
 from nearwise.nn.network import (
     NeighborNetwork,
     NetworkOutput,

@@ -1,4 +1,8 @@
-"""The head: attention over the neighbors of several key spaces, pooled with a base prediction."""
+"""The head: attention over the neighbors of several key spaces, pooled with a base prediction.
+
+What it sees of the neighbors (`Neighborhood`), the attention within one space
+(`NeighborAttention`), and the head itself (`NeighborHead`).
+"""
 
 import math
 from typing import Any, Literal, NamedTuple
@@ -7,14 +11,250 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearwise.nn.neighbor_attention import NeighborAttention
-from nearwise.nn.neighborhood import Neighborhood, softmax_or_nothing
-
 Pooling = Literal["log-linear", "mixture"]
 Null = Literal["auto", "prior", "parametric"]
 
-_FLOOR = 1e-9
+N_NEIGHBOR_FEATURES = 7
+N_SUMMARY_FEATURES = 8
+_LOG_CLIP = -6.0  # log-probabilities below this look alike to the head
 NEGLIGIBLE = -20.0  # log-probability of a class that nothing speaks for
+_FLOOR = 1e-9
+_CHUNK = 4096  # rows predicted at once
+
+
+class Neighborhood(NamedTuple):
+    """What a head sees of the k nearest rows of each query, in one key space.
+
+    Attributes
+    ----------
+    distances : Tensor of shape (B, K)
+        In units of the space's typical neighbor distance; ascending.
+    labels : int64 Tensor of shape (B, K)
+    features : Tensor of shape (B, K, 7)
+        Gap to the nearest, gap to the mean, log rank, agreement, the base's log-probability of
+        the neighbor's label for the query, the neighbor's own, reliability; each about [-1, 1].
+    summary : Tensor of shape (B, 8)
+        Nearest and mean distance, spread, vote entropy, top vote, mean reliability, and the
+        base's confidence and entropy.
+    log_weight : Tensor of shape (B, K)
+        Logarithm of the neighbors' sample weights; -inf leaves a neighbor out.
+    certainty : Tensor of shape (B, K) or (B, 0)
+        How sure each neighbor's label is, in [0, 1]; the rest of its vote is spread evenly over
+        the other known classes. Of no width where labels are taken as they are.
+    """
+
+    distances: Tensor
+    labels: Tensor
+    features: Tensor
+    summary: Tensor
+    log_weight: Tensor
+    certainty: Tensor
+
+    def take(self, rows: Tensor) -> "Neighborhood":
+        """Return the neighborhoods of some queries."""
+        return Neighborhood(*(tensor[rows] for tensor in self))
+
+    def nearest(self, k: int) -> "Neighborhood":
+        """Return the neighborhoods of the nearest `k` only; the summary stays that of all."""
+        return Neighborhood(
+            self.distances[:, :k],
+            self.labels[:, :k],
+            self.features[:, :k],
+            self.summary,
+            self.log_weight[:, :k],
+            self.certainty[:, :k],
+        )
+
+
+def describe_neighborhood(
+    distances: Tensor,
+    labels: Tensor,
+    reliability: Tensor,
+    base_log_proba: Tensor,
+    neighbor_log_proba: Tensor | None = None,
+    log_weight: Tensor | None = None,
+    certainty: Tensor | None = None,
+) -> Neighborhood:
+    """Compute what the head sees from distances, labels and the base's predictions.
+
+    Nothing here may depend on the query's own label: leave the query out of `reliability` and of
+    the neighbors by id.
+
+    Parameters
+    ----------
+    distances : Tensor of shape (B, K)
+        Ascending, divided by the space's typical neighbor distance.
+    labels : int64 Tensor of shape (B, K)
+        Class positions of the neighbors; those beyond the base's classes are new to it.
+    reliability : Tensor of shape (B, K)
+        Share of each neighbor's own neighbors that carry its label, in [0, 1].
+    base_log_proba : Tensor of shape (B, C)
+        The base's (or the prior's) log-probabilities for the query.
+    neighbor_log_proba : Tensor of shape (B, K), optional
+        The base's out-of-fold log-probability of each neighbor's own label.
+    log_weight : Tensor of shape (B, K), optional
+        Logarithm of sample weights; zeros by default.
+    certainty : Tensor of shape (B, K), optional
+        How sure each neighbor's label is; wholly by default.
+
+    Returns
+    -------
+    neighborhood : Neighborhood
+    """
+    n_queries, k = distances.shape
+    n_classes = base_log_proba.shape[1]
+    log_weight = torch.zeros_like(distances) if log_weight is None else log_weight
+    start = softmax_or_nothing(-distances + log_weight)
+    n_voted = max(n_classes, int(labels.max()) + 1) if labels.numel() else n_classes
+    vote = start.new_zeros(n_queries, n_voted).scatter_add_(1, labels, start)
+    known = F.pad(base_log_proba, (0, n_voted - n_classes), value=-math.log(n_classes))
+    ranks = torch.log(torch.arange(1, k + 1, dtype=distances.dtype, device=distances.device)) / 3
+    own = (
+        torch.zeros_like(distances) if neighbor_log_proba is None else _log_unit(neighbor_log_proba)
+    )
+    mean = distances.mean(1, keepdim=True)
+    features = torch.stack(
+        [
+            distances - distances[:, :1],
+            distances - mean,
+            ranks.expand(n_queries, k),
+            2 * vote.gather(1, labels) - 1,
+            _log_unit(known.gather(1, labels)),
+            own,
+            2 * reliability - 1,
+        ],
+        dim=2,
+    )
+    proba = base_log_proba.exp()
+    summary = torch.stack(
+        [
+            distances[:, 0] - 1,
+            mean[:, 0] - 1,
+            distances.std(1, unbiased=False),
+            torch.special.entr(vote).sum(1),
+            2 * vote.amax(1) - 1,
+            2 * reliability.mean(1) - 1,
+            2 * proba.amax(1) - 1,
+            torch.special.entr(proba).sum(1),
+        ],
+        dim=1,
+    )
+    sure = distances.new_zeros(n_queries, 0) if certainty is None else certainty
+    return Neighborhood(distances, labels, features, summary, log_weight, sure)
+
+
+def pair_reliability(neighbors: Tensor, own: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """Reliability of neighbor j for query i, with i left out of j's own neighbors by position.
+
+    The query's label must not reach its own prediction through its neighbors' reliability, so
+    where i is among j's nearest m, the next one takes its place; where there is no next one, the
+    reliability is unknown, 0.5.
+
+    Parameters
+    ----------
+    neighbors : int64 Tensor of shape (B, K)
+        Positions of each query's neighbors.
+    own : int64 Tensor of shape (n, m + 1)
+        Positions of each remembered row's own neighbors, itself left out; -1 where it has none.
+    labels : int64 Tensor of shape (n,)
+    query : int64 Tensor of shape (B,)
+        Positions of the queries among the remembered rows.
+
+    Returns
+    -------
+    reliability : Tensor of shape (B, K), in [0, 1].
+    """
+    m = max(own.shape[1] - 1, 1)
+    agrees = (labels[own.clamp_min(0)] == labels[:, None]).float()
+    plain = agrees[:, :m].sum(1)
+    shares = []
+    for rows in torch.arange(len(neighbors)).split(2048):
+        j, i = neighbors[rows], query[rows]
+        is_in = (own[:, :m][j] == i[:, None, None]).any(2)
+        if own.shape[1] > 1:
+            without = plain[j] - (labels[j] == labels[i][:, None]).float() + agrees[:, m][j]
+        else:
+            without = torch.full_like(plain[j], 0.5)
+        shares.append(torch.where(is_in, without, plain[j]) / m)
+    return torch.cat(shares)
+
+
+def softmax_or_nothing(scores: Tensor) -> Tensor:
+    """Softmax over dim 1; zeros where every score is -inf, with gradients that stay finite."""
+    none = torch.isneginf(scores).all(dim=1, keepdim=True)
+    shares = torch.softmax(scores.masked_fill(none, 0.0), dim=1)
+    return shares.masked_fill(none, 0.0)
+
+
+def _log_unit(log_proba: Tensor) -> Tensor:
+    return log_proba.clamp_min(_LOG_CLIP) / 3 + 1
+
+
+class Logits(NamedTuple):
+    """Attention logits over the neighbors of one key space.
+
+    Attributes
+    ----------
+    neighbors : Tensor of shape (B, K, H)
+        -inf leaves a neighbor out.
+    null : Tensor of shape (B, 1)
+        Relative to the neighbors' logsumexp, in every head.
+    """
+
+    neighbors: Tensor
+    null: Tensor
+
+    def take(self, rows: Tensor) -> "Logits":
+        """Return the logits of some queries."""
+        return Logits(self.neighbors[rows], self.null[rows])
+
+    def without(self, gone: Tensor) -> "Logits":
+        """Leave neighbors out, where the mask `gone` (B, K) is true."""
+        return Logits(self.neighbors.masked_fill(gone[:, :, None], -math.inf), self.null)
+
+    def null_logits(self) -> Tensor:
+        """Logits of the null as they stand beside the neighbors', (B, 1, H)."""
+        none = torch.isneginf(self.neighbors).all(dim=1, keepdim=True)
+        total = torch.logsumexp(self.neighbors.masked_fill(none, 0.0), dim=1, keepdim=True)
+        return self.null[:, :, None] + total.masked_fill(none, -1e4)
+
+
+class NeighborAttention(nn.Module):
+    """Attention logits of neighbors and of the null neighbor, for one key space.
+
+    The logit of neighbor j in head h is ``-s_h d_j + f_h(features_j) + log w_j``; the null's is
+    learned from the neighborhood's summary, relative to the neighbors' total, so that the null
+    starts with the same share everywhere. ``f`` starts at zero and the null small, so the head
+    starts as distance weighting and training can only improve on it.
+
+    Parameters
+    ----------
+    num_heads : int, default=4
+        Heads with scales of their own, whose weights are averaged.
+    hidden : int, default=16
+        Width of the hidden layer over the features.
+    """
+
+    def __init__(self, num_heads: int = 4, hidden: int = 16) -> None:
+        super().__init__()
+        spread = 0.7 if num_heads > 1 else 0.0
+        self.log_scale = nn.Parameter(torch.linspace(-spread, spread, num_heads))
+        self.features = nn.Linear(N_NEIGHBOR_FEATURES, hidden)
+        self.score = nn.Linear(hidden, num_heads)
+        self.null = nn.Linear(N_SUMMARY_FEATURES, 1)
+        for layer in (self.score, self.null):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.constant_(self.null.bias, -2.0)
+
+    def forward(self, space: Neighborhood) -> Logits:
+        """Logits of the neighbors, and of the null relative to their total."""
+        return Logits(self._scores(space) + space.log_weight[:, :, None], self.null(space.summary))
+
+    def _scores(self, space: Neighborhood) -> Tensor:
+        """Logits of the neighbors before their sample weights, (B, K, H)."""
+        features: Tensor = self.score(F.gelu(self.features(space.features)))
+        return features - space.distances[:, :, None] * self.log_scale.exp()
 
 
 class HeadOutput(NamedTuple):
@@ -133,18 +373,50 @@ class NeighborHead(nn.Module):
 
     def forward(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
         """Predict from the neighborhoods of each space and the base's (B, C) log-probabilities."""
-        if self.pooling == "mixture":
-            return self._mixture(spaces, base_log_proba)
-        return self._log_linear(spaces, base_log_proba)
+        return self.pool(self.attend(spaces), spaces, base_log_proba)
 
-    def _log_linear(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
+    def attend(self, spaces: list[Neighborhood]) -> list[Logits]:
+        """Attention logits in each space: the first half of `forward`."""
+        return [attention(space) for attention, space in zip(self.attention, spaces, strict=True)]
+
+    def pool(
+        self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
+    ) -> HeadOutput:
+        """Predict from attention logits: the second half of `forward`.
+
+        Neighbors whose logits are set to -inf in between have no part in the prediction.
+        """
+        if self.pooling == "mixture":
+            return self._mixture(logits, spaces, base_log_proba)
+        return self._log_linear(logits, spaces, base_log_proba)
+
+    @torch.no_grad()
+    def predict(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
+        """Do what a call does, in chunks and without gradient."""
+        rows = torch.arange(len(base_log_proba), device=base_log_proba.device)
+        parts = [
+            self([space.take(chunk) for space in spaces], base_log_proba[chunk])
+            for chunk in rows.split(_CHUNK)
+        ]
+        # A class that no neighbor in a chunk carries is not named there: its share is nothing.
+        width = max(part.log_proba.shape[1] for part in parts)
+        return HeadOutput(
+            torch.cat([widen(part.log_proba, width) for part in parts]),
+            torch.cat([widen(part.neighbor_log_proba, width) for part in parts]),
+            tuple(map(torch.cat, zip(*(part.weights for part in parts), strict=True))),
+            torch.cat([part.null_mass for part in parts]),
+        )
+
+    def _log_linear(
+        self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
+    ) -> HeadOutput:
         gates = F.softplus(self.space_gate)
         shares = gates / gates.sum()
         width, n_known = self._width(spaces), len(self.prior)
         votes, weights, nulls, by_space, helped = [], [], [], [], []
-        for share, attention, seen in zip(shares, self.attention, spaces, strict=True):
-            (alpha,), empty = self._weights([attention(seen)])
-            vote = self._votes(alpha, seen, width)
+        for share, of_space, space in zip(shares, logits, spaces, strict=True):
+            (alpha,), empty = self._weights([of_space])
+            vote = self._votes(alpha, space, width)
             old = self._smooth(vote[:, :n_known])
             by_space.append(torch.log(_shares(old + empty[:, None] * self.prior)))
             if self.null_carries_base:
@@ -165,12 +437,13 @@ class NeighborHead(nn.Module):
             torch.stack(nulls).sum(0),
         )
 
-    def _mixture(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
-        logits = [attention(seen) for attention, seen in zip(self.attention, spaces, strict=True)]
+    def _mixture(
+        self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
+    ) -> HeadOutput:
         weights, empty = self._weights(logits)
         width, n_known = self._width(spaces), len(self.prior)
         each = [
-            self._votes(alpha, seen, width) for alpha, seen in zip(weights, spaces, strict=True)
+            self._votes(alpha, space, width) for alpha, space in zip(weights, spaces, strict=True)
         ]
         votes = torch.stack(each).sum(0)
         fresh = votes[:, n_known:]
@@ -190,11 +463,11 @@ class NeighborHead(nn.Module):
             scores = scores * torch.exp(-self.log_temperature)
         return torch.log_softmax(scores, dim=1)
 
-    def _weights(self, logits: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:
+    def _weights(self, logits: list[Logits]) -> tuple[list[Tensor], Tensor]:
         """Weights of the neighbors of each list (B, K) and of the null (B,); they sum to 1."""
-        sizes = [neighbors.shape[1] for neighbors, _ in logits]
-        scores = torch.cat([neighbors for neighbors, _ in logits], dim=1)
-        null = torch.logsumexp(torch.stack([null for _, null in logits]), dim=0)
+        sizes = [one.neighbors.shape[1] for one in logits]
+        scores = torch.cat([one.neighbors for one in logits], dim=1)
+        null = torch.logsumexp(torch.stack([one.null_logits() for one in logits]), dim=0)
         null = null - math.log(len(logits))
         if self.null is None:
             null = torch.full_like(null, -math.inf)
@@ -210,15 +483,15 @@ class NeighborHead(nn.Module):
         return softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
 
     def _width(self, spaces: list[Neighborhood]) -> int:
-        return max(len(self.prior), *(int(seen.labels.max()) + 1 for seen in spaces))
+        return max(len(self.prior), *(int(space.labels.max()) + 1 for space in spaces))
 
-    def _votes(self, weights: Tensor, seen: Neighborhood, width: int) -> Tensor:
+    def _votes(self, weights: Tensor, space: Neighborhood, width: int) -> Tensor:
         votes = weights.new_zeros(len(weights), width)
-        if not seen.certainty.shape[1]:
-            return votes.scatter_add_(1, seen.labels, weights)
+        if not space.certainty.shape[1]:
+            return votes.scatter_add_(1, space.labels, weights)
         n_known = len(self.prior)
-        doubt = weights * (1 - seen.certainty) / max(n_known - 1, 1)
-        votes = votes.scatter_add_(1, seen.labels, weights * seen.certainty - doubt)
+        doubt = weights * (1 - space.certainty) / max(n_known - 1, 1)
+        votes = votes.scatter_add_(1, space.labels, weights * space.certainty - doubt)
         return votes + F.pad(doubt.sum(1, keepdim=True).expand(-1, n_known), (0, width - n_known))
 
     def _smooth(self, votes: Tensor) -> Tensor:

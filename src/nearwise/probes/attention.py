@@ -20,7 +20,7 @@ from nearwise.probes.key_space import (
     ProbeMetric,
     make_probe_index,
 )
-from nearwise.training import HeadConfig, HeadRows, predict_with_head, train_head
+from nearwise.training import HeadConfig, HeadRows, train_head
 
 _LEARNED = ("choice_", "map_", "spaces_", "heads_", "n_parameters_")
 _HEAD_ROWS = 8192  # training rows that a head of the plain features learns from
@@ -258,7 +258,7 @@ class AttentionProbe(Probe):
             seen.append(space.see(found, prior, rows))
             positions.append(found.indices)
         base = prior.log().expand(len(seen[0].labels), -1)
-        return [predict_with_head(head, seen, base) for head in self.heads_], positions
+        return [head.predict(seen, base) for head in self.heads_], positions
 
     def predict_proba(self, X: Any = None) -> NDArray[np.float64]:
         """Class probabilities, (n, n_classes).

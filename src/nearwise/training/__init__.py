@@ -22,7 +22,6 @@ from nearwise.training.heads import (
     HeadConfig,
     HeadRows,
     held_out_nll,
-    predict_with_head,
     train_head,
 )
 from nearwise.training.objective import BatchLoss, Objective
@@ -51,7 +50,6 @@ __all__ = [
     "minimize",
     "predict_head",
     "predict_neighbors",
-    "predict_with_head",
     "train_embedder",
     "train_epochs",
     "train_head",

@@ -11,13 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
-from nearwise.nn.neighbor_head import widen
 from nearwise.training.engine import NotFiniteError, Progress, train_epochs
 from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.settings import EngineConfig, refuse_unknown
 from nearwise.warn import warn_user
 
-_CHUNK = 4096
 _SMALL_STEP = 20_000  # neighbors a step
 _LARGE = 5_000
 _LAST_RATE = 0.02  # share of the rate that is left at the end
@@ -121,7 +119,7 @@ class HeadRows:
     def take(self, rows: Tensor) -> "HeadRows":
         """Return some of the rows."""
         return HeadRows(
-            [seen.take(rows) for seen in self.spaces],
+            [space.take(rows) for space in self.spaces],
             self.base_log_proba[rows],
             self.labels[rows],
             self.weight[rows],
@@ -261,29 +259,8 @@ class HeadObjective(Objective):
         return {"epoch": epoch["epoch"], "train_loss": loss, **epoch["evaluation"]}
 
 
-def predict_with_head(
-    head: NeighborHead, spaces: list[Neighborhood], base_log_proba: Tensor
-) -> HeadOutput:
-    """Predict in chunks without gradient."""
-    with torch.no_grad():
-        parts = [
-            head([seen.take(rows) for seen in spaces], base_log_proba[rows])
-            for rows in torch.arange(len(base_log_proba), device=base_log_proba.device).split(
-                _CHUNK
-            )
-        ]
-    # A chunk none of whose neighbors carries a new class does not name it: its share is nothing.
-    width = max(part.log_proba.shape[1] for part in parts)
-    return HeadOutput(
-        torch.cat([widen(part.log_proba, width) for part in parts]),
-        torch.cat([widen(part.neighbor_log_proba, width) for part in parts]),
-        tuple(torch.cat(list(pieces)) for pieces in zip(*(p.weights for p in parts), strict=True)),
-        torch.cat([part.null_mass for part in parts]),
-    )
-
-
 def held_out_nll(head: NeighborHead, rows: HeadRows) -> float:
     """Weighted NLL of the pooled prediction, in nats."""
-    log_proba = predict_with_head(head, rows.spaces, rows.base_log_proba).log_proba
+    log_proba = head.predict(rows.spaces, rows.base_log_proba).log_proba
     loss = rows.loss(log_proba)
     return float((loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12))

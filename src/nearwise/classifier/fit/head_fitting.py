@@ -22,7 +22,7 @@ from nearwise.classifier.model.memory_views import FOLD
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import Pooling
-from nearwise.training import HeadRows, predict_with_head, train_head
+from nearwise.training import HeadRows, train_head
 
 TRIED = 2  # members by which the pooling is chosen
 _FLAT = ("base_log_proba", "labels", "weight")
@@ -208,7 +208,7 @@ def cross_fit_heads(
         predictor.history.extend(
             {"stage": f"{pooling} head", "member": member} | record for record in records
         )
-        output = predict_with_head(head, held.spaces, held.base_log_proba)
+        output = head.predict(held.spaces, held.base_log_proba)
         fit.log_proba[rows] = output.log_proba.cpu()
         fit.alone[rows] = output.neighbor_log_proba.cpu()
         fit.heads.append(head)

@@ -24,13 +24,17 @@ from nearwise.classifier.model.log_linear_pool import (
     fit_temperature,
     merge_answers,
 )
-from nearwise.classifier.model.memory_views import FOLD, MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import (
+    FOLD,
+    MemberView,
+    MemoryViews,
+    SpaceSpec,
+    below_each_other,
+)
 from nearwise.classifier.model.predictor import (
     HeldOut,
-    MemberView,
     Predictor,
     as_float,
-    below_each_other,
 )
 from nearwise.classifier.model.row_models import KeyedRows, RowModels, average_views
 from nearwise.data import hold_out

@@ -101,15 +101,22 @@ class FittedModel:
         """Copy the model for a change; what the change replaces is the copy's own."""
         return replace(self, predictor=self.predictor.fork())
 
-    def remembered(self, position: int) -> dict[str, Any]:
-        """Give the training row at a bank position, column name to value."""
+    def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
+        """Give the training rows at bank positions, column name to value."""
         if isinstance(self.predictor.encoder, ImageEncoder):
-            image = {"image": self.rows[position]}
-            name = "" if self.row_names is None else str(self.row_names[position])
-            return {"file": name} | image if name else image
+            return [self._image(position) for position in positions]
         if isinstance(self.rows, pd.DataFrame):
-            row = self.rows.iloc[position]
-            return {
-                str(name): None if value is pd.NA else plain(value) for name, value in row.items()
-            }
-        return dict(zip(self.predictor.encoder.columns, self.rows[position].tolist(), strict=True))
+            rows = self.rows.iloc[positions]
+            columns = [map(_plain_or_none, column.tolist()) for _, column in rows.items()]
+            names = list(map(str, rows.columns))
+            return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        names = self.predictor.encoder.columns
+        return [dict(zip(names, row, strict=True)) for row in self.rows[positions].tolist()]
+
+    def _image(self, position: int) -> dict[str, Any]:
+        name = "" if self.row_names is None else str(self.row_names[position])
+        return ({"file": name} if name else {}) | {"image": self.rows[position]}
+
+
+def _plain_or_none(value: Any) -> Any:
+    return None if value is pd.NA else plain(value)

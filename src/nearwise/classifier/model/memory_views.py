@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels
+from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.functional import Metric, Neighbors
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
 from nearwise.nn import Neighborhood, describe_neighborhood, pair_reliability
+from nearwise.nn.neighbor_head import Logits
 
 # Columns of the bank.
 FOLD = "fold"  # int64 (n,): the member that held the row out; -1 for rows added after fitting
@@ -103,6 +105,46 @@ class Forgetting:
     def share(self, age: Tensor) -> Tensor:
         """Weight left at an age in rows, at least a thousandth."""
         return torch.exp2(-age / self.half_life).clamp_min(_FADED)
+
+
+class MemberView(NamedTuple):
+    """What one member retrieves for some queries.
+
+    Attributes
+    ----------
+    base_log_proba : Tensor of shape (n, C)
+    found : list of Neighbors
+        One per key space.
+    spaces : list of Neighborhood
+        One per key space: what the head is given of the neighbors found.
+    logits : list of Logits, or None
+        The head's attention in each space, where it is used more than once.
+    """
+
+    base_log_proba: Tensor
+    found: list[Neighbors]
+    spaces: list[Neighborhood]
+    logits: list[Logits] | None = None
+
+    def take(self, rows: Tensor) -> "MemberView":
+        """Return what was retrieved for some of the queries."""
+        found = [Neighbors(one.distances[rows], one.indices[rows]) for one in self.found]
+        spaces = [space.take(rows) for space in self.spaces]
+        logits = None if self.logits is None else [one.take(rows) for one in self.logits]
+        return MemberView(self.base_log_proba[rows], found, spaces, logits)
+
+
+def below_each_other(views: list[MemberView]) -> tuple[list[Neighborhood], Tensor]:
+    """Join neighborhoods and base log-probabilities of different queries, one below the other.
+
+    Neighborhoods of a space are cut to the fewest neighbors that one of them has.
+    """
+    spaces = []
+    for seen in zip(*(view.spaces for view in views), strict=True):
+        k = min(space.labels.shape[1] for space in seen)
+        parts = zip(*(space.nearest(k) for space in seen), strict=True)
+        spaces.append(Neighborhood(*map(torch.cat, parts)))
+    return spaces, torch.cat([view.base_log_proba for view in views])
 
 
 class MemoryViews:
@@ -230,6 +272,55 @@ class MemoryViews:
             fold = self.bank.columns[FOLD]
             allowed = allowed & ((fold == member) | (fold < 0))
         return torch.nonzero(allowed)[:, 0]
+
+    def retrieve(
+        self,
+        member: int,
+        keys: dict[str, Tensor],
+        base_log_proba: Tensor,
+        n_classes: int,
+        found_by_all: dict[str, Neighbors],
+        positions: Tensor | None = None,
+    ) -> MemberView:
+        """Search every space and describe what is found.
+
+        Parameters
+        ----------
+        member : int
+        keys : dict of str to Tensor of shape (n, width)
+            The queries, by the names of the spaces.
+        base_log_proba : Tensor of shape (n, C0)
+            For the classes beyond, up to `n_classes`, neighbors in the first space stand in.
+        n_classes : int
+        found_by_all : dict of str to Neighbors
+            Keeps what all members find alike; one dict for all of them.
+        positions : int64 Tensor of shape (n,), optional
+            Of queries that are remembered themselves: each is left out by its id.
+        """
+        ids = None if positions is None else self.bank.ids[positions]
+        base = self.on_device(base_log_proba)
+        found: list[Neighbors] = []
+        spaces: list[Neighborhood] = []
+        for spec in self.specs:
+            result = found_by_all.get(spec.name)
+            if result is None:
+                query = self.on_device(keys[spec.name])
+                result = self.search(spec, member, query, spec.n_neighbors, ids)
+                if spec.is_shared:
+                    found_by_all[spec.name] = result
+            if not found and base.shape[1] < n_classes:
+                labels = self.labels_of(0, result.indices)
+                base = with_new_classes(base, result.distances, labels, n_classes)
+            found.append(result)
+            spaces.append(self.neighborhood(spec, member, result, base, positions))
+        return MemberView(base, found, spaces)
+
+    def retrieve_remembered(
+        self, member: int, positions: Tensor, base_log_proba: Tensor, n_classes: int
+    ) -> MemberView:
+        """Do what `retrieve` does for rows of the bank."""
+        keys = {spec.name: self.bank.keys[spec.key(member)][positions] for spec in self.specs}
+        return self.retrieve(member, keys, base_log_proba, n_classes, {}, positions)
 
     def search(
         self, spec: SpaceSpec, member: int, query: Tensor, k: int, query_ids: Tensor | None = None

@@ -1,7 +1,7 @@
 """Predictor: the fitted parts of a classifier, and how they predict."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,9 +22,14 @@ from nearwise.classifier.model.log_linear_pool import (
     merge_answers,
     pool,
     shrink,
-    with_new_classes,
 )
-from nearwise.classifier.model.memory_views import BASE, FOLD, MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import (
+    BASE,
+    FOLD,
+    MemberView,
+    MemoryViews,
+    below_each_other,
+)
 from nearwise.classifier.model.row_models import (
     KeyedRows,
     RowModels,
@@ -35,46 +40,8 @@ from nearwise.classifier.model.row_models import (
     view_blocks,
 )
 from nearwise.functional import Neighbors
-from nearwise.nn import NeighborHead, Neighborhood
+from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import widen
-from nearwise.training import predict_with_head
-
-
-class MemberView(NamedTuple):
-    """What one member retrieves for some queries.
-
-    Attributes
-    ----------
-    base_log_proba : Tensor of shape (n, C)
-    found : list of Neighbors
-        One per key space.
-    spaces : list of Neighborhood
-        One per key space: what the head is given of the neighbors found.
-    """
-
-    base_log_proba: Tensor
-    found: list[Neighbors]
-    spaces: list[Neighborhood]
-
-    def take(self, rows: Tensor) -> "MemberView":
-        """Return what was retrieved for some of the queries."""
-        found = [Neighbors(one.distances[rows], one.indices[rows]) for one in self.found]
-        spaces = [space.take(rows) for space in self.spaces]
-        return MemberView(self.base_log_proba[rows], found, spaces)
-
-
-def below_each_other(views: list[MemberView]) -> tuple[list[Neighborhood], Tensor]:
-    """Join neighborhoods and base log-probabilities of different queries, one below the other.
-
-    Neighborhoods of a space are cut to the fewest neighbors that one of them has.
-    """
-    spaces = []
-    for seen in zip(*(view.spaces for view in views), strict=True):
-        k = min(space.labels.shape[1] for space in seen)
-        parts = zip(*(space.nearest(k) for space in seen), strict=True)
-        spaces.append(Neighborhood(*map(torch.cat, parts)))
-    return spaces, torch.cat([view.base_log_proba for view in views])
-
 
 Group = list[tuple[int, MemberView]]  # every member with what it retrieves for the same rows
 
@@ -205,7 +172,7 @@ class Predictor:
         """How the given labels come about from the classes that are predicted."""
         return self.views.label_model
 
-    @property
+    @cached_property
     def has_base(self) -> bool:
         """Whether a base takes part; without, the class shares stand in for it."""
         return self.row_models.has_base
@@ -249,47 +216,13 @@ class Predictor:
         """Search all spaces; `found_by_all` keeps what every member finds alike."""
         base = rows.base_log_proba
         base = self._prior_of(len(rows.keys["features"])) if base is None else base
-
-        def search(spec: SpaceSpec) -> Neighbors:
-            if spec.name in found_by_all:
-                return found_by_all[spec.name]
-            keys = self.views.on_device(rows.keys[spec.name])
-            found = self.views.search(spec, member, keys, spec.n_neighbors)
-            if spec.is_shared:
-                found_by_all[spec.name] = found
-            return found
-
-        return self._described(member, base, search)
+        return self.views.retrieve(member, rows.keys, base, len(self.prior), found_by_all)
 
     def retrieve_remembered(self, member: int, positions: Tensor) -> MemberView:
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
         self._refuse_remembered()
-        bank = self.views.bank
-
-        def search(spec: SpaceSpec) -> Neighbors:
-            keys = self.views.on_device(bank.keys[spec.key(member)][positions])
-            return self.views.search(spec, member, keys, spec.n_neighbors, bank.ids[positions])
-
-        return self._described(member, self._stored_base(positions), search, positions)
-
-    def _described(
-        self,
-        member: int,
-        base_log_proba: Tensor,
-        search: Callable[[SpaceSpec], Neighbors],
-        positions: Tensor | None = None,
-    ) -> MemberView:
-        """Search every space and describe what is found; `positions` of remembered queries."""
-        base = known = self.views.on_device(base_log_proba)
-        found: list[Neighbors] = []
-        spaces: list[Neighborhood] = []
-        for spec in self.views.specs:
-            result = search(spec)
-            if not found:  # the feature space, which comes first
-                base = self._widened_base(known, result)
-            found.append(result)
-            spaces.append(self.views.neighborhood(spec, member, result, base, positions))
-        return MemberView(base, found, spaces)
+        base = self._stored_base(positions)
+        return self.views.retrieve_remembered(member, positions, base, len(self.prior))
 
     def retrieve_left_out(
         self, positions: Tensor, member_of: Tensor
@@ -304,16 +237,6 @@ class Predictor:
         back = torch.argsort(torch.cat(order))
         spaces, base = below_each_other(views)
         return [space.take(back) for space in spaces], base[back]
-
-    def _widened_base(self, base_log_proba: Tensor, found: Neighbors) -> Tensor:
-        """Widen base log-probabilities (n, C0) to all C classes that the heads know.
-
-        For classes the base was not fitted on, neighbors in the feature space stand in.
-        """
-        if base_log_proba.shape[1] == len(self.prior):
-            return base_log_proba
-        labels = self.views.labels_of(0, found.indices)
-        return with_new_classes(base_log_proba, found.distances, labels, len(self.prior))
 
     def _stored_base(self, positions: Tensor) -> Tensor:
         """Out-of-fold base (or prior) log-probabilities of remembered rows."""
@@ -378,6 +301,17 @@ class Predictor:
             merged.append(self.merged([pool(self.answers(group, n_classes)) for group in groups]))
         return joined(merged)
 
+    def attended(self, groups: list[Group]) -> list[Group]:
+        """Add the members' attention logits, which explanations use again, for not many rows."""
+        with torch.no_grad():
+            return [
+                [
+                    (member, view._replace(logits=self.heads[member].attend(view.spaces)))
+                    for member, view in group
+                ]
+                for group in groups
+            ]
+
     def answers(self, group: Group, n_classes: int) -> list[Answer]:
         """Predict with every member, on the CPU."""
         return [self.answer(member, view, n_classes) for member, view in group]
@@ -388,16 +322,24 @@ class Predictor:
 
     def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
         """Predict with one member, on the CPU."""
-        output = predict_with_head(self.heads[member], view.spaces, view.base_log_proba)
+        base = view.base_log_proba
+        output = self.output(member, view)
         pooled = output.log_proba
         if self.has_base:
-            pooled = shrink(pooled, view.base_log_proba, self.acceptance.share)
-        return Answer(
-            widen(pooled, n_classes).cpu(),
-            widen(torch.log_softmax(view.base_log_proba, 1), n_classes).cpu(),
-            widen(output.neighbor_log_proba, n_classes).cpu(),
-            output.null_mass.cpu(),
-        )
+            pooled = shrink(pooled, base, self.acceptance.share)
+        parts = [
+            part if part.shape[1] == n_classes else widen(part, n_classes)
+            for part in (pooled, torch.log_softmax(base, 1), output.neighbor_log_proba)
+        ]
+        return Answer(parts[0].cpu(), parts[1].cpu(), parts[2].cpu(), output.null_mass.cpu())
+
+    def output(self, member: int, view: MemberView) -> HeadOutput:
+        """Ask the head of a member, whose attention logits are used where they are known."""
+        head = self.heads[member]
+        if view.logits is None:
+            return head.predict(view.spaces, view.base_log_proba)
+        with torch.no_grad():
+            return head.pool(view.logits, view.spaces, view.base_log_proba)
 
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""

@@ -23,7 +23,7 @@ from nearwise.classifier.model.memory_views import (
 )
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory.eviction import arrival_draws
-from nearwise.training import HeadRows, predict_with_head, train_head
+from nearwise.training import HeadRows, train_head
 
 N_ROWS = 600  # rows the heads go on learning from
 _HELD_OUT = 5  # one row in so many stops the training and calibrates
@@ -155,7 +155,7 @@ def _calibrate(
     predictor: Predictor, rows: HeadRows, settings: FitSettings
 ) -> tuple[Acceptance, tuple[float, ...]]:
     """Decide on the head's share and the temperatures by rows the head was not fitted on."""
-    output = predict_with_head(predictor.heads[0], rows.spaces, rows.base_log_proba)
+    output = predictor.heads[0].predict(rows.spaces, rows.base_log_proba)
     given = (rows.labels.cpu(), rows.weight.cpu())
     whole, base_alone = output.log_proba.cpu(), rows.base_log_proba.cpu()
     nll = mean_nll(whole, *given)

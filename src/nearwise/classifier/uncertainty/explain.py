@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, pool
-from nearwise.classifier.model.memory_views import FOLD
+from nearwise.classifier.model.memory_views import FOLD, MemberView
 from nearwise.classifier.model.predictor import Group, Predictor
 from nearwise.functional import paired_distances
 
 CHUNK = 256  # rows that are explained at once
 _MASKED = 2_048  # predictions without a neighbor that are made at once
+_LARGEST = 2**22  # numbers of keys that are measured at once
 
 
 class Parts(NamedTuple):
@@ -121,93 +122,22 @@ class Explanation:
     prediction_set: list[Any] | None = None
 
 
-@dataclass
-class WeighedQuery:
-    """Total weight of every neighbor of one query.
+class Weighed(NamedTuple):
+    """The neighbors that weigh most for each of some queries, largest weight first.
 
     Attributes
     ----------
-    positions : int64 Tensor of shape (n_found,)
-        Bank positions, largest weight first.
-    weights : Tensor of shape (n_found,)
+    positions : int64 Tensor of shape (n, n_shown)
+        In the bank.
+    weights : Tensor of shape (n, n_shown)
+        Over all members and key spaces.
+    is_there : bool Tensor of shape (n, n_shown)
+        False behind the last neighbor of a query that has fewer.
     """
 
     positions: Tensor
     weights: Tensor
-
-
-def weigh(predictor: Predictor, views: Group) -> list[WeighedQuery]:
-    """Add up each neighbor's weight over members and spaces, for every query."""
-    positions, weights = [], []
-    for member, view in views:
-        with torch.no_grad():
-            output = predictor.heads[member](view.spaces, view.base_log_proba)
-        for found, weight in zip(view.found, output.weights, strict=True):
-            positions.append(found.indices.cpu())
-            weights.append(weight.cpu() / len(views))
-    everyone, shares = torch.cat(positions, dim=1), torch.cat(weights, dim=1)
-    result = []
-    for row, share in zip(everyone, shares, strict=True):
-        unique, inverse = torch.unique(row, return_inverse=True)
-        total = torch.zeros(len(unique)).scatter_add_(0, inverse, share)
-        order = torch.argsort(total, descending=True, stable=True)
-        result.append(WeighedQuery(unique[order], total[order]))
-    return result
-
-
-def without_each(
-    predictor: Predictor,
-    groups: list[Group],
-    shown: list[Tensor],
-    n_classes: int,
-    calibration: Calibration,
-) -> list[np.ndarray]:
-    """Predict every query with each of its neighbors in `shown` masked.
-
-    Returns
-    -------
-    proba : list of ndarray of shape (n_shown, n_classes)
-        One per query.
-    """
-    counts = [len(positions) for positions in shown]
-    if not sum(counts):
-        return [np.zeros((0, n_classes)) for _ in shown]
-    queries = torch.repeat_interleave(torch.arange(len(shown)), torch.tensor(counts))
-    found = []
-    for query, gone in zip(queries.split(_MASKED), torch.cat(shown).split(_MASKED), strict=True):
-        answers = [pool(_masked(predictor, group, query, gone, n_classes)) for group in groups]
-        merged = calibration.corrected(predictor.merged(answers))
-        found.append(finish(merged.log_proba, calibration.whole))
-    return np.split(np.concatenate(found), np.cumsum(counts)[:-1])
-
-
-def _masked(
-    predictor: Predictor,
-    group: Group,
-    queries: Tensor,
-    positions: Tensor,
-    n_classes: int,
-) -> list[Answer]:
-    """Predict queries by every member, each with one neighbor masked."""
-    answers = []
-    for member, view in group:
-        part = view.take(queries.to(view.base_log_proba.device))
-        gone = positions.to(part.base_log_proba.device)[:, None]
-        spaces = [
-            seen._replace(
-                log_weight=seen.log_weight.masked_fill(found.indices == gone, float("-inf"))
-            )
-            for seen, found in zip(part.spaces, part.found, strict=True)
-        ]
-        answers.append(predictor.answer(member, part._replace(spaces=spaces), n_classes))
-    return answers
-
-
-def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) -> Tensor:
-    """Distances of one query key (D,) to remembered rows in the feature space."""
-    keys = predictor.views.bank.keys["features"][positions]
-    metric = predictor.views.specs[0].metric
-    return paired_distances(query[None], keys[None], metric)[0]
+    is_there: Tensor
 
 
 class Reason(NamedTuple):
@@ -221,12 +151,90 @@ class Reason(NamedTuple):
     without : ndarray of shape (n_shown, n_classes)
         The prediction without each of them.
     distances : Tensor of shape (n_shown,)
+        In the feature space.
     """
 
     positions: Tensor
     weights: Tensor
     without: np.ndarray
     distances: Tensor
+
+
+def weigh(predictor: Predictor, views: Group, n_shown: int | None) -> Weighed:
+    """Add up each neighbor's weight over members and spaces, for every query."""
+    positions, weights = [], []
+    for member, view in views:
+        output = predictor.output(member, view)
+        for found, weight in zip(view.found, output.weights, strict=True):
+            positions.append(found.indices.cpu())
+            weights.append(weight.cpu() / len(views))
+    # Sorted by position, so that the entries of one neighbor stand side by side.
+    everyone, order = torch.cat(positions, dim=1).sort(dim=1, stable=True)
+    shares = torch.cat(weights, dim=1).gather(1, order)
+    is_first = torch.ones_like(everyone, dtype=torch.bool)
+    is_first[:, 1:] = everyone[:, 1:] != everyone[:, :-1]
+    slot = is_first.cumsum(1) - 1
+    totals = torch.zeros_like(shares).scatter_add_(1, slot, shares)
+    each = torch.zeros_like(everyone).scatter_(1, slot, everyone)
+    is_there = torch.arange(everyone.shape[1]) <= slot[:, -1:]
+    best = totals.masked_fill(~is_there, -1.0).argsort(dim=1, descending=True, stable=True)
+    best = best[:, : int(is_there.sum(1).max())][:, :n_shown]
+    return Weighed(each.gather(1, best), totals.gather(1, best), is_there[:, : best.shape[1]])
+
+
+def without_each(
+    predictor: Predictor,
+    groups: list[Group],
+    weighed: Weighed,
+    n_classes: int,
+    calibration: Calibration,
+) -> np.ndarray:
+    """Predict every query with each of its neighbors masked.
+
+    The attention logits of the prediction itself are used again, without the neighbor's.
+
+    Returns
+    -------
+    proba : ndarray of shape (n_there, n_classes)
+        Of the neighbors that are there, query by query.
+    """
+    queries, columns = weighed.is_there.nonzero(as_tuple=True)
+    gone = weighed.positions[queries, columns]
+    blocks = [np.zeros((0, n_classes))]
+    for rows in torch.arange(len(gone)).split(_MASKED) if len(gone) else ():
+        answers = [
+            pool(
+                [
+                    predictor.answer(member, _masked(view, queries[rows], gone[rows]), n_classes)
+                    for member, view in group
+                ]
+            )
+            for group in groups
+        ]
+        merged = calibration.corrected(predictor.merged(answers))
+        blocks.append(finish(merged.log_proba, calibration.whole))
+    return np.concatenate(blocks)
+
+
+def _masked(view: MemberView, queries: Tensor, positions: Tensor) -> MemberView:
+    """Mask one neighbor of each query in what a member retrieved."""
+    assert view.logits is not None  # `Predictor.attended`
+    part = view.take(queries.to(view.base_log_proba.device))
+    gone = positions.to(part.base_log_proba.device)[:, None]
+    assert part.logits is not None
+    masked = [
+        logits.without(found.indices == gone)
+        for logits, found in zip(part.logits, part.found, strict=True)
+    ]
+    return part._replace(logits=masked)
+
+
+def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) -> Tensor:
+    """Distances of query keys (n, D) to remembered rows (n, m) in the feature space, (n, m)."""
+    keys, metric = predictor.views.bank.keys["features"], predictor.views.specs[0].metric
+    step = max(1, _LARGEST // max(1, positions.shape[1] * keys.shape[1]))
+    blocks = zip(query.split(step), positions.split(step), strict=True)
+    return torch.cat([paired_distances(rows, keys[near], metric) for rows, near in blocks])
 
 
 def reasons(
@@ -237,7 +245,7 @@ def reasons(
     n_classes: int,
     calibration: Calibration,
 ) -> list[Reason]:
-    """Say what stands behind the predictions of rows that the members have seen.
+    """Say what stands behind the predictions of rows that the members have attended to.
 
     Parameters
     ----------
@@ -245,23 +253,22 @@ def reasons(
     features : Tensor of shape (n, width)
         Keys of the rows in the feature space.
     groups : list of list of (member, MemberView)
-        One group per view, or that of their mean.
+        One group per view, or that of their mean; with attention logits.
     n_neighbors : int or None
         Neighbors shown; None shows all.
     n_classes : int
     calibration : Calibration
     """
-    weighed = weigh(predictor, [view for group in groups for view in group])
-    shown = [one.positions[:n_neighbors] for one in weighed]
-    gone = without_each(predictor, groups, shown, n_classes, calibration)
+    weighed = weigh(predictor, [view for group in groups for view in group], n_neighbors)
+    without = without_each(predictor, groups, weighed, n_classes, calibration)
+    distances = feature_distances(predictor, features.cpu(), weighed.positions)
+    counts = weighed.is_there.sum(1).tolist()
+    split = np.split(without, np.cumsum(counts)[:-1])
     return [
-        Reason(
-            positions,
-            one.weights[:n_neighbors],
-            without,
-            feature_distances(predictor, query.cpu(), positions),
+        Reason(positions[:n], weights[:n], of_row, apart[:n])
+        for positions, weights, of_row, apart, n in zip(
+            weighed.positions, weighed.weights, split, distances, counts, strict=True
         )
-        for one, query, positions, without in zip(weighed, features, shown, gone, strict=True)
     ]
 
 
@@ -273,11 +280,11 @@ def remembered_reasons(
     found: dict[int, Reason] = {}
     for member in range(predictor.n_members):
         mine = torch.nonzero(bank.columns[FOLD] == member)[:, 0]
-        for group in mine.split(CHUNK) if len(mine) else ():  # all of a fold may be gone
-            looks = [[(member, predictor.retrieve_remembered(member, group))]]
-            keys = bank.keys["features"][group]
-            behind = reasons(predictor, keys, looks, n_neighbors, n_classes, calibration)
-            found |= dict(zip(group.tolist(), behind, strict=True))
+        for rows in mine.split(CHUNK) if len(mine) else ():  # all of a fold may be gone
+            group: Group = [(member, predictor.retrieve_remembered(member, rows))]
+            keys, groups = bank.keys["features"][rows], predictor.attended([group])
+            behind = reasons(predictor, keys, groups, n_neighbors, n_classes, calibration)
+            found |= dict(zip(rows.tolist(), behind, strict=True))
     return found
 
 
@@ -286,7 +293,7 @@ def explained(
     behind: dict[int, Reason],
     parts: Parts,
     classes: np.ndarray,
-    remembered: Callable[[int], dict[str, Any]],
+    remembered: Callable[[list[int]], list[dict[str, Any]]],
 ) -> list[Explanation]:
     """Put reasons and predictions of rows together, in the order of the rows.
 
@@ -298,22 +305,32 @@ def explained(
     parts : Parts
     classes : ndarray of shape (n_classes,)
     remembered : callable
-        Gives the training row at a bank position.
+        Gives the training rows at bank positions.
     """
+    if not behind:
+        return []
     bank, believed = predictor.views.bank, predictor.views.labels(0)
+    everyone = torch.cat([reason.positions for reason in behind.values()]).unique()
+    rows = dict(zip(everyone.tolist(), remembered(everyone.tolist()), strict=True))
+    ids = dict(zip(everyone.tolist(), bank.ids[everyone].tolist(), strict=True))
+    given = dict(zip(everyone.tolist(), classes[bank.labels[everyone].numpy()], strict=True))
+    posterior = dict(zip(everyone.tolist(), classes[believed[everyone].numpy()], strict=True))
     shown = []
     for row, reason in sorted(behind.items()):
+        facts = (reason.positions, reason.distances, reason.weights)
         neighbors = [
             Neighbor(
-                int(bank.ids[position]),
-                classes[int(bank.labels[position])],
-                float(distance),
-                float(weight),
-                without_it,
-                remembered(int(position)),
-                classes[int(believed[position])],
+                ids[position],
+                given[position],
+                distance,
+                weight,
+                without,
+                dict(rows[position]),
+                posterior[position],
             )
-            for position, weight, without_it, distance in zip(*reason, strict=True)
+            for position, distance, weight, without in zip(
+                *(values.tolist() for values in facts), reason.without, strict=True
+            )
         ]
         shown.append(
             Explanation(

@@ -168,10 +168,11 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
             f"from {int(bank.ids.min())} to {last}.{some_gone}"
         )
     found = []
-    for row, position in zip(ids, bank.positions(ids).tolist(), strict=True):
+    positions = bank.positions(ids).tolist()
+    rows = model._fitted.remembered(positions)
+    for one, position, columns in zip(ids, positions, rows, strict=True):
         label = model.classes_[int(bank.labels[position])]
-        columns = plain_columns(model._fitted.remembered(position))
-        found.append({"id": row, model.target_name_: label} | columns)
+        found.append({"id": one, model.target_name_: label} | plain_columns(columns))
     return found
 
 

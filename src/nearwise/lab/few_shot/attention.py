@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nearwise.nn.neighbor_head import HeadOutput, NeighborHead
-from nearwise.nn.neighborhood import describe_neighborhood
+from nearwise.nn.neighbor_head import HeadOutput, NeighborHead, describe_neighborhood
 
 _NEAREST = 64  # support rows that a query sees at most
 

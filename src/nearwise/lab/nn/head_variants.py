@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nearwise.lab.nn.calibration_losses import brier_loss, soft_binned_ece
 from nearwise.nn import HeadOutput, NeighborAttention, NeighborHead, Neighborhood
-from nearwise.nn.neighborhood import softmax_or_nothing
+from nearwise.nn.neighbor_head import softmax_or_nothing
 from nearwise.training import HeadConfig, HeadRows
 
 Clusters = Literal["label", "band"]

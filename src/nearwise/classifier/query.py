@@ -131,10 +131,12 @@ class Query:
     def _note(self, retrieved: Retrieved) -> None:
         """Keep what the answers need of what the members retrieve."""
         predictor, n_classes = self.model.predictor, self.model.n_classes
-        groups = retrieved.merged
+        attended = []
         if "reasons" in self._extras:
-            groups = predictor.attended(groups)
-        answers = [predictor.answers(group, n_classes) for group in groups]
+            attended = [predictor.attend(group) for group in retrieved.merged]
+            answers = [predictor.answers_of(group, n_classes) for group in attended]
+        else:
+            answers = [predictor.answers(group, n_classes) for group in retrieved.merged]
         pooled = [pool(of_view) for of_view in answers]
         merged = predictor.merged(pooled)
         self._merged.append(merged)
@@ -152,7 +154,7 @@ class Query:
             self._reasons += reasons(
                 predictor,
                 retrieved.features,
-                groups,
+                attended,
                 self._n_shown,
                 n_classes,
                 self._calibration,

@@ -50,6 +50,11 @@ class Neighborhood(NamedTuple):
     log_weight: Tensor
     certainty: Tensor
 
+    @property
+    def carried(self) -> "Carried":
+        """What the neighbors carry."""
+        return Carried(self.labels, self.certainty)
+
     def take(self, rows: Tensor) -> "Neighborhood":
         """Return the neighborhoods of some queries."""
         return Neighborhood(*(tensor[rows] for tensor in self))
@@ -64,6 +69,13 @@ class Neighborhood(NamedTuple):
             self.log_weight[:, :k],
             self.certainty[:, :k],
         )
+
+
+class Carried(NamedTuple):
+    """What the neighbors in one space carry; the attributes are those of `Neighborhood`."""
+
+    labels: Tensor
+    certainty: Tensor
 
 
 def describe_neighborhood(
@@ -204,13 +216,11 @@ class Logits(NamedTuple):
     neighbors: Tensor
     null: Tensor
 
-    def take(self, rows: Tensor) -> "Logits":
-        """Return the logits of some queries."""
-        return Logits(self.neighbors[rows], self.null[rows])
-
-    def without(self, gone: Tensor) -> "Logits":
-        """Leave neighbors out, where the mask `gone` (B, K) is true."""
-        return Logits(self.neighbors.masked_fill(gone[:, :, None], -math.inf), self.null)
+    def without(self, rows: Tensor, gone: Tensor) -> "Logits":
+        """Logits of some queries (M,), neighbors left out where `gone` (M, K) is true."""
+        return Logits(
+            self.neighbors[rows].masked_fill(gone[:, :, None], -math.inf), self.null[rows]
+        )
 
     def null_logits(self) -> Tensor:
         """Logits of the null as they stand beside the neighbors', (B, 1, H)."""
@@ -255,6 +265,10 @@ class NeighborAttention(nn.Module):
         """Logits of the neighbors before their sample weights, (B, K, H)."""
         features: Tensor = self.score(F.gelu(self.features(space.features)))
         return features - space.distances[:, :, None] * self.log_scale.exp()
+
+
+# Of the neighbors in one or more spaces (B, K), and of the null (B,); they sum to 1.
+Weights = tuple[list[Tensor], Tensor]
 
 
 class HeadOutput(NamedTuple):
@@ -382,13 +396,8 @@ class NeighborHead(nn.Module):
     def pool(
         self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
     ) -> HeadOutput:
-        """Predict from attention logits: the second half of `forward`.
-
-        Neighbors whose logits are set to -inf in between have no part in the prediction.
-        """
-        if self.pooling == "mixture":
-            return self._mixture(logits, spaces, base_log_proba)
-        return self._log_linear(logits, spaces, base_log_proba)
+        """Predict from attention logits: the second half of `forward`."""
+        return self._pooled(self._weights(logits), [one.carried for one in spaces], base_log_proba)
 
     @torch.no_grad()
     def predict(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
@@ -407,22 +416,52 @@ class NeighborHead(nn.Module):
             torch.cat([part.null_mass for part in parts]),
         )
 
+    @torch.no_grad()
+    def predict_without(
+        self,
+        logits: list[Logits],
+        spaces: list[Neighborhood],
+        base_log_proba: Tensor,
+        rows: Tensor,
+        gone: list[Tensor],
+    ) -> HeadOutput:
+        """Predict queries without some of their neighbors, from the logits of all.
+
+        Parameters
+        ----------
+        logits, spaces, base_log_proba
+            As in `pool`, of B queries.
+        rows : int64 Tensor of shape (M,)
+            The queries to predict; any of them any number of times.
+        gone : list of bool Tensor of shape (M, K)
+            Neighbors left out, in each space.
+        """
+        carried = [Carried(space.labels[rows], space.certainty[rows]) for space in spaces]
+        weights = self._weights_without(logits, rows, gone)
+        return self._pooled(weights, carried, base_log_proba[rows])
+
+    def _pooled(
+        self, weights: list[Weights], carried: list[Carried], base_log_proba: Tensor
+    ) -> HeadOutput:
+        if self.pooling == "mixture":
+            return self._mixture(weights[0], carried, base_log_proba)
+        return self._log_linear(weights, carried, base_log_proba)
+
     def _log_linear(
-        self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
+        self, weights: list[Weights], carried: list[Carried], base_log_proba: Tensor
     ) -> HeadOutput:
         gates = F.softplus(self.space_gate)
         shares = gates / gates.sum()
-        width, n_known = self._width(spaces), len(self.prior)
-        votes, weights, nulls, by_space, helped = [], [], [], [], []
-        for share, of_space, space in zip(shares, logits, spaces, strict=True):
-            (alpha,), empty = self._weights([of_space])
-            vote = self._votes(alpha, space, width)
+        width, n_known = self._width(carried), len(self.prior)
+        votes, scaled, nulls, by_space, helped = [], [], [], [], []
+        for share, ((alpha,), empty), of_space in zip(shares, weights, carried, strict=True):
+            vote = self._votes(alpha, of_space, width)
             old = self._smooth(vote[:, :n_known])
             by_space.append(torch.log(_shares(old + empty[:, None] * self.prior)))
             if self.null_carries_base:
                 helped.append(torch.log(_shares(old + empty[:, None] * base_log_proba.exp())))
             votes.append(share * vote)
-            weights.append(share * alpha)
+            scaled.append(share * alpha)
             nulls.append(share * empty)
         neighbors = (shares[:, None, None] * torch.stack(by_space)).sum(0)
         pooled = (shares[:, None, None] * torch.stack(helped)).sum(0) if helped else neighbors
@@ -433,28 +472,26 @@ class NeighborHead(nn.Module):
         return HeadOutput(
             _with_new_classes(self._finished(both), fresh),
             _with_new_classes(torch.log_softmax(neighbors, dim=1), fresh),
-            tuple(weights),
+            tuple(scaled),
             torch.stack(nulls).sum(0),
         )
 
     def _mixture(
-        self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
+        self, weights: Weights, carried: list[Carried], base_log_proba: Tensor
     ) -> HeadOutput:
-        weights, empty = self._weights(logits)
-        width, n_known = self._width(spaces), len(self.prior)
-        each = [
-            self._votes(alpha, space, width) for alpha, space in zip(weights, spaces, strict=True)
-        ]
+        width, n_known = self._width(carried), len(self.prior)
+        alphas, empty = weights
+        each = [self._votes(*one, width) for one in zip(alphas, carried, strict=True)]
         votes = torch.stack(each).sum(0)
         fresh = votes[:, n_known:]
         old = self._smooth(votes[:, :n_known])
-        carried = base_log_proba.exp() if self.null_carries_base else self.prior
-        both = torch.log(_shares(old + empty[:, None] * carried))
+        of_null = base_log_proba.exp() if self.null_carries_base else self.prior
+        both = torch.log(_shares(old + empty[:, None] * of_null))
         if self.log_temperature is not None:
             both = self._finished(both)
         alone = torch.log(_shares(old + empty[:, None] * self.prior))
         return HeadOutput(
-            _with_new_classes(both, fresh), _with_new_classes(alone, fresh), tuple(weights), empty
+            _with_new_classes(both, fresh), _with_new_classes(alone, fresh), tuple(alphas), empty
         )
 
     def _finished(self, scores: Tensor) -> Tensor:
@@ -463,8 +500,33 @@ class NeighborHead(nn.Module):
             scores = scores * torch.exp(-self.log_temperature)
         return torch.log_softmax(scores, dim=1)
 
-    def _weights(self, logits: list[Logits]) -> tuple[list[Tensor], Tensor]:
-        """Weights of the neighbors of each list (B, K) and of the null (B,); they sum to 1."""
+    def _weights(self, logits: list[Logits]) -> list[Weights]:
+        """Weights in each space, or in all spaces together where they are mixed."""
+        if self.pooling == "mixture":
+            return [self._weights_of(logits)]
+        return [self._weights_of([of_space]) for of_space in logits]
+
+    def _weights_without(
+        self, logits: list[Logits], rows: Tensor, gone: list[Tensor]
+    ) -> list[Weights]:
+        """`_weights` of some queries without some neighbors; see `predict_without`."""
+        if self.pooling == "mixture":
+            return self._weights(
+                [one.without(rows, mask) for one, mask in zip(logits, gone, strict=True)]
+            )
+        # Within one space the null's share does not depend on the neighbors: only they are shared
+        # out anew, which takes a fraction of the time.
+        weights = []
+        for (neighbors, null), mask in zip(logits, gone, strict=True):
+            scores = neighbors.transpose(1, 2)[rows].masked_fill(mask[:, None], -math.inf)
+            alpha = torch.softmax(scores, dim=2).nan_to_num(0.0).mean(1)
+            empty = torch.zeros_like(null) if self.null is None else torch.sigmoid(null)
+            alpha = alpha * (1 - empty[rows])
+            nobody = alpha.sum(1) == 0
+            weights.append(([alpha], empty[rows, 0].masked_fill(nobody, 1.0)))
+        return weights
+
+    def _weights_of(self, logits: list[Logits]) -> Weights:
         sizes = [one.neighbors.shape[1] for one in logits]
         scores = torch.cat([one.neighbors for one in logits], dim=1)
         null = torch.logsumexp(torch.stack([one.null_logits() for one in logits]), dim=0)
@@ -482,16 +544,17 @@ class NeighborHead(nn.Module):
         """Attention to the neighbors of all lists, `sizes` long, and to the null, (B, K + 1)."""
         return softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
 
-    def _width(self, spaces: list[Neighborhood]) -> int:
-        return max(len(self.prior), *(int(space.labels.max()) + 1 for space in spaces))
+    def _width(self, carried: list[Carried]) -> int:
+        return max(len(self.prior), *(int(one.labels.max()) + 1 for one in carried))
 
-    def _votes(self, weights: Tensor, space: Neighborhood, width: int) -> Tensor:
+    def _votes(self, weights: Tensor, carried: Carried, width: int) -> Tensor:
+        labels, certainty = carried
         votes = weights.new_zeros(len(weights), width)
-        if not space.certainty.shape[1]:
-            return votes.scatter_add_(1, space.labels, weights)
+        if not certainty.shape[1]:
+            return votes.scatter_add_(1, labels, weights)
         n_known = len(self.prior)
-        doubt = weights * (1 - space.certainty) / max(n_known - 1, 1)
-        votes = votes.scatter_add_(1, space.labels, weights * space.certainty - doubt)
+        doubt = weights * (1 - certainty) / max(n_known - 1, 1)
+        votes = votes.scatter_add_(1, labels, weights * certainty - doubt)
         return votes + F.pad(doubt.sum(1, keepdim=True).expand(-1, n_known), (0, width - n_known))
 
     def _smooth(self, votes: Tensor) -> Tensor:

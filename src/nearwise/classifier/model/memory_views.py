@@ -13,7 +13,6 @@ from nearwise.functional import Metric, Neighbors
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
 from nearwise.nn import Neighborhood, describe_neighborhood, pair_reliability
-from nearwise.nn.neighbor_head import Logits
 
 # Columns of the bank.
 FOLD = "fold"  # int64 (n,): the member that held the row out; -1 for rows added after fitting
@@ -117,21 +116,17 @@ class MemberView(NamedTuple):
         One per key space.
     spaces : list of Neighborhood
         One per key space: what the head is given of the neighbors found.
-    logits : list of Logits, or None
-        The head's attention in each space, where it is used more than once.
     """
 
     base_log_proba: Tensor
     found: list[Neighbors]
     spaces: list[Neighborhood]
-    logits: list[Logits] | None = None
 
     def take(self, rows: Tensor) -> "MemberView":
         """Return what was retrieved for some of the queries."""
         found = [Neighbors(one.distances[rows], one.indices[rows]) for one in self.found]
         spaces = [space.take(rows) for space in self.spaces]
-        logits = None if self.logits is None else [one.take(rows) for one in self.logits]
-        return MemberView(self.base_log_proba[rows], found, spaces, logits)
+        return MemberView(self.base_log_proba[rows], found, spaces)
 
 
 def below_each_other(views: list[MemberView]) -> tuple[list[Neighborhood], Tensor]:

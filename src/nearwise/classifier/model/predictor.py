@@ -41,9 +41,18 @@ from nearwise.classifier.model.row_models import (
 )
 from nearwise.functional import Neighbors
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
-from nearwise.nn.neighbor_head import widen
+from nearwise.nn.neighbor_head import Logits, widen
 
 Group = list[tuple[int, MemberView]]  # every member with what it retrieves for the same rows
+
+
+class Attended(NamedTuple):
+    """What one member retrieves for some queries, and what its head makes of that."""
+
+    member: int
+    view: MemberView
+    logits: list[Logits]
+    output: HeadOutput
 
 
 class Retrieved(NamedTuple):
@@ -301,16 +310,20 @@ class Predictor:
             merged.append(self.merged([pool(self.answers(group, n_classes)) for group in groups]))
         return joined(merged)
 
-    def attended(self, groups: list[Group]) -> list[Group]:
-        """Add the members' attention logits, which explanations use again, for not many rows."""
+    def attend(self, group: Group) -> list[Attended]:
+        """Keep what every member's head makes of what it retrieved, for not many rows."""
+        attended = []
         with torch.no_grad():
-            return [
-                [
-                    (member, view._replace(logits=self.heads[member].attend(view.spaces)))
-                    for member, view in group
-                ]
-                for group in groups
-            ]
+            for member, view in group:
+                head = self.heads[member]
+                logits = head.attend(view.spaces)
+                output = head.pool(logits, view.spaces, view.base_log_proba)
+                attended.append(Attended(member, view, logits, output))
+        return attended
+
+    def answers_of(self, group: list[Attended], n_classes: int) -> list[Answer]:
+        """Turn what the heads made into answers, on the CPU."""
+        return [self.finished(one.output, one.view.base_log_proba, n_classes) for one in group]
 
     def answers(self, group: Group, n_classes: int) -> list[Answer]:
         """Predict with every member, on the CPU."""
@@ -322,24 +335,19 @@ class Predictor:
 
     def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
         """Predict with one member, on the CPU."""
-        base = view.base_log_proba
-        output = self.output(member, view)
+        output = self.heads[member].predict(view.spaces, view.base_log_proba)
+        return self.finished(output, view.base_log_proba, n_classes)
+
+    def finished(self, output: HeadOutput, base_log_proba: Tensor, n_classes: int) -> Answer:
+        """Shrink a head's output towards the base, and name all classes; on the CPU."""
         pooled = output.log_proba
         if self.has_base:
-            pooled = shrink(pooled, base, self.acceptance.share)
+            pooled = shrink(pooled, base_log_proba, self.acceptance.share)
         parts = [
             part if part.shape[1] == n_classes else widen(part, n_classes)
-            for part in (pooled, torch.log_softmax(base, 1), output.neighbor_log_proba)
+            for part in (pooled, torch.log_softmax(base_log_proba, 1), output.neighbor_log_proba)
         ]
         return Answer(parts[0].cpu(), parts[1].cpu(), parts[2].cpu(), output.null_mass.cpu())
-
-    def output(self, member: int, view: MemberView) -> HeadOutput:
-        """Ask the head of a member, whose attention logits are used where they are known."""
-        head = self.heads[member]
-        if view.logits is None:
-            return head.predict(view.spaces, view.base_log_proba)
-        with torch.no_grad():
-            return head.pool(view.logits, view.spaces, view.base_log_proba)
 
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, pool
-from nearwise.classifier.model.memory_views import FOLD, MemberView
-from nearwise.classifier.model.predictor import Group, Predictor
+from nearwise.classifier.model.memory_views import FOLD
+from nearwise.classifier.model.predictor import Attended, Predictor
 from nearwise.functional import paired_distances
 
 CHUNK = 256  # rows that are explained at once
@@ -160,14 +160,13 @@ class Reason(NamedTuple):
     distances: Tensor
 
 
-def weigh(predictor: Predictor, views: Group, n_shown: int | None) -> Weighed:
+def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
     """Add up each neighbor's weight over members and spaces, for every query."""
     positions, weights = [], []
-    for member, view in views:
-        output = predictor.output(member, view)
-        for found, weight in zip(view.found, output.weights, strict=True):
+    for one in attended:
+        for found, weight in zip(one.view.found, one.output.weights, strict=True):
             positions.append(found.indices.cpu())
-            weights.append(weight.cpu() / len(views))
+            weights.append(weight.cpu() / len(attended))
     # Sorted by position, so that the entries of one neighbor stand side by side.
     everyone, order = torch.cat(positions, dim=1).sort(dim=1, stable=True)
     shares = torch.cat(weights, dim=1).gather(1, order)
@@ -184,7 +183,7 @@ def weigh(predictor: Predictor, views: Group, n_shown: int | None) -> Weighed:
 
 def without_each(
     predictor: Predictor,
-    groups: list[Group],
+    groups: list[list[Attended]],
     weighed: Weighed,
     n_classes: int,
     calibration: Calibration,
@@ -202,31 +201,27 @@ def without_each(
     gone = weighed.positions[queries, columns]
     blocks = [np.zeros((0, n_classes))]
     for rows in torch.arange(len(gone)).split(_MASKED) if len(gone) else ():
-        answers = [
-            pool(
-                [
-                    predictor.answer(member, _masked(view, queries[rows], gone[rows]), n_classes)
-                    for member, view in group
-                ]
-            )
-            for group in groups
-        ]
+        named = (queries[rows], gone[rows], n_classes)
+        answers = [pool([_without(predictor, one, *named) for one in group]) for group in groups]
         merged = calibration.corrected(predictor.merged(answers))
         blocks.append(finish(merged.log_proba, calibration.whole))
     return np.concatenate(blocks)
 
 
-def _masked(view: MemberView, queries: Tensor, positions: Tensor) -> MemberView:
-    """Mask one neighbor of each query in what a member retrieved."""
-    assert view.logits is not None  # `Predictor.attended`
-    part = view.take(queries.to(view.base_log_proba.device))
-    gone = positions.to(part.base_log_proba.device)[:, None]
-    assert part.logits is not None
-    masked = [
-        logits.without(found.indices == gone)
-        for logits, found in zip(part.logits, part.found, strict=True)
-    ]
-    return part._replace(logits=masked)
+def _without(
+    predictor: Predictor,
+    attended: Attended,
+    queries: Tensor,
+    positions: Tensor,
+    n_classes: int,
+) -> Answer:
+    """Predict queries by one member, each with one neighbor masked."""
+    member, view, logits, _ = attended
+    base = view.base_log_proba
+    rows, gone = queries.to(base.device), positions.to(base.device)[:, None]
+    masks = [found.indices[rows] == gone for found in view.found]
+    output = predictor.heads[member].predict_without(logits, view.spaces, base, rows, masks)
+    return predictor.finished(output, base[rows], n_classes)
 
 
 def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) -> Tensor:
@@ -240,7 +235,7 @@ def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) ->
 def reasons(
     predictor: Predictor,
     features: Tensor,
-    groups: list[Group],
+    groups: list[list[Attended]],
     n_neighbors: int | None,
     n_classes: int,
     calibration: Calibration,
@@ -252,14 +247,14 @@ def reasons(
     predictor : Predictor
     features : Tensor of shape (n, width)
         Keys of the rows in the feature space.
-    groups : list of list of (member, MemberView)
-        One group per view, or that of their mean; with attention logits.
+    groups : list of list of Attended
+        One group per view, or that of their mean.
     n_neighbors : int or None
         Neighbors shown; None shows all.
     n_classes : int
     calibration : Calibration
     """
-    weighed = weigh(predictor, [view for group in groups for view in group], n_neighbors)
+    weighed = weigh([one for group in groups for one in group], n_neighbors)
     without = without_each(predictor, groups, weighed, n_classes, calibration)
     distances = feature_distances(predictor, features.cpu(), weighed.positions)
     counts = weighed.is_there.sum(1).tolist()
@@ -281,9 +276,9 @@ def remembered_reasons(
     for member in range(predictor.n_members):
         mine = torch.nonzero(bank.columns[FOLD] == member)[:, 0]
         for rows in mine.split(CHUNK) if len(mine) else ():  # all of a fold may be gone
-            group: Group = [(member, predictor.retrieve_remembered(member, rows))]
-            keys, groups = bank.keys["features"][rows], predictor.attended([group])
-            behind = reasons(predictor, keys, groups, n_neighbors, n_classes, calibration)
+            group = predictor.attend([(member, predictor.retrieve_remembered(member, rows))])
+            keys = bank.keys["features"][rows]
+            behind = reasons(predictor, keys, [group], n_neighbors, n_classes, calibration)
             found |= dict(zip(rows.tolist(), behind, strict=True))
     return found
 

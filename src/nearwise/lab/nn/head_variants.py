@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nearwise.lab.nn.calibration_losses import brier_loss, soft_binned_ece
 from nearwise.nn import HeadOutput, NeighborAttention, NeighborHead, Neighborhood
-from nearwise.nn.neighbor_head import softmax_or_nothing
+from nearwise.nn.neighbor_head import Logits, Weights, softmax_or_nothing
 from nearwise.training import HeadConfig, HeadRows
 
 Clusters = Literal["label", "band"]
@@ -212,6 +212,13 @@ class VariantHead(NeighborHead):
             few = [_nearest_by_entropy(part) for part in alpha[:, :-1].split(sizes, dim=1)]
             alpha = _masked_softmax(scores, null, torch.cat(few, dim=1))
         return alpha
+
+    def _weights_without(
+        self, logits: list[Logits], rows: Tensor, gone: list[Tensor]
+    ) -> list[Weights]:
+        return self._weights(
+            [one.without(rows, mask) for one, mask in zip(logits, gone, strict=True)]
+        )
 
     def _of_ensemble(self, scores: Tensor, null: Tensor, ranks: Tensor) -> Tensor:
         """Weights of all neighbors, or the mean of those of each size; the rest has none."""

@@ -221,3 +221,31 @@ def test_temperature_divides_the_pooled_log_probabilities(pooling):
         head.log_temperature.fill_(math.log(2.0))
     after = head(spaces, base).log_proba
     torch.testing.assert_close(after, torch.log_softmax(before / 2, dim=1), **CLOSE)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("null", NULLS)
+@pytest.mark.parametrize("kind", ["random", "lattice"])
+@pytest.mark.parametrize("k", [1, 6])
+def test_prediction_without_neighbors_equals_one_that_never_had_them(pooling, null, kind, k):
+    spaces, base = spaces_and_base(kind, k=k)
+    head = trained_looking(make_head(pooling=pooling, null=null))
+    rows = torch.tensor([0, 3, 3, 1])
+    gone = [torch.zeros(len(rows), k, dtype=torch.bool) for _ in spaces]
+    gone[0][0, 0] = gone[1][0, k - 1] = True  # found in both spaces, at different ranks
+    gone[0][1, k // 2] = True
+    gone[0][3] = gone[1][3] = True  # nobody is left
+    never = [
+        space.take(rows)._replace(log_weight=space.log_weight[rows].masked_fill(mask, -math.inf))
+        for space, mask in zip(spaces, gone, strict=True)
+    ]
+    expected = head.predict(never, base[rows])
+    with torch.no_grad():
+        found = head.predict_without(head.attend(spaces), spaces, base, rows, gone)
+    torch.testing.assert_close(found.log_proba.exp(), expected.log_proba.exp(), **CLOSE)
+    torch.testing.assert_close(
+        found.neighbor_log_proba.exp(), expected.neighbor_log_proba.exp(), **CLOSE
+    )
+    torch.testing.assert_close(found.null_mass, expected.null_mass, **CLOSE)
+    for ours, theirs in zip(found.weights, expected.weights, strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)

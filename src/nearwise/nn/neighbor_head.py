@@ -20,6 +20,7 @@ _LOG_CLIP = -6.0  # log-probabilities below this look alike to the head
 NEGLIGIBLE = -20.0  # log-probability of a class that nothing speaks for
 _FLOOR = 1e-9
 _CHUNK = 4096  # rows predicted at once
+_LARGEST_NULL = 60.0  # logit of a null that leaves the neighbors nothing
 
 
 class Neighborhood(NamedTuple):
@@ -509,22 +510,21 @@ class NeighborHead(nn.Module):
     def _weights_without(
         self, logits: list[Logits], rows: Tensor, gone: list[Tensor]
     ) -> list[Weights]:
-        """`_weights` of some queries without some neighbors; see `predict_without`."""
+        """`_weights` of some queries without some neighbors; see `predict_without`.
+
+        In a fraction of the time: within a space the null's share beside all neighbors does not
+        depend on them, so that only the neighbors are shared out anew.
+        """
+        masked = [
+            one.neighbors.transpose(1, 2).contiguous()[rows].masked_fill_(mask[:, None], -math.inf)
+            for one, mask in zip(logits, gone, strict=True)
+        ]
+        null = [one.null[rows].clamp_max(_LARGEST_NULL).exp() for one in logits]
+        if self.null is None:
+            null = [torch.zeros_like(one) for one in null]
         if self.pooling == "mixture":
-            return self._weights(
-                [one.without(rows, mask) for one, mask in zip(logits, gone, strict=True)]
-            )
-        # Within one space the null's share does not depend on the neighbors: only they are shared
-        # out anew, which takes a fraction of the time.
-        weights = []
-        for (neighbors, null), mask in zip(logits, gone, strict=True):
-            scores = neighbors.transpose(1, 2)[rows].masked_fill(mask[:, None], -math.inf)
-            alpha = torch.softmax(scores, dim=2).nan_to_num(0.0).mean(1)
-            empty = torch.zeros_like(null) if self.null is None else torch.sigmoid(null)
-            alpha = alpha * (1 - empty[rows])
-            nobody = alpha.sum(1) == 0
-            weights.append(([alpha], empty[rows, 0].masked_fill(nobody, 1.0)))
-        return weights
+            return [_shared_out(masked, null)]
+        return [_shared_out([one], [of_null]) for one, of_null in zip(masked, null, strict=True)]
 
     def _weights_of(self, logits: list[Logits]) -> Weights:
         sizes = [one.neighbors.shape[1] for one in logits]
@@ -560,6 +560,22 @@ class NeighborHead(nn.Module):
     def _smooth(self, votes: Tensor) -> Tensor:
         eps = torch.sigmoid(self.smoothing)
         return (1 - eps) * votes + eps * votes.sum(1, keepdim=True) / votes.shape[1]
+
+
+def _shared_out(logits: list[Tensor], null: list[Tensor]) -> Weights:
+    """Share the attention out among neighbors (M, H, K) of some spaces, and one null.
+
+    `null` (M, 1) is the null's mass over that of the neighbors, in each space.
+    """
+    sizes = [one.shape[2] for one in logits]
+    shares = torch.softmax(torch.cat(logits, dim=2) if len(logits) > 1 else logits[0], dim=2)
+    shares = shares.nan_to_num_(0.0)  # where no neighbor is left
+    parts = zip(shares.split(sizes, dim=2), null, strict=True)
+    beside = torch.stack([part.sum(2) * of_null for part, of_null in parts]).mean(0)
+    n_heads = shares.shape[1]
+    alpha = torch.bmm((1 / (1 + beside) / n_heads)[:, None], shares)[:, 0]
+    nobody = (alpha.sum(1) == 0).to(alpha)
+    return list(alpha.split(sizes, dim=1)), (beside / (1 + beside)).mean(1) + nobody
 
 
 def _shares(mass: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class FittedModel:
             return [self._image(position) for position in positions]
         if isinstance(self.rows, pd.DataFrame):
             rows = self.rows.iloc[positions]
-            columns = [map(_plain_or_none, column.tolist()) for _, column in rows.items()]
+            columns = [_plain_values(column) for _, column in rows.items()]
             names = list(map(str, rows.columns))
             return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         names = self.predictor.encoder.columns
@@ -118,5 +118,8 @@ class FittedModel:
         return ({"file": name} if name else {}) | {"image": self.rows[position]}
 
 
-def _plain_or_none(value: Any) -> Any:
-    return None if value is pd.NA else plain(value)
+def _plain_values(column: pd.Series) -> list[Any]:
+    values = column.tolist()
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return values
+    return [None if value is pd.NA else plain(value) for value in values]

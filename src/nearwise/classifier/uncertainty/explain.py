@@ -13,7 +13,7 @@ from nearwise.classifier.model.memory_views import FOLD
 from nearwise.classifier.model.predictor import Attended, Predictor
 from nearwise.functional import paired_distances
 
-CHUNK = 256  # rows that are explained at once
+CHUNK = 1_024  # rows that are explained at once
 _MASKED = 2_048  # predictions without a neighbor that are made at once
 _LARGEST = 2**22  # numbers of keys that are measured at once
 
@@ -56,7 +56,7 @@ def make_parts(merged: Answer, views: list[Answer], calibration: Calibration) ->
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Neighbor:
     """A remembered row that a prediction asked.
 
@@ -88,7 +88,7 @@ class Neighbor:
     posterior_label: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a row got its prediction.
 
@@ -145,19 +145,19 @@ class Reason(NamedTuple):
 
     Attributes
     ----------
-    positions : int64 Tensor of shape (n_shown,)
+    positions : list of int
         Bank positions of the neighbors shown, largest weight first.
-    weights : Tensor of shape (n_shown,)
+    weights : list of float
+    distances : list of float
+        In the feature space.
     without : ndarray of shape (n_shown, n_classes)
         The prediction without each of them.
-    distances : Tensor of shape (n_shown,)
-        In the feature space.
     """
 
-    positions: Tensor
-    weights: Tensor
+    positions: list[int]
+    weights: list[float]
+    distances: list[float]
     without: np.ndarray
-    distances: Tensor
 
 
 def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
@@ -258,13 +258,10 @@ def reasons(
     without = without_each(predictor, groups, weighed, n_classes, calibration)
     distances = feature_distances(predictor, features.cpu(), weighed.positions)
     counts = weighed.is_there.sum(1).tolist()
-    split = np.split(without, np.cumsum(counts)[:-1])
-    return [
-        Reason(positions[:n], weights[:n], of_row, apart[:n])
-        for positions, weights, of_row, apart, n in zip(
-            weighed.positions, weighed.weights, split, distances, counts, strict=True
-        )
-    ]
+    # Numbers instead of tensors: hundreds of small tensors are slow to make.
+    lists = [values.tolist() for values in (weighed.positions, weighed.weights, distances)]
+    of_rows = zip(counts, *lists, np.split(without, np.cumsum(counts)[:-1]), strict=True)
+    return [Reason(at[:n], weights[:n], apart[:n], gone) for n, at, weights, apart, gone in of_rows]
 
 
 def remembered_reasons(
@@ -305,14 +302,13 @@ def explained(
     if not behind:
         return []
     bank, believed = predictor.views.bank, predictor.views.labels(0)
-    everyone = torch.cat([reason.positions for reason in behind.values()]).unique()
-    rows = dict(zip(everyone.tolist(), remembered(everyone.tolist()), strict=True))
-    ids = dict(zip(everyone.tolist(), bank.ids[everyone].tolist(), strict=True))
-    given = dict(zip(everyone.tolist(), classes[bank.labels[everyone].numpy()], strict=True))
-    posterior = dict(zip(everyone.tolist(), classes[believed[everyone].numpy()], strict=True))
+    everyone = sorted({position for reason in behind.values() for position in reason.positions})
+    rows = dict(zip(everyone, remembered(everyone), strict=True))
+    ids = dict(zip(everyone, bank.ids[everyone].tolist(), strict=True))
+    given = dict(zip(everyone, classes[bank.labels[everyone].numpy()], strict=True))
+    posterior = dict(zip(everyone, classes[believed[everyone].numpy()], strict=True))
     shown = []
     for row, reason in sorted(behind.items()):
-        facts = (reason.positions, reason.distances, reason.weights)
         neighbors = [
             Neighbor(
                 ids[position],
@@ -323,9 +319,7 @@ def explained(
                 dict(rows[position]),
                 posterior[position],
             )
-            for position, distance, weight, without in zip(
-                *(values.tolist() for values in facts), reason.without, strict=True
-            )
+            for position, weight, distance, without in zip(*reason, strict=True)
         ]
         shown.append(
             Explanation(

@@ -14,7 +14,7 @@ def open_run(folder: Path) -> "VisionTransformerEncoder | None":
     run = folder.parent if folder.name == MODEL else folder
     if not (run / ARGS).is_file():
         return None
-    from nearwise.data.images.pixels import kept_digests
+    from nearwise.lab.data.trained_on import kept_digests
     from nearwise.lab.experiments.vit import load_vit_encoder
 
     encoder = load_vit_encoder(run)

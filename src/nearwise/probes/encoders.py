@@ -23,7 +23,7 @@ class Encoder(Protocol):
     Four more attributes are read where an encoder has them: ``ordered`` (default True), whether
     token i means the same in every image; ``has_cls`` (default False), whether the first token
     stands for the whole image; ``fingerprint()``, a text that changes with what the encoder gives;
-    ``trained_on``, digests of the images it was trained on (`nearwise.data.images.pixels`).
+    ``trained_on``, digests of the images it was trained on (the lab notes and reads them).
     """
 
     @property

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nearwise.data.images.pixels import image_digests
 from nearwise.lab.data import load_images
+from nearwise.lab.data.trained_on import image_digests
 from nearwise.lab.experiments.fields import STAGES, FieldProgress, find_field, run_field
 from nearwise.lab.field_training.run import FieldConfig
 from nearwise.lab.probing import open_encoder

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from nearwise.data.images.pixels import image_digests
 from nearwise.lab.data import load_dataset
+from nearwise.lab.data.trained_on import image_digests
 from nearwise.lab.probing import (
     Pixels,
     RandomInit,

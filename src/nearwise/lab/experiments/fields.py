@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nearwise.data.images.pixels import as_images, keep_digests
+from nearwise.data.images.pixels import as_images
+from nearwise.lab.data.trained_on import keep_digests
 from nearwise.lab.experiments.artifacts import load_json, save_json
 from nearwise.lab.field_training.config import FREE_SETTINGS
 from nearwise.lab.field_training.files import find_models

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearwise.data import Dataset, hold_out, split_dataset
-from nearwise.data.images.pixels import as_images, image_digests
+from nearwise.data.images.pixels import as_images
+from nearwise.lab.data.trained_on import image_digests
 from nearwise.probes.encoders import digest_of
 
 

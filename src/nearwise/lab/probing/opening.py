@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearwise.data.images.pixels import kept_digests
+from nearwise.lab.data.trained_on import kept_digests
 from nearwise.lab.probing.encoders import (
     EmbedderEncoder,
     Patches,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.data.images.pixels import keep_digests
 from nearwise.functional.devices import choose_device
+from nearwise.lab.data.trained_on import keep_digests
 from nearwise.lab.experiments.measure import MIB, PeakMemory
 from nearwise.lab.experiments.vit.data import VitData, load_vit_data
 from nearwise.lab.experiments.vit.evaluate import measure_test

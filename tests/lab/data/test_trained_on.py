@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nearwise.data.images.pixels import image_digests, keep_digests, kept_digests
+from nearwise.lab.data.trained_on import image_digests, keep_digests, kept_digests
 
 
 def test_a_digest_is_of_the_pixels_alone():

@@ -1,7 +1,7 @@
 """Attention to a fixed number of tokens around each, on a line or a grid: NATTEN's semantics."""
 
 from abc import abstractmethod
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,12 @@ from nearwise.nn.tokens.base import (
     expanded_mask,
     grid_of,
 )
-from nearwise.nn.tokens.natten import NeighborhoodBackend, natten_function, picks_natten
 
 # With fewer tokens a neighbor than this, all pairs under a mask are faster than gathered rows.
 _DENSE_BELOW = 32
 
 
-class _NeighborhoodAttention(TokenAttention):
+class NeighborhoodAttention(TokenAttention):
     """What the layers for a line and for a grid share."""
 
     n_dims: int
@@ -34,15 +33,9 @@ class _NeighborhoodAttention(TokenAttention):
         sizes: dict[str, int | bool | tuple[int, ...] | tuple[bool, ...]],
         grid_size: tuple[int, ...] | None,
         num_prefix_tokens: int,
-        backend: NeighborhoodBackend,
         block: BlockOptions,
     ) -> None:
         super().__init__(dim, num_heads, **block)
-        if backend not in get_args(NeighborhoodBackend):
-            known = ", ".join(get_args(NeighborhoodBackend))
-            raise ValueError(f"backend={backend!r} is not one of {known}.")
-        # Looked up here: torch.compile cannot follow an import.
-        self.backend, self._natten = backend, natten_function(self.n_dims)
         each: dict[str, tuple[Any, ...]] = {}
         for name, size in sizes.items():
             each[name] = size if isinstance(size, tuple) else (size,) * self.n_dims
@@ -79,43 +72,12 @@ class _NeighborhoodAttention(TokenAttention):
             raise ValueError("is_causal is about a line of tokens: leave out num_prefix_tokens.")
         if query.shape[2] == 0:  # no grid to look at
             return self._dense(query, key, value, masks)
-        if picks_natten(self.backend, self._natten, query, masks, self._dropout):
-            return self._with_prefix(query, key, value, masks, self._by_natten(query, key, value))
         near, allowed = self._neighbors(query.shape[2] - n_prefix, query.device)
         if query.shape[2] <= _DENSE_BELOW * near.shape[1]:
             pattern = _pattern(near, allowed, query.shape[2])
             return self._dense(query, key, value, masks, pattern)
         local = self._attend_near(query[:, :, n_prefix:], key, value, masks, near, allowed)
         return self._with_prefix(query, key, value, masks, local)
-
-    def _by_natten(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attend from the tokens behind the prefix by NATTEN's kernels."""
-        grid = self._grid(query.shape[2] - self.num_prefix_tokens)
-        for length, kernel, dilation in zip(grid, self.kernel_size, self.dilation, strict=True):
-            check_window(length, kernel, dilation)
-        n_prefix = self.num_prefix_tokens
-
-        def laid_out(x: Tensor) -> Tensor:  # (B, *grid, H, D)
-            return x[:, :, n_prefix:].transpose(1, 2).unflatten(1, grid).contiguous()
-
-        more: dict[str, Any] = {}
-        if n_prefix:
-            more["additional_keys"], more["additional_values"] = (
-                x[:, :, :n_prefix].transpose(1, 2).contiguous() for x in (key, value)
-            )
-        assert not isinstance(self._natten, str)  # it was picked
-        output = self._natten(
-            laid_out(query),
-            laid_out(key),
-            laid_out(value),
-            kernel_size=self.kernel_size,
-            stride=self.stride,
-            dilation=self.dilation,
-            is_causal=self.causal,
-            scale=self.scale,
-            **more,
-        )
-        return output.flatten(1, len(grid)).transpose(1, 2)
 
     def _with_prefix(
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, local: Tensor
@@ -199,7 +161,7 @@ class _NeighborhoodAttention(TokenAttention):
         return (weights[..., None, :] @ values)[..., 0, :]
 
 
-class NeighborhoodAttention1D(_NeighborhoodAttention):
+class NeighborhoodAttention1D(NeighborhoodAttention):
     """Every token attends to the `kernel_size` tokens around it on a line.
 
     Parameters
@@ -216,10 +178,6 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
         Whether a token sees only itself and tokens before it.
     num_prefix_tokens : int, default=0
         Class and register tokens at the front: they attend to all tokens, and all to them.
-    backend : {"auto", "torch", "natten"}, default="auto"
-        "natten": its kernels, from the package of that name; they take no masks and no dropout of
-        weights. "torch": the same in plain PyTorch, on any device. "auto": "natten" on a GPU where
-        it is installed and can, else "torch".
 
     References
     ----------
@@ -245,19 +203,18 @@ class NeighborhoodAttention1D(_NeighborhoodAttention):
         dilation: int = 1,
         causal: bool = False,
         num_prefix_tokens: int = 0,
-        backend: NeighborhoodBackend = "auto",
         **block: Unpack[BlockOptions],
     ) -> None:
         sizes = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation}
         super().__init__(
-            dim, num_heads, {**sizes, "causal": causal}, None, num_prefix_tokens, backend, block
+            dim, num_heads, {**sizes, "causal": causal}, None, num_prefix_tokens, block
         )
 
     def _grid(self, n_tokens: int) -> tuple[int, ...]:
         return (n_tokens,)
 
 
-class NeighborhoodAttention2D(_NeighborhoodAttention):
+class NeighborhoodAttention2D(NeighborhoodAttention):
     """Every token attends to the `kernel_size` x `kernel_size` tokens around it on a grid.
 
     Parameters
@@ -270,7 +227,7 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
     grid_size : tuple of int, optional
         Rows and columns of the grid; default a square. An input of shape (batch, rows, columns,
         dim) brings its own.
-    num_prefix_tokens, backend
+    num_prefix_tokens
         As for `NeighborhoodAttention1D`.
 
     References
@@ -291,12 +248,11 @@ class NeighborhoodAttention2D(_NeighborhoodAttention):
         causal: bool | tuple[bool, bool] = False,
         grid_size: tuple[int, int] | None = None,
         num_prefix_tokens: int = 0,
-        backend: NeighborhoodBackend = "auto",
         **block: Unpack[BlockOptions],
     ) -> None:
         sizes: dict[str, Any] = {"kernel_size": kernel_size, "stride": stride}
         sizes |= {"dilation": dilation, "causal": causal}
-        super().__init__(dim, num_heads, sizes, grid_size, num_prefix_tokens, backend, block)
+        super().__init__(dim, num_heads, sizes, grid_size, num_prefix_tokens, block)
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **masks: Any) -> Tensor:
         """Let tokens attend; arguments as in `TokenAttention.forward`, no candidates.

@@ -6,10 +6,8 @@ import types
 import pytest
 import torch
 
+from nearwise.lab.nn.natten import NattenAttention1D, NattenAttention2D, natten_function
 from nearwise.nn import NeighborhoodAttention1D, NeighborhoodAttention2D
-from nearwise.nn.tokens import natten as natten_module
-from nearwise.nn.tokens.base import Masks
-from nearwise.nn.tokens.natten import natten_function, natten_serves, picks_natten
 from tests.nn.tokens.cases import tokens
 from tests.reference.token_layers import neighborhood
 
@@ -62,17 +60,9 @@ def calls(monkeypatch):
     """Install the stand-in and give what it was called with."""
     seen = []
     monkeypatch.setitem(sys.modules, "natten", stand_in(seen))
-    natten_module.natten_function.cache_clear()
+    natten_function.cache_clear()
     yield seen
-    natten_module.natten_function.cache_clear()
-
-
-@pytest.fixture
-def _absent(monkeypatch):
-    monkeypatch.setitem(sys.modules, "natten", None)  # as Python marks what cannot be imported
-    natten_module.natten_function.cache_clear()
-    yield
-    natten_module.natten_function.cache_clear()
+    natten_function.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -86,35 +76,32 @@ def _absent(monkeypatch):
     ids=str,
 )
 def test_on_a_line_it_is_what_plain_torch_gives(calls, options):
-    layer = NeighborhoodAttention1D(24, 3, backend="natten", **options)
+    layer = NattenAttention1D(24, 3, **options)
+    plain = NeighborhoodAttention1D(24, 3, **options)
+    plain.load_state_dict(layer.state_dict())
     x = tokens().requires_grad_()
-    ours = layer(x)
+    ours, expected = layer(x), plain(x)
     assert len(calls) == 1
-    layer.backend = "torch"
-    torch.testing.assert_close(ours, layer(x), atol=1e-5, rtol=1e-5)
-    assert len(calls) == 1
-    (slope,) = torch.autograd.grad(ours.square().sum(), x)
-    (expected,) = torch.autograd.grad(layer(x).square().sum(), x)
-    torch.testing.assert_close(slope, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    slopes = (torch.autograd.grad(y.square().sum(), x)[0] for y in (ours, expected))
+    torch.testing.assert_close(*slopes, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_on_a_grid_it_is_what_plain_torch_gives(calls, prefix):
-    options = {"kernel_size": (3, 2), "stride": (2, 1), "dilation": (1, 2)}
-    layer = NeighborhoodAttention2D(
-        24, 3, grid_size=(4, 5), num_prefix_tokens=prefix, backend="natten", **options
-    )
+    options = {"kernel_size": (3, 2), "stride": (2, 1), "dilation": (1, 2), "grid_size": (4, 5)}
+    layer = NattenAttention2D(24, 3, num_prefix_tokens=prefix, **options)
+    plain = NeighborhoodAttention2D(24, 3, num_prefix_tokens=prefix, **options)
+    plain.load_state_dict(layer.state_dict())
     x = tokens(n_tokens=20 + prefix)
-    ours = layer(x)
+    torch.testing.assert_close(layer(x), plain(x), atol=1e-5, rtol=1e-5)
     assert calls == [((4, 5), (3, 2), (2, 1), (1, 2), (False, False))]
-    layer.backend = "torch"
-    torch.testing.assert_close(ours, layer(x), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("calls")
 def test_what_it_cannot_do_is_named():
-    layer = NeighborhoodAttention1D(24, 3, kernel_size=3, backend="natten", attn_drop=0.5)
-    with pytest.raises(ValueError, match="drops no attention weights"):
+    layer = NattenAttention1D(24, 3, kernel_size=3, attn_drop=0.5)
+    with pytest.raises(ValueError, match=r"drops no attention.*Take NeighborhoodAttention1D"):
         layer(tokens())
     layer.eval()
     with pytest.raises(ValueError, match="takes no masks"):
@@ -122,34 +109,14 @@ def test_what_it_cannot_do_is_named():
     with pytest.raises(ValueError, match=r"no kernels for torch\.float64"):
         layer.double()(tokens(dtype=torch.float64))
     with pytest.raises(ValueError, match="there are 17 along this axis"):
-        NeighborhoodAttention1D(24, 3, kernel_size=18, backend="natten")(tokens())
-    with pytest.raises(ValueError, match="backend='cuda' is not one of auto, torch, natten"):
-        NeighborhoodAttention1D(24, 3, backend="cuda")
+        NattenAttention1D(24, 3, kernel_size=18)(tokens())
 
 
-def test_by_itself_it_is_taken_on_gpus_only(calls):
-    NeighborhoodAttention1D(24, 3, kernel_size=3)(tokens())
-    assert calls == []
-
-    class OnGPU:
-        is_cuda, dtype = True, torch.bfloat16
-
-    natten = natten_function(1)
-    assert picks_natten("auto", natten, OnGPU(), Masks(), 0.0)
-    assert not picks_natten("auto", natten, OnGPU(), Masks(is_causal=True), 0.0)
-    assert not picks_natten("auto", natten, OnGPU(), Masks(), 0.1)
-    assert not picks_natten("torch", natten, OnGPU(), Masks(), 0.0)
-    assert natten_serves(OnGPU(), Masks(), 0.0) == ""
-
-
-@pytest.mark.usefixtures("_absent")
-def test_without_it_plain_torch_serves_and_asking_for_it_says_how_to_get_it():
-    class OnGPU:
-        is_cuda, dtype = True, torch.bfloat16
-
-    assert not picks_natten("auto", natten_function(1), OnGPU(), Masks(), 0.0)
+def test_without_it_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "natten", None)  # as Python marks what cannot be imported
+    natten_function.cache_clear()
     with pytest.raises(ImportError, match=r"natten cannot be imported.*Install a wheel"):
-        NeighborhoodAttention1D(24, 3, kernel_size=3, backend="natten")(tokens())
+        NattenAttention1D(24, 3, kernel_size=3)
 
 
 def test_an_old_version_is_refused(monkeypatch):
@@ -157,9 +124,6 @@ def test_an_old_version_is_refused(monkeypatch):
     old.__version__ = "0.17.5"
     old.na1d = lambda query, key, value, kernel_size, dilation=1, is_causal=False: query
     monkeypatch.setitem(sys.modules, "natten", old)
-    natten_module.natten_function.cache_clear()
-    try:
-        with pytest.raises(ImportError, match=r"natten 0\.17\.5 is too old"):
-            NeighborhoodAttention1D(24, 3, kernel_size=3, backend="natten")(tokens())
-    finally:
-        natten_module.natten_function.cache_clear()
+    natten_function.cache_clear()
+    with pytest.raises(ImportError, match=r"natten 0\.17\.5 is too old"):
+        NattenAttention1D(24, 3, kernel_size=3)

@@ -34,13 +34,7 @@ class TooLargeError(Exception):
 
 
 class Room:
-    """Memory that the images being decoded share; a request for more than is free waits.
-
-    Parameters
-    ----------
-    n_bytes : int
-        What all of them may take together.
-    """
+    """Memory (bytes) that the images being decoded share; a request for more than is free waits."""
 
     def __init__(self, n_bytes: int) -> None:
         self.n_bytes = n_bytes
@@ -49,10 +43,7 @@ class Room:
 
     @classmethod
     def from_environment(cls) -> "Room":
-        """Make room for the megabytes of NEARWISE_IMAGE_MEMORY, by default 200.
-
-        Raises ValueError if the variable holds no positive whole number.
-        """
+        """Make room for the megabytes of NEARWISE_IMAGE_MEMORY, by default 200."""
         value = os.environ.get(VARIABLE, "") or str(_DEFAULT)
         if not value.isdecimal() or int(value) < 1:
             raise ValueError(
@@ -80,10 +71,7 @@ class Room:
                 self._changed.notify_all()
 
     def check(self, n_bytes: int, what: str) -> None:
-        """Refuse what does not fit even alone.
-
-        Raises TooLargeError that says how much there may be, and what to set.
-        """
+        """Refuse what does not fit even alone; the `TooLargeError` says what to set."""
         if n_bytes > self.n_bytes:
             needed = -(-n_bytes // MEGABYTE)
             raise TooLargeError(
@@ -96,17 +84,9 @@ class Room:
 def plan(opened: Any, size: tuple[int, int] | None, mode: str, room: Room) -> int:
     """Return the bytes that decoding an image takes, and have a large JPEG decoded smaller.
 
-    Raises TooLargeError if the image does not fit into `room` even alone.
-
-    Parameters
-    ----------
-    opened : PIL.ImageFile.ImageFile
-        Opened and not yet loaded. A JPEG that does not fit and is to be resized is set to be
-        decoded at 1/2, 1/4 or 1/8 of its sides, but never below `size`.
-    size : (int, int), optional
-        Height and width that it is brought to.
-    mode : {"L", "RGB"}
-        What it is converted to.
+    The image is opened and not yet loaded. A JPEG that does not fit and is to be brought to `size`
+    (height, width) is set to be decoded at 1/2, 1/4 or 1/8 of its sides, but never below `size`.
+    TooLargeError if the image does not fit into `room` even alone.
     """
     height, width = opened.height, opened.width
     needed = _bytes(opened, size, mode, height * width)
@@ -124,17 +104,17 @@ def _return_freed_memory() -> None:
 
 
 def _bytes(opened: Any, size: tuple[int, int] | None, mode: str, n_whole: int) -> int:
-    own = 1 if opened.mode in _ONE_BYTE_MODES else 4
-    loading = own + (_WEBP_CANVASES if opened.format == "WEBP" else 0)
+    width = 1 if opened.mode in _ONE_BYTE_MODES else 4  # bytes per pixel
+    loading = width + (_WEBP_CANVASES if opened.format == "WEBP" else 0)
     # without these, a PNG would be decoded to look for EXIF behind its pixels
     if _NOTES & opened.info.keys() and opened.getexif().get(_ORIENTATION, 1) != 1:
-        loading += own  # turning makes a copy
+        loading += width  # turning makes a copy
     n_channels = len(mode)
     if size is None:
-        converting = max(own + n_channels, 2 * n_channels)  # an array, then its copy among all
+        converting = max(width + n_channels, 2 * n_channels)  # an array, then its copy among all
     else:
         plain = opened.mode == mode and not opened.has_transparency_data
-        converting = own + (0 if plain else 4 if mode == "RGB" else 1)
+        converting = width + (0 if plain else 4 if mode == "RGB" else 1)
     coefficients = _PROGRESSIVE_JPEG * n_whole if opened.info.get("progressive") else 0
     n_pixels = int(opened.height * opened.width)
     return max(loading * n_pixels + coefficients, converting * n_pixels)
@@ -173,15 +153,7 @@ class DamagedImage(NamedTuple):
 
 
 class Sound(NamedTuple):
-    """The images that could be read, and those that could not.
-
-    Attributes
-    ----------
-    X : uint8 ndarray of shape (n_kept, height, width, channels)
-    kept : list of int
-        Places of the images in X among all that were given.
-    damaged : list of DamagedImage
-    """
+    """The images that could be read, their positions among all (`kept`), and the other images."""
 
     X: Images
     kept: list[int]
@@ -195,10 +167,7 @@ class _Decoded(NamedTuple):
 
 
 def check_options(image_size: Size | None, color: Color | None) -> tuple[int, int] | None:
-    """Return `image_size` as (height, width), or None.
-
-    Raises ValueError if a side is not a positive integer, or `color` is not one of rgb, grey.
-    """
+    """Return `image_size` as (height, width), or None; ValueError for a wrong size or color."""
     if color is not None and color not in _CHANNELS:
         raise ValueError(f"color={color!r} is not one of rgb, grey.")
     if image_size is None:
@@ -222,33 +191,21 @@ def decode_images(
     image_size: Size | None = None,
     color: Color | None = None,
 ) -> Images:
-    """Decode images of one size and one kind of color into one array; a damaged one is an error.
+    """Decode images of one size and one kind of color into an array (n, height, width, channels).
 
-    Of an animation the first frame counts; an orientation noted by a camera is applied.
-    Transparent pixels are laid on white, palettes become colors. A bar is shown on standard
-    error where that is a terminal and there are many images.
+    Of an animation the first frame counts; an orientation noted by a camera is applied. Transparent
+    pixels are laid on white, palettes become colors; `image_size` and `color` are as for
+    `load_images`. A bar is shown on standard error where that is a terminal and there are many
+    images.
 
     What is decoded at one time takes at most 200 MB besides the files and the array, or the
-    megabytes in the environment variable NEARWISE_IMAGE_MEMORY. A JPEG that is larger and is to
-    be resized is decoded at a half, a quarter or an eighth of its sides; other images that are
-    larger cannot be read.
+    megabytes in the environment variable NEARWISE_IMAGE_MEMORY. A JPEG that is larger and is to be
+    resized is decoded at a half, a quarter or an eighth of its sides; other images that are larger
+    cannot be read.
 
-    Returns `X`, uint8 ndarray of shape (n, height, width, channels): 1 channel for grey, 3 for
-    color. Raises ValueError if an image is damaged or of a kind that 8 bits cannot hold, sizes
-    differ or grey and color are mixed; names the file and what to do. Raises MemoryError if the
-    array of all images is larger than the memory. Raises ImportError if Pillow is missing.
-
-    Parameters
-    ----------
-    images : iterable of Encoded
-        What to decode, in order.
-    n : int
-        How many there are.
-    image_size : int or (int, int), optional
-        Height and width to bring every image to (smoothed; the aspect is not kept); one number
-        means a square. Default: all must have the size of the first.
-    color : {"rgb", "grey"}, optional
-        What to turn every image into. Default: all must be of the kind of the first.
+    ValueError if an image is damaged or of a kind that 8 bits cannot hold, sizes differ or grey and
+    color are mixed; MemoryError if the array is larger than the memory; ImportError if Pillow is
+    missing.
     """
     sound = decode_sound(images, n, image_size=image_size, color=color)
     if sound.damaged:
@@ -277,16 +234,16 @@ def decode_sound(
     with ThreadPoolExecutor(threads) as pool, _bar(n) as advance:
         while chunk := list(islice(images, step)):
             decoded = pool.map(lambda image: _decode(image, size, color, room), chunk)
-            for i, (image, one) in enumerate(zip(chunk, decoded, strict=True), start=done):
-                if isinstance(one, DamagedImage):
-                    damaged.append(one)
+            for i, (image, read) in enumerate(zip(chunk, decoded, strict=True), start=done):
+                if isinstance(read, DamagedImage):
+                    damaged.append(read)
                     continue
                 if first is None:
-                    first = (image.where, one)
-                    X = _array_for(n, one.pixels)
-                    step = min(_CHUNK, max(threads, _WAITING // one.pixels.nbytes))
-                _check_alike(first, (image.where, one))
-                X[len(kept)] = one.pixels
+                    first = (image.where, read)
+                    X = _array_for(n, read.pixels)
+                    step = min(_CHUNK, max(threads, _WAITING // read.pixels.nbytes))
+                _check_alike(first, (image.where, read))
+                X[len(kept)] = read.pixels
                 kept.append(i)
             done += len(chunk)
             advance(len(chunk))
@@ -336,8 +293,9 @@ def _decode(
         try:
             content = _content(image, room)
             opened = stack.enter_context(Image.open(io.BytesIO(content), formats=FORMATS))
-            own: Color = "grey" if opened.mode in ("1", "L", "LA", "La") else "rgb"
-            mode = _MODES[color or own]
+            if color is None:
+                color = "grey" if opened.mode in ("1", "L", "LA", "La") else "rgb"
+            mode = _MODES[color]
             stack.enter_context(room.take(plan(opened, size, mode, room)))
             stack.callback(opened.close)  # frees the pixels before others may take the room
             if opened.format == "PNG":  # Pillow compares the check sums of pixels only when asked
@@ -349,21 +307,21 @@ def _decode(
             return DamagedImage(image.where, str(e).rstrip("."), "Make it smaller, or remove it.")
         except _DAMAGE as error:
             return DamagedImage(image.where, _reason(error))
-        seen = (opened.height, opened.width)
-        if size is None or seen == size:
+        original = (opened.height, opened.width)
+        if size is None or original == size:
             pixels = _pixels(opened, mode, image.where)
         else:
             plain = _plain(opened, mode, image.where)
             plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-            pixels = np.asarray(plain).reshape(*size, _CHANNELS[color or own])
-    return _Decoded(pixels, color or own, seen)
+            pixels = np.asarray(plain).reshape(*size, _CHANNELS[color])
+    return _Decoded(pixels, color, original)
 
 
 def _content(image: Encoded, room: Room) -> bytes:
     """Return the bytes of an image file.
 
-    Raises OSError if it is not there, or a pipe or a device, which may never end. Raises
-    TooLargeError if the file alone is larger than what decoding may take.
+    OSError if it is a pipe or a device, which may never end, TooLargeError if the file alone is
+    larger than what decoding may take.
     """
     if isinstance(image.content, bytes):
         return image.content

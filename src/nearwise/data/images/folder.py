@@ -110,20 +110,9 @@ def load_image_folder(
 def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     """List the images of a folder of class folders without decoding them.
 
-    Raises ValueError as `load_image_folder`, but for damaged or unlike images. Warns UserWarning if
-    files that are no images, or links to images of the same folder, are left out.
-
-    Parameters
-    ----------
-    folder : Path
-        As for `load_image_folder`.
-
-    Returns
-    -------
-    parts : dict of str to (list of Path, list of int)
-        "train" and "test", or "all": files in the order of classes and names, and class numbers.
-    classes : list of str
-        Names of the classes.
+    Gives for "train" and "test", or "all", the files in the order of classes and names and their
+    class numbers, and the names of the classes. Warns if files that are no images, or links to
+    images of the same folder, are left out.
     """
     parts = _parts(folder)
     classes = {part: _classes(directory) for part, directory in parts.items()}
@@ -132,12 +121,12 @@ def list_folder(folder: Path) -> tuple[dict[str, Listed], list[str]]:
     listed: dict[str, Listed] = {}
     others: list[Path] = []
     again: list[Path] = []
-    seen: dict[str, Path] = {}
+    known: dict[str, Path] = {}
     for part, named in classes.items():
         files, codes = listed.setdefault(part, ([], []))
         for name, directory in named.items():
             images, strange = _images(directory)
-            repeated = set(_repeated(images, seen))
+            repeated = set(_repeated(images, known))
             images = [path for path in images if path not in repeated]
             files += images
             codes += [names.index(name)] * len(images)
@@ -160,45 +149,31 @@ def decode_files(
     color: Color | None = None,
     skip_damaged: bool = False,
 ) -> tuple[Images, list[int]]:
-    """Decode image files.
+    """Decode image files; damaged ones are left out with a warning, where asked for.
 
-    Raises ValueError if a file is damaged and may not be left out, none is left, or images are not
-    alike.
-
-    Parameters
-    ----------
-    image_size, color
-        As for `load_images`.
-    skip_damaged : bool, default=False
-        Whether files that cannot be read are left out, with a warning that names them.
-
-    Returns
-    -------
-    X : uint8 ndarray of shape (n_kept, height, width, channels)
-    kept : list of int
-        Places in `files` of the images in X; all of them without `skip_damaged`.
+    Gives uint8 (n_kept, height, width, channels), and the positions in `files` of these images.
+    Options are those of `load_images`.
     """
     encoded = (Encoded(str(file), file) for file in files)
     sound = decode_sound(encoded, len(files), image_size=image_size, color=color)
     if sound.damaged:
-        said = damage_in_words(sound.damaged, len(files))
+        damage = damage_in_words(sound.damaged, len(files))
         if not skip_damaged:
-            raise ValueError(f"{said} Or leave such files out: skip_damaged=True (--skip-damaged).")
+            raise ValueError(
+                f"{damage} Or leave such files out: skip_damaged=True (--skip-damaged)."
+            )
         if not sound.kept:
-            raise ValueError(f"No image is left: {said}")
-        warn_user(f"{said} {len(sound.damaged)} of {len(files)} left out.")
+            raise ValueError(f"No image is left: {damage}")
+        warn_user(f"{damage} {len(sound.damaged)} of {len(files)} left out.")
     return sound.X, sound.kept
 
 
 def image_files(source: Path | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """List the images in a folder and the folders within it, or check a list of image files.
 
-    Symbolic links are followed, and each image of a folder is listed once, however many links
-    lead to it.
-
-    Raises FileNotFoundError if there is no such folder or file. Raises ValueError if there are no
-    images, or something in a list is none. Warns UserWarning if files that are no images, or links
-    to what is listed already, are left out of a folder.
+    Symbolic links are followed, and each image of a folder is listed once, however many links lead
+    to it. Warns if files that are no images, or links to what is listed already, are left out of a
+    folder.
     """
     if isinstance(source, Path) and source.is_dir():
         found, again = _everything(source)
@@ -248,8 +223,8 @@ def read_images(
     ValueError
         If there are no images, one is damaged, or they are not alike; names the file.
     """
-    one = isinstance(source, str | os.PathLike)
-    files = image_files(Path(source) if one else source)  # type: ignore[arg-type]
+    is_path = isinstance(source, str | os.PathLike)
+    files = image_files(Path(source) if is_path else source)  # type: ignore[arg-type]
     return decode_images(
         (Encoded(str(file), file) for file in files),
         len(files),
@@ -293,9 +268,9 @@ def _classes(folder: Path) -> dict[str, Path]:
     loose = [p for p in sorted(folder.iterdir()) if p.is_file() and _is_image(p)]
     places = _folders(folder)
     if not places:
-        seen = f"{len(loose)} images" if loose else "no folders"
+        content = f"{len(loose)} images" if loose else "no folders"
         raise ValueError(
-            f"{folder} has no class folders: it holds {seen}. Put the images of each class in a "
+            f"{folder} has no class folders: it holds {content}. Put the images of each class in a "
             f"folder with the name of the class, as in {folder / 'cat' / '1.png'}."
         )
     if loose:
@@ -323,21 +298,15 @@ def _images(folder: Path) -> tuple[list[Path], list[Path]]:
     return images, others
 
 
-def _repeated(images: Sequence[Path], seen: dict[str, Path]) -> list[Path]:
-    """Return links to images of the same class folder, and note the images of this one in `seen`.
+def _repeated(images: Sequence[Path], known: dict[str, Path]) -> list[Path]:
+    """Return links to images of the same class folder, and note the images of this one in `known`.
 
-    Raises ValueError if an image lies in another class folder as well.
-
-    Parameters
-    ----------
-    images : sequence of Path
-        In a class folder.
-    seen : dict of str to Path
-        Images of the class folders before, by their real paths.
+    `known` has the images of the class folders before, by their real paths. ValueError if an image
+    lies in another class folder as well.
     """
     repeated = []
     for path in sorted(images, key=Path.is_symlink):  # of a file and its link, keep the file
-        first = seen.setdefault(os.path.realpath(path), path)
+        first = known.setdefault(os.path.realpath(path), path)
         if first is path:
             continue
         if first.parent != path.parent:
@@ -357,21 +326,21 @@ def _everything(folder: Path) -> tuple[list[Path], list[Path]]:
     """
     files: list[Path] = []
     again: list[Path] = []
-    seen: set[str] = set()
-    places, links = [folder], list[Path]()
-    while places or links:
-        path = places.pop() if places else links.pop(0)
+    visited: set[str] = set()
+    waiting, links = [folder], list[Path]()
+    while waiting or links:
+        path = waiting.pop() if waiting else links.pop(0)
         real = os.path.realpath(path)
-        if real in seen:
+        if real in visited:
             again.append(path)
             continue
-        seen.add(real)
+        visited.add(real)
         if not path.is_dir():
             files.append(path)
             continue
         for inside in sorted(path.iterdir()):
             if not inside.name.startswith("."):
-                (links if inside.is_symlink() else places).append(inside)
+                (links if inside.is_symlink() else waiting).append(inside)
     return files, again
 
 

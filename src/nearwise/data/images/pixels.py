@@ -11,15 +11,10 @@ _CHANNELS = (1, 3)
 def as_images(images: ArrayLike | Tensor, name: str = "images") -> Tensor:
     """Bring images to the layout (n, C, H, W), uint8 or float in [0, 1]; nothing is copied.
 
-    Raises ValueError if the shape is none of these, or a float lies outside [0, 1] or is NaN.
-
-    Parameters
-    ----------
-    images : array or Tensor of shape (n, H, W), (n, C, H, W) or (n, H, W, C)
-        uint8 in [0, 255] or floating point in [0, 1], C of 1 or 3. Where both layouts fit, a
-        uint8 ndarray is (n, H, W, C), as data sets hold images, and anything else (n, C, H, W).
-    name : str, default="images"
-        What messages call them.
+    Shapes are (n, H, W), (n, C, H, W) or (n, H, W, C), with C of 1 or 3. Where both layouts fit, a
+    uint8 ndarray is (n, H, W, C), as data sets hold images, and anything else (n, C, H, W).
+    ValueError, which calls them `name`, if the shape is none of these, or a float lies outside [0,
+    1] or is NaN.
     """
     is_numpy = not isinstance(images, Tensor)
     x = torch.from_numpy(np.ascontiguousarray(images)) if is_numpy else images

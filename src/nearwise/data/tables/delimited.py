@@ -48,23 +48,8 @@ def read_numbers(
     other. Where columns have decimal commas and none has decimal points, points separate thousands
     (1.000). Columns of which one value is no number stay text.
 
-    Returns `table`, DataFrame: numbers are read to the nearest float64; whole ones stay int64 where
-    there is no gap.
-
-    Parameters
-    ----------
-    table : DataFrame
-        As pandas read it, columns numbered from 0; not changed.
-    names : sequence of str
-        What the columns are called in notes.
-    delimiter : str
-        What separates the values of a line.
-    where : str
-        What the file is called in notes.
-    note : callable
-        Takes a sentence about what was read differently.
-    as_text : callable
-        Gives the columns of these numbers as they are written in the file.
+    Columns are numbered from 0; `as_text` gives those of some numbers as they are written in the
+    file. Numbers are read to the nearest float64; whole ones stay int64 where there is no gap.
     """
     columns = _without_question_marks(_text_columns(table), names, where, note)
     styles = {i: style for i, column in columns.items() if (style := _style(column))}
@@ -175,14 +160,9 @@ _WORDS = {_BLANKS: "blanks", "\t": "tabs"}
 
 @dataclass(frozen=True)
 class Layout:
-    """How the values of a line are set apart.
+    """How the values of a line are set apart: by a character, or a regular expression for blanks.
 
-    Parameters
-    ----------
-    delimiter : str
-        A character, or a regular expression for runs of blanks.
-    spaced : bool
-        Whether a blank follows every delimiter and is no part of the value.
+    `spaced`: a blank follows every delimiter and is no part of the value.
     """
 
     delimiter: str
@@ -201,10 +181,7 @@ class Layout:
 
 
 def read_delimited(source: Path | BinaryIO, **options: Any) -> pd.DataFrame:
-    """Call `pandas.read_csv` with `options`, floats parsed to the nearest double.
-
-    Raises pandas.errors.ParserError, pandas.errors.EmptyDataError as `pandas.read_csv` does.
-    """
+    """Call `pandas.read_csv` with `options`, floats parsed to the nearest double."""
     return pd.read_csv(source, **_EXACT, **options)
 
 
@@ -219,24 +196,10 @@ def parse_text(
 ) -> pd.DataFrame:
     """Read delimited text: encoding, delimiter, names and spellings of numbers are told by itself.
 
-    Raises ValueError if the text cannot be decoded, a line has too many values, a quote never
-    closes, there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
-
-    Parameters
-    ----------
-    content : bytes
-        UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252).
-    where : str
-        What the file is called.
-    note : callable
-        Takes a sentence about everything that was not read as it stands.
-    delimiter : str, optional
-        Default: told by the first lines; comma, semicolon, tab, bar or blanks.
-    header : bool, optional
-        Whether the first line holds names; by default it does, and is refused if it seems not to.
-        Without one the columns are called "0", "1", ...
-    known : collection of str
-        Columns that a model knows; a first line with all of them holds names.
+    UTF-8, UTF-16 or UTF-32 with its mark, or Western European text (cp1252). `header` and `known`
+    as in `read_table`; `note` takes a sentence about everything that was not read as it stands.
+    ValueError if the text cannot be decoded, a line has too many values, a quote never closes,
+    there are more than `MAX_COLUMNS` columns, or the first line does not hold names.
     """
     content = _as_utf8(content, where, note)
     content = _without_remarks(content, delimiter, where, note)

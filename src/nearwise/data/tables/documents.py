@@ -36,10 +36,9 @@ _CELL_BYTES = 64  # what a cell of a workbook takes in memory
 def parse_parquet(content: bytes, where: str) -> pd.DataFrame:
     """Read a Parquet file whose declared size is in proportion to it.
 
-    Decimals become float64; a named index becomes a column.
-
-    Raises ValueError if it cannot be read, declares far more rows than it holds bytes (see
-    `check_expansion`), or has columns of lists, structures or bytes.
+    Decimals become float64; a named index becomes a column. ValueError if it cannot be read,
+    declares far more rows than it holds bytes (see `check_expansion`), or has columns of lists,
+    structures or bytes.
     """
     with _explained(where, "Parquet", "Write it anew, or rename it to .csv if it is text."):
         file = pq.ParquetFile(io.BytesIO(content))
@@ -99,19 +98,10 @@ def _n_bytes(kind: pa.DataType) -> int:
 
 
 def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFrame:
-    """Read JSON: a list of objects, an object of columns, or an object on each line.
+    """Read JSON: a list of objects, an object of columns, or an object on each of its `lines`.
 
-    Returns `table`, DataFrame: null and what an object lacks are gaps; types are those of JSON.
-    Raises ValueError if this is no JSON, no table, or a cell holds a list or an object.
-
-    Parameters
-    ----------
-    content : bytes
-        UTF-8, UTF-16 or UTF-32.
-    where : str
-        What the file is called in errors.
-    lines : bool, default=False
-        Whether each line is an object of its own.
+    null and what an object lacks are gaps; types are those of JSON. ValueError if this is no JSON
+    (in UTF-8, UTF-16 or UTF-32), no table, or a cell holds a list or an object.
     """
     try:
         text = content.decode(json.detect_encoding(content))
@@ -134,23 +124,17 @@ def parse_json(content: bytes, where: str, *, lines: bool = False) -> pd.DataFra
 
 
 def _is_records(records: object) -> bool:
-    return isinstance(records, list) and all(isinstance(one, dict) for one in records)
+    return isinstance(records, list) and all(isinstance(record, dict) for record in records)
 
 
 def parse_excel(
     content: bytes, where: str, note: Note, *, header: bool | None, known: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Read the first sheet of an Excel workbook (.xlsx) with openpyxl.
+    """Read the first sheet of an Excel workbook (.xlsx), as `parse_text` reads text.
 
-    Returns `table`, DataFrame: values as last computed by Excel; empty cells and the words for
-    missing values are gaps, empty rows are left out. Raises ImportError if openpyxl is not there.
-    Raises ValueError if this is no workbook, is out of proportion to its file, or the first row
-    does not hold names.
-
-    Parameters
-    ----------
-    where, note, header, known
-        As for `nearwise.data.tables.delimited.parse_text`.
+    Values are those last computed by Excel; empty cells and the words for missing values are gaps,
+    empty rows are left out. ImportError if openpyxl is not there, ValueError if this is no
+    workbook, is out of proportion to its file, or the first row does not hold names.
     """
     rows = _sheet_rows(content, where, note)
     width = max(map(len, rows), default=0)
@@ -181,7 +165,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
         book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
         sheet = book.worksheets[0]
         if len(book.worksheets) > 1:
-            others = ", ".join(repr(one.title) for one in book.worksheets[1:6])
+            others = ", ".join(repr(other.title) for other in book.worksheets[1:6])
             note(f"{where}: read the first sheet, {sheet.title!r}; not read: {others}.")
         sheet.reset_dimensions()  # the size that the file declares may be wrong
         rows: list[list[Any]] = []
@@ -196,10 +180,7 @@ def _sheet_rows(content: bytes, where: str, note: Note) -> list[list[Any]]:
 
 
 def _with_plain_cells(table: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Turn decimals and numbers beyond 64 bits into float64; refuse cells that hold several values.
-
-    Raises ValueError that names the column of lists or objects.
-    """
+    """Turn decimals and numbers beyond 64 bits into float64; refuse cells of several values."""
     for name, kind in table.dtypes.items():
         if not pd.api.types.is_object_dtype(kind):
             continue

@@ -112,8 +112,8 @@ def read_table(
             f"{where} names its columns itself, as {form} always does. Leave header=False "
             "(--no-header) out."
         )
-    said: list[str] = []
-    table = _parse(content, form, where, header, known, said.append)
+    notes: list[str] = []
+    table = _parse(content, form, where, header, known, notes.append)
     table.columns = pd.Index([str(name) for name in table.columns])
     if table.empty:
         raise ValueError(
@@ -123,11 +123,8 @@ def read_table(
     twice = table.columns[table.columns.duplicated()].unique()
     if len(twice):
         raise ValueError(f"{where}: the columns {list(twice)} occur more than once. Rename them.")
-    for text in said:  # of a table that can be used
-        if note is None:
-            warn_user(text)
-        else:
-            note(text)
+    for text in notes:  # of a table that can be used
+        (note or warn_user)(text)
     return table
 
 

@@ -25,26 +25,12 @@ def check_names(
     where: str,
     note: Note,
 ) -> pd.DataFrame:
-    """Give a table the names of its first line, or refuse them.
+    """Give a table (`body`) the names of its first line (`cells`, as written), or refuse them.
 
-    Returns `table`, DataFrame: without nameless columns that are empty throughout. Another nameless
-    column i is called "Unnamed: i", counted from 0. Raises ValueError if the first line seems to be
-    data, or a name occurs more than once.
-
-    Parameters
-    ----------
-    cells : sequence of str
-        The first line as written.
-    body : DataFrame
-        The lines below it, numbers read as such.
-    insisted : bool
-        Whether the caller says that the first line holds names.
-    known : collection of str
-        Columns that a model knows; a first line with all of them holds names.
-    where : str
-        What the file is called.
-    note : callable
-        Takes a sentence about what may not be as meant.
+    Nameless columns that are empty throughout are left out; another nameless column i is called
+    "Unnamed: i", counted from 0. A first line holds names where the caller insists, or where it has
+    all columns of a model (`known`). ValueError if it seems to be data, or a name occurs more than
+    once.
     """
     named = known and set(known) <= set(cells)
     if not insisted and not named:

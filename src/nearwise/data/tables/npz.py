@@ -17,12 +17,10 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arrays:
-    """Read all arrays of an npz file, given as a path or as its bytes.
+    """Read all arrays of an npz file, given as a path or as its bytes (which `where` names).
 
-    `where` names bytes in errors.
-
-    Raises ValueError if the file is no npz, holds no array, holds Python objects (those are never
-    loaded), structured or complex arrays, or arrays that declare more than the file holds.
+    ValueError if the file is no npz, holds no array, holds Python objects (those are never loaded),
+    structured or complex arrays, or arrays that declare more than the file holds.
     """
     where = where or ("The content" if isinstance(source, bytes) else str(source))
     try:
@@ -45,10 +43,7 @@ def read_arrays(source: str | os.PathLike[str] | bytes, where: str = "") -> Arra
 
 
 def _check_sizes(content: bytes, where: str) -> None:
-    """Read the headers of all arrays and refuse what declares more than there is.
-
-    Raises ValueError that names the array.
-    """
+    """Read the headers of all arrays and refuse what declares more than there is."""
     n_bytes = 0
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for info in archive.infolist():

@@ -54,19 +54,8 @@ class ExpansionError(ValueError):
 def check_expansion(n_bytes: int, n_stored: int, where: str, *, ratio: int = MAX_RATIO) -> None:
     """Refuse content that is out of all proportion to the file that holds it.
 
-    Raises ValueError (`ExpansionError`) If `n_bytes` exceeds both `FREE_BYTES` and `ratio` times
-    `n_stored`.
-
-    Parameters
-    ----------
-    n_bytes : int
-        Memory that the content takes, as the file declares it or as counted so far.
-    n_stored : int
-        Bytes in the file.
-    where : str
-        What the file is called in errors.
-    ratio : int, default=MAX_RATIO
-        How many times its size an honest file may hold.
+    `ExpansionError` if `n_bytes` (declared, or counted so far) exceed both `FREE_BYTES` and `ratio`
+    times the `n_stored` bytes of the file.
     """
     if _is_out_of_proportion(n_bytes, n_stored, ratio):
         raise ExpansionError(
@@ -81,12 +70,10 @@ def _is_out_of_proportion(n_bytes: int, n_stored: int, ratio: int = MAX_RATIO) -
 
 
 def unpack(content: bytes, where: str) -> bytes:
-    """Return what lies in a gzip, bzip2, xz or zstd file, or in a zip of one file.
+    """Return what lies in a gzip, bzip2, xz or zstd file, or a zip of one file; else the content.
 
-    Anything else is returned as it is.
-
-    Raises ValueError if the content is damaged, a zip holds several files, or there is too much of
-    it (see `check_expansion`).
+    ValueError if the content is damaged, a zip holds several files, or there is too much of it (see
+    `check_expansion`).
     """
     for _ in range(_LAYERS):
         opener = next((o for magic, o in _OPENERS.items() if content.startswith(magic)), None)
@@ -141,10 +128,7 @@ def _read_bounded(opener: Callable[[BinaryIO], BinaryIO], content: bytes, where:
 
 
 def refuse_other_kinds(content: bytes, where: str) -> None:
-    """Raise if the first bytes say that a file is no table.
-
-    Raises ValueError that says what it looks like.
-    """
+    """Raise ValueError if the first bytes say that a file is no table, and what it looks like."""
     start = content[:512].removeprefix(b"\xef\xbb\xbf")
     for pattern, what in _NO_TABLES:
         if re.match(pattern, start):

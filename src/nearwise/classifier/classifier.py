@@ -134,35 +134,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        Sorted; classes that `add` brought stand at the end.
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
-        Where the training table had names.
-    memory_ : MemoryBank
+    classes_, n_features_in_, feature_names_in_, target_name_, column_types_, column_report_
+        The training table; each attribute is a property that says what it holds.
+    memory_, row_names_, evicted_, n_forgotten_
         The remembered rows.
-    evicted_ : int64 Tensor of shape (n_evicted,)
-        Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity.
-    choice_ : dict
-        What was chosen and the out-of-fold NLL behind it.
-    history_ : list of dict
-        stage, member, epoch, train_loss, held_out_nll.
-    temperature_ : float
-    calibration_source_ : str
-        Where the calibration comes from.
-    oof_nll_ : float
-        Out-of-fold NLL of the training rows (of those held out once), in nats.
-    target_name_ : str
-        Name of `y`, "target" where it had none.
-    column_types_ : dict of str to {"number", "category", "date", "left out"}
-    column_report_ : list of ColumnReport
-        Of each training column: type, gaps, distinct values, its use and why.
-    row_names_ : ndarray of str of shape (n_remembered,), or None
-        File of every remembered image, where `fit` and `add` were given files.
-    noise_rate_, transition_, transition_interval_ : float, two ndarrays
-        With `label_noise`: share of wrong labels, probability of each given label (columns) for
-        each true one (rows), and its 95 % interval of shape (2, n_classes, n_classes). Of an
-        estimate that is not believed, what is taken; `choice_["label_noise"]` says why.
+    choice_, history_, oof_nll_, temperature_, calibration_source_
+        What the fit chose and measured.
+    noise_rate_, transition_, transition_interval_
+        With `label_noise`: what was found about wrong labels.
 
     Examples
     --------
@@ -282,15 +261,15 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         with Progress(self.verbose) as progress:
             predictor = fit_problem(problem, self.n_members, settings, progress)
         bank = predictor.views.bank
-        kept, first = bank.ids.numpy(), int(bank.ids.max()) + 1
+        remembered, first = bank.ids.numpy(), int(bank.ids.max()) + 1
         model = FittedModel(
             predictor=predictor,
             columns=columns,
             classes=classes,
-            rows=rows.iloc[kept].reset_index(drop=True)
+            rows=rows.iloc[remembered].reset_index(drop=True)
             if isinstance(rows, pd.DataFrame)
-            else rows[kept],
-            row_names=None if names is None else names[kept],
+            else rows[remembered],
+            row_names=None if names is None else names[remembered],
             weight_unit=weight_unit,
             target_name=str(getattr(y, "name", None) or "target"),
             stream=StreamState(seed, first, len(bank), first),
@@ -371,6 +350,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         lock: threading.RLock = self.__dict__.setdefault("_writers", threading.RLock())
         return lock
 
+    def _change(self, change: Callable[..., FittedModel], *args: Any, **options: Any) -> None:
+        """Publish what a change makes of the model; writers take turns."""
+        check_is_fitted(self)
+        with self._lock:
+            self._model = change(self._model, *args, **options)
+
     @property
     def _predictor(self) -> Predictor:
         return self._fitted.predictor
@@ -420,12 +405,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def row_names_(self) -> np.ndarray | None:
-        """File of every remembered image, where `fit` and `add` were given files."""
+        """File of every remembered image, ndarray of str; None where no files were given."""
         return self._fitted.row_names
 
     @property
     def target_name_(self) -> str:
-        """Name of `y`, "target" where it had none."""
+        """Name of `y`; "target" where it had none."""
         return self._fitted.target_name
 
     @property
@@ -435,7 +420,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def history_(self) -> list[dict[str, Any]]:
-        """Training: stage, member, epoch, train_loss, held_out_nll."""
+        """Training curves: dicts of stage, member, epoch, train_loss, held_out_nll."""
         return self._predictor.history
 
     @property
@@ -455,13 +440,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def column_types_(self) -> dict[str, str]:
-        """What each training column is used as: "number", "category", "date", "left out"."""
+        """What each training column is used as: "number", "category", "date" or "left out"."""
         return dict(self._predictor.encoder.kinds)
 
     @property
     def column_report_(self) -> list[ColumnReport]:
         """Of each training column: type, gaps, distinct values, its use and why."""
-        return [ColumnReport.from_json(one) for one in self._predictor.encoder.report]
+        return [ColumnReport.from_json(report) for report in self._predictor.encoder.report]
 
     @property
     def noise_rate_(self) -> float:
@@ -470,7 +455,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def transition_(self) -> np.ndarray:
-        """With `label_noise`: probability of each given label for each true one."""
+        """With `label_noise`: probability of each given label (columns) for each true one (rows).
+
+        Of an estimate that is not believed, what is taken; `choice_["label_noise"]` says why.
+        """
         return self._transition.matrix
 
     @property
@@ -504,14 +492,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         given = validation.check_views(model.columns, views, len(rows), optional)
         tta = model.predictor.tta if views is None else None
         return [rows, *encode_views(encoder, rows, given, tta)]
-
-    def _new_query(self, X: Any, views: Sequence[Any] | None, **extras: Any) -> Query:
-        if X is None:
-            raise ValueError(
-                "Rows are judged against the training rows, so these cannot be asked themselves. "
-                "Give new rows as X."
-            )
-        return self.query(X, views, **extras)
 
     def query(
         self,
@@ -665,7 +645,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             is unknown, or no threshold keeps the risk below `max_risk`.
         """
         check_request(coverage, max_risk, confidence)
-        return self._new_query(X, views, novelty=True).selection(
+        return self.query(X, views, novelty=True).selection(
             coverage=coverage, max_risk=max_risk, score=score, confidence=confidence
         )
 
@@ -730,7 +710,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         is as right as that.
         """
         check_confidence(confidence)
-        return self._new_query(X, views, sets=True).sets(
+        return self.query(X, views, sets=True).sets(
             confidence,
             method=method,
             class_conditional=class_conditional,
@@ -762,7 +742,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             Larger is more novel.
         """
         check_novelty_score(score)
-        return self._new_query(X, views, novelty=True).novelty_score(score)
+        return self.query(X, views, novelty=True).novelty_score(score)
 
     def novelty_p_value(
         self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
@@ -784,7 +764,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             In (0, 1]; the smallest possible is 1 / (1 + calibration rows).
         """
         check_novelty_score(score)
-        return self._new_query(X, views, novelty=True).novelty_p_value(score)
+        return self.query(X, views, novelty=True).novelty_p_value(score)
 
     def keys(self, X: Any, space: str = "features") -> Tensor:
         """Keys of rows in one of the spaces that neighbors are sought in.
@@ -1034,9 +1014,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If an id is not remembered, a class would lose its last row, or too few rows stay.
             Nothing is then forgotten.
         """
-        check_is_fitted(self)
-        with self._lock:
-            self._model = changes.without_rows(self._model, ids, forget_classes=forget_classes)
+        self._change(changes.without_rows, ids, forget_classes=forget_classes)
 
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
         """Give remembered rows other labels among `classes_`; the head is not trained again.
@@ -1053,9 +1031,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If an id is not remembered, a label is new, or a class would lose its last row.
         """
-        check_is_fitted(self)
-        with self._lock:
-            self._model = changes.with_labels(self._model, ids, y, forget_classes=forget_classes)
+        self._change(changes.with_labels, ids, y, forget_classes=forget_classes)
 
     def partial_fit(
         self,
@@ -1132,9 +1108,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _settings_of_refresh(self, model: FittedModel) -> FitSettings:
         """Check the settings again; a memory of fewer rows than `n_neighbors` asks all it has."""
-        n_rows, wanted = len(model.bank), self.n_neighbors
-        if isinstance(wanted, int | np.integer):
-            n_rows = max(n_rows, int(wanted) + 1)
+        n_rows = len(model.bank)
+        if isinstance(self.n_neighbors, int | np.integer):
+            n_rows = max(n_rows, int(self.n_neighbors) + 1)
         n_classes, correction = model.n_classes, model.predictor.classes
         if correction is not None and correction.wanted is not None:
             listed = len(correction.wanted)  # shares that were given do not list later classes
@@ -1165,12 +1141,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If the fit held rows out once (its networks know the remembered labels), or has
             `label_noise` or per-class calibration. Nothing is then changed.
         """
-        check_is_fitted(self)
-        with self._lock:
-            refuse_refresh(self._model.predictor)
-            settings = self._settings_of_refresh(self._model)
-            self._model = changes.refreshed(self._model, settings)
+        self._change(self._refreshed)
         return self
+
+    def _refreshed(self, model: FittedModel) -> FittedModel:
+        refuse_refresh(model.predictor)
+        return changes.refreshed(model, self._settings_of_refresh(model))
 
     # --- folders ------------------------------------------------------------------------------
 

@@ -171,18 +171,11 @@ def given_candidate(model: Any) -> Candidate:
 class Base:
     """Cross-fitted candidates and their log-linear pool.
 
-    Attributes
-    ----------
-    candidates : list of Candidate
-        Those with a part in the pool; each holds one model a fold.
-    gates : dict of str to float
-        Positive power of each prediction in the pool, fitted to the out-of-fold NLL.
-    label_model : LabelModel
-        Names what a candidate's prediction may join the pool as.
-    oof_log_proba : array of shape (n, C)
-        Normalised log-probabilities of the training rows, each from the fold that left it out.
-    nll : dict of str to float
-        Out-of-fold NLL of each candidate alone and of the pool.
+    `candidates` are those with a part in the pool, each with one model per fold; `gates` are the
+    positive powers of their predictions in it, fitted to the out-of-fold NLL. `oof_log_proba` (n,
+    C) has the training rows' normalised log-probabilities, each from the fold that left it out;
+    `nll` the out-of-fold NLL of each candidate alone and of the pool. `label_model` names what a
+    candidate's prediction may join the pool as.
     """
 
     def __init__(
@@ -242,19 +235,10 @@ def cross_fit(
 ) -> Base:
     """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
 
-    Parameters
-    ----------
-    candidates : list of Candidate
-    encoder, rows, labels, weight
-        The training table, class positions and optional sample weights.
-    folds : list of (training rows, held-out rows)
-    n_classes : int
-    extra : dict of str to array of shape (n, C), optional
-        Out-of-fold log-probabilities that come from elsewhere and may join the pool.
-    label_model : LabelModel, optional
-        Gives what each fold's models are fitted to, and scores the pool on `labels`.
-    progress : callable, optional
-        Called with a line before each fit.
+    `labels` are class positions; `folds` pairs of training and held-out rows; `extra` holds
+    out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. The label
+    model gives what each fold's models are fitted to, and scores the pool on `labels`. `progress`
+    is called with a line before each fit.
     """
     oof = dict(extra or {})
     for candidate in candidates:

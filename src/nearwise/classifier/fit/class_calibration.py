@@ -26,24 +26,10 @@ def fit_class_correction(
     the world the prediction is for. Classes with fewer than 10 held-out rows share one scale and
     have no bias: what few rows say, each counting for many, would be followed too far.
 
-    Parameters
-    ----------
-    log_proba : Tensor of shape (n, C)
-        Held-out or out-of-fold log-probabilities, calibrated under the training shares.
-    labels : int64 Tensor of shape (n,)
-    weight : Tensor of shape (n,)
-    shift : Tensor of shape (C,)
-        Logarithm of the wanted over the training shares.
-    kinds : tuple of {"temperature", "bias", "vector"}
-        What may be fitted: one scale; a scale and a bias a class; a scale and a bias a class each.
-    seed : int
-        Of the folds.
-
-    Returns
-    -------
-    correction : ClassCorrection
-    nll : dict of str to float
-        Cross-validated, weighted NLL of "prior" (the shift alone) and of each kind.
+    `log_proba` (n, C) is held out or out of fold, and calibrated under the training shares; `shift`
+    (C,) is the logarithm of the wanted over the training shares. Of `kinds`, "temperature" fits one
+    scale, "bias" a scale and a bias per class, "vector" a scale and a bias per class each. Beside
+    the correction comes the weighted NLL of "prior" (the shift alone) and of each kind.
     """
     scores = torch.log_softmax(log_proba.double(), dim=1) + shift
     importance = weight.double() * torch.exp(shift)[labels]

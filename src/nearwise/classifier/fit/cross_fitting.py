@@ -48,11 +48,10 @@ _SMALL_FOR_EMBEDDER = 400
 
 def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Run all stages and return what predicts."""
-    choice: dict[str, Any] = {}
     kind = embedder_kind(problem, settings)
     train = {} if kind is None else training_settings(kind, problem, settings)
     progress.stage("features")
-    features, choice["feature_nll"] = choose_feature_space(
+    features, problem.choice["feature_nll"] = choose_feature_space(
         *problem.table,
         problem.labels,
         settings.n_neighbors,
@@ -60,12 +59,11 @@ def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progres
         seed=settings.seed,
         memory_budget=settings.memory_budget,
     )
-    choice["features"] = features.kind
-    history: list[dict[str, Any]] = []
+    problem.choice["features"] = features.kind
     keys = features(*problem.table)
-    settings.label_fitter.fit(problem, settings, lambda: keys, progress, choice)
-    embedding = fit_embedding(kind, train, problem, settings, progress, choice, history)
-    base = _fit_base(problem, settings, embedding, progress, choice)
+    settings.label_fitter.fit(problem, settings, lambda: keys, progress)
+    embedding = fit_embedding(kind, train, problem, settings, progress)
+    base = _fit_base(problem, settings, embedding, progress)
     progress.stage("memory")
     views = _build_views(problem, settings, keys, embedding, base)
     encoder, _ = problem.table
@@ -75,8 +73,8 @@ def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progres
         row_models=FoldModels(encoder, features, embedding, base, n_members),
         views=views,
         prior=problem.prior,
-        choice=choice,
-        history=history,
+        choice=problem.choice,
+        history=problem.history,
     )
     return fit_heads(predictor, problem, settings, progress)
 
@@ -87,11 +85,10 @@ def fit_embedding(
     problem: Problem,
     settings: FitSettings,
     progress: Progress,
-    choice: dict[str, Any],
-    history: list[dict[str, Any]],
     second: AnyRows | None = None,
 ) -> Embedding | None:
     """Train one network per fold; `second` is another view of the rows, taken half the time."""
+    choice = problem.choice
     choice["embedder"] = kind or "identity"
     if kind is None:
         return None
@@ -121,7 +118,7 @@ def fit_embedding(
         )
         networks.append(network)
         nlls.append(result.best_value)
-        history.extend(
+        problem.history.extend(
             {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
             for record in result.history
         )
@@ -151,14 +148,14 @@ def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
 
 
 def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:
-    """Give the network's own training settings, with the user's laid over them."""
-    own = default_config(kind, len(problem.labels), fast=settings.fast)
-    return laid_over(own, settings, kind)
+    """Give the training settings of a table's network, changed as the user says."""
+    defaults = default_config(kind, len(problem.labels), fast=settings.fast)
+    return changed_by_user(defaults, settings, kind)
 
 
-def laid_over(own: dict[str, Any], settings: FitSettings, kind: str) -> dict[str, Any]:
-    """Lay the user's settings over a network's own; refused before anything is fitted."""
-    merged = own | settings.train
+def changed_by_user(defaults: dict[str, Any], settings: FitSettings, kind: str) -> dict[str, Any]:
+    """Change a network's training settings as the user says; refused before anything is fitted."""
+    merged = defaults | settings.train
     try:
         TrainConfig(**merged)
     except ValueError as error:
@@ -175,8 +172,8 @@ def _fit_base(
     settings: FitSettings,
     embedding: Embedding | None,
     progress: Progress,
-    choice: dict[str, Any],
 ) -> Base | None:
+    choice = problem.choice
     if settings.base is None:
         choice["base"] = None
         return None
@@ -233,11 +230,11 @@ def _build_views(
     findable = np.ones(len(problem.labels), dtype=bool)
     weight = None if problem.weight is None else as_float(problem.weight)
     if settings.max_per_class is not None:
-        kept, stands_for = capped_rows(problem.labels, settings.max_per_class, settings.seed)
-        findable = np.isin(np.arange(len(findable)), kept)
+        votes, stands_for = capped_rows(problem.labels, settings.max_per_class, settings.seed)
+        findable = np.isin(np.arange(len(findable)), votes)
         columns[FINDABLE] = torch.from_numpy(findable)
         weight = problem.row_weight.clone()
-        weight[torch.from_numpy(kept)] *= as_float(stands_for)
+        weight[torch.from_numpy(votes)] *= as_float(stands_for)
     everyone = min(settings.n_neighbors, int(findable.sum()) - 1)
     specs = [SpaceSpec("features", "all", False, settings.metric, 1.0, everyone)]
     if base is not None:

@@ -159,13 +159,9 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
 
 
 class Depths(NamedTuple):
-    """What one pass of a network makes of images, on the network's device.
+    """What one pass of a network makes of n images, on the network's device.
 
-    Attributes
-    ----------
-    keys : Tensor of shape (n, dim)
-    stages : dict of str to Tensor of shape (n, width of that depth)
-    head_log_proba : Tensor of shape (n, C)
+    `keys` (n, dim), `stages` (n, width) per depth, `head_log_proba` (n, C).
     """
 
     keys: Tensor
@@ -174,13 +170,7 @@ class Depths(NamedTuple):
 
 
 class Embedding:
-    """One trained network a member.
-
-    Attributes
-    ----------
-    kind : str
-    networks : list of NeighborNetwork
-    """
+    """One trained network per member."""
 
     def __init__(self, kind: str, networks: list[NeighborNetwork]) -> None:
         self.kind, self.networks = kind, networks

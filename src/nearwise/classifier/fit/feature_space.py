@@ -21,12 +21,9 @@ _CHOICE_QUERIES = 2000
 class FeatureSpace:
     """A fixed map from encoded rows to keys, fitted on training rows without their labels.
 
-    Parameters
-    ----------
-    kind : {"standard", "quantile", "raw", "whitened"}
-        "standard": unit variance, clipped at 3. "quantile": normal scores, clipped at 3. "raw":
-        centred, one scale for all columns. "whitened": principal components scaled by their
-        standard deviation to the power -1/2, unit length. Categories are one-hot beside it.
+    "standard": unit variance, clipped at 3. "quantile": normal scores, clipped at 3. "raw":
+    centred, one scale for all columns. "whitened": principal components scaled by their standard
+    deviation to the power -1/2, unit length. Categories are one-hot beside it.
     """
 
     def __init__(self, kind: FeatureMap) -> None:
@@ -120,11 +117,7 @@ def choose_feature_space(
 ) -> tuple[FeatureSpace, dict[str, float]]:
     """Take the map with the lowest leave-one-out NLL of a distance-weighted vote.
 
-    Returns
-    -------
-    space : FeatureSpace
-    nll : dict of str to float
-        Leave-one-out NLL of each map, over at most 2,000 rows drawn by `seed`.
+    Beside it comes the NLL of each map, over at most 2,000 rows drawn by `seed`.
     """
     some = np.random.default_rng(seed).permutation(len(labels))[:_CHOICE_QUERIES]
     spaces: dict[str, FeatureSpace] = {}

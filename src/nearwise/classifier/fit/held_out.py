@@ -1,7 +1,7 @@
 """A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -49,17 +49,15 @@ def fit_problem(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
     """Cross-fit, or hold rows out once where the settings say so."""
-    shared = settings.validation_fraction is not None
+    fraction, n_rows = settings.validation_fraction, len(problem.labels)
     if n_members == "auto":
-        n_members = auto_members(
-            problem.encoder, len(problem.labels), fast=settings.fast, shared=shared
-        )
+        shared = fraction is not None
+        n_members = auto_members(problem.encoder, n_rows, fast=settings.fast, shared=shared)
     n = int(n_members)
-    if settings.validation_fraction is None:
+    if fraction is None:
         problem.folds = make_folds(problem.labels, n, settings.seed)
         return cross_fit_problem(problem, settings, progress)
-    fraction = settings.validation_fraction
-    check_held_out(len(problem.labels), problem.n_classes, fraction)
+    check_held_out(n_rows, problem.n_classes, fraction)
     problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
     if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():
         raise ValueError(
@@ -79,13 +77,13 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> P
     stands_for = np.ones(len(memory))
     if settings.max_per_class is not None:
         labels = problem.labels[memory]
-        kept, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
-        memory = memory[kept]
-    choice: dict[str, Any] = {"held_out": len(held_out)}
-    history: list[dict[str, Any]] = []
+        votes, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
+        memory = memory[votes]
+    choice = problem.choice
+    choice["held_out"] = len(held_out)
     images = isinstance(problem.encoder, ImageEncoder)
     fit_networks = fit_image_networks if images else fit_table_networks
-    row_models: RowModels = fit_networks(problem, settings, progress, choice, history)
+    row_models: RowModels = fit_networks(problem, settings, progress)
     choice["base"] = "the networks' heads" if row_models.has_base else None
     progress.stage("memory")
     views = [problem.rows, *problem.views]
@@ -102,12 +100,12 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> P
         views=_remember(remembered, problem, memory, stands_for, settings),
         prior=problem.prior,
         choice=choice,
-        history=history,
-        held=HeldOut([one.cpu() for one in keyed], truth, _numbered(folds), weight, digests),
+        history=problem.history,
+        held=HeldOut([rows.cpu() for rows in keyed], truth, _numbered(folds), weight, digests),
         tta=problem.tta,
         n_views=len(views),
     )
-    looks = [predictor.member_view(0, one, {}) for one in keyed]
+    looks = [predictor.member_view(0, rows, {}) for rows in keyed]
     data = _head_rows(looks, truth, weight, problem.label_model)
     repeated = replace(
         problem,

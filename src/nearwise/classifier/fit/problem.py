@@ -25,10 +25,7 @@ from nearwise.functional import Metric
 class LabelFitter:
     """Fits the label model of a problem; this one leaves labels as they are given.
 
-    Attributes
-    ----------
-    description : str, list or None
-        Plain data that tells fitters apart; None for this one.
+    `description` is plain data that tells fitters apart; None for this one.
     """
 
     description: Any = None
@@ -39,7 +36,6 @@ class LabelFitter:
         settings: "FitSettings",
         keys: Callable[[], Tensor],
         progress: Progress,
-        choice: dict[str, Any],
     ) -> None:
         """Set `problem.label_model`; `keys` makes the rows' keys in a label-free space."""
 
@@ -75,7 +71,10 @@ class FitSettings(Settings):
 
 @dataclass
 class Problem:
-    """The training rows of one fit; `views` are further views of the same rows."""
+    """The training rows of one fit, and what it notes: its choices and training curves.
+
+    `views` are further views of the same rows.
+    """
 
     encoder: AnyEncoder
     rows: AnyRows
@@ -86,6 +85,8 @@ class Problem:
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
     label_model: LabelModel = AS_GIVEN
+    choice: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     def target(self, member: int) -> Target:
         """Labels and weights that a member's base and networks are fitted to."""

@@ -10,13 +10,7 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """Shows where a fit is, on standard error.
-
-    Parameters
-    ----------
-    verbose : int
-        0 is silent, 1 shows a bar, 2 prints a line a stage as well.
-    """
+    """Shows where a fit is, on standard error: 0 is silent, 1 a bar, 2 also a line per stage."""
 
     def __init__(self, verbose: int) -> None:
         self.verbose = verbose

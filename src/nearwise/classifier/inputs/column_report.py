@@ -63,16 +63,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """A report beside what reading the column needs.
-
-    Attributes
-    ----------
-    report : ColumnReport
-    date : DateColumn or None
-        Of a date.
-    warn : bool
-        Whether the user should hear of it without asking.
-    """
+    """A report beside what reading the column needs; `warn`: the user should hear of it unasked."""
 
     report: ColumnReport
     date: DateColumn | None = None

@@ -65,13 +65,7 @@ def _kept(plan: ColumnPlan, column: pd.Series) -> ColumnPlan:
 
 
 def kind_of(column: pd.Series) -> Literal["number", "category", "date"]:
-    """Tell by its type what a column is.
-
-    Raises
-    ------
-    ValueError
-        If it holds what is none of numbers, text and dates.
-    """
+    """Tell by its type what a column is; ValueError where it is none of numbers, text and dates."""
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         if pd.api.types.is_complex_dtype(column):
             raise ValueError(f"Column {column.name!r} holds complex numbers. Split it in two.")

@@ -27,26 +27,11 @@ def plan_columns(
     Types decide first: numbers and truth values are numbers, dates are dates, all else is a
     category. Text that writes a date in every row is one; texts among numbers that stand for a gap
     ("?", "unknown") are gaps. Left out are row numbers, row ids, and text that differs in (nearly)
-    every row, which tell nothing of new rows. `wishes` overrule all this.
+    every row, which tell nothing of new rows. `wishes` overrule all this; "keep" only forbids to
+    leave a column out. Without `judge` types alone decide.
 
-    Parameters
-    ----------
-    frame : DataFrame of shape (n_rows, n_columns)
-        Names are text and differ.
-    wishes : mapping of str to {"keep", "number", "category", "date", "left out"}, optional
-        By column. "keep" only forbids to leave it out.
-    judge : bool, default=True
-        False lets types alone decide.
-
-    Returns
-    -------
-    plans : list of ColumnPlan
-
-    Raises
-    ------
-    ValueError
-        If a wish names no column or no use, cannot be fulfilled, leaves no column, or if a column
-        holds what is none of numbers, text and dates.
+    ValueError if a wish names no column or no use, cannot be fulfilled, leaves no column, or if a
+    column holds what is none of numbers, text and dates.
     """
     chosen = _check_wishes(wishes, frame)
     plans = [

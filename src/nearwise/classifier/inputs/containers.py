@@ -13,20 +13,9 @@ from scipy.sparse import issparse
 def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Any:
     """Bring rows into a DataFrame, or hand arrays and lists of numbers back as they are.
 
-    Parameters
-    ----------
-    X : DataFrame, array, Tensor, list, mapping, Series or table of another library
-        What gives an Arrow stream (polars, pyarrow, duckdb) is a table. A mapping from names to
-        values, and a Series that is named by columns, are one row; a list of mappings is as many.
-    names : sequence of str, optional
-        Columns of the training table.
-    width : int, optional
-        Columns of the training array; None before there is one.
-
-    Raises
-    ------
-    ValueError
-        If `X` is sparse, lazy, empty, or a single column.
+    What gives an Arrow stream (polars, pyarrow, duckdb) is a table. A mapping from names to values,
+    and a Series that is named by columns (`names` or `width` of training), are one row; a list of
+    mappings is as many. ValueError if `X` is sparse, lazy, empty, or a single column.
     """
     _refuse_sparse(X)
     if isinstance(X, torch.Tensor):

@@ -26,16 +26,9 @@ _FEW = 20  # values that a layout is tried on before all
 class DateColumn:
     """How a column of dates becomes numbers; plain data that JSON can hold.
 
-    Attributes
-    ----------
-    layout : str
-        How text is written: "ISO8601", or codes of strftime; "" where the column holds dates.
-    zone : str
-        Time zone that moments are brought to; "" where the column names none.
-    origin : str
-        First day of the training table, from which days count.
-    parts : list of {"year", "month", "day of week", "hour", "days"}
-        Those that vary in training; days always.
+    `layout` is "ISO8601", or codes of strftime, or "" where the column holds dates; `zone` the time
+    zone that moments are brought to, or ""; `origin` the first day of the training table, from
+    which days count; `parts` those that vary in training, and days.
     """
 
     layout: str
@@ -50,11 +43,8 @@ class DateColumn:
     def numbers(self, column: pd.Series, name: str) -> np.ndarray:
         """Return the parts of every date, float64 (n, n_parts), NaN where missing.
 
-        Raises
-        ------
-        ValueError
-            With row and value, if a cell is no date, or has a time zone where those of training
-            had none (and the reverse).
+        ValueError, with row and value, if a cell is no date, or has a time zone where those of
+        training had none (and the reverse).
         """
         if column.isna().all():
             return np.full((len(column), len(self.parts)), np.nan)
@@ -83,19 +73,8 @@ def holds_dates(column: pd.Series) -> bool:
 def text_layout(values: list[str], name: str, *, required: bool = False) -> str | None:
     """Tell how all texts of a column write a date; None where they are no dates.
 
-    Parameters
-    ----------
-    values : list of str
-        Different ones, none missing.
-    name : str
-        Of the column, for the message.
-    required : bool, default=False
-        Whether the user says that these are dates.
-
-    Raises
-    ------
-    ValueError
-        Only with `required`: if day and month cannot be told apart.
+    Texts are different ones. ValueError only where the user says that these are dates (`required`):
+    if day and month cannot be told apart.
     """
     if not all(_MAYBE.fullmatch(text.strip()) for text in values[:_FEW]):
         return None

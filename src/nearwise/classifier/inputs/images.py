@@ -23,12 +23,7 @@ _SHIFT = 16  # a shifted crop moves by this part of the side
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Images as networks take them.
-
-    Attributes
-    ----------
-    pixels : uint8 array of shape (n, c, h, w)
-    """
+    """Images as networks take them: uint8 (n, c, h, w)."""
 
     pixels: np.ndarray
 
@@ -42,12 +37,7 @@ class EncodedImages:
 
 @dataclass
 class ImageEncoder:
-    """What is remembered of the training images: their size.
-
-    Attributes
-    ----------
-    height, width, channels : int
-    """
+    """What is remembered of the training images: their size."""
 
     height: int = 0
     width: int = 0
@@ -103,10 +93,7 @@ def is_images(X: Any) -> bool:
 def check_images(X: Any) -> np.ndarray:
     """Bring images to a uint8 array (n, h, w, c) with c of 1 or 3.
 
-    Raises
-    ------
-    ValueError
-        If there are none, they are not uint8, or the last axis holds no channels.
+    ValueError if there are none, they are not uint8, or the last axis holds no channels.
     """
     if isinstance(X, torch.Tensor):
         X = X.detach().cpu().numpy()
@@ -158,15 +145,7 @@ def from_files(X: Any, encoder: Any) -> Any:
 
 
 class Source(NamedTuple):
-    """Rows and labels as read from wherever they came.
-
-    Attributes
-    ----------
-    X, y
-        As `fit` takes them.
-    names : ndarray of str of shape (n,), or None
-        Of the rows, where they have any: the files of images.
-    """
+    """Rows and labels as `fit` takes them, and names of the rows (files of images), if any."""
 
     X: Any
     y: Any
@@ -326,13 +305,7 @@ def image_config(
 
 
 def image_embedders(model: Any) -> "list[ImageEmbedder]":
-    """Trained embedders of a fitted classifier of images, one a network.
-
-    Raises
-    ------
-    ValueError
-        If the classifier has none: it was fitted on a table or on ready embeddings.
-    """
+    """Trained embedders of a classifier of images, one per network; ValueError without one."""
     networks = model._predictor.row_models.networks
     found = [network.embedder for network in networks if network.embedder.takes_images]
     if not found:

@@ -13,11 +13,7 @@ def label_values(y: Any) -> np.ndarray:
     """Return labels as an array (n,) of the type of what they hold; gaps stay gaps.
 
     pandas' nullable columns, and arrays of objects, become whole numbers, truth values or text.
-
-    Raises
-    ------
-    ValueError
-        If they hold values of several types, or of one that names no class.
+    ValueError if they hold values of several types, or of one that names no class.
     """
     if isinstance(y, torch.Tensor):
         y = y.detach().cpu().numpy()
@@ -102,10 +98,8 @@ _KINDS = {"b": "truth values", "O": "text", "U": "text", "S": "text", "T": "text
 def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, list[Any]]:
     """Positions of labels among known classes, new ones after them; and the new classes.
 
-    Raises
-    ------
-    ValueError
-        If text, numbers and truth values meet: "1" and 1 would become two classes, True and 1 one.
+    ValueError if text, numbers and truth values meet: "1" and 1 would become two classes, True and
+    1 one.
     """
     kinds = [_KINDS.get(values.dtype.kind, "numbers") for values in (known, labels)]
     if kinds[0] != kinds[1] and len(labels):

@@ -28,12 +28,8 @@ _EXACT_BELOW = 2**53  # whole floats from there on may stand for several integer
 class Encoded:
     """Rows as numbers and category codes.
 
-    Attributes
-    ----------
-    numbers : float64 array of shape (n, F)
-        Numeric columns and the parts of dates; NaN where missing.
-    codes : int64 array of shape (n, G)
-        Category codes from 1; 0 is unknown or missing.
+    `numbers`, float64 (n, F), are numeric columns and the parts of dates, NaN where missing;
+    `codes`, int64 (n, G), count categories from 1, 0 is unknown or missing.
     """
 
     numbers: np.ndarray
@@ -51,24 +47,11 @@ class Encoded:
 class TableEncoder:
     """What is remembered of a table's columns; every field is plain data that JSON can hold.
 
-    Attributes
-    ----------
-    columns : list of str
-        Names, in the order of the training table.
-    kinds : dict of str to {"number", "category", "date", "left out"}
-    categories : dict of str to list
-        Values of each category column, most frequent first; position + 1 is the code.
-    median, mean, scale : list of float
-        Of each name in `numeric`, from the training rows; a constant column has scale 1.
-    has_gaps : list of bool
-        Whether a numeric column had missing values in training; of a date's parts only the first
-        says so.
-    dates : dict of str to dict
-        What `DateColumn` remembers of each date column.
-    gap_words : dict of str to list of str
-        Texts that count as missing in a column of numbers.
-    report : list of dict
-        What `ColumnReport` says of each column; empty where an array was given.
+    `categories` are the most frequent first: position + 1 is the code. `median`, `mean` and `scale`
+    are of each name in `numeric`; a constant column has scale 1. `has_gaps`: whether there were
+    missing values in training; of a date's parts only the first says so. `gap_words` are texts that
+    count as missing in a column of numbers, `dates` what `DateColumn` remembers, `report` what
+    `ColumnReport` says; empty where an array was given.
     """
 
     columns: list[str] = field(default_factory=list)
@@ -119,17 +102,8 @@ class TableEncoder:
     ) -> Encoded:
         """Learn the columns from training rows and return them encoded.
 
-        Parameters
-        ----------
-        X : DataFrame or ndarray of shape (n, n_columns)
-        plans : sequence of ColumnPlan, optional
-            What `plan_columns` decided; by default types alone decide.
-
-        Raises
-        ------
-        ValueError
-            If a column holds nested values, infinity, numbers that float32 cannot hold, or
-            nothing but gaps.
+        Without `plans` types alone decide. ValueError if a column holds nested values, infinity,
+        numbers that float32 cannot hold, or nothing but gaps.
         """
         frame = as_frame(X)
         self.columns = [str(name) for name in frame.columns]
@@ -169,19 +143,11 @@ class TableEncoder:
     def transform(self, X: pd.DataFrame | np.ndarray) -> Encoded:
         """Encode rows with the columns of the training table, matched by position.
 
-        A category that is not known as it is, is sought by its text: a CSV's types are guessed
-        file by file, and 7, 7.0 and "7" may be the same.
-
-        Raises
-        ------
-        ValueError
-            If a number is too large, or too far from those of training, to compute with in float32.
-
-        Warns
-        -----
-        UserWarning
-            With counts, if categories are unknown (taken as missing) or numbers are missing in
-            columns that had no gap in training (filled with the median).
+        A category that is not known as it is, is sought by its text: a CSV's types are guessed file
+        by file, and 7, 7.0 and "7" may be the same. Unknown categories (taken as missing) and gaps
+        in columns that had none in training (filled with the median) are counted in warnings.
+        ValueError if a number is too large, or too far from those of training, to compute with in
+        float32.
         """
         frame = as_frame(X)
         frame.columns = pd.Index(self.columns)
@@ -249,12 +215,7 @@ class TableEncoder:
         return codes
 
     def dense(self, rows: Encoded) -> np.ndarray:
-        """Standardised numbers, a column for each that had gaps, and one-hot categories.
-
-        Returns
-        -------
-        matrix : float32 array of shape (n, width)
-        """
+        """Standardised numbers, columns that mark gaps, and one-hot categories; float32 matrix."""
         parts = []
         if rows.numbers.shape[1]:
             gaps = np.isnan(rows.numbers)

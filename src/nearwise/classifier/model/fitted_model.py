@@ -19,18 +19,9 @@ from nearwise.memory import MemoryBank
 class StreamState:
     """How far a stream has come; ids count the rows that arrived.
 
-    Attributes
-    ----------
-    seed : int
-        Decides which rows a full memory gives up.
-    refreshed_at : int
-        Rows that had arrived at the last refresh, or at the fit.
-    refreshed_size : int
-        Rows that were remembered then.
-    first : int
-        Rows of the first fit.
-    declared : bool
-        Whether `partial_fit` was told all classes.
+    `seed` decides which rows a full memory gives up. At the last refresh, or the fit,
+    `refreshed_at` rows had arrived and `refreshed_size` were remembered; `first` came in the first
+    fit. `declared`: `partial_fit` was told all classes.
     """
 
     seed: int

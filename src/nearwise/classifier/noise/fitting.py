@@ -38,17 +38,8 @@ from nearwise.warn import warn_user
 def label_fitter(label_noise: Any, classes: np.ndarray, *, per_class: bool) -> LabelFitter:
     """Check the parameter `label_noise` and return what fits the label model.
 
-    Parameters
-    ----------
-    label_noise : None, "auto", float or array of shape (C, C)
-    classes : array of shape (C,)
-    per_class : bool
-        Whether predictions are calibrated class by class.
-
-    Raises
-    ------
-    ValueError
-        If it is not usable, or a calibration would take wrong labels for true ones.
+    ValueError if it is not usable, or a calibration per class would take wrong labels for true
+    ones.
     """
     wanted = check_label_noise(label_noise, classes)
     if wanted is None:
@@ -62,13 +53,7 @@ def label_fitter(label_noise: Any, classes: np.ndarray, *, per_class: bool) -> L
 
 
 class NoisyLabelFitter(LabelFitter):
-    """Estimates the transition, or takes one that is known, and predicts the true labels.
-
-    Parameters
-    ----------
-    wanted : "auto" or array of shape (C, C)
-        The transition, or that it is to be estimated.
-    """
+    """Estimates the transition (C, C), or takes one that is known; predicts the true labels."""
 
     def __init__(self, wanted: Literal["auto"] | np.ndarray) -> None:
         self.known = None if isinstance(wanted, str) else wanted
@@ -80,25 +65,22 @@ class NoisyLabelFitter(LabelFitter):
         settings: FitSettings,
         keys: Callable[[], Tensor],
         progress: Progress,
-        choice: dict[str, Any],
     ) -> None:
-        """Set the label model of a problem; `choice` gets what was found, as "label_noise".
+        """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
 
         A member must not use the given labels of its own fold. Where rows are held out
         once, all members share what the rows for the memory say.
         """
-        found = keys()
+        label_free = keys()
         progress.stage("label noise")
-        predictor = TrueLabelPredictor(problem, settings, found, progress, self.known)
-        model = find_label_model(predictor, choice)
+        predictor = TrueLabelPredictor(problem, settings, label_free, progress, self.known)
+        model = find_label_model(predictor)
         if isinstance(model, NoisyLabels):
-            model = with_targets(model, problem, settings, progress, choice["label_noise"])
+            model = with_targets(model, problem, settings, progress)
         problem.label_model = model
 
 
-def find_label_model(
-    predictor: TrueLabelPredictor, choice: dict[str, Any]
-) -> CheckedLabels | NoisyLabels:
+def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabels:
     """Estimate the transition and predict true labels; labels as given where few are wrong."""
     problem, settings, known = predictor.problem, predictor.settings, predictor.known
     shared = settings.validation_fraction is not None
@@ -106,7 +88,7 @@ def find_label_model(
     plain = predictor.predict(rows, cleaned=False)
     transition = _transition(plain, rows, predictor)
     signal = _signal(plain, problem, rows)
-    note = choice["label_noise"] = {
+    note = problem.choice["label_noise"] = {
         "rate": transition.rate,
         "interval": list(transition.interval),
         "source": transition.source,
@@ -137,19 +119,15 @@ def find_label_model(
     members = [predictor.predict(train, cleaned=chosen) for train, _ in folds] or [better]
     transition = _transition(better, rows, predictor)
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
-    log_proba = as_float(np.stack([one.log_proba for one in members]))
-    matrices = as_float(np.stack([one.matrix for one in members]))
+    log_proba = as_float(np.stack([member.log_proba for member in members]))
+    matrices = as_float(np.stack([member.matrix for member in members]))
     mean = np.mean(_posteriors(log_proba, matrices, problem.labels), axis=0)
     training = TrainingRows(log_proba, np.average(mean, axis=0, weights=problem.weight))
     return NoisyLabels(transition=transition, signal=signal, matrices=matrices, rows=training)
 
 
 def with_targets(
-    model: NoisyLabels,
-    problem: Problem,
-    settings: FitSettings,
-    progress: Progress,
-    note: dict[str, Any],
+    model: NoisyLabels, problem: Problem, settings: FitSettings, progress: Progress
 ) -> NoisyLabels:
     """Fit members to the most probable true labels, where these teach more than the given ones."""
     assert model.rows is not None  # dropped only after the fit
@@ -161,9 +139,11 @@ def with_targets(
     fitted = replace(model, rows=model.rows._replace(targets=targets))
     pairs = zip(targets, problem.folds, strict=False)  # folds held out once share one target
     if any(of_one_class(labels[train]) for (labels, _), (train, _) in pairs):
-        note["fitted_to"] = "given"  # a posterior of one class teaches nothing
+        problem.choice["label_noise"]["fitted_to"] = (
+            "given"  # a posterior of one class teaches nothing
+        )
         return model
-    return fitted if _worth_fitting(model, fitted, problem, settings, progress, note) else model
+    return fitted if _worth_fitting(model, fitted, problem, settings, progress) else model
 
 
 def _worth_fitting(
@@ -172,7 +152,6 @@ def _worth_fitting(
     problem: Problem,
     settings: FitSettings,
     progress: Progress,
-    note: dict[str, Any],
 ) -> bool:
     """Whether light models of posterior labels tell given ones better than those of given ones.
 
@@ -198,15 +177,16 @@ def _worth_fitting(
         )
         losses.append(given_losses(base.oof_log_proba[held_out], problem.labels[held_out], model))
     means = [float(loss.mean()) for loss in losses]
-    note["round_two_nll"] = dict(zip(("given", "posterior"), means, strict=True))
+    compared = dict(zip(("given", "posterior"), means, strict=True))
+    problem.choice["label_noise"]["round_two_nll"] = compared
     return clearly_lower(losses[1], losses[0])
 
 
 def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list[np.ndarray]:
     """Probabilities of the true labels (n, C) given the labels, one array per version."""
     return [
-        posterior(of_one.double().numpy(), matrix.double().numpy(), labels)
-        for of_one, matrix in zip(log_proba, matrices, strict=True)
+        posterior(version.double().numpy(), matrix.double().numpy(), labels)
+        for version, matrix in zip(log_proba, matrices, strict=True)
     ]
 
 

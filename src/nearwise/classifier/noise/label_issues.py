@@ -18,15 +18,10 @@ JudgeName = Literal["nearwise", "cleanlab"]
 class LabelEvidence(NamedTuple):
     """What label-cleaning tools ask for, over the remembered rows in the memory's order.
 
-    Attributes
-    ----------
-    labels : int64 ndarray of shape (n,)
-        Positions of the given labels among `classes_`.
-    pred_probs : ndarray of shape (n, n_classes)
-        Leave-one-out probabilities of the given labels; where a transition was fitted, it leads
-        to these from the probabilities of the true labels.
-    knn_graph : sparse array of shape (n, n)
-        Distances to each row's nearest others in the feature space, ascending.
+    `labels` are positions of the given labels among `classes_`; `pred_probs` (n, n_classes)
+    leave-one-out probabilities of the given labels (where a transition was fitted, it leads to
+    these from those of the true labels); `knn_graph` (n, n) distances to each row's nearest others
+    in the feature space, ascending.
     """
 
     labels: np.ndarray

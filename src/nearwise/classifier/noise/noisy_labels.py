@@ -23,50 +23,22 @@ _TOLERANCE = 1e-3  # by which float32 shares may miss a sum of 1
 
 
 def given_log_proba(log_proba: Tensor, matrix: Tensor) -> Tensor:
-    """Turn log-probabilities of the true labels into those of the given labels.
+    """Turn log-probabilities (n, C) of the true labels into those of the given labels.
 
-    Parameters
-    ----------
-    log_proba : Tensor of shape (n, C)
-        Normalised, of the true labels.
-    matrix : Tensor of shape (C, C)
-        Probability of each given label (columns) for each true one (rows).
-
-    Returns
-    -------
-    log_proba : Tensor of shape (n, C)
-
-    References
-    ----------
-    Patrini et al., "Making Deep Neural Networks Robust to Label Noise", CVPR 2017: the forward
-    correction.
+    `matrix` (C, C) has the probability of each given label (columns) for each true one (rows), here
+    and below. The forward correction of Patrini et al., "Making Deep Neural Networks Robust to
+    Label Noise", CVPR 2017.
     """
     return torch.log((log_proba.exp() @ matrix.to(log_proba)).clamp_min(_FLOOR))
 
 
 def true_log_proba(log_proba: Tensor, matrix: Tensor) -> Tensor:
-    """Turn log-probabilities of the given labels into those of the true labels.
+    """Turn log-probabilities (n, C) of the given labels into normalised ones of the true labels.
 
     The distribution of true labels whose given labels are nearest to those predicted, in
     Kullback-Leibler divergence: where the inverse of the transition leaves the simplex, a point on
-    its border, drawn in by a thousandth.
-
-    Parameters
-    ----------
-    log_proba : Tensor of shape (n, C)
-        Normalised or not, of the given labels.
-    matrix : Tensor of shape (C, C)
-        Probability of each given label (columns) for each true one (rows).
-
-    Returns
-    -------
-    log_proba : Tensor of shape (n, C)
-        Normalised, of the true labels.
-
-    References
-    ----------
-    Shepp and Vardi, "Maximum Likelihood Reconstruction for Emission Tomography", IEEE Trans. Med.
-    Imaging 1982: the iteration.
+    its border, drawn in by a thousandth. By the iteration of Shepp and Vardi, "Maximum Likelihood
+    Reconstruction for Emission Tomography", IEEE Trans. Med. Imaging 1982.
     """
     given = torch.softmax(log_proba, dim=1)
     matrix = matrix.to(given)
@@ -79,21 +51,9 @@ def true_log_proba(log_proba: Tensor, matrix: Tensor) -> Tensor:
 
 
 def posterior_log_proba(log_proba: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
-    """Log-probabilities of the true labels given the labels too, by Bayes' rule.
+    """Log-probabilities (n, C) of the true labels given the labels too, by Bayes' rule.
 
-    Parameters
-    ----------
-    log_proba : Tensor of shape (n, C)
-        Of the true labels, from predictions made without the given ones.
-    matrix : Tensor of shape (C, C)
-        Probability of each given label (columns) for each true one (rows).
-    labels : int64 Tensor of shape (n,)
-        Given labels.
-
-    Returns
-    -------
-    log_proba : Tensor of shape (n, C)
-        Normalised.
+    `log_proba` are from predictions made without the given labels.
     """
     likelihood = matrix.to(log_proba).clamp_min(_FLOOR).log()
     return torch.log_softmax(log_proba + likelihood.T[labels], dim=1)
@@ -102,19 +62,8 @@ def posterior_log_proba(log_proba: Tensor, matrix: Tensor, labels: Tensor) -> Te
 def posterior_proba(log_proba: Tensor, matrix: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     """Posterior of the true labels where some classes came after the transition was learned.
 
-    Parameters
-    ----------
-    log_proba : Tensor of shape (n, C)
-        Of the true labels among the classes of the transition.
-    matrix : Tensor of shape (C, C)
-    labels : int64 Tensor of shape (n,)
-        Given labels; one at or beyond C is taken as it is.
-    n_classes : int
-        At least C.
-
-    Returns
-    -------
-    proba : Tensor of shape (n, n_classes)
+    `log_proba` (n, C) are of the classes of the transition; a label at or beyond C is taken as it
+    is. Gives (n, n_classes).
     """
     known = labels < len(matrix)
     seen = torch.where(known, labels, 0)
@@ -126,13 +75,7 @@ def posterior_proba(log_proba: Tensor, matrix: Tensor, labels: Tensor, n_classes
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ForwardCorrection(LabelModel):
-    """Predictions are of true labels and are scored on given ones, through a transition.
-
-    Attributes
-    ----------
-    matrix : Tensor of shape (C, C)
-        Probability of each given label (columns) for each true one (rows).
-    """
+    """Predictions are of true labels and are scored on given ones, through a transition."""
 
     matrix: Tensor
     as_given = False
@@ -167,13 +110,8 @@ class ForwardCorrection(LabelModel):
 class CheckedLabels(LabelModel):
     """Labels in which wrong ones were looked for, and that are taken as they are given.
 
-    Attributes
-    ----------
-    transition : Transition
-        What was found.
-    signal : float
-        Standard errors by which out-of-fold predictions tell given labels from labels drawn at
-        random; infinite after the fit, where it is not used.
+    `signal` counts the standard errors by which out-of-fold predictions tell given labels from
+    labels drawn at random; infinite after the fit, where it is not used.
     """
 
     transition: Transition
@@ -205,15 +143,9 @@ class CheckedLabels(LabelModel):
 class TrainingRows(NamedTuple):
     """What is known of the true labels of the training rows, in the fit.
 
-    Attributes
-    ----------
-    log_proba : float32 Tensor of shape (n_versions, n, C)
-        Of the true labels, made for a member without any given label of its fold and without the
-        row's own.
-    shares : float64 array of shape (C,)
-        Class shares of the true labels.
-    targets : list of (labels, weight), or None
-        What each version's base and networks are fitted to; None: the labels as given.
+    `log_proba` (n_versions, n, C) of the true labels are made for a member without any given label
+    of its fold and without the row's own; `shares` (C,) are those of the true labels; `targets`
+    what each version's base and networks are fitted to, None: the labels as given.
     """
 
     log_proba: Tensor
@@ -225,13 +157,8 @@ class TrainingRows(NamedTuple):
 class NoisyLabels(ForwardCorrection, CheckedLabels):
     """Labels of which a part is wrong, as a transition says.
 
-    Attributes
-    ----------
-    matrices : float32 Tensor of shape (n_versions, C, C)
-        The transition as each member knows it, from labels outside its fold; one where all
-        members share what is known.
-    rows : TrainingRows or None
-        None after the fit.
+    `matrices` (n_versions, C, C) are the transition as each member knows it, from labels outside
+    its fold; one where all members share what is known. `rows` is None after the fit.
     """
 
     matrices: Tensor
@@ -355,11 +282,8 @@ def label_model_from_state(
 ) -> LabelModel:
     """Rebuild what `label_model_state` returned.
 
-    Raises
-    ------
-    ValueError
-        If the parts are not of `n_classes` classes and `n_members` members, not stochastic, or
-        `choice` lacks the note on what was found.
+    ValueError if the parts are not of `n_classes` classes and `n_members` members, not stochastic,
+    or `choice` lacks the note on what was found.
     """
     matrices = tensors.get("matrices")
     if meta is None:

@@ -22,21 +22,12 @@ SIGNAL = 5.0
 
 @dataclass(frozen=True)
 class Transition:
-    """Probability of each given label for each true one.
+    """Probability of each given label (columns) for each true one (rows), with 95 % intervals.
 
-    Attributes
-    ----------
-    matrix : float64 array of shape (C, C)
-        Rows true, columns given; each row sums to 1.
-    rate : float
-        Share of the labels that are wrong.
-    interval : (float, float)
-        95 % bootstrap interval of `rate`; of no width where the user gave the transition. Where
-        only a part of an estimate is taken, it reaches from there to what was estimated.
-    low, high : float64 array of shape (C, C)
-        95 % bootstrap interval of `matrix`, entry by entry.
-    source : str
-        Where it comes from.
+    `rate` is the share of the labels that are wrong; `interval` its bootstrap interval, of no width
+    where the user gave the transition; `low` and `high` are that of `matrix`, entry by entry. Where
+    only a part of an estimate is taken, intervals reach from there to what was estimated. `source`
+    says where it comes from.
     """
 
     matrix: np.ndarray
@@ -63,11 +54,8 @@ class Transition:
 def check_label_noise(label_noise: Any, classes: np.ndarray) -> Literal["auto"] | np.ndarray | None:
     """Check the parameter `label_noise`; a rate becomes the transition that spreads it evenly.
 
-    Raises
-    ------
-    ValueError
-        If a rate is outside [0, 1), a matrix is not square, not of this many classes, not
-        stochastic, or if given labels would say nothing about true ones.
+    ValueError if a rate is outside [0, 1), a matrix is not square, not of this many classes, not
+    stochastic, or if given labels would say nothing about true ones.
     """
     n = len(classes)
     if label_noise is None:
@@ -153,26 +141,15 @@ def known_transition(matrix: np.ndarray, labels: np.ndarray) -> Transition:
 def estimate_transition(
     proba: np.ndarray, labels: np.ndarray, *, weight: np.ndarray | None = None
 ) -> np.ndarray:
-    """Estimate the transition from the rows whose true class is nearly certain.
+    """Estimate the transition (C, C) from the rows whose true class is nearly certain.
 
     The mean of two estimates, for the truth lies between them. The surest fifth of each predicted
     class, taken for certain: whatever uncertainty is left there counts as wrong labels. And the
     rows that are at least 0.8 sure beside these, each row's posterior and the transition found in
     turn (expectation-maximisation with `proba` held fixed): overlap of the classes does not count,
-    but neither does the uncertainty that wrong labels have put into `proba`.
-
-    Parameters
-    ----------
-    proba : array of shape (n, C)
-        Probabilities of the true classes, each row's made without its own label.
-    labels : int array of shape (n,)
-        Given labels.
-    weight : array of shape (n,), optional
-
-    Returns
-    -------
-    matrix : float64 array of shape (C, C)
-        Drawn towards an even spread of mistakes, as far as the classes are alike in theirs.
+    but neither does the uncertainty that wrong labels have put into `proba` (n, C), the
+    probabilities of the true classes, each row's made without its own label. Drawn towards an even
+    spread of mistakes, as far as the classes are alike in theirs.
     """
     rows, surest = confident_rows(proba)
     seen = np.ones(len(rows)) if weight is None else weight[rows]
@@ -342,16 +319,10 @@ def _rate(matrix: np.ndarray, shares: np.ndarray) -> float:
 def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> float:
     """Count the standard errors by which predictions tell labels from labels drawn at random.
 
-    The score test of a pool of class shares and predictions at power 0, row by row: the
-    probability of a row's label against the mean over labels in their shares.
-
-    Parameters
-    ----------
-    proba : array of shape (n, C)
-        Of the true labels, each row's made without its own; not led through a transition, which
-        was fitted to these very labels and would carry what they say back to them.
-    labels : int array of shape (n,)
-    weight : array of shape (n,), optional
+    The score test of a pool of class shares and predictions at power 0, row by row: the probability
+    of a row's label against the mean over labels in their shares. `proba` (n, C) is of the true
+    labels, each row's made without its own; not led through a transition, which was fitted to these
+    very labels and would carry what they say back to them.
     """
     weight = np.ones(len(labels)) if weight is None else weight
     shares = np.bincount(labels, weight, proba.shape[1]) / weight.sum()
@@ -361,28 +332,13 @@ def signal_of(proba: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) 
 
 
 def weigh(transition: Transition, signal: float, evidence: float) -> tuple[float, str]:
-    """Decide how much of an estimated transition to take.
+    """Decide which share of an estimated transition to take, and say why where it is not all.
 
-    Nothing where predictions say no more than the class shares, or where the rate leaves its own
-    interval. Where overlap of the classes explains the labels better, the share is the likelihood
-    ratio of the two; else the whole is taken.
-
-    Parameters
-    ----------
-    transition : Transition
-    signal : float
-        Standard errors by which predictions tell given labels from labels drawn at random.
-    evidence : float
-        Log-likelihood of the given labels under the estimate, less that under overlap of the
-        classes: the same predictions, softened towards the class shares as if no label were
-        wrong; in nats.
-
-    Returns
-    -------
-    share : float in [0, 1]
-        Of the estimated rate that is to be taken.
-    reason : str
-        Why not all of it is; empty where it is.
+    Nothing where predictions say no more than the class shares (`signal`), or where the rate leaves
+    its own interval. Where overlap of the classes explains the labels better, the share is the
+    likelihood ratio of the two; else the whole is taken. `evidence` is the log-likelihood of the
+    given labels under the estimate, less that under overlap of the classes: the same predictions,
+    softened towards the class shares as if no label were wrong; in nats.
     """
     low, high = transition.interval
     if signal < SIGNAL:

@@ -28,20 +28,11 @@ _TURNS = 3  # times that powers and transition are found in turn
 
 
 class Prediction(NamedTuple):
-    """Pooled predictions of the true labels of all rows.
+    """Pooled predictions (n, C) of the true labels of all rows, each without its own given label.
 
-    Attributes
-    ----------
-    log_proba : array of shape (n, C)
-        Each row's made without its own given label.
-    matrix : array of shape (C, C)
-        The transition they go with.
-    nll : float
-        Of the given labels, in nats.
-    power : float
-        Of the first part in the pool.
-    losses : array of shape (n_rows,)
-        NLL of the given labels of the rows that were learned from, in nats.
+    `matrix` is the transition they go with, `nll` that of the given labels, in nats, `power` that
+    of the first part in the pool, `losses` the NLL of the given label of each row that was learned
+    from.
     """
 
     log_proba: np.ndarray
@@ -61,20 +52,8 @@ class Found(NamedTuple):
 class TrueLabelPredictor:
     """Predicts true labels by models and votes that did not see the given ones.
 
-    Parameters
-    ----------
-    problem : Problem
-    settings : FitSettings
-    keys : Tensor of shape (n, width)
-        In a space that is blind to labels.
-    progress : Progress
-    known : array of shape (C, C), optional
-        The transition, where the user gave it.
-
-    Attributes
-    ----------
-    share : float in (0, 1]
-        Of every estimated transition that is taken.
+    `keys` (n, width) are of a space that is blind to labels; `known` is the transition, where the
+    user gave it; `share`, in (0, 1], is taken of every estimated one.
     """
 
     def __init__(

@@ -46,15 +46,8 @@ def check_bound_of_fit(
 def check_places(capacity: int, n_classes: int, n_members: int, n_later: int = 0) -> None:
     """Refuse a capacity that cannot hold a row of each class and two for each member.
 
-    Parameters
-    ----------
-    capacity : int
-    n_classes : int
-        Classes with rows.
-    n_members : int
-        Members that ask rows of their own fold; 0 where all ask all.
-    n_later : int, default=0
-        Classes all of whose rows came after the fit, so that every member asks them.
+    `n_members` ask rows of their own fold (0 where all ask all); all rows of `n_later` classes came
+    after the fit, so that every member asks them.
     """
     check_capacity(capacity, n_classes)
     least = n_classes + max(_FEWEST - n_later, 0) * n_members
@@ -75,24 +68,10 @@ def rows_to_forget(
     seed: int,
     first: int,
 ) -> Tensor:
-    """Choose the rows that a memory over its capacity gives up.
+    """Choose the rows that a memory over its capacity gives up: ascending positions in the bank.
 
-    Rows that `max_per_class` keeps without their being found go first, at random.
-
-    Parameters
-    ----------
-    views : MemoryViews
-    n_members : int
-    capacity : int
-    eviction : EvictionName
-    seed : int
-    first : int
-        Rows of the first fit, which all came at once.
-
-    Returns
-    -------
-    positions : int64 Tensor of shape (n - capacity,)
-        In the bank; empty where nothing is too much.
+    Rows that `max_per_class` keeps without their being found go first, at random. `first` counts
+    the rows of the first fit, which all came at once.
     """
     bank = views.bank
     surplus = len(bank) - capacity

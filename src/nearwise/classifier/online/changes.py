@@ -43,18 +43,9 @@ class Bound(NamedTuple):
 
 
 class NewRows(NamedTuple):
-    """Rows to remember, checked and encoded.
+    """Rows to remember, as the user gave them, and encoded in as many views as those of `fit`.
 
-    Attributes
-    ----------
-    given : DataFrame or ndarray
-        As the user gave them.
-    views : list of Encoded or EncodedImages
-        In as many views as those of `fit`.
-    y : array-like of shape (n,)
-    weight : ndarray of shape (n,), or None
-        In the unit of the user.
-    names : ndarray of str of shape (n,), or None
+    Weights are in the unit of the user.
     """
 
     given: Any
@@ -67,10 +58,7 @@ class NewRows(NamedTuple):
 def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedModel, Tensor]:
     """Remember rows, of new classes too; a memory over its capacity then forgets some.
 
-    Returns
-    -------
-    model : FittedModel
-    ids : int64 Tensor of shape (n_added,)
+    Gives the model and the new rows' ids.
     """
     if bound.capacity is not None:
         _check_room(model, new.y, bound.capacity)

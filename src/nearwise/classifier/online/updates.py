@@ -19,13 +19,10 @@ def append_rows(
     weight: np.ndarray | None,
     n_classes: int,
 ) -> Tensor:
-    """Remember new rows, given in as many views as those of `fit`; every member may find them.
+    """Remember new rows, given in as many views as those of `fit`, and return their ids.
 
-    They get a reliability of their own; the rows remembered before keep theirs.
-
-    Returns
-    -------
-    ids : int64 Tensor of shape (n_added,)
+    Every member may find them. They get a reliability of their own; the rows remembered before keep
+    theirs.
     """
     bank, specs = predictor.views.bank, predictor.views.specs
     n_rows = len(labels)

@@ -38,14 +38,7 @@ _FLOATS = (np.float32, np.float64)
 
 
 class ArrayModel(Protocol):
-    """A fitted classifier that arrays hold completely.
-
-    Attributes
-    ----------
-    classes_ : int64 array of shape (n_classes,)
-        Class positions, ascending.
-    n_features_in_ : int
-    """
+    """A fitted classifier that arrays hold completely; its classes are ascending positions."""
 
     classes_: NDArray[np.int64]
     n_features_in_: int
@@ -60,17 +53,9 @@ class ArrayModel(Protocol):
 
 
 def as_arrays(model: Any) -> Any:
-    """Turn a fitted scikit-learn classifier into an `ArrayModel` where there is one for it.
+    """Turn a scikit-learn classifier, fitted to class positions, into an `ArrayModel` if it can be.
 
-    Parameters
-    ----------
-    model : classifier
-        Fitted to class positions.
-
-    Returns
-    -------
-    model : ArrayModel or classifier
-        With the same probabilities to the last bit; `model` itself where there is no array form.
+    With the same probabilities to the last bit; `model` itself where there is no array form.
     """
     kind = type(model)
     if kind is LogisticRegression and model.solver != "liblinear":
@@ -87,54 +72,61 @@ def as_arrays(model: Any) -> Any:
     return model
 
 
-class Logistic:
+class _Model:
+    """A model that consists of its arrays, which are checked when it is made.
+
+    KeyError or ValueError where an array is missing or they do not fit together.
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.classes_ = _classes(arrays)
+        self._arrays = arrays | {"classes": self.classes_}
+
+    def to_arrays(self) -> Arrays:
+        """Everything that predicts, by name."""
+        return dict(self._arrays)
+
+
+class Logistic(_Model):
     """Logistic regression: coefficients and intercepts."""
 
-    def __init__(self, model: LogisticRegression) -> None:
-        self._model = model
-        self.classes_ = np.asarray(model.classes_, dtype=np.int64)
-        self.n_features_in_ = int(model.coef_.shape[1])
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        rows = 1 if len(self.classes_) <= 2 else len(self.classes_)
+        self._model = model = LogisticRegression()
+        model.classes_ = self.classes_
+        model.coef_ = _floats(arrays, "coef", (rows, None))
+        model.intercept_ = _floats(arrays, "intercept", (rows,))
+        self.n_features_in_ = model.n_features_in_ = int(model.coef_.shape[1])
 
     @classmethod
     def of(cls, model: LogisticRegression) -> "Logistic":
         """Take over a fitted model."""
-        return cls.from_arrays(
-            {"classes": model.classes_, "coef": model.coef_, "intercept": model.intercept_}
-        )
+        return cls({"classes": model.classes_, "coef": model.coef_, "intercept": model.intercept_})
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
         proba: NDArray[np.float64] = self._model.predict_proba(X)
         return proba
 
-    def to_arrays(self) -> Arrays:
-        """Everything that predicts, by name."""
-        return {
-            "classes": self.classes_,
-            "coef": self._model.coef_,
-            "intercept": self._model.intercept_,
-        }
 
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> "Logistic":
-        """Rebuild from `to_arrays`; raise ValueError where the arrays do not fit together."""
-        classes = _classes(arrays)
-        rows = 1 if len(classes) <= 2 else len(classes)
-        model = LogisticRegression()
-        model.classes_ = classes
-        model.coef_ = _floats(arrays, "coef", (rows, None))
-        model.intercept_ = _floats(arrays, "intercept", (rows,))
-        model.n_features_in_ = model.coef_.shape[1]
-        return cls(model)
-
-
-class KernelLogistic:
+class KernelLogistic(_Model):
     """Logistic regression on a Nystroem approximation of the RBF kernel."""
 
-    def __init__(self, kernel: Nystroem, logistic: Logistic) -> None:
-        self._kernel, self._logistic = kernel, logistic
-        self.classes_ = logistic.classes_
-        self.n_features_in_ = int(kernel.components_.shape[1])
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self._logistic = Logistic(arrays)
+        gamma = float(_floats(arrays, "gamma", ()))
+        if gamma <= 0:
+            raise ValueError(f"gamma is {gamma}, which is not positive")
+        self._kernel = kernel = Nystroem(kernel="rbf", gamma=gamma)
+        kernel.components_ = _floats(arrays, "components", (None, None))
+        n, width = kernel.components_.shape
+        kernel.normalization_ = _floats(arrays, "normalization", (n, n))
+        self.n_features_in_ = kernel.n_features_in_ = int(width)
+        kernel._n_features_out = n
+        if self._logistic.n_features_in_ != n:
+            raise ValueError(f"coef has {self._logistic.n_features_in_} columns for {n} components")
 
     @classmethod
     def of(cls, model: Pipeline) -> Any:
@@ -147,45 +139,20 @@ class KernelLogistic:
             "normalization": kernel.normalization_,
             "gamma": np.float64(kernel.gamma),
         }
-        return cls.from_arrays(arrays | Logistic.of(logistic).to_arrays())
+        return cls(arrays | Logistic.of(logistic).to_arrays())
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
         return self._logistic.predict_proba(self._kernel.transform(X))
 
-    def to_arrays(self) -> Arrays:
-        """Everything that predicts, by name."""
-        return self._logistic.to_arrays() | {
-            "components": self._kernel.components_,
-            "normalization": self._kernel.normalization_,
-            "gamma": np.float64(self._kernel.gamma),
-        }
 
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> "KernelLogistic":
-        """Rebuild from `to_arrays`; raise ValueError where the arrays do not fit together."""
-        logistic = Logistic.from_arrays(arrays)
-        gamma = float(_floats(arrays, "gamma", ()))
-        if gamma <= 0:
-            raise ValueError(f"gamma is {gamma}, which is not positive")
-        kernel = Nystroem(kernel="rbf", gamma=gamma)
-        kernel.components_ = _floats(arrays, "components", (None, None))
-        n = len(kernel.components_)
-        kernel.normalization_ = _floats(arrays, "normalization", (n, n))
-        kernel.n_features_in_, kernel._n_features_out = kernel.components_.shape[1], n
-        if logistic.n_features_in_ != n:
-            raise ValueError(f"coef has {logistic.n_features_in_} columns for {n} components")
-        return cls(kernel, logistic)
-
-
-class _Trees:
+class _Trees(_Model):
     """Arrays of an ensemble's nodes, and how its rows are walked in threads."""
 
     _NAMES: tuple[str, ...] = ("roots", "left", "right", "feature", "threshold")
 
     def __init__(self, arrays: Arrays, n_leaves: int) -> None:
-        self._arrays = arrays
-        self.classes_ = _classes(arrays)
+        super().__init__(arrays)
         (self.n_features_in_,) = _integers(arrays, "n_features", (1,)).tolist()
         roots, left, right, feature = (
             _integers(arrays, name, (None,)) for name in ("roots", "left", "right", "feature")
@@ -195,10 +162,6 @@ class _Trees:
             raise ValueError("there is not one threshold per node")
         if np.isnan(arrays["threshold"]).any():
             raise ValueError("a threshold is NaN")
-
-    def to_arrays(self) -> Arrays:
-        """Everything that predicts, by name."""
-        return dict(self._arrays)
 
     def _checked(self, X: NDArray[Any], dtype: Any) -> NDArray[Any]:
         rows = np.ascontiguousarray(X, dtype=dtype)
@@ -268,11 +231,6 @@ class Forest(_Trees):
         self._walk(add_leaf_shares, rows, out, *leaves)
         out /= len(self._arrays["roots"])
         return out
-
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> "Forest":
-        """Rebuild from `to_arrays`; raise ValueError where the arrays do not fit together."""
-        return cls(arrays)
 
 
 class Boosting(_Trees):
@@ -344,11 +302,6 @@ class Boosting(_Trees):
         proba: NDArray[np.float64] = softmax(np.asfortranarray(out))
         return proba
 
-    @classmethod
-    def from_arrays(cls, arrays: Arrays) -> "Boosting":
-        """Rebuild from `to_arrays`; raise ValueError where the arrays do not fit together."""
-        return cls(arrays)
-
 
 KINDS: dict[str, Any] = {
     "logistic": Logistic,
@@ -364,15 +317,9 @@ def kind_of(model: Any) -> str | None:
 
 
 def from_arrays(kind: str, arrays: Arrays) -> ArrayModel:
-    """Rebuild an array model, checking everything.
-
-    Raises
-    ------
-    ValueError
-        If an array is missing, or has a wrong type, shape or value.
-    """
+    """Rebuild an array model; ValueError if an array is missing, or of wrong type or value."""
     try:
-        model: ArrayModel = KINDS[kind].from_arrays(arrays)
+        model: ArrayModel = KINDS[kind](arrays)
     except KeyError as error:
         raise ValueError(f"{error} is missing") from None
     return model
@@ -445,14 +392,14 @@ def _floats(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray
 def _shaped(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
     values = np.asarray(arrays[name])
     fits = values.ndim == len(shape) and all(
-        wanted in (None, size) for wanted, size in zip(shape, values.shape, strict=True)
+        expected in (None, size) for expected, size in zip(shape, values.shape, strict=True)
     )
     if not fits:
         raise ValueError(f"{name} has shape {values.shape}; expected {shape}")
     return values
 
 
-def _refuse_other_dtype(arrays: Arrays, name: str, wanted: tuple[Any, ...]) -> None:
-    if arrays[name].dtype not in wanted:
-        names = " or ".join(np.dtype(kind).name for kind in wanted)
+def _refuse_other_dtype(arrays: Arrays, name: str, allowed: tuple[Any, ...]) -> None:
+    if arrays[name].dtype not in allowed:
+        names = " or ".join(np.dtype(kind).name for kind in allowed)
         raise ValueError(f"{name} has type {arrays[name].dtype}; expected {names}")

@@ -242,10 +242,7 @@ class StoredModel(Part):
 def check_json(meta: dict[str, Any]) -> None:
     """Refuse a JSON part whose names, types or ranges are not those that are written.
 
-    Raises
-    ------
-    ValueError
-        Naming the first entry that is wrong.
+    The ValueError names the first entry that is wrong.
     """
     try:
         model = StoredModel.model_validate(meta)
@@ -255,13 +252,7 @@ def check_json(meta: dict[str, Any]) -> None:
 
 
 def check_params(kind: Any, params: dict[str, Any]) -> None:
-    """Refuse parameters that the constructor of `kind` does not know or that have another type.
-
-    Raises
-    ------
-    ValueError
-        Naming the first parameter that is wrong.
-    """
+    """Refuse parameters that the constructor of `kind` does not know or that have another type."""
     hints = get_type_hints(kind.__init__)
     known = inspect.signature(kind).parameters
     for name in known:

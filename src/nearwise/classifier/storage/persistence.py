@@ -426,13 +426,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
 
 
 def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
-    """Rebuild a classifier from a folder's content, checking every part.
-
-    Raises
-    ------
-    StoreError
-        Naming the part that cannot be what was written.
-    """
+    """Rebuild a classifier from a folder's content; StoreError names the part that is not right."""
     meta = content.meta
     try:
         with part_of_folder("JSON"):

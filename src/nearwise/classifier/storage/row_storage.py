@@ -74,13 +74,7 @@ def _refuse_odd_categories(dtype: pd.CategoricalDtype) -> None:
 
 
 def unpack_rows(folder: Folder, n_rows: int, n_columns: int) -> pd.DataFrame | np.ndarray:
-    """Training rows from what `pack_rows` returned.
-
-    Raises
-    ------
-    ValueError
-        If there are not `n_rows` of them, of `n_columns` values each.
-    """
+    """Training rows from what `pack_rows` returned; ValueError for any other shape."""
     if "rows" in folder.tensors:
         array: np.ndarray = folder.tensors["rows"].numpy()
         shape = (len(array), int(np.prod(array.shape[1:])))

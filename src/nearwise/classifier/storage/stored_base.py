@@ -40,10 +40,7 @@ def dump_model(model: Any) -> bytes:
 def untrusted_types(blob: bytes) -> list[str]:
     """Names of the types that `load_model` reads only where the caller trusts them, sorted.
 
-    Raises
-    ------
-    ValueError
-        If the bytes are not of `dump_model`, or would unpack to far more than they are.
+    ValueError if the bytes are not of `dump_model`, or would unpack to far more than they are.
     """
     _refuse_bomb(blob)
     in_c = {name for name in _types(blob) if name.startswith(_IN_C)}
@@ -51,13 +48,7 @@ def untrusted_types(blob: bytes) -> list[str]:
 
 
 def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
-    """Read a model whose types are all trusted, by skops or by the caller.
-
-    Raises
-    ------
-    UntrustedTypesError
-        Naming the other types.
-    """
+    """Read a model whose types are all trusted, by skops or by the caller."""
     unknown = [name for name in untrusted_types(blob) if name not in trusted]
     if unknown:
         raise UntrustedTypesError(unknown)
@@ -65,12 +56,7 @@ def load_model(blob: bytes, trusted: Sequence[str] = ()) -> Any:
 
 
 class UntrustedTypesError(ValueError):
-    """A stored classifier holds types that nobody has said to trust.
-
-    Attributes
-    ----------
-    names : list of str
-    """
+    """A stored classifier holds types (`names`) that nobody has said to trust."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(

@@ -50,17 +50,7 @@ def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Refuse values that are not finite, class shares that are none, and columns out of range.
 
-    Parameters
-    ----------
-    meta : dict
-        The JSON part, checked.
-    tensors : dict of str to Tensor
-        All tensors of the folder.
-
-    Raises
-    ------
-    ValueError
-        Naming the first tensor that is wrong.
+    `meta` is the JSON part, checked. The ValueError names the first tensor that is wrong.
     """
     for name, tensor in tensors.items():
         free = name.startswith(_MAY_BE_INFINITE)
@@ -103,13 +93,7 @@ def _are_shares(values: Tensor) -> bool:
 
 
 def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:
-    """Refuse a feature map whose arrays do not fit the columns.
-
-    Raises
-    ------
-    ValueError
-        Naming the first array that is wrong.
-    """
+    """Refuse a feature map whose arrays do not fit the columns; the ValueError names the first."""
     n_numbers = len(encoder.numeric)
     one_row = Encoded(np.zeros((1, n_numbers)), np.zeros((1, len(encoder.categorical)), int))
     width = encoder.dense(one_row).shape[1]
@@ -141,13 +125,8 @@ def check_classes(model: Any, n_classes: int) -> None:
 def filled(make: Callable[[], Network], tensors: dict[str, Tensor]) -> Network:
     """Build a network and give it stored weights, in eval mode.
 
-    The shapes are compared on a network without memory first: settings may ask for more than
-    there is.
-
-    Raises
-    ------
-    ValueError
-        If names, shapes or types of the weights are not those that the settings ask for.
+    The shapes are compared on a network without memory first: settings may ask for more than there
+    is. ValueError if names, shapes or types of the weights are not those that the settings ask for.
     """
     with torch.device("meta"):
         described = {name: (t.shape, t.dtype) for name, t in make().state_dict().items()}

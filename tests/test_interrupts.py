@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from nearwise.interrupts import watch_interrupt, whole_or_nothing
+from nearwise.interrupts import watch_interrupt
+from nearwise.lab.interrupts import whole_or_nothing
 
 
 def press():

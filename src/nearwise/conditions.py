@@ -13,18 +13,9 @@ from nearwise import __version__
 
 
 def require_extra(what: str, extra: str, *packages: str) -> None:
-    """Refuse to go on without packages that an extra brings.
+    """Refuse to go on without packages (as they are imported) that an extra brings.
 
-    Raises ImportError if one of them is not installed.
-
-    Parameters
-    ----------
-    what : str
-        What needs them, for the message.
-    extra : str
-        Name of the extra.
-    *packages : str
-        As they are imported.
+    ImportError if one of them is not installed; `what` needs them, in the message.
     """
     if any(find_spec(package) is None for package in packages):
         raise ImportError(f'{what} needs the extra "{extra}": pip install nearwise[{extra}]')
@@ -103,15 +94,10 @@ def command_line() -> str:
 
 
 def readable_command(command: str) -> str:
-    """Write a recorded command as it may be typed.
+    """Write a recorded command (`command_line`) as it may be typed.
 
-    Returns `command`, str: with "nearwise" in the place of a leading ``__main__.py``, whatever
-    folder it is in.
-
-    Parameters
-    ----------
-    command : str
-        As `command_line` gave it: for `python -m` it begins with the file of the module.
+    "nearwise" stands in the place of a leading ``__main__.py``, whatever folder it is in: for
+    `python -m` a command begins with the file of the module.
     """
     program, space, rest = command.partition(" ")
     name = program.strip("'\"").replace("\\", "/").rsplit("/", 1)[-1]
@@ -124,5 +110,5 @@ def available_threads() -> int:
         cores = len(os.sched_getaffinity(0))
     else:  # macOS and Windows do not offer it
         cores = os.cpu_count() or 1
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(cores, int(wanted))) if wanted.isdigit() and int(wanted) > 0 else cores
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores, int(limit))) if limit.isdigit() and int(limit) > 0 else cores

@@ -19,11 +19,7 @@ class Interrupt:
 def watch_interrupt() -> Iterator[Interrupt]:
     """Note a Ctrl-C that the library answers by stopping early and keeping the best so far.
 
-    Yields
-    ------
-    interrupt : Interrupt
-        `seen` is True once Ctrl-C was pressed; the `KeyboardInterrupt` is raised as usual. Only
-        the main thread gets to know of it.
+    The `KeyboardInterrupt` is raised as usual. Only the main thread gets to know of it.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
@@ -39,21 +35,3 @@ def watch_interrupt() -> Iterator[Interrupt]:
         yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def whole_or_nothing() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` behind a block in which Ctrl-C was pressed and answered.
-
-    A fit that was stopped early keeps its best so far. Its numbers would pass for those of a whole
-    one, so whoever measures and keeps them does it in this block.
-    """
-    with watch_interrupt() as interrupt:
-        try:
-            yield
-        except Exception as error:  # of what an early stop left unfinished
-            if interrupt.seen:
-                raise KeyboardInterrupt from error
-            raise
-    if interrupt.seen:
-        raise KeyboardInterrupt

@@ -9,40 +9,29 @@ _FEWEST = 2  # letters that say enough to be the beginning, or a part, of a name
 
 
 def nearest_names(name: object, known: Iterable[object], *, n: int = 1) -> list[str]:
-    """Find the known names that a wrong one most likely stands for.
+    """Find at most `n` known names that a wrong one most likely stands for, the best first.
 
     A name that begins with it comes first, then one that holds it, then one that differs by a few
     letters; among equals the most alike. Case, blanks, hyphens and underscores do not count.
-
-    Returns `names`, list of str: best first; empty where nothing is like it.
-
-    Parameters
-    ----------
-    name : object
-        What was given; taken as text.
-    known : iterable
-        What could have been meant.
-    n : int, default=1
-        Most names to find.
 
     Examples
     --------
     >>> nearest_names("KNN", ["Kvt", "KNNAttention", "SparseKNN"], n=2)
     ['KNNAttention', 'SparseKNN']
     """
-    wanted = _folded(name)
+    sought = _folded(name)
     ranked = []
-    for order, one in enumerate(dict.fromkeys(map(str, known))):
-        folded = _folded(one)
-        alike = SequenceMatcher(None, folded, wanted).ratio()
-        says_enough = len(wanted) >= _FEWEST
-        if says_enough and folded.startswith(wanted):
-            ranked.append((0, -alike, order, one))
-        elif says_enough and wanted in folded:
-            ranked.append((1, -alike, order, one))
+    for order, candidate in enumerate(dict.fromkeys(map(str, known))):
+        folded = _folded(candidate)
+        alike = SequenceMatcher(None, folded, sought).ratio()
+        says_enough = len(sought) >= _FEWEST
+        if says_enough and folded.startswith(sought):
+            ranked.append((0, -alike, order, candidate))
+        elif says_enough and sought in folded:
+            ranked.append((1, -alike, order, candidate))
         elif alike >= _LIKE:
-            ranked.append((2, -alike, order, one))
-    return [one for *_, one in sorted(ranked)[:n]]
+            ranked.append((2, -alike, order, candidate))
+    return [candidate for *_, candidate in sorted(ranked)[:n]]
 
 
 def did_you_mean(name: object, known: Iterable[object], *, n: int = 1) -> str:

@@ -32,13 +32,9 @@ _LOCK_TEXT = b"lock of nearwise; it may be deleted when no nearwise command is r
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a kill leaves the old one or the new one, never a part.
 
-    Raises OSError if it cannot be written; a file that was there is left as it was.
-
-    Parameters
-    ----------
-    path : Path
-        A symbolic link stays one: the file it leads to is replaced. A pipe or a device, and what
-        lies below /dev, is written to as it is.
+    A symbolic link stays one: the file it leads to is replaced. A pipe or a device, and what lies
+    below /dev, is written to as it is. OSError if it cannot be written; a file that was there is
+    left as it was.
     """
     try:
         target = path.resolve()
@@ -75,9 +71,8 @@ def _replace(target: Path, content: bytes) -> None:
 def open_lock(path: Path) -> int:
     """Open a file to lock, and make it if it is not there; what is there stays as it is.
 
-    Returns `handle`, int: for the caller to lock and to close. Raises ValueError if a link, a
-    folder, a pipe or a device has that name: another program made it. Raises OSError if the file
-    cannot be made or opened.
+    The caller locks and closes the handle. ValueError if a link, a folder, a pipe or a device has
+    that name: another program made it.
     """
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
@@ -103,10 +98,9 @@ def is_own_lock(handle: int) -> bool:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[TextIO]:
-    """Give standard output to write to, and flush it; an error says what could not be written.
+    """Give standard output to write to, and flush it; an OSError says what could not be written.
 
-    Raises BrokenPipeError if its reader has gone. Raises OSError if it is closed, or the disk
-    behind it is full.
+    BrokenPipeError if its reader has gone.
     """
     if sys.stdout is None:  # so Python leaves it where it was closed from the start
         raise OSError("Standard output is closed. Open it, or name a file to write to.")

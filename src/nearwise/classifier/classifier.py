@@ -296,9 +296,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Parameters by name; where `deep`, settings as "settings__null" and so on, too."""
         params: dict[str, Any] = super().get_params(deep)
         if deep and "settings" in params:
-            given = params["settings"]
-            rare = dict(given if isinstance(given, Settings) else Settings())
-            rare |= given if isinstance(given, dict) else {}
+            settings = params["settings"]
+            rare = dict(settings if isinstance(settings, Settings) else Settings())
+            rare |= settings if isinstance(settings, dict) else {}
             params |= {f"{_RARE}{name}": value for name, value in rare.items()}
         return params
 
@@ -489,9 +489,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> list[AnyRows]:
         encoder = model.predictor.encoder
         optional = [name for name, use in encoder.kinds.items() if use == "left out"]
-        given = validation.check_views(model.columns, views, len(rows), optional)
+        checked = validation.check_views(model.columns, views, len(rows), optional)
         tta = model.predictor.tta if views is None else None
-        return [rows, *encode_views(encoder, rows, given, tta)]
+        return [rows, *encode_views(encoder, rows, checked, tta)]
 
     def query(
         self,

@@ -195,12 +195,12 @@ class RetrievalConfidence(BaseEstimator):
         if features is None and not self.n_item_features_:
             return None
         array = np.asarray(features if features is not None else [], dtype=np.float64)
-        wanted = (*shape, self.n_item_features_)
-        if array.shape != wanted or not wanted[-1]:
-            seen = "none" if features is None else f"shape {array.shape}"
+        expected = (*shape, self.n_item_features_)
+        if array.shape != expected or not expected[-1]:
+            found = "none" if features is None else f"shape {array.shape}"
             raise ValueError(
-                f"item_features has {seen}, but {wanted} is wanted: numbers of every item, as many "
-                "as in fit, and none where fit had none."
+                f"item_features has {found}, but {expected} is wanted: numbers of every item, as "
+                "many as in fit, and none where fit had none."
             )
         if not np.isfinite(array).all():
             raise ValueError("item_features holds NaN or infinity. Give finite numbers.")
@@ -288,17 +288,9 @@ class _RankObjective(Objective):
 
 
 def first_relevant(relevance: np.ndarray) -> np.ndarray:
-    """Distribution of the rank of the first relevant item.
+    """Distribution (n, K + 1) of the rank of the first relevant item; the last column is none.
 
-    Parameters
-    ----------
-    relevance : float64 ndarray of shape (n, K)
-        Probabilities that an item is relevant, taken as independent.
-
-    Returns
-    -------
-    target : float64 ndarray of shape (n, K + 1)
-        Rows sum to 1; the last column is the chance that none is relevant.
+    `relevance` (n, K) are probabilities that an item is relevant, taken as independent.
     """
     missed = np.cumprod(1 - relevance, axis=1)
     before = np.concatenate([np.ones((len(relevance), 1)), missed[:, :-1]], axis=1)

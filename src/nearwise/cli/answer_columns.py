@@ -178,7 +178,7 @@ def trust_columns(
     if options.sets:
         classes = query.model.classes
         named = [classes[row].tolist() for row in query.sets(options.set_confidence)]
-        columns["set"] = ["|".join(map(str, one)) for one in named] if as_text else named
+        columns["set"] = ["|".join(map(str, labels)) for labels in named] if as_text else named
     if options.novelty:
         columns["novelty_p"] = query.novelty_p_value().tolist()
     return columns

@@ -75,15 +75,15 @@ def _start(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; ``--debug`` may stand anywhere before a ``--``."""
     open_streams()
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = given[: given.index("--")] if "--" in given else given
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = words[: words.index("--")] if "--" in words else words
     if "--debug" in options:
-        given.remove("--debug")
-        given.insert(0, "--debug")
+        words.remove("--debug")
+        words.insert(0, "--debug")
     _said.clear()
     warnings.showwarning = _say_warning
     _add_plugins()
-    app(args=given, prog_name="nearwise")
+    app(args=words, prog_name="nearwise")
 
 
 _said: set[str] = set()  # warnings of this command; several passes over a table repeat theirs

@@ -40,22 +40,22 @@ def say(text: str, *, style: str | None = None) -> None:
     _console(stderr=True).print(text, style=style, soft_wrap=True)
 
 
-def show(what: str | rich.table.Table, *, whole: bool = False) -> None:
+def show(result: str | rich.table.Table, *, whole: bool = False) -> None:
     """Print a result to standard output; text as it stands, a table laid out for the terminal.
 
     In a file or a pipe a table is as wide as it has to be: nothing is cut there. `whole` lets it
     run over the edge of a terminal rather than cut its numbers.
     """
     console = _console()
-    if not isinstance(what, str):
+    if not isinstance(result, str):
         wide = console.options.update(max_width=_WIDEST)
-        needs = rich.measure.Measurement.get(console, wide, what)
+        needs = rich.measure.Measurement.get(console, wide, result)
         if not console.is_terminal:
             console.width = max(console.width, needs.maximum)
         elif whole:
             console.width = max(console.width, needs.minimum)
     with standard_output():
-        console.print(what, soft_wrap=isinstance(what, str))
+        console.print(result, soft_wrap=isinstance(result, str))
 
 
 def show_json(facts: Any) -> None:

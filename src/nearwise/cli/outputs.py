@@ -67,9 +67,9 @@ def check_folder(
 
 def paths_among(*datasets: str) -> list[str]:
     """Give the files of "FILE:TARGET", and folders; a name alone is a known data set."""
-    files = [one.rpartition(":")[0] or one for one in datasets]
-    known = [":" not in one and os.sep not in one for one in datasets]
-    return [file for file, name in zip(files, known, strict=True) if not name]
+    files = [dataset.rpartition(":")[0] or dataset for dataset in datasets]
+    known = [":" not in dataset and os.sep not in dataset for dataset in datasets]
+    return [file for file, is_name in zip(files, known, strict=True) if not is_name]
 
 
 def refuse_inside_model(option: str, path: Path) -> None:

@@ -79,8 +79,8 @@ class Dataset:
         if self.row_names is not None:
             lengths["row_names"] = len(self.row_names)
         if len(set(lengths.values())) > 1:
-            seen = ", ".join(f"{part} has {rows} rows" for part, rows in lengths.items())
-            raise ValueError(f"Data set {self.name!r}: {seen}; all must have the same number.")
+            counts = ", ".join(f"{part} has {rows} rows" for part, rows in lengths.items())
+            raise ValueError(f"Data set {self.name!r}: {counts}; all must have the same number.")
         if not len(self.y):
             raise ValueError(f"Data set {self.name!r} has no rows. Pass at least one.")
         if n_missing := int(pd.isna(self.y).sum()):
@@ -148,13 +148,13 @@ def _check_images(name: str, X: Features) -> None:
     is_bytes = isinstance(X, np.ndarray) and X.dtype == np.uint8
     if is_bytes and X.ndim == 4 and X.shape[3] in (1, 3) and 0 not in X.shape[1:]:
         return
-    seen = (
+    found = (
         f"type {X.dtype} and shape {X.shape}"
         if isinstance(X, np.ndarray)
         else f"the class {type(X).__name__}"
     )
     raise ValueError(
-        f"Data set {name!r}: images have {seen}; pass a uint8 array of shape "
+        f"Data set {name!r}: images have {found}; pass a uint8 array of shape "
         "(n_rows, height, width, channels), 1 channel for grey or 3 for color, 0 to 255."
     )
 

@@ -105,7 +105,7 @@ def train_embedder(
             seed=seed,
             processes=processes,
         )
-        given = [network_config(network), config.decides()]
+        settings = [network_config(network), config.decides()]
         tensors = {
             f"{part}/{name}": tensor
             for part, rows in (("train", train), ("held out", held_out))
@@ -120,7 +120,7 @@ def train_embedder(
             device=device,
             monitor=None if held_out is None else "nll",
             checkpoint=checkpoint,
-            fingerprint="" if checkpoint is None else content_hash(given, tensors),
+            fingerprint="" if checkpoint is None else content_hash(settings, tensors),
             processes=processes,
             progress=progress,
         )

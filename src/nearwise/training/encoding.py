@@ -54,18 +54,11 @@ def encode(
     chunk_size: int | None = None,
     precision: Precision = "float32",
 ) -> Tensor:
-    """Keys of rows, float32 of shape (n, dim), in eval mode.
+    """Keys of rows on the network's device, float32 of shape (n, dim), in eval mode.
 
-    Parameters
-    ----------
-    network : NeighborNetwork
-    rows : TrainingRows
-        On the network's device.
-    chunk_size : int, optional
-        Rows at a time; default 8192, or as many images as 2**18 pixels on a CPU and 2**22 on an
-        accelerator hold. Where memory is short, chunks are halved and a warning says so.
-    precision : {"float32", "bfloat16"}, default="float32"
-        Of the embedder, through autocast.
+    Encodes `chunk_size` rows at a time, by default 8192, or as many images as 2**18 pixels on a CPU
+    and 2**22 on an accelerator hold; where memory is short, chunks are halved and a warning says
+    so. The embedder computes in `precision`, through autocast.
     """
     with evaluating(network), autocast(rows.x_num.device, precision):
         return encode_in_pieces(network.embedder, rows, chunk_size)

@@ -296,12 +296,12 @@ class _Run:
             self._stop("weights are no longer finite after the last step")
 
     def _stop(self, what: str) -> None:
-        kept = ""
+        saved = ""
         if self.saved_epoch is not None:
-            kept = f" The checkpoint in {self.checkpoint} is of epoch {self.saved_epoch}."
+            saved = f" The checkpoint in {self.checkpoint} is of epoch {self.saved_epoch}."
         raise NotFiniteError(
             f"The {what} of epoch {self.state.epoch + 1}. Lower lr, lengthen the warm-up, look for "
-            f"extreme values in the data, or take bfloat16 where the precision is float16.{kept}",
+            f"extreme values in the data, or take bfloat16 where the precision is float16.{saved}",
             self.result(),
         )
 
@@ -365,8 +365,8 @@ class _Run:
         """Go back to the checkpoint, if there is one."""
         if self.checkpoint is not None:
             rows, settings = self.objective.n_rows, self.config.decides()
-            given = [fingerprint, rows, self.seed, self.monitor, settings]
-            self.fingerprint = content_hash(given, self.model.state_dict())
+            deciding = [fingerprint, rows, self.seed, self.monitor, settings]
+            self.fingerprint = content_hash(deciding, self.model.state_dict())
             self._load()
         self.processes.wait()  # none may write a checkpoint before all have looked for one
 

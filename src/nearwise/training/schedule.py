@@ -147,12 +147,12 @@ class WeightAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Give the module the averaged weights inside, and its own again after."""
-        own = copied_state(self.model.state_dict())
+        present = copied_state(self.model.state_dict())
         self.model.load_state_dict(self.state)
         try:
             yield
         finally:
-            self.model.load_state_dict(own)
+            self.model.load_state_dict(present)
 
 
 def copied_state(state: dict[str, Tensor]) -> dict[str, Tensor]:

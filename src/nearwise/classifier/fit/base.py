@@ -217,7 +217,9 @@ class Base:
         return bool(self._readings(name))
 
     def _readings(self, name: str) -> list[str]:
-        return [one for one in self.label_model.reading_names(name) if one in self.gates]
+        return [
+            reading for reading in self.label_model.reading_names(name) if reading in self.gates
+        ]
 
 
 def cross_fit(

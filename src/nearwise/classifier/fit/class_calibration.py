@@ -70,14 +70,14 @@ def _fit(
     Only the classes where `free` (C,) is 1 get values of their own.
     """
     shared = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    own = torch.zeros_like(free, requires_grad=True)
+    apart = torch.zeros_like(free, requires_grad=True)
     shift = torch.zeros_like(free, requires_grad=True)
-    learned = {"temperature": [shared], "bias": [shared, shift]}.get(kind, [shared, own, shift])
+    learned = {"temperature": [shared], "bias": [shared, shift]}.get(kind, [shared, apart, shift])
     n_effective = weight.sum() ** 2 / (weight**2).sum().clamp_min(1e-12)
     share = weight / weight.sum()
 
     def fitted() -> tuple[Tensor, Tensor]:
-        return torch.exp(shared + free * own), free * shift
+        return torch.exp(shared + free * apart), free * shift
 
     def loss() -> Tensor:
         scale, bias = fitted()

@@ -159,9 +159,9 @@ def changed_by_user(defaults: dict[str, Any], settings: FitSettings, kind: str) 
     try:
         TrainConfig(**merged)
     except ValueError as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in settings.train.items())
+        changes = ", ".join(f"{name}={value!r}" for name, value in settings.train.items())
         raise ValueError(
-            f'train ({given}) does not fit the "{kind}" network\'s own settings: '
+            f'train ({changes}) does not fit the "{kind}" network\'s own settings: '
             f"{plain_message(error)}"
         ) from error
     return merged

@@ -102,16 +102,17 @@ def accept_heads(
     `ridge` is that of `fit_temperature`.
     """
     data = _flat_on_host(data)
-    given = (data.labels, data.weight, problem.label_model)
-    oof_nll = mean_nll(fit.log_proba, *given)
+    labelled = (data.labels, data.weight, problem.label_model)
+    oof_nll = mean_nll(fit.log_proba, *labelled)
     part_temperatures = tuple(
-        fit_temperature(part, *given, ridge=ridge)[0] for part in (data.base_log_proba, fit.alone)
+        fit_temperature(part, *labelled, ridge=ridge)[0]
+        for part in (data.base_log_proba, fit.alone)
     )
     acceptance = (
         accept(
             fit.log_proba,
             data.base_log_proba if predictor.has_base else None,
-            *given,
+            *labelled,
             ridge=ridge,
         )
         if settings.calibrate
@@ -146,20 +147,20 @@ def correct_classes(
     """
     data = _flat_on_host(data)
     shift = log_ratio(settings.class_prior, problem.prior)
-    wanted = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
+    shares = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
     if problem.label_model.tells_nothing(scores, data.labels, data.weight, predictor.choice):
-        return ClassCorrection.to_shares(shift, problem.prior, wanted)
+        return ClassCorrection.to_shares(shift, problem.prior, shares)
     if settings.class_prior is None and not settings.per_class:
         return None
     if not problem.label_model.as_given:
-        correction, nlls = ClassCorrection.of_shift(shift, wanted), dict[str, float]()
+        correction, nlls = ClassCorrection.of_shift(shift, shares), dict[str, float]()
     else:
         kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
         if settings.per_class:
             kinds = ("temperature", "bias", "vector")
-        given = (data.labels, data.weight, shift)
-        found, nlls = fit_class_correction(scores, *given, kinds, settings.seed)
-        correction = replace(found, wanted=wanted)
+        held_out = (data.labels, data.weight, shift)
+        found, nlls = fit_class_correction(scores, *held_out, kinds, settings.seed)
+        correction = replace(found, wanted=shares)
     tried = {"nll": nlls} if nlls else {}
     predictor.choice["classes"] = {"source": correction.source} | tried
     return correction

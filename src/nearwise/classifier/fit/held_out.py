@@ -193,8 +193,8 @@ def _calibrate_views(
     held, n_classes = predictor.held, len(predictor.prior)
     assert held is not None  # views are merged where rows were held out
     each = [predictor.out_of_fold(look, n_classes) for look in looks]
-    wanted = settings.tta_merge
-    merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
+    asked = settings.tta_merge
+    merges: tuple[Merge, ...] = ("probabilities", "logits") if asked == "auto" else (asked,)
     nlls: dict[str, float] = {}
     for merge in merges:
         if merge == "embeddings":
@@ -204,8 +204,8 @@ def _calibrate_views(
             merged = merge_answers(each, merge)
         parts = (merged.log_proba, merged.base_log_proba, merged.neighbor_log_proba)
         ridge = _RIDGE / len(held.labels)
-        given = (held.labels, held.weight, label_model)
-        fits = [fit_temperature(part, *given, ridge=ridge) for part in parts]
+        labelled = (held.labels, held.weight, label_model)
+        fits = [fit_temperature(part, *labelled, ridge=ridge) for part in parts]
         nlls[merge] = fits[0][1]
         if min(nlls, key=nlls.__getitem__) == merge:
             whole = fits[0][0] if settings.calibrate else 1.0

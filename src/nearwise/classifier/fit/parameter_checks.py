@@ -135,8 +135,8 @@ def check_held_out(n_rows: int, n_classes: int, fraction: float) -> None:
 
 def _usual_fraction(n_rows: int, n_classes: int) -> float:
     """Share that is held out where nothing else is said: more than usual of few rows."""
-    wanted = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
-    return min(max(VALIDATION_FRACTION, wanted), _MOST_HELD_OUT)
+    enough = _share_of(max(_FEWEST_HELD_OUT, n_classes), n_rows)
+    return min(max(VALIDATION_FRACTION, enough), _MOST_HELD_OUT)
 
 
 def _share_of(n: int, n_rows: int) -> float:
@@ -219,8 +219,8 @@ def check_checkpoint(
         else:
             digest.update(np.ascontiguousarray(rows).tobytes())
     digest.update(codes.tobytes() + (b"" if weight is None else weight.tobytes()))
-    own = {name: getattr(settings, name) for name in _OF_NETWORKS}
-    digest.update(repr((own, estimator.n_members)).encode())
+    of_networks = {name: getattr(settings, name) for name in _OF_NETWORKS}
+    digest.update(repr((of_networks, estimator.n_members)).encode())
     if estimator.columns is not None:
         digest.update(repr(sorted(estimator.columns.items())).encode())
     if settings.label_fitter.description is not None:
@@ -228,13 +228,13 @@ def check_checkpoint(
         named = base if base is None or isinstance(base, str) else type(base).__qualname__
         params = sorted(base.get_params().items()) if named != base else None
         # Networks are then fitted to labels that votes and the base made most probable.
-        given = (
+        of_labels = (
             settings.label_fitter.description,
             settings.n_neighbors,
             settings.metric,
             named,
             params,
         )
-        digest.update(repr(given).encode())
+        digest.update(repr(of_labels).encode())
     folder = settings.checkpoint_dir / f"fit-{digest.hexdigest()[:16]}"
     return settings.model_copy(update={"checkpoint": folder})

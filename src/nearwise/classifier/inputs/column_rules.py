@@ -186,8 +186,8 @@ def _numbers_as_text(
             column, name, "number", change="category", reason="text that is a number in every row"
         )
         return ColumnPlan(report, warn=True)
-    said = {"reason": "text that reads as numbers", "change": "number"}
-    return ColumnPlan(ColumnReport(**(vars(plan.report) | said)))
+    changes = {"reason": "text that reads as numbers", "change": "number"}
+    return ColumnPlan(ColumnReport(**(vars(plan.report) | changes)))
 
 
 def _nearly_numbers(column: pd.Series, name: str, texts: list[str], plan: ColumnPlan) -> ColumnPlan:
@@ -201,8 +201,8 @@ def _nearly_numbers(column: pd.Series, name: str, texts: list[str], plan: Column
         report = _report(column, name, "number", gap_words=words, reason=reason, change="category")
         return ColumnPlan(_with_gaps(report, len(rows)), warn=True)
     reason = f"numbers, but {cells} (first {first})"
-    said = {"reason": reason, "change": "number"}
-    return ColumnPlan(ColumnReport(**(vars(plan.report) | said)), warn=True)
+    changes = {"reason": reason, "change": "number"}
+    return ColumnPlan(ColumnReport(**(vars(plan.report) | changes)), warn=True)
 
 
 def _every_row_its_own(report: ColumnReport, n_rows: int) -> str:
@@ -248,8 +248,8 @@ def _is_id_name(name: str) -> bool:
 
 
 def _left_out(plan: ColumnPlan, reason: str) -> ColumnPlan:
-    said = {"use": "left out", "reason": reason, "change": "keep"}
-    return ColumnPlan(ColumnReport(**(vars(plan.report) | said)), warn=True)
+    changes = {"use": "left out", "reason": reason, "change": "keep"}
+    return ColumnPlan(ColumnReport(**(vars(plan.report) | changes)), warn=True)
 
 
 def _some(words: tuple[str, ...]) -> str:

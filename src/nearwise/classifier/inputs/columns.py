@@ -88,8 +88,9 @@ def warn_of_columns(plans: list[ColumnPlan]) -> None:
     if not spoken:
         return
     lines = [
-        f"Column {one.name!r} {_spoken(one)} (columns={{{one.name!r}: {one.change!r}}} changes it)."
-        for one in spoken[:5]
+        f"Column {report.name!r} {_spoken(report)} "
+        f"(columns={{{report.name!r}: {report.change!r}}} changes it)."
+        for report in spoken[:5]
     ]
     more = f" So are {len(spoken) - 5} more: see column_report_." if len(spoken) > 5 else ""
     warn_user(" ".join(lines) + more, ColumnWarning)

@@ -26,8 +26,8 @@ def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None
     if isinstance(X, pd.Series):
         return _one_row(X, names, width)
     if isinstance(X, Mapping):
-        one = all(np.ndim(value) == 0 for value in X.values())
-        return pd.DataFrame([dict(X)]) if one else pd.DataFrame(dict(X))
+        is_row = all(np.ndim(value) == 0 for value in X.values())
+        return pd.DataFrame([dict(X)]) if is_row else pd.DataFrame(dict(X))
     if isinstance(X, list | tuple) and not X:
         raise ValueError("Found array with 0 sample(s): X is empty. Give some rows.")
     if isinstance(X, list | tuple) and all(isinstance(row, Mapping) for row in X):

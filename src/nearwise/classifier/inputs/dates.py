@@ -84,13 +84,13 @@ def text_layout(values: list[str], name: str, *, required: bool = False) -> str 
         iso = all(_ISO_LIKE.fullmatch(text) for text in distinct)
         return ISO if iso and _parse(distinct, ISO).notna().all() else None
     fitting = [layout for layout in _LAYOUTS if _fits(few, layout) and _fits(distinct, layout)]
-    ambiguous = [one for one in fitting if _SWAPPED.get(one) in fitting]
-    if ambiguous and required:
+    undecided = [day_first for day_first in fitting if _SWAPPED.get(day_first) in fitting]
+    if undecided and required:
         raise ValueError(
             f"Column {name!r} holds dates such as {distinct.iloc[0]!r}, in which day and "
             "month cannot be told apart. Write them as 2024-12-31."
         )
-    return None if ambiguous or not fitting else fitting[0]
+    return None if undecided or not fitting else fitting[0]
 
 
 def date_column(column: pd.Series, name: str, layout: str) -> DateColumn:

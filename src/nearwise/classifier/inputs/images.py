@@ -117,7 +117,7 @@ def check_images(X: Any) -> np.ndarray:
 def are_files(X: Any) -> bool:
     """Whether rows are named image files: one path of a file, or a list of paths."""
     if isinstance(X, list | tuple):
-        return bool(X) and all(isinstance(one, str | os.PathLike) for one in X)
+        return bool(X) and all(isinstance(path, str | os.PathLike) for path in X)
     return isinstance(X, str | Path) and Path(X).is_file()
 
 
@@ -189,11 +189,11 @@ def from_source(X: Any, y: Any, *, training: bool) -> Source:
             f"The data set {dataset.name!r} has further views ({', '.join(dataset.views)}), whose "
             "rows would be left out. Give its X and y, and the views as views=[...]."
         )
-    kept = np.arange(len(dataset))
+    chosen = np.arange(len(dataset))
     if training and dataset.test_index is not None:
-        kept = np.setdiff1d(kept, dataset.test_index)
-    rows, labels = dataset.rows(kept)
-    names = None if dataset.row_names is None else np.array(dataset.row_names)[kept]
+        chosen = np.setdiff1d(chosen, dataset.test_index)
+    rows, labels = dataset.rows(chosen)
+    names = None if dataset.row_names is None else np.array(dataset.row_names)[chosen]
     return Source(rows, pd.Series(labels, name=dataset.target_name), names)
 
 

@@ -41,9 +41,9 @@ def _settled(found: list[Any], values: np.ndarray) -> np.ndarray:
     kinds = {kind: of for of in set(map(type, found)) for kind in [_kind(of)]}
     examples = {kind: next(v for v in found if type(v) is of) for kind, of in kinds.items()}
     if len(kinds) > 1:
-        seen = " and ".join(f"{kind} ({examples[kind]!r})" for kind in sorted(kinds))
+        types = " and ".join(f"{kind} ({examples[kind]!r})" for kind in sorted(kinds))
         raise ValueError(
-            f"y mixes labels of several types: {seen}. Give all of them as one type, for example "
+            f"y mixes labels of several types: {types}. Give all of them as one type, for example "
             "as text (y.astype(str))."
         )
     if "text" in kinds or not kinds:
@@ -54,10 +54,10 @@ def _settled(found: list[Any], values: np.ndarray) -> np.ndarray:
     numbers = np.array(found) if "numbers" in kinds else values
     if numbers.dtype.kind not in ("iu" if whole else "f"):
         kind, example = next(iter(examples.items()))
-        what = "whole numbers beyond 64 bits" if whole else f"{kind} values"
+        content = "whole numbers beyond 64 bits" if whole else f"{kind} values"
         raise ValueError(
-            f"Unknown label type: y holds {what}, such as {example!r}. Give text, whole numbers or "
-            "truth values, for example y.astype(str)."
+            f"Unknown label type: y holds {content}, such as {example!r}. Give text, whole numbers "
+            "or truth values, for example y.astype(str)."
         )
     return numbers
 
@@ -109,10 +109,10 @@ def positions_among(known: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
         )
     if known.dtype.kind in "iu" and labels.dtype.kind == "f" and (labels % 1 == 0).all():
         labels = labels.astype(np.int64)  # 3.0 is the class 3, and whole numbers stay whole
-    places = {label: position for position, label in enumerate(known.tolist())}
-    fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in places]
-    places |= {label: len(places) + i for i, label in enumerate(fresh)}
-    return np.array([places[label] for label in labels.tolist()], dtype=np.int64), fresh
+    positions = {label: position for position, label in enumerate(known.tolist())}
+    fresh = [label for label in dict.fromkeys(labels.tolist()) if label not in positions]
+    positions |= {label: len(positions) + i for i, label in enumerate(fresh)}
+    return np.array([positions[label] for label in labels.tolist()], dtype=np.int64), fresh
 
 
 def check_class_sizes(classes: np.ndarray, codes: np.ndarray) -> None:

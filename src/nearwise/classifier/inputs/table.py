@@ -172,8 +172,8 @@ class TableEncoder:
     @property
     def _leads(self) -> np.ndarray:
         """Whether each name in `numeric` is the first that its column becomes, bool (F,)."""
-        places = [part for name in self.columns for part, _ in enumerate(self._parts(name))]
-        return np.array(places, dtype=int) == 0
+        parts = [part for name in self.columns for part, _ in enumerate(self._parts(name))]
+        return np.array(parts, dtype=int) == 0
 
     def _numbers(self, frame: pd.DataFrame) -> np.ndarray:
         names = [name for name, kind in self.kinds.items() if kind in ("number", "date")]

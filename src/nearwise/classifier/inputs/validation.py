@@ -14,7 +14,7 @@ from nearwise.classifier.inputs.columns import refuse_repeated
 from nearwise.classifier.inputs.containers import as_rows
 from nearwise.classifier.inputs.images import ImageEncoder, check_images, is_images
 from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.names import did_you_mean
+from nearwise.names import did_you_mean, listed
 from nearwise.warn import warn_user
 
 _SHOWN = 12  # names in a message
@@ -74,11 +74,11 @@ def check_rows(
 def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame | np.ndarray:
     """Check rows for a model with this encoder, of the kind that it was fitted on."""
     if is_images(X) != isinstance(encoder, ImageEncoder):
-        fitted, given = (
+        fitted, present = (
             ("images", "none") if isinstance(encoder, ImageEncoder) else ("a table", "images")
         )
         raise ValueError(
-            f"The classifier was fitted on {fitted}; X holds {given}. Give what it knows."
+            f"The classifier was fitted on {fitted}; X holds {present}. Give what it knows."
         )
     if isinstance(encoder, ImageEncoder):
         return check_rows(columns, X, reset=False)
@@ -111,16 +111,15 @@ def _match(X: pd.DataFrame, names: Sequence[str], optional: Collection[str]) -> 
     present = [str(name) for name in X.columns]
     if present == list(names):
         return X
-    held = set(present)
+    held, known = set(present), set(names)
+    extra = [name for name in present if name not in known]
     missing = [name for name in names if name not in held and name not in optional]
     if missing:
+        hint = did_you_mean(missing[0], extra)
         raise ValueError(
-            f"X lacks {_listed(missing)}, which the classifier was fitted on."
-            f"{did_you_mean(missing[0], [one for one in present if one not in names])} It has: "
+            f"X lacks {_listed(missing)}, which the classifier was fitted on.{hint} It has: "
             f"{_listed(present)}."
         )
-    known = set(names)
-    extra = [name for name in present if name not in known]
     if extra:
         warn_user(
             f"X has columns that the classifier was not fitted on: {_listed(extra)}. They are "
@@ -131,10 +130,7 @@ def _match(X: pd.DataFrame, names: Sequence[str], optional: Collection[str]) -> 
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    what = "column" if len(names) == 1 else "columns"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"the {what} {shown}{more}"
+    return f"the {'column' if len(names) == 1 else 'columns'} {listed(names, n=_SHOWN)}"
 
 
 def _refuse_nameless(encoder: TableEncoder) -> None:

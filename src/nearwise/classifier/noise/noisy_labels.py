@@ -66,8 +66,8 @@ def posterior_proba(log_proba: Tensor, matrix: Tensor, labels: Tensor, n_classes
     is. Gives (n, n_classes).
     """
     known = labels < len(matrix)
-    seen = torch.where(known, labels, 0)
-    proba = posterior_log_proba(log_proba, matrix, seen).exp()
+    in_range = torch.where(known, labels, 0)
+    proba = posterior_log_proba(log_proba, matrix, in_range).exp()
     proba = torch.nn.functional.pad(proba, (0, n_classes - len(matrix)))
     whole = torch.nn.functional.one_hot(labels, n_classes).to(proba)
     return torch.where(known[:, None], proba, whole)

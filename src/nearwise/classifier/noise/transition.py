@@ -205,10 +205,10 @@ def _shares(counts: np.ndarray) -> np.ndarray:
     """
     off = 1 - np.trace(counts) / counts.sum()
     even = np.maximum(_even(len(counts), off), 1e-6)
-    seen = counts.sum(axis=1, keepdims=True)
+    total = counts.sum(axis=1, keepdims=True)
     fits = [
         float((gammaln(counts + s * even) - gammaln(s * even)).sum())
-        - float((gammaln(seen + s) - gammaln(s)).sum())
+        - float((gammaln(total + s) - gammaln(s)).sum())
         for s in _PRIOR_ROWS
     ]
     borrowed = _PRIOR_ROWS[int(np.argmax(fits))] * even
@@ -283,7 +283,7 @@ def with_interval(
         times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)))
         drawn.append(_estimate(some, given, seen * times, surest, matrix, _BOOTSTRAP_STEPS))
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    rates = [_rate(one, shares) for one in drawn]
+    rates = [_rate(matrix_drawn, shares) for matrix_drawn in drawn]
     interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
     return Transition(
         matrix, _rate(matrix, shares), interval, low, high, f"{len(rows)} confident unseen rows"

@@ -146,10 +146,10 @@ class TrueLabelPredictor:
         for number, (train, held_out) in enumerate(folds):
             voters, queries = rows[train], np.concatenate([rows[held_out], others])
             inside = np.isin(found.positions, voters)
-            kept = [weights * inside for weights in found.weights]
-            labels = self._clean(found, kept[best], voters, first)
+            inner_weights = [weights * inside for weights in found.weights]
+            labels = self._clean(found, inner_weights[best], voters, first)
             predictions = {
-                f"{kind} {i}": _vote(found, kept[i], votes)[queries]
+                f"{kind} {i}": _vote(found, inner_weights[i], votes)[queries]
                 for kind, votes in ((_GIVEN, self.given), (_POSTERIOR, labels))
                 for i in _POOLED
             }

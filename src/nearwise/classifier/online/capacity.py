@@ -101,10 +101,10 @@ def rows_to_forget(
 
 def _usefulness(views: MemoryViews, rows: Tensor, labels: Tensor) -> Tensor:
     """Worth of the rows that may be found to those that find them, (n_rows,)."""
-    own = views.own_neighbors(views.specs[0], 0)[rows]
+    nearest = views.own_neighbors(views.specs[0], 0)[rows]
     position = torch.full((len(views.bank),), -1)
     position[rows] = torch.arange(len(rows))
-    return neighbor_usefulness(position[own[:, : max(own.shape[1] - 1, 1)]], labels)
+    return neighbor_usefulness(position[nearest[:, : max(nearest.shape[1] - 1, 1)]], labels)
 
 
 def _feed_members(gone: Tensor, labels: Tensor, folds: Tensor, n_members: int) -> Tensor:
@@ -126,7 +126,7 @@ def _feed_members(gone: Tensor, labels: Tensor, folds: Tensor, n_members: int) -
 def _spare_row(kept: Tensor, labels: Tensor, folds: Tensor, n_members: int) -> int:
     sizes = torch.bincount(labels[kept], minlength=int(labels.max()) + 1)
     of_all = int((kept & (folds < 0)).sum())
-    own = torch.bincount(folds[kept & (folds >= 0)], minlength=n_members) + of_all
-    spare = torch.where(folds < 0, own.min(), own[folds.clamp_min(0)]) > _FEWEST
+    askable = torch.bincount(folds[kept & (folds >= 0)], minlength=n_members) + of_all
+    spare = torch.where(folds < 0, askable.min(), askable[folds.clamp_min(0)]) > _FEWEST
     rows = torch.nonzero(kept & spare & (sizes[labels] > 1))[:, 0]
     return int(rows[sizes[labels[rows]].argmax()])

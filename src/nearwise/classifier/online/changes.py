@@ -62,10 +62,10 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
     """
     if bound.capacity is not None:
         _check_room(model, new.y, bound.capacity)
-    wanted = model.predictor.n_views
-    if len(new.views) != wanted:
+    n_views = model.predictor.n_views
+    if len(new.views) != n_views:
         raise ValueError(
-            f"The remembered keys are means over {wanted} views of a row, and {len(new.views)} "
+            f"The remembered keys are means over {n_views} views of a row, and {len(new.views)} "
             "were given. Give as many (views=[...])."
         )
     present, codes = check_labels(new.y, len(new.given))

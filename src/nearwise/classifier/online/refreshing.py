@@ -86,10 +86,10 @@ def refresh_predictor(predictor: Predictor, settings: FitSettings) -> Predictor:
     acceptance, part_temperatures = _calibrate(predictor, judged, settings)
     classes = None
     if settings.class_prior is not None:
-        wanted = settings.class_prior
-        there = predictor.prior[: len(wanted)]
-        shift = log_ratio(wanted, there / there.sum())
-        classes = ClassCorrection.of_shift(shift, tuple(wanted.tolist()))
+        shares = settings.class_prior
+        there = predictor.prior[: len(shares)]
+        shift = log_ratio(shares, there / there.sum())
+        classes = ClassCorrection.of_shift(shift, tuple(shares.tolist()))
         predictor.choice["classes"] = {"source": classes.source}
     predictor.choice.update(refreshed_rows=n, refreshed_nll=acceptance.nll)
     return replace(
@@ -113,9 +113,9 @@ def _measure_again(predictor: Predictor, settings: FitSettings) -> None:
     views.forget()
     specs = []
     for spec in views.specs:
-        wanted = settings.n_neighbors if spec.scope == "all" else spec.n_neighbors
+        asked = settings.n_neighbors if spec.scope == "all" else spec.n_neighbors
         fewest = min(len(views.rows(spec, member)) for member in range(predictor.n_members))
-        k = max(1, min(wanted, fewest - 1))
+        k = max(1, min(asked, fewest - 1))
         specs.append(measured(views, SpaceSpec(**(spec.to_json() | {"n_neighbors": k}))))
     views.specs = specs
     for spec in specs:
@@ -156,14 +156,14 @@ def _calibrate(
 ) -> tuple[Acceptance, tuple[float, ...]]:
     """Decide on the head's share and the temperatures by rows the head was not fitted on."""
     output = predictor.heads[0].predict(rows.spaces, rows.base_log_proba)
-    given = (rows.labels.cpu(), rows.weight.cpu())
+    labelled = (rows.labels.cpu(), rows.weight.cpu())
     whole, base_alone = output.log_proba.cpu(), rows.base_log_proba.cpu()
-    nll = mean_nll(whole, *given)
+    nll = mean_nll(whole, *labelled)
     parts = (base_alone, output.neighbor_log_proba.cpu())
     ridge = 1.0 / len(rows)
-    temperatures = tuple(fit_temperature(part, *given, ridge=ridge)[0] for part in parts)
+    temperatures = tuple(fit_temperature(part, *labelled, ridge=ridge)[0] for part in parts)
     if not settings.calibrate:
         return Acceptance(1.0, 1.0, "none (calibration=None)", nll), temperatures
-    accepted = accept(whole, base_alone if predictor.has_base else None, *given, ridge=ridge)
+    accepted = accept(whole, base_alone if predictor.has_base else None, *labelled, ridge=ridge)
     source = f"{accepted.source}, on {len(rows)} remembered rows left out"
     return replace(accepted, source=source), temperatures

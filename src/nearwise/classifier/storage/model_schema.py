@@ -273,8 +273,8 @@ def check_params(kind: Any, params: dict[str, Any]) -> None:
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    seen = repr(first["input"])
-    shown = "" if first["type"] == "missing" or len(seen) > 80 else f", not {seen}"
+    value = repr(first["input"])
+    shown = "" if first["type"] == "missing" or len(value) > 80 else f", not {value}"
     return f"{where}: {first['msg']}{shown}" if where else f"{first['msg']}{shown}"
 
 

@@ -330,7 +330,7 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain_value(one) for name, one in value.items()}
+        return {str(name): _plain_value(entry) for name, entry in value.items()}
     if isinstance(value, torch.device):
         return str(value)
     if isinstance(value, list | tuple | range):

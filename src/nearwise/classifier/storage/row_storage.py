@@ -88,8 +88,8 @@ def unpack_rows(folder: Folder, n_rows: int, n_columns: int) -> pd.DataFrame | n
     return pd.read_parquet(stored)
 
 
-def _refuse_other_shape(shape: tuple[int, int], wanted: tuple[int, int]) -> None:
-    if shape != wanted:
+def _refuse_other_shape(shape: tuple[int, int], expected: tuple[int, int]) -> None:
+    if shape != expected:
         raise ValueError(
-            f"there are {shape[0]} x {shape[1]} values; expected {wanted[0]} x {wanted[1]}"
+            f"there are {shape[0]} x {shape[1]} values; expected {expected[0]} x {expected[1]}"
         )

@@ -38,8 +38,8 @@ def part_of_folder(name: str) -> Iterator[None]:
     except KeyError as error:
         raise InvalidPartError(f"{name}: {error} is missing") from error
     except Exception as error:
-        what = str(error).rstrip(".") or type(error).__name__
-        raise InvalidPartError(f"{name}: {what}") from error
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise InvalidPartError(f"{name}: {reason}") from error
 
 
 def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -97,15 +97,15 @@ def check_features(kind: str, encoder: TableEncoder, arrays: Arrays) -> None:
     n_numbers = len(encoder.numeric)
     one_row = Encoded(np.zeros((1, n_numbers)), np.zeros((1, len(encoder.categorical)), int))
     width = encoder.dense(one_row).shape[1]
-    wanted: dict[str, tuple[int | None, ...]] = {
+    expected: dict[str, tuple[int | None, ...]] = {
         "standard": {},
         "quantile": {"quantiles": (None, n_numbers)},
         "raw": {"scale": (n_numbers,)},
         "whitened": {"mean": (width,), "rotation": (width, None)},
     }[kind]  # type: ignore[assignment]
-    if set(arrays) != set(wanted):
-        raise ValueError(f"it has the arrays {sorted(arrays)}; {kind!r} has {sorted(wanted)}")
-    for name, shape in wanted.items():
+    if set(arrays) != set(expected):
+        raise ValueError(f"it has the arrays {sorted(arrays)}; {kind!r} has {sorted(expected)}")
+    for name, shape in expected.items():
         array = arrays[name]
         if array.dtype != np.float64 or len(array.shape) != len(shape) or not array.shape[-1]:
             raise ValueError(f"{name} is {array.dtype} of shape {array.shape}")

@@ -198,13 +198,13 @@ def check_checkpoints(out: Path) -> None:
     """Refuse a link, a file or a folder that has the name of the checkpoints and no fit made."""
     folder = checkpoint_folder(out)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        what = "a symbolic link" if folder.is_symlink() else "a file"
+        found = "a symbolic link" if folder.is_symlink() else "a file"
     elif folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
-        what = "a folder that 'nearwise fit' did not make"
+        found = "a folder that 'nearwise fit' did not make"
     else:
         return
     raise ValueError(
-        f"{folder} is {what}, and training checkpoints would go there; nothing was touched. Move "
+        f"{folder} is {found}, and training checkpoints would go there; nothing was touched. Move "
         "it away, or choose another --out."
     )
 
@@ -261,13 +261,13 @@ def _summarize(
 ) -> None:
     if rows.names is None:
         n_used = sum(use != "left out" for use in model.column_types_.values())
-        what, judged = f"rows and {n_used} columns", "NLL out of fold"
+        learned, judged = f"rows and {n_used} columns", "NLL out of fold"
     else:
         size = model.column_types_["image"].removesuffix(" uint8")
         n_held = len(rows) - len(model.memory_)
-        what, judged = f"images of {size}", f"NLL of the {n_held} images held out"
+        learned, judged = f"images of {size}", f"NLL of the {n_held} images held out"
     say(
-        f"Learned {len(model.classes_)} classes from {len(rows)} {what} in {seconds:.1f} s; "
+        f"Learned {len(model.classes_)} classes from {len(rows)} {learned} in {seconds:.1f} s; "
         f"{judged} {model.oof_nll_:.4f}."
     )
     if model.label_noise is not None:

@@ -198,7 +198,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
         "target": model.target_name_,
         "classes": {str(label): int(n) for label, n in zip(model.classes_, counts, strict=True)},
         "columns": model.column_types_,
-        "column_report": [one.to_json() for one in model.column_report_],
+        "column_report": [report.to_json() for report in model.column_report_],
         "files": _count_files(model),
         "settings": {
             name: value

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nearwise.cli.console import say
-from nearwise.names import did_you_mean
+from nearwise.names import did_you_mean, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,10 +55,10 @@ def require_columns(frame: "pd.DataFrame", names: Iterable[str], where: str) -> 
     missing = [name for name in names if name not in present]
     if not missing:
         return
-    hint = did_you_mean(missing[0], present)
     lacks = "has no column" if len(missing) == 1 else f"lacks {len(missing)} columns:"
     raise ValueError(
-        f"{named(where)} {lacks} {_listed(missing)}.{hint} It has: {_listed(present)}."
+        f"{named(where)} {lacks} {listed(missing, n=_SHOWN)}.{did_you_mean(missing[0], present)} "
+        f"It has: {listed(present, n=_SHOWN)}."
     )
 
 
@@ -81,7 +81,7 @@ def match_columns(
     known = {*names, *expected}
     extra = [str(column) for column in frame.columns if column not in known]
     if extra and not quiet:
-        say(f"note: {named(where)}: the model does not know {_listed(extra)}; ignored.")
+        say(f"note: {named(where)}: the model does not know {listed(extra, n=_SHOWN)}; ignored.")
     return frame[[name for name in names if name in frame.columns]]
 
 
@@ -109,22 +109,17 @@ def match_places(
             return frame
     if frame.shape[1] == len(names):
         if not quiet:
-            order = _listed(names)
+            order = listed(names, n=_SHOWN)
             say(f"note: {named(where)}: its {len(names)} columns are taken in order: {order}.")
         return frame.set_axis(list(names), axis=1)
     raise ValueError(
         f"{named(where)} has {frame.shape[1]} columns without names, and the model knows "
-        f"{_listed(names)} and the target {target!r}. Give the columns in the order of the "
-        "training table with the target or a column in its place, give just those that the model "
-        "knows, or add a first line with their names."
+        f"{listed(names, n=_SHOWN)} and the target {target!r}. Give the columns in the order of "
+        "the training table with the target or a column in its place, give just those that the "
+        "model knows, or add a first line with their names."
     )
 
 
 def named(path: str) -> str:
     """Name a file in a message."""
     return "standard input" if path == "-" else path
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -77,13 +77,13 @@ class ImageOptions:
 
     def refuse(self, why: str) -> None:
         """Refuse options about images where there are none; `why` says what there is instead."""
-        given = {
+        options = {
             "--image-size": self.size,
             "--color": self.color,
             "--skip-damaged": self.skip_damaged,
             "--resize": self.resize,
         }
-        for option, value in given.items():
+        for option, value in options.items():
             if value:
                 raise ValueError(f"{option} is for images; {why}. Leave it out.")
 
@@ -176,13 +176,13 @@ def read_files(
                 f"There is no file or folder {path}. Give an image, or a folder of them."
             )
         files += image_files(path)
-    images, kept = decode_files(
+    images, decoded = decode_files(
         files,
         image_size=known.sides(resize=options.resize),
         color=known.color,
         skip_damaged=options.skip_damaged,
     )
-    files = [files[i] for i in kept]
+    files = [files[i] for i in decoded]
     known.check(images, files[0])
     return files, images
 

@@ -32,7 +32,7 @@ def split_list(text: str | Iterable[str] | None) -> list[str]:
     if text is None:
         return []
     texts = [text] if isinstance(text, str) else list(text)
-    return [part.strip() for one in texts for part in one.split(",") if part.strip()]
+    return [part.strip() for entry in texts for part in entry.split(",") if part.strip()]
 
 
 def parse_count(option: str, text: str | None) -> int | str | None:

@@ -229,8 +229,8 @@ def _check_kind(
         options.refuse(f"{name} was fitted on a table")
     for path in data:
         if size is None and names_images(path):
-            what = "a folder" if Path(path).is_dir() else "an image"
-            raise ValueError(f"{name} was fitted on a table, and {path} is {what}. Give a table.")
+            kind = "a folder" if Path(path).is_dir() else "an image"
+            raise ValueError(f"{name} was fitted on a table, and {path} is {kind}. Give a table.")
         if size is not None and not names_images(path) and (path == "-" or Path(path).exists()):
             raise ValueError(
                 f"{name} was fitted on images, and {named(path)} is none by its ending. Give "

@@ -69,40 +69,40 @@ class ScoredRows:
     @property
     def remarks(self) -> list[str]:
         """Sentences about rows that were learned from; none where there are none."""
-        said = []
+        sentences = []
         if self.n_learned:
             everywhere = "in every pixel" if self.noun == "images" else "in every column"
             equal = f"equal {self.noun} the model learned from, {everywhere}"
-            said.append(f"{self.n_learned} of {self._n_rows} {self.noun} {equal}.")
+            sentences.append(f"{self.n_learned} of {self._n_rows} {self.noun} {equal}.")
             left = self.n_learned - (self.n_apart if self.new else len(self.y))
             if self.apart is not None:
-                said.append(
+                sentences.append(
                     f"{self.n_apart} of them were predicted as if new and are not in the scores: "
                     f"accuracy {self.apart['accuracy']:.4f}, NLL {self.apart['nll']:.4f}."
                 )
             if self.repeats >= _MANY:
-                said.append(
+                sentences.append(
                     f"{self.repeats:.0%} of the remembered {self.noun} equal another one, so new "
                     f"ones will, too: some of the {self.n_learned} may be new."
                 )
             if self.together is not None:
-                said.append(
+                sentences.append(
                     f"All {len(self.y) + self.n_apart} {self.noun} together: accuracy "
                     f"{self.together['accuracy']:.4f}, NLL {self.together['nll']:.4f}."
                 )
             if not self.new:
-                said.append("Scores on rows that are new would say more.")
+                sentences.append("Scores on rows that are new would say more.")
             if left:
-                said.append(
+                sentences.append(
                     f"{left} of them are left out: the networks know their labels, and nothing "
                     "predicts them as if new."
                 )
         if self.n_untold and self.new:
-            said.append(
+            sentences.append(
                 f"The model also learned from {self.n_untold} {self.noun} that it no longer "
                 "remembers: whether these are among the new ones cannot be told."
             )
-        return said
+        return sentences
 
     @property
     def _n_rows(self) -> int:

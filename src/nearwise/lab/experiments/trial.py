@@ -11,12 +11,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from nearwise.data import Dataset, split_dataset
-from nearwise.interrupts import whole_or_nothing
 from nearwise.lab.corrupt import label_noise
 from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_predictions
 from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.lab.experiments.methods import Method
 from nearwise.lab.experiments.records import Record
+from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.results.gallery import make_gallery
 from nearwise.lab.results.measures import Predictions
 from nearwise.metrics import evaluate_probabilities

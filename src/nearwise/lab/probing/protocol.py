@@ -16,7 +16,7 @@ from sklearn.decomposition import PCA
 
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
-from nearwise.interrupts import whole_or_nothing
+from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.probing.catalog import check_probe_names, make_probe
 from nearwise.lab.probing.cost import probe_flops, probe_parameters
 from nearwise.lab.probing.data import (

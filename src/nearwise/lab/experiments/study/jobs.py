@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from nearwise.interrupts import whole_or_nothing
 from nearwise.lab.experiments.artifacts import (
     artifact_path,
     record_folder,
@@ -17,6 +16,7 @@ from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study.evaluate import Prediction, study_nll
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
+from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.results.measures import Predictions
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven

@@ -1,0 +1,24 @@
+"""A measurement is whole or not there: Ctrl-C, which a fit answers by stopping early, ends it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nearwise.interrupts import watch_interrupt
+
+
+@contextmanager
+def whole_or_nothing() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` behind a block in which Ctrl-C was pressed and answered.
+
+    A fit that was stopped early keeps its best so far. Its numbers would pass for those of a whole
+    one, so whoever measures and keeps them does it in this block.
+    """
+    with watch_interrupt() as interrupt:
+        try:
+            yield
+        except Exception as error:  # of what an early stop left unfinished
+            if interrupt.seen:
+                raise KeyboardInterrupt from error
+            raise
+    if interrupt.seen:
+        raise KeyboardInterrupt

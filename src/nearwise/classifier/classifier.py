@@ -20,8 +20,13 @@ from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_set
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs import labels, validation
-from nearwise.classifier.inputs.column_report import ColumnPlan, ColumnReport, Wish
-from nearwise.classifier.inputs.columns import plan_columns, warn_of_columns
+from nearwise.classifier.inputs.columns import (
+    ColumnPlan,
+    ColumnReport,
+    Wish,
+    plan_columns,
+    warn_of_columns,
+)
 from nearwise.classifier.inputs.images import (
     ImageEncoder,
     Source,
@@ -219,10 +224,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             Further views of the same rows, such as the embeddings of the flipped images. Networks
             are trained on the first as well, keys are averaged over all, and predictions from as
             many views are calibrated as such. Images have theirs by `tta`.
-
-        Returns
-        -------
-        self : AttnKNNClassifier
         """
         self._publish(self._fit_model(from_source(X, y, training=True), sample_weight, views))
         return self
@@ -303,13 +304,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters by name, settings as `settings__null="prior"`; see scikit-learn.
-
-        Raises
-        ------
-        ValueError
-            If there is no such parameter.
-        """
+        """Change parameters by name, settings as `settings__null="prior"`; see scikit-learn."""
         known = self._get_param_names()
         strange = [name for name in params if name.partition("__")[0] not in known]
         if strange:
@@ -617,7 +612,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        X, views
+            As in `predict_proba`; new rows.
         coverage : float in (0, 1], optional
             Share of rows to answer. Either this or `max_risk` is given.
         max_risk : float in (0, 1), optional
@@ -630,8 +626,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             the AURC of "max_proba", else that.
         confidence : float in (0, 1), default=0.95
             With which the risk bound holds.
-        views : sequence of arrays like `X`, optional
-            As in `predict_proba`.
 
         Returns
         -------
@@ -666,7 +660,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        X, views
+            As in `predict_proba`; new rows.
         confidence : float in (0, 1), default=0.9
             Share of rows whose set is to hold the true class.
         method : {"lac", "aps", "raps"}, default="lac"
@@ -683,8 +678,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             For "aps" and "raps": draw at random whether a class at the edge is in. Without, it is
             always in: no set is empty, and more rows are covered than asked where the classifier
             is right more often than that.
-        views : sequence of arrays like `X`, optional
-            As in `predict_proba`.
 
         Returns
         -------
@@ -727,14 +720,13 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : DataFrame, ndarray or Tensor of shape (n, n_features), or images
+        X, views
+            As in `predict_proba`; new rows.
         score : {"combined", "distance", "sparsity", "null_mass", "entropy"}
             "distance": to the k-th neighbor. "sparsity": logarithm of the mean distance to the
             neighbors over theirs to their own. "null_mass": attention that went to no neighbor.
             "entropy": of the prediction, in nats. "combined" (default): their mean, each in
             standard deviations from its mean among the calibration rows.
-        views : sequence of arrays like `X`, optional
-            As in `predict_proba`.
 
         Returns
         -------
@@ -1059,10 +1051,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             end of `classes_` at once, and later labels must be among them. Without, new classes
             come in as they arrive.
 
-        Returns
-        -------
-        self : AttnKNNClassifier
-
         Raises
         ------
         ValueError
@@ -1130,10 +1118,6 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         So what is said of remembered rows (`predict_proba(None)`, `label_issues`, and the risks,
         sets and p-values that are counted on them) is no longer exactly leave-one-out: searches
         and base still are, the head is not.
-
-        Returns
-        -------
-        self : AttnKNNClassifier
 
         Raises
         ------

@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.inputs.column_report import ColumnPlan, Use
-from nearwise.classifier.inputs.column_rules import NUMBER
-from nearwise.classifier.inputs.columns import plan_columns, refuse_repeated
+from nearwise.classifier.inputs.columns import (
+    NUMBER,
+    ColumnPlan,
+    Use,
+    plan_columns,
+    refuse_repeated,
+)
 from nearwise.classifier.inputs.dates import DateColumn
 from nearwise.warn import warn_user
 

@@ -9,8 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from nearwise.classifier.inputs.column_report import ColumnWarning
-from nearwise.classifier.inputs.columns import refuse_repeated
+from nearwise.classifier.inputs.columns import ColumnWarning, refuse_repeated
 from nearwise.classifier.inputs.containers import as_rows
 from nearwise.classifier.inputs.images import ImageEncoder, check_images, is_images
 from nearwise.classifier.inputs.table import TableEncoder

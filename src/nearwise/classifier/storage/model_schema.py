@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from nearwise.classifier.inputs.column_report import Use
+from nearwise.classifier.inputs.columns import Use
 from nearwise.functional import Metric
 from nearwise.memory import IndexName
 from nearwise.nn.neighbor_head import Null, Pooling

@@ -22,7 +22,7 @@ from nearwise.classifier.fit.embedding import (
     default_config,
     train_member,
 )
-from nearwise.classifier.fit.feature_space import choose_feature_space
+from nearwise.classifier.fit.feature_space import FeatureSpace, choose_feature_space
 from nearwise.classifier.fit.head_fitting import fit_heads
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
@@ -50,16 +50,7 @@ def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progres
     """Run all stages and return what predicts."""
     kind = embedder_kind(problem, settings)
     train = {} if kind is None else training_settings(kind, problem, settings)
-    progress.stage("features")
-    features, problem.choice["feature_nll"] = choose_feature_space(
-        *problem.table,
-        problem.labels,
-        settings.n_neighbors,
-        metric=settings.metric,
-        seed=settings.seed,
-        memory_budget=settings.memory_budget,
-    )
-    problem.choice["features"] = features.kind
+    features = fit_features(problem, np.arange(len(problem.labels)), settings, progress)
     keys = features(*problem.table)
     settings.label_fitter.fit(problem, settings, lambda: keys, progress)
     embedding = fit_embedding(kind, train, problem, settings, progress)
@@ -77,6 +68,25 @@ def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progres
         history=problem.history,
     )
     return fit_heads(predictor, problem, settings, progress)
+
+
+def fit_features(
+    problem: Problem, positions: np.ndarray, settings: FitSettings, progress: Progress
+) -> FeatureSpace:
+    """Choose the feature space of a table by the rows at these positions."""
+    progress.stage("features")
+    encoder, rows = problem.table
+    features, problem.choice["feature_nll"] = choose_feature_space(
+        encoder,
+        rows.take(positions),
+        problem.labels[positions],
+        settings.n_neighbors,
+        metric=settings.metric,
+        seed=settings.seed,
+        memory_budget=settings.memory_budget,
+    )
+    problem.choice["features"] = features.kind
+    return features
 
 
 def fit_embedding(

@@ -1,19 +1,33 @@
 """A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.fit.cross_fitting import cross_fit_problem, measured_views
-from nearwise.classifier.fit.encoder_fitting import fit_image_networks, fit_table_networks
+from nearwise.classifier.fit.cross_fitting import (
+    changed_by_user,
+    cross_fit_problem,
+    embedder_kind,
+    fit_embedding,
+    fit_features,
+    measured_views,
+    training_settings,
+)
+from nearwise.classifier.fit.embedding import Depths
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.classifier.fit.parameter_checks import check_held_out
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.classifier.fit.progress import Progress
-from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.images import (
+    EncodedImages,
+    ImageEncoder,
+    image_backbone,
+    image_config,
+)
+from nearwise.classifier.inputs.table import Encoded
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.learned_rows import held_digests
@@ -36,12 +50,21 @@ from nearwise.classifier.model.predictor import (
     Predictor,
     as_float,
 )
-from nearwise.classifier.model.row_models import KeyedRows, RowModels, average_views
+from nearwise.classifier.model.row_models import (
+    ImageNetworks,
+    KeyedRows,
+    RowModels,
+    StageSpace,
+    TableNetworks,
+    average_views,
+)
 from nearwise.data import hold_out
 from nearwise.memory import MemoryBank
 from nearwise.training import HeadRows
 
 N_HEADS = 5
+_EPOCHS_OF_VIEWS = 12
+_DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 
 
@@ -125,6 +148,78 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> P
     scores = merged.log_proba / of_views.whole
     corrected = correct_classes(predictor, scores, data, problem, settings)
     return replace(predictor, merge=merge, of_views=of_views._replace(classes=corrected))
+
+
+def fit_table_networks(
+    problem: Problem, settings: FitSettings, progress: Progress
+) -> TableNetworks:
+    """Choose the feature space and train the networks of a table or of ready embeddings."""
+    encoder, rows = problem.table
+    kind = embedder_kind(problem, settings)
+    kind = "deep" if settings.embedder == "auto" else kind
+    train = {} if kind is None else training_settings(kind, problem, settings)
+    if kind is not None and problem.views and "epochs" not in settings.train:
+        train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
+    features = fit_features(problem, problem.folds[0][0], settings, progress)
+
+    def keys() -> Tensor:
+        label_free = TableNetworks(encoder, features, None)
+        views = [label_free(cast(Encoded, view))[0] for view in (rows, *problem.views)]
+        return average_views(views).keys["features"]
+
+    settings.label_fitter.fit(problem, settings, keys, progress)
+    second = problem.views[0] if problem.views else None
+    embedding = fit_embedding(kind, train, problem, settings, progress, second)
+    use_head = settings.base is not None
+    return TableNetworks(encoder, features, embedding, use_head)
+
+
+def fit_image_networks(
+    problem: Problem, settings: FitSettings, progress: Progress
+) -> ImageNetworks:
+    """Train the networks of images, and map the depths of their backbones."""
+    encoder, rows = problem.encoder, problem.rows
+    assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
+    memory, _ = problem.folds[0]
+    kind = image_backbone(encoder, settings.embedder)
+    train = image_config(encoder, kind, len(memory), device=settings.device, fast=settings.fast)
+    train = changed_by_user(train, settings, kind)
+    networks = _with_depths(kind, train, problem, settings, progress)
+
+    def keys() -> Tensor:
+        views = [networks(cast(EncodedImages, view))[0] for view in (rows, *problem.views)]
+        return average_views(views).keys["features"]
+
+    settings.label_fitter.fit(problem, settings, keys, progress)
+    if problem.label_model.as_given:
+        return networks
+    return _with_depths(kind, train, problem, settings, progress)
+
+
+def _with_depths(
+    kind: str, train: dict[str, Any], problem: Problem, settings: FitSettings, progress: Progress
+) -> ImageNetworks:
+    encoder, rows = problem.encoder, problem.rows
+    assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
+    embedding = fit_embedding(kind, train, problem, settings, progress)
+    assert embedding is not None  # images always have a network
+    progress.stage("depths of the backbone")
+    remembered = rows.take(problem.folds[0][0])
+    members = range(len(embedding.networks))
+    cache = settings.cache_dir
+    depths = [embedding.depths(member, encoder, remembered, cache) for member in members]
+    stages = [_stage_spaces(of_member) for of_member in depths]
+    use_head = settings.base is not None
+    return ImageNetworks(encoder, embedding, stages, use_head, cache)
+
+
+def _stage_spaces(depths: Depths) -> dict[str, StageSpace]:
+    """Map the deepest stages, deepest first; that one is called "features"."""
+    deepest = list(depths.stages.items())[::-1][:_DEPTHS]
+    return {
+        name if i else "features": StageSpace.fit(values.cpu())
+        for i, (name, values) in enumerate(deepest)
+    }
 
 
 def _remember(

@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,6 @@ class DateColumn:
     zone: str
     origin: str
     parts: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; `DateColumn(**data)` rebuilds it."""
-        return asdict(self)
 
     def numbers(self, column: pd.Series, name: str) -> np.ndarray:
         """Return the parts of every date, float64 (n, n_parts), NaN where missing.

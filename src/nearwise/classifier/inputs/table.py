@@ -3,7 +3,7 @@
 import datetime
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ class TableEncoder:
     def _adopt(self, plans: Sequence[ColumnPlan]) -> None:
         named = dict(zip(self.columns, plans, strict=True))
         self.kinds = {name: plan.report.use for name, plan in named.items()}
-        self.dates = {name: p.date.to_json() for name, p in named.items() if p.date is not None}
+        self.dates = {name: asdict(p.date) for name, p in named.items() if p.date is not None}
         words = {name: list(plan.report.gap_words) for name, plan in named.items()}
         self.gap_words = {name: found for name, found in words.items() if found}
         self.report = [plan.report.to_json() for plan in plans]

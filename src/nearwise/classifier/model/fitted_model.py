@@ -1,6 +1,6 @@
 """FittedModel: everything a fitted classifier predicts with, as one value that never changes."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -29,10 +29,6 @@ class StreamState:
     refreshed_size: int
     first: int
     declared: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; `StreamState(**data)` rebuilds it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

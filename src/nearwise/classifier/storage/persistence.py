@@ -359,7 +359,7 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         "feature_names_in": fitted.columns.names or [],
         "target_name": fitted.target_name,
         "weight_unit": fitted.weight_unit,
-        "stream": fitted.stream.to_json(),
+        "stream": asdict(fitted.stream),
         "row_names": None if fitted.row_names is None else fitted.row_names.tolist(),
         "versions": versions(),
     }

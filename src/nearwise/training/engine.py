@@ -388,14 +388,12 @@ class _Run:
             self.scaler.load_state_dict({**self.scaler.state_dict(), **changed})
 
 
-def minimize(
-    parameters: Sequence[Tensor], loss: Callable[[], Tensor], *, max_iter: int = 100
-) -> None:
+def minimize(parameters: Sequence[Tensor], loss: Callable[[], Tensor]) -> None:
     """Minimise a smooth loss of few parameters in place, on all rows at once, by L-BFGS.
 
     `parameters` are leaves that require a gradient; `loss()` is the scalar at their present values.
     """
-    optimizer = torch.optim.LBFGS(parameters, max_iter=max_iter, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(parameters, max_iter=100, line_search_fn="strong_wolfe")
 
     def closure() -> Any:
         optimizer.zero_grad()

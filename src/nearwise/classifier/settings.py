@@ -188,12 +188,8 @@ def unknown_hint(name: str, known: Sequence[str]) -> str:
     return did_you_mean(name, fields) if other is None else f" Here {other}."
 
 
-def _is_count(value: Any, least: int) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and bool(value >= least)
-
-
 def check_count(name: str, value: Any, least: int) -> None:
     """Refuse what is no whole number of at least `least`."""
-    if not _is_count(value, least):
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not (whole and value >= least):
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")

@@ -144,12 +144,17 @@ def inspect(
     if rows is not None and scores:
         raise ValueError("--rows shows rows, --scores measures all of them. Give one of the two.")
     learned = open_model(model)
-    if rows is not None:
+    found: Any
+    if rows is None:
+        found = describe(learned, scores=scores)
+    else:
         found = remembered_rows(learned, parse_numbers("--rows", rows))
-        show_json(found) if as_json else show(_row_table(found, str(model)))
-        return
-    facts = describe(learned, scores=scores)
-    show_json(facts) if as_json else show(fact_table(_tables_facts(facts), str(model)))
+    if as_json:
+        show_json(found)
+    elif rows is None:
+        show(fact_table(_in_words(found), str(model)))
+    else:
+        show(_row_table(found, str(model)))
 
 
 def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -188,8 +193,7 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
 
     from nearwise.classifier import Settings
 
-    labels = np.asarray(model.memory_.labels)
-    positions = labels.argmax(axis=1) if labels.ndim == 2 else labels
+    positions = model._fitted.label_positions.numpy()
     counts = np.bincount(positions, minlength=len(model.classes_))
     params, defaults = model.get_params(deep=False), type(model)().get_params(deep=False)
     rare = Settings.of(params.pop("settings", None)).stored()
@@ -226,12 +230,13 @@ def _count_files(model: "AttnKNNClassifier") -> dict[str, int]:
     return dict(Counter(name.partition("/")[0] or "no file" for name in names))
 
 
-def _tables_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """Give the facts that a table shows, under their titles, the columns in words."""
+def _in_words(facts: dict[str, Any]) -> dict[str, Any]:
+    """Give facts under the titles of a table, the report of the columns as text."""
     from nearwise.classifier import ColumnReport
 
     reports = [ColumnReport.from_json(report) for report in facts.pop("column_report")]
-    facts["columns"] = "\n".join(column_lines(reports, flags=False))
+    if reports:  # images have none
+        facts["columns"] = "\n".join(column_lines(reports, flags=False))
     return {_TITLES.get(name, name): value for name, value in facts.items()}
 
 

@@ -16,7 +16,6 @@ from sklearn.decomposition import PCA
 
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
-from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.probing.catalog import check_probe_names, make_probe
 from nearwise.lab.probing.cost import probe_flops, probe_parameters
 from nearwise.lab.probing.data import (
@@ -28,6 +27,7 @@ from nearwise.lab.probing.data import (
 )
 from nearwise.lab.probing.records import Record, RecordFile, hashed, measure, source_of
 from nearwise.lab.probing.stored import StoredFeatures
+from nearwise.lab.results.interrupts import whole_or_nothing
 from nearwise.probes.base import Probe
 from nearwise.probes.encoders import Encoder, fingerprint_of
 from nearwise.probes.features import (

@@ -44,6 +44,16 @@ class ImageEncoder:
     channels: int = 0
 
     @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    @property
+    def color(self) -> "Color":
+        """What other images are turned into."""
+        return "rgb" if self.channels == 3 else "grey"
+
+    @property
     def kinds(self) -> dict[str, str]:
         """One column, the image, with its size."""
         return {"image": f"{self.height} x {self.width} x {self.channels} uint8"}
@@ -131,15 +141,13 @@ def from_files(X: Any, encoder: Any) -> Any:
     is_folder = isinstance(X, str | Path) and Path(X).is_dir()
     if not isinstance(encoder, ImageEncoder) or not (is_folder or are_files(X)):
         return X
-    color: Color = "rgb" if encoder.channels == 3 else "grey"
     files = image_files(Path(X) if isinstance(X, str | Path) else X)
-    images = read_images(files, color=color)
-    if images.shape[1:3] != (encoder.height, encoder.width):
-        size = (encoder.height, encoder.width)
+    images = read_images(files, color=encoder.color)
+    if images.shape[1:3] != encoder.size:
         raise ValueError(
-            f"{files[0]} is {_by(images.shape[1:3])}, the classifier was fitted on {_by(size)} "
-            f"(height, width). Resize: nearwise.data.read_images(..., image_size={size}, "
-            f"color={color!r})."
+            f"{files[0]} is {_by(images.shape[1:3])}, the classifier was fitted on "
+            f"{_by(encoder.size)} (height, width). Resize: nearwise.data.read_images(..., "
+            f"image_size={encoder.size}, color={encoder.color!r})."
         )
     return images
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nearwise.classifier import AttnKNNClassifier
+    from nearwise.classifier.inputs.images import ImageEncoder
     from nearwise.data import Dataset
 
 ImageSizeOption = Annotated[
@@ -40,33 +41,6 @@ _TARGET = "class"  # what the labels of a folder are called
 
 
 @dataclass(frozen=True)
-class Size:
-    """Height, width and channels of the images that a model was fitted on."""
-
-    height: int
-    width: int
-    channels: int
-
-    @property
-    def color(self) -> Literal["grey", "rgb"]:
-        """What images are turned into for this model."""
-        return "rgb" if self.channels == 3 else "grey"
-
-    def sides(self, *, resize: bool) -> tuple[int, int] | None:
-        """Height and width to bring images to, where that was asked for."""
-        return (self.height, self.width) if resize else None
-
-    def check(self, images: "np.ndarray", first: Path) -> None:
-        """Refuse images of another size; the ValueError names the first of them."""
-        if images.shape[1:3] != (self.height, self.width):
-            raise ValueError(
-                f"{first} is {images.shape[1]} x {images.shape[2]}, the model was fitted on "
-                f"{self.height} x {self.width} (height, width). Add --resize to bring images to "
-                "that size."
-            )
-
-
-@dataclass(frozen=True)
 class ImageOptions:
     """What the command line asks about images: their size, colour, and damaged files."""
 
@@ -88,14 +62,21 @@ class ImageOptions:
                 raise ValueError(f"{option} is for images; {why}. Leave it out.")
 
 
-def image_size(model: "AttnKNNClassifier") -> Size | None:
-    """Size of the images that a model was fitted on; None for a table."""
+def encoder_of_images(model: "AttnKNNClassifier") -> "ImageEncoder | None":
+    """Size and channels of the images that a model was fitted on; None for a table."""
     from nearwise.classifier.inputs.images import ImageEncoder
 
     encoder = model._predictor.encoder
-    if not isinstance(encoder, ImageEncoder):
-        return None
-    return Size(encoder.height, encoder.width, encoder.channels)
+    return encoder if isinstance(encoder, ImageEncoder) else None
+
+
+def _check_size(images: "np.ndarray", known: "ImageEncoder", first: Path) -> None:
+    if images.shape[1:3] != known.size:
+        height, width = known.size
+        raise ValueError(
+            f"{first} is {images.shape[1]} x {images.shape[2]}, the model was fitted on {height} x "
+            f"{width} (height, width). Add --resize to bring images to that size."
+        )
 
 
 def names_images(data: str) -> bool:
@@ -109,7 +90,7 @@ def read_class_folder(
     data: str,
     part: Literal["train", "test"],
     options: ImageOptions,
-    known: Size | None = None,
+    known: "ImageEncoder | None" = None,
     *,
     quiet: bool = False,
 ) -> "Dataset":
@@ -130,17 +111,18 @@ def read_class_folder(
         )
     _refuse_tables(folder)
     split: Literal["train", "test", "all"] = part if has_test_part(folder) else "all"
+    size, color = parse_size("--image-size", options.size), options.color
+    if known is not None:
+        size, color = known.size if options.resize else None, known.color
     dataset = load_image_folder(
         folder,
         split=split,
-        image_size=parse_size("--image-size", options.size)
-        if known is None
-        else known.sides(resize=options.resize),
-        color=options.color if known is None else known.color,
+        image_size=size,
+        color=color,
         skip_damaged=options.skip_damaged,
     )
     if known is not None:
-        known.check(cast("np.ndarray", dataset.X), dataset.files[0])
+        _check_size(cast("np.ndarray", dataset.X), known, dataset.files[0])
     if split != "all" and not quiet:
         other = "test" if part == "train" else "train"
         taken = f"took its {_PARTS[part]} part, {len(dataset)} images"
@@ -160,7 +142,7 @@ def _refuse_tables(folder: Path) -> None:
 
 
 def read_files(
-    data: Sequence[str], options: ImageOptions, known: Size
+    data: Sequence[str], options: ImageOptions, known: "ImageEncoder"
 ) -> "tuple[list[Path], np.ndarray]":
     """Read images without labels from files, and folders that hold images at any depth.
 
@@ -178,12 +160,12 @@ def read_files(
         files += image_files(path)
     images, decoded = decode_files(
         files,
-        image_size=known.sides(resize=options.resize),
+        image_size=known.size if options.resize else None,
         color=known.color,
         skip_damaged=options.skip_damaged,
     )
     files = [files[i] for i in decoded]
-    known.check(images, files[0])
+    _check_size(images, known, files[0])
     return files, images
 
 

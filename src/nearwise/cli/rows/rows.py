@@ -15,9 +15,8 @@ from nearwise.cli.rows.frames import (
 )
 from nearwise.cli.rows.image_rows import (
     ImageOptions,
-    Size,
     check_target,
-    image_size,
+    encoder_of_images,
     names_images,
     read_class_folder,
     read_files,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nearwise.classifier import AttnKNNClassifier
+    from nearwise.classifier.inputs.images import ImageEncoder
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def read_for_model(
     """
     import pandas as pd
 
-    size = _check_kind(model, name, [data], options)
-    if size is None:
+    of_images = _check_kind(model, name, [data], options)
+    if of_images is None:
         names = list(model.feature_names_in_)
         spare = _left_out(model)
         frame = read_frame(data, header, known=set(names) - set(spare), quiet=quiet)
@@ -152,7 +152,7 @@ def read_for_model(
         return Rows(match_columns(features, names, data, optional=spare, quiet=quiet), labels)
     _refuse_header(header)
     check_target(target, model.target_name_)
-    rows = _labelled(read_class_folder(data, part, options, size, quiet=quiet))
+    rows = _labelled(read_class_folder(data, part, options, of_images, quiet=quiet))
     # a model fitted in Python may know its classes as numbers; a folder's name is text
     known = {str(label): label for label in model.classes_.tolist()}
     values = [known.get(label, label) for label in rows.y.tolist()]
@@ -176,14 +176,14 @@ def read_to_predict(
     """
     import pandas as pd
 
-    size = _check_kind(model, name, data, options)
-    if size is not None:
+    of_images = _check_kind(model, name, data, options)
+    if of_images is not None:
         _refuse_header(header)
         if keep:
             raise ValueError(
                 f"--keep {keep[0]}: images have no columns; their file is always named."
             )
-        files, images = read_files(data, options, size)
+        files, images = read_files(data, options, of_images)
         return pd.DataFrame({"file": [str(file) for file in files]}), images
     if len(data) > 1:
         raise ValueError(f"{name} was fitted on a table: give one table, not {len(data)} files.")
@@ -222,18 +222,18 @@ def _refuse_header(header: bool | None) -> None:
 
 def _check_kind(
     model: "AttnKNNClassifier", name: Path, data: Sequence[str], options: ImageOptions
-) -> Size | None:
-    """Refuse images for a model of tables and the reverse; return the size of a model's images."""
-    size = image_size(model)
-    if size is None:
+) -> "ImageEncoder | None":
+    """Refuse images for a model of tables and the reverse; return what a model knows of images."""
+    known = encoder_of_images(model)
+    if known is None:
         options.refuse(f"{name} was fitted on a table")
     for path in data:
-        if size is None and names_images(path):
+        if known is None and names_images(path):
             kind = "a folder" if Path(path).is_dir() else "an image"
             raise ValueError(f"{name} was fitted on a table, and {path} is {kind}. Give a table.")
-        if size is not None and not names_images(path) and (path == "-" or Path(path).exists()):
+        if known is not None and not names_images(path) and (path == "-" or Path(path).exists()):
             raise ValueError(
                 f"{name} was fitted on images, and {named(path)} is none by its ending. Give "
                 "images or a folder of them."
             )
-    return size
+    return known

@@ -3,7 +3,6 @@
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from nearwise.probes.features import (
     extract_features,
     refuse_cls,
 )
+from nearwise.warn import warn_user
 
 TOKENS = "tokens"
 PCA_POOL = "flatten-pca"
@@ -148,11 +148,9 @@ def evaluate(
     shape = np.shape(parts.train.images)
     n_points = None if len(shape) < 3 else as_images(parts.train.images[:1])[0, 0].numel()
     for name, n_seen in without_seen(parts, encoders)[1].items():
-        warnings.warn(
+        warn_user(
             f"{n_seen} of {len(parts.test.labels)} test images are among those that {name} was "
-            "trained on. nearwise.probes.without_seen(data, encoders) leaves them out.",
-            UserWarning,
-            stacklevel=2,
+            "trained on. nearwise.probes.without_seen(data, encoders) leaves them out."
         )
     cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device, n_points))
     kept = RecordFile(folder)

@@ -9,16 +9,19 @@ from nearwise.nn import (
     IdentityEmbedder,
     NeighborNetwork,
     contrastive,
-    leave_one_out_nll,
     leave_self_out,
     margin_contrastive,
-    neighbor_probabilities,
     soft_cross_entropy,
     soft_targets,
     supervised_contrastive,
     weight_entropy,
 )
-from tests.reference.losses import slow_contrastive, slow_leave_one_out_nll
+from tests.reference.losses import (
+    leave_one_out_nll,
+    neighbor_probabilities,
+    slow_contrastive,
+    slow_leave_one_out_nll,
+)
 
 N, C = 20, 3
 

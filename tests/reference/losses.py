@@ -1,6 +1,11 @@
-"""Losses over neighbors and batches, written out in loops over rows and pairs."""
+"""Losses over neighbors and batches: written out in loops, and by plain torch operations."""
 
 import math
+
+import torch
+from torch import Tensor
+
+from nearwise.nn import leave_self_out, soft_targets, vote_nll
 
 
 def slow_leave_one_out_nll(query, keys, scale, query_labels, labels, query_ids, ids, smoothing=0.0):
@@ -44,3 +49,30 @@ def slow_contrastive(keys, labels, temperature, margin=None):
         if pairs:
             rows.append(sum(pairs) / len(pairs))
     return sum(rows) / len(rows) if rows else 0.0
+
+
+def neighbor_probabilities(
+    scores: Tensor, labels: Tensor, n_classes: int, candidate_weight: Tensor | None = None
+) -> Tensor:
+    """Vote (B, n_classes) of candidates weighted by the softmax of their scores (B, N)."""
+    if candidate_weight is not None:
+        scores = scores + candidate_weight.log()
+    return torch.softmax(scores, dim=1) @ soft_targets(labels, n_classes).to(scores.dtype)
+
+
+def leave_one_out_nll(
+    scores: Tensor,
+    query_labels: Tensor,
+    candidate_labels: Tensor,
+    query_ids: Tensor,
+    candidate_ids: Tensor,
+    n_classes: int,
+    *,
+    smoothing: float = 0.0,
+    sample_weight: Tensor | None = None,
+    candidate_weight: Tensor | None = None,
+) -> Tensor:
+    """`fused_leave_one_out_nll` of ready scores (B, N), by plain torch operations."""
+    scores = leave_self_out(scores, query_ids, candidate_ids)
+    proba = neighbor_probabilities(scores, candidate_labels, n_classes, candidate_weight)
+    return vote_nll(proba, query_labels, smoothing=smoothing, sample_weight=sample_weight)

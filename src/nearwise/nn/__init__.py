@@ -11,10 +11,8 @@ from nearwise.nn.field import PerceiverAutoencoder, coordinate_grid, make_percei
 from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
     contrastive,
-    leave_one_out_nll,
     leave_self_out,
     margin_contrastive,
-    neighbor_probabilities,
     soft_cross_entropy,
     soft_targets,
     supervised_contrastive,
@@ -98,11 +96,9 @@ __all__ = [
     "describe_neighborhood",
     "euclidean",
     "fused_leave_one_out_nll",
-    "leave_one_out_nll",
     "leave_self_out",
     "make_perceiver",
     "margin_contrastive",
-    "neighbor_probabilities",
     "neighbor_vote",
     "network_config",
     "pair_reliability",

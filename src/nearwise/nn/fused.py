@@ -54,7 +54,7 @@ def fused_leave_one_out_nll(
     candidate_weight: Tensor | None = None,
     n_learned: int | None = None,
 ) -> Tensor:
-    """Leave-one-out neighbor NLL, as `leave_one_out_nll` of the network's scores.
+    """Negative log-likelihood of the neighbor vote, each query without its own row.
 
     Parameters
     ----------
@@ -64,9 +64,17 @@ def fused_leave_one_out_nll(
     scale : scalar Tensor
         Positive factor on distances, or similarities for "cosine".
     similarity : {"euclidean", "cosine"}, default="euclidean"
-    query_labels, candidate_labels, query_ids, candidate_ids, n_classes, smoothing, \
-sample_weight, candidate_weight
-        As in `leave_one_out_nll`.
+    query_labels, candidate_labels : int64 Tensor (B,), (N,) or float Tensor (., n_classes)
+    query_ids : int64 Tensor of shape (B,) or (B, m)
+        Ids left out for each query; m = 2 for a MixUp query, which has two sources.
+    candidate_ids : int64 Tensor of shape (N,)
+    n_classes : int
+    smoothing : float, default=0.0
+        Label smoothing of the query's label, in [0, 1).
+    sample_weight : Tensor of shape (B,), optional
+        Weight of each query in the mean.
+    candidate_weight : Tensor of shape (N,), optional
+        Non-negative factor on each candidate's vote.
     n_learned : int, optional
         Only the first keys get a gradient, which saves that of the rest; default all.
 
@@ -78,6 +86,10 @@ sample_weight, candidate_weight
     ------
     ValueError
         If a query has no candidate left.
+
+    References
+    ----------
+    Goldberger et al., "Neighbourhood Components Analysis", NIPS 2004; Ye et al., ICLR 2025.
     """
     targets = soft_targets(query_labels, n_classes, smoothing).to(query.dtype)
     row_weight = _normalized(sample_weight, query)

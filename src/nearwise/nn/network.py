@@ -97,19 +97,18 @@ class NeighborNetwork(nn.Module):
         return -self.scale * euclidean(query, keys)
 
 
-def euclidean(query: Tensor, keys: Tensor, eps: float = DISTANCE_EPS) -> Tensor:
+def euclidean(query: Tensor, keys: Tensor) -> Tensor:
     """L2 distance of all pairs by one matrix product, with a gradient that is finite at 0.
 
     Parameters
     ----------
     query : Tensor of shape (B, D)
     keys : Tensor of shape (N, D)
-    eps : float, default=1e-6
-        Added to the squared distance under the root; equal rows are ``sqrt(eps)`` apart.
 
     Returns
     -------
     distances : Tensor of shape (B, N)
+        1e-6 is added to the square: equal rows are 1e-3 apart.
     """
     # Moving the origin to the middle of the keys keeps the differences of large squares small.
     center = keys.detach().mean(dim=0)
@@ -119,7 +118,7 @@ def euclidean(query: Tensor, keys: Tensor, eps: float = DISTANCE_EPS) -> Tensor:
     key_square = keys.square().sum(dim=1, keepdim=True)
     left = torch.cat([-2 * query, query_square, ones(query_square)], dim=1)
     right = torch.cat([keys, ones(key_square), key_square], dim=1)
-    return torch.sqrt((left @ right.T).clamp_min(0.0) + eps)
+    return torch.sqrt((left @ right.T).clamp_min(0.0) + DISTANCE_EPS)
 
 
 def network_config(network: NeighborNetwork) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """k-NN attention behind the call of `torch.nn.MultiheadAttention`."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_m
 from nearwise.nn.tokens.base import check_heads, check_n_neighbors, expanded_mask
 
 
-class KNNMultiheadAttention(nn.Module):
+class KNNMultiheadAttention(nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` in which every query attends to its k nearest keys.
 
     Same weights by the same names, same call, same masks (True in a boolean mask forbids), also
@@ -26,13 +27,8 @@ class KNNMultiheadAttention(nn.Module):
         Keys a query attends to; all where there are fewer.
     metric : {"matmul", "cosine", "l2"}, default="matmul"
     include_self : {"candidate", "always", "never"}, default="candidate"
-    dropout : float in [0, 1), default=0
-    bias : bool, default=True
-    kdim, vdim : int, optional
-        Widths of keys and values; default `embed_dim`.
-    batch_first : bool, default=False
-    device, dtype
-        Of the parameters.
+    dropout, bias, kdim, vdim, batch_first, device, dtype
+        As in `torch.nn.MultiheadAttention`.
 
     Examples
     --------
@@ -42,11 +38,6 @@ class KNNMultiheadAttention(nn.Module):
     >>> output.shape, weights.shape
     (torch.Size([2, 17, 24]), torch.Size([2, 17, 17]))
     """
-
-    # Keeps TransformerEncoderLayer from its fused path, which would attend to all keys.
-    _qkv_same_embed_dim = False
-    in_proj_weight: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -64,39 +55,15 @@ class KNNMultiheadAttention(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
         check_heads(embed_dim, num_heads)
         check_n_neighbors(n_neighbors)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must lie in [0, 1).")
-        self.embed_dim, self.num_heads, self.n_neighbors = embed_dim, num_heads, n_neighbors
-        self.head_dim = embed_dim // num_heads
-        self.metric, self.include_self = metric, include_self
-        self.dropout, self.batch_first = dropout, batch_first
-
-        def empty(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-
-        self.register_parameter("in_proj_weight", None)
-        if (kdim or embed_dim) == (vdim or embed_dim) == embed_dim:
-            self.in_proj_weight = empty(3 * embed_dim, embed_dim)
-        else:
-            self.q_proj_weight = empty(embed_dim, embed_dim)
-            self.k_proj_weight = empty(embed_dim, kdim or embed_dim)
-            self.v_proj_weight = empty(embed_dim, vdim or embed_dim)
-        self.register_parameter("in_proj_bias", empty(3 * embed_dim) if bias else None)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Initialize as `torch.nn.MultiheadAttention`."""
-        for name, parameter in self.named_parameters(recurse=False):
-            if name.endswith("weight"):
-                nn.init.xavier_uniform_(parameter)
-            else:
-                nn.init.zeros_(parameter)
-        if self.out_proj.bias is not None:
-            nn.init.zeros_(self.out_proj.bias)
+        widths: dict[str, Any] = {"kdim": kdim, "vdim": vdim, "device": device, "dtype": dtype}
+        super().__init__(embed_dim, num_heads, dropout, bias, batch_first=batch_first, **widths)
+        # Keeps TransformerEncoderLayer from its fused path, which would attend to all keys.
+        self._qkv_same_embed_dim = False
+        self.n_neighbors, self.metric, self.include_self = n_neighbors, metric, include_self
 
     def forward(
         self,

@@ -129,7 +129,7 @@ def test_mixup_mixes_normalised_pixels():
 
 def test_stages_go_from_the_stem_to_the_features():
     embedder, given = small(), images()
-    stages = embedder.stages(given)
+    stages = embedder.vector_and_stages(given)[1]
     assert {name: part.shape[1] for name, part in stages.items()} == {
         "stem": 32,
         "stage1": 32,
@@ -174,7 +174,7 @@ def test_local_folder_brings_its_weights_and_pixels_and_is_not_needed_again(
     mean = embedder.mean.clone()
     embedder.fit_inputs(given)
     assert torch.equal(embedder.mean, mean)
-    stages = embedder.stages(given)
+    stages = embedder.vector_and_stages(given)[1]
     assert len(stages) >= 3
     assert all(len(part) == 6 for part in stages.values())
     assert all(parameter.dtype == torch.float32 for parameter in embedder.parameters())
@@ -224,7 +224,7 @@ def test_imagenet_weights_that_cannot_be_had_are_said_and_trained_from_scratch(m
 
 
 def test_imagenet_weights_come_with_their_pixels_and_a_fresh_stem(monkeypatch, tmp_path):
-    fields = backbones_module._NAMED["resnet18"]
+    fields = backbones_module.NAMED["resnet18"]
     saved = transformers.ResNetModel(transformers.ResNetConfig(**fields))
     saved.save_pretrained(tmp_path)
     monkeypatch.setitem(backbones_module._HUB, "resnet18", str(tmp_path))

@@ -112,7 +112,7 @@ def test_one_pass_gives_the_keys_and_the_stages_of_two():
     features = encode_backbone(network, rows)
     assert torch.equal(keys_of_features(network, features, rows), encode(network, rows))
     with torch.no_grad():
-        stages = network.eval().embedder.stages(rows.x_num)
+        stages = network.eval().embedder.vector_and_stages(rows.x_num)[1]
     assert features.stages.keys() == stages.keys()
     for name in stages:
         torch.testing.assert_close(features.stages[name], stages[name])

@@ -147,7 +147,7 @@ def transformers_module() -> ModuleType:
 
 Stem = Literal["auto", "cifar", "strided", "imagenet"]
 
-_NAMED: dict[str, dict[str, Any]] = {
+NAMED: dict[str, dict[str, Any]] = {
     "resnet18": {
         "layer_type": "basic",
         "depths": (2, 2, 2, 2),
@@ -170,34 +170,18 @@ _HUB = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/resnet-50"}
 
 @dataclass(frozen=True)
 class BackboneSpec:
-    """All that rebuilds a backbone without its weights, in plain numbers and strings.
+    """All that rebuilds a backbone without its weights, in plain numbers and strings."""
 
-    Attributes
-    ----------
-    model : dict
-        The configuration of the transformers model.
-    image_size : (int, int)
-        Height and width that the backbone sees.
-    channels : int
-        Channels that it takes.
-    stem : {"cifar", "strided", "imagenet"}
-        The first layers of a residual network; "imagenet" for every other model.
-    mean, std : tuple of float or None
-        Of each channel, for pixels in [0, 1]; None where they are fitted on training images.
-    resample : {"bilinear", "bicubic"}
-        How images of another size are resized.
-    source : str or None
-        Where the weights came from on the hub, as NAME@COMMIT; None for any other backbone.
-    """
-
-    model: dict[str, Any]
-    image_size: tuple[int, int]
+    model: dict[str, Any]  # the configuration of the transformers model
+    image_size: tuple[int, int]  # height and width that the backbone sees
     channels: int
+    # The first layers of a residual network; "imagenet" for every other model.
     stem: Literal["cifar", "strided", "imagenet"] = "imagenet"
+    # Of each channel, for pixels in [0, 1]; None where they are fitted on training images.
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    resample: str = "bilinear"
-    source: str | None = None
+    resample: str = "bilinear"  # or "bicubic": how images of another size are resized
+    source: str | None = None  # where the weights came from on the hub, as NAME@COMMIT
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, JSON-ready; `from_dict` reads them again."""
@@ -238,16 +222,12 @@ class Backbone(nn.Module):
         last: Tensor = self.model(pixel_values=pixels, **self._options).last_hidden_state
         return last.flatten(2).transpose(1, 2) if last.ndim == 4 else last
 
-    def stages(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Features averaged over the image, at each depth, first to last.
+    def vector_and_stages(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what `forward` does, and features of each depth averaged over the image, in order.
 
-        A residual network gives "stem" and one entry a stage; a transformer its layers at each
+        A residual network gives "stem" and one entry per stage; a transformer its layers at each
         quarter of the depth, averaged over tokens, and its "output".
         """
-        return self.vector_and_stages(pixels)[1]
-
-    def vector_and_stages(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Give what `forward` and `stages` return, from one pass."""
         output = self.model(pixel_values=pixels, output_hidden_states=True, **self._options)
         return _vector(output), _stages(output)
 
@@ -288,7 +268,7 @@ def named_backbone(
             spec = BackboneSpec(fields, image_size, 3, resolved, *IMAGENET, source=source)
             _replace_stem(model, spec)
             return Backbone(model, image_size), spec
-    config = transformers_module().ResNetConfig(num_channels=channels, **_NAMED[name])
+    config = transformers_module().ResNetConfig(num_channels=channels, **NAMED[name])
     spec = BackboneSpec(_config_dict(config), image_size, channels, resolved)
     return build_backbone(spec), spec
 
@@ -344,16 +324,6 @@ def build_backbone(spec: BackboneSpec) -> Backbone:
     _drop_untrained_pooler(model)
     _replace_stem(model, spec)
     return Backbone(model, spec.image_size)
-
-
-def is_named(backbone: str) -> bool:
-    """Whether `backbone` is one of the networks known by name."""
-    return backbone in _NAMED
-
-
-def known_backbones() -> list[str]:
-    """Names of the networks known by name."""
-    return list(_NAMED)
 
 
 def _imagenet_model(name: str) -> tuple[Any, str | None]:

@@ -11,12 +11,11 @@ from torch.nn import functional as F
 
 from nearwise.names import did_you_mean
 from nearwise.nn.backbones import (
+    NAMED,
     Backbone,
     BackboneSpec,
     Stem,
     build_backbone,
-    is_named,
-    known_backbones,
     named_backbone,
     pretrained_backbone,
 )
@@ -191,24 +190,13 @@ class ImageEmbedder(Embedder):
         return F.normalize(key, dim=-1) if self.normalize else key
 
     def vector_and_stages(self, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Vector (B, width) for `key_of_vector`, and what `stages` returns, from one pass."""
+        """Vector (B, width) for `key_of_vector`, and features of each depth by name.
+
+        Of uint8 images (B, c, h, w); see `Backbone.vector_and_stages`. Features are float32,
+        averaged over the image.
+        """
         vector, features = self.backbone.vector_and_stages(self.embed(images))
         return vector, {name: feature.float() for name, feature in features.items()}
-
-    def stages(self, images: Tensor) -> dict[str, Tensor]:
-        """Features of each depth of the backbone, averaged over the image, by name.
-
-        Parameters
-        ----------
-        images : uint8 Tensor of shape (B, c, h, w)
-
-        Returns
-        -------
-        features : dict of str to float32 Tensor of shape (B, width of that depth)
-            First to last; see `Backbone.stages`.
-        """
-        features = self.backbone.stages(self.embed(images))
-        return {name: feature.float() for name, feature in features.items()}
 
     def _scaled(self, images: Tensor) -> Tensor:
         """Pixels in [0, 1] with the channels of the backbone."""
@@ -230,13 +218,13 @@ def _make_backbone(
     pretrained: bool,
 ) -> tuple[Backbone, BackboneSpec]:
     size = None if image_size is None else _size(image_size)
-    if is_named(backbone):
+    if backbone in NAMED:
         side = size or (_DEFAULT_SIDE, _DEFAULT_SIDE)
         return named_backbone(backbone, side, channels, stem, pretrained)
     if not (backbone.startswith("hf:") or "/" in backbone or "\\" in backbone):
-        hint = did_you_mean(backbone, known_backbones())
+        hint = did_you_mean(backbone, NAMED)
         raise ValueError(
-            f"Unknown backbone {backbone!r}.{hint} Known are {', '.join(known_backbones())}. A "
+            f"Unknown backbone {backbone!r}.{hint} Known are {', '.join(NAMED)}. A "
             'model on the hub is "hf:NAME"; a local folder needs a "/" in its path.'
         )
     if not backbone.startswith("hf:") and not Path(backbone).is_dir():

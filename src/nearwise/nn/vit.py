@@ -2,8 +2,8 @@
 
 import inspect
 import math
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -79,22 +79,6 @@ def waves(at: Tensor, dim: int, interleave: bool) -> Tensor:
     return torch.stack(both, dim=-1).flatten(1) if interleave else torch.cat(both, dim=1)
 
 
-class MLP(nn.Module):
-    """Two linear layers with a GELU between; dropout is of the hidden layer."""
-
-    def __init__(self, dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(dim, hidden_dim)
-        self.act = nn.GELU()
-        self.drop = nn.Dropout(dropout)
-        self.fc2 = nn.Linear(hidden_dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform tokens (..., dim), each on its own."""
-        output: Tensor = self.fc2(self.drop(self.act(self.fc1(x))))
-        return output
-
-
 class DropPath(nn.Module):
     """Leave out a branch for a share `rate` of the examples in training, and scale up the others.
 
@@ -138,7 +122,8 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(dim)
         self.attn = attn
         self.norm2 = nn.LayerNorm(dim)
-        self.mlp = MLP(dim, mlp_dim, dropout)
+        layers = {"fc1": nn.Linear(dim, mlp_dim), "act": nn.GELU(), "drop": nn.Dropout(dropout)}
+        self.mlp = nn.Sequential(OrderedDict(layers, fc2=nn.Linear(mlp_dim, dim)))
         self.drop = nn.Dropout(dropout)
         self.drop_path = DropPath(drop_path)
 
@@ -240,8 +225,7 @@ class VisionTransformer(nn.Module):
         self.num_prefix_tokens = num_registers + (pooling == "token")
         layers = _one_each(layer, depth, "layer")
         options = _one_each(layer_options or {}, depth, "layer_options")
-        seeded = nullcontext() if random_state is None else torch.random.fork_rng(devices=[])
-        with seeded:
+        with torch.random.fork_rng(devices=[], enabled=random_state is not None):
             if random_state is not None:
                 torch.manual_seed(random_state)
             self.patch_embed = PatchEmbedding(patch_size, in_channels, dim, patch_norm)

@@ -59,58 +59,30 @@ _DTYPES = (*_HALVES, torch.float32, torch.float64)
 class Found(NamedTuple):
     """What an implementation returns, slots in descending order of score, ties by lowest index.
 
-    Attributes
-    ----------
-    output : Tensor of shape (B, H, N, Dv)
-    indices : int32 Tensor of shape (B, H, N, K)
-        Key positions; -1 where fewer than K keys may be attended.
-    weights : Tensor of shape (B, H, N, K)
-        Before dropout; each row sums to 1, or is 0 where no key may be attended. Where some
-        score is NaN its key comes first, and the weights are NaN.
+    Weights are those before dropout; each row sums to 1, or is 0 where no key may be attended.
+    Where some score is NaN its key comes first, and the weights are NaN.
     """
 
-    output: Tensor
-    indices: Tensor
-    weights: Tensor
+    output: Tensor  # (B, H, N, Dv)
+    indices: Tensor  # (B, H, N, K), int32; -1 where fewer than K keys may be attended
+    weights: Tensor  # (B, H, N, K)
 
 
 class Tokens(NamedTuple):
-    """One problem in four dimensions, in the order of the operators' arguments.
+    """One problem in four dimensions, in the order of the operators' arguments."""
 
-    Attributes
-    ----------
-    query, key, value : Tensor of shape (B, H, N, D), (B, H, M, D), (B, H, M, Dv)
-        For the cosine metric at unit length, in float32 at least.
-    n_neighbors : int
-        Slots a query has, at most the keys there are.
-    squared : bool
-        Whether scores are negative Euclidean distances; else dot products.
-    scale : float
-        Positive factor of the scores.
-    bias : Tensor broadcast to (B, H, N, M), optional
-        Added to the scores; -inf forbids a pair.
-    padding : bool Tensor of shape (B, M), optional
-        True forbids a key.
-    is_causal : bool
-    include_self : {"candidate", "always", "never"}
-    candidates : int64 Tensor of shape (B, C), optional
-        Key positions that may be attended.
-    keep : Tensor of shape (B, H, N, K), optional
-        Factors of the weights: 0 for a dropped one, 1 / (1 - p) for the others.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    n_neighbors: int
-    squared: bool
-    scale: float
-    bias: Tensor | None
-    padding: Tensor | None
+    query: Tensor  # (B, H, N, D); for the cosine metric at unit length, in float32 at least
+    key: Tensor  # (B, H, M, D), likewise
+    value: Tensor  # (B, H, M, Dv)
+    n_neighbors: int  # K, the slots of a query; at most the keys there are
+    squared: bool  # whether scores are negative Euclidean distances; else dot products
+    scale: float  # positive factor of the scores
+    bias: Tensor | None  # broadcast to (B, H, N, M), added to the scores; -inf forbids a pair
+    padding: Tensor | None  # (B, M), True forbids a key
     is_causal: bool
-    include_self: str
-    candidates: Tensor | None
-    keep: Tensor | None
+    include_self: str  # "candidate", "always" or "never"
+    candidates: Tensor | None  # (B, C), int64 positions of keys that may be attended
+    keep: Tensor | None  # (B, H, N, K), factors of the weights: 0 for dropped, else 1 / (1 - p)
 
 
 def make_problem(

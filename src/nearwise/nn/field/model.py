@@ -1,6 +1,5 @@
 """Neural fields: an image read into tokens, and read out of them at any coordinate."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,7 @@ class PerceiverAutoencoder(nn.Module):
         self.token_dim, self.num_tokens = config.latent_dims[-1], config.num_latents
         width = 2 * config.fourier_features
         heads = {"cross_heads": config.cross_heads, "self_heads": config.self_heads}
-        seeded = nullcontext() if random_state is None else torch.random.fork_rng(devices=[])
-        with seeded:
+        with torch.random.fork_rng(devices=[], enabled=random_state is not None):
             if random_state is not None:
                 torch.manual_seed(random_state)
             self.fourier = GaussianFourierFeatures(config.fourier_features, config.scales)

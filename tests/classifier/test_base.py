@@ -30,8 +30,9 @@ def predictions(table, y, weight=None):
     encoder, rows, _ = table
     fold = (np.arange(400), np.arange(400, 600))
     candidate = boosting(encoder)
-    candidate.fit_fold(encoder, rows, y, weight, fold)
-    return candidate.log_proba(encoder, rows, 0, 3)
+    view = encoder.ordinal(rows)
+    candidate.fit_fold(view, y, weight, fold)
+    return candidate.log_proba(view, 0, 3)
 
 
 def test_boosting_of_a_large_table_stops_on_the_rows_that_its_fold_holds_out(table):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nearwise.memory import AUTO_EXACT_BELOW, ExactIndex, make_index
-from nearwise.memory.base_index import ReadWriteLock
 from nearwise.memory.faiss_index import FaissFlatIP, FaissFlatL2, HnswIndex, IvfFlatIndex
+from nearwise.memory.index import ReadWriteLock
 
 
 def test_auto_is_exact_below_one_hundred_thousand_rows_then_ivf_flat():

@@ -37,7 +37,7 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 # Below this many multiplications a search is over before a second thread has started.
-_SMALL_WORK = 2**24
+SMALL_WORK = 2**24
 _FEWEST_ROWS = 4
 
 
@@ -56,7 +56,7 @@ class Threads:
 
     def __init__(self, work: int) -> None:
         self._n_torch = max(1, torch.get_num_threads())
-        self.n = self._n_torch if work > _SMALL_WORK else 1
+        self.n = self._n_torch if work > SMALL_WORK else 1
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> "Threads":

@@ -1,5 +1,7 @@
 """Distances between rows: smaller is nearer, for every metric."""
 
+import contextlib
+import os
 from typing import Literal, get_args
 
 import torch
@@ -7,6 +9,18 @@ from torch import Tensor
 
 Metric = Literal["euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
+# Subtract the mean of the keys when it is longer than this many standard deviations.
+_LONG_MEAN = 2.0
+# A little more than twice the rounding unit of what the two factors are rounded to.
+_BFLOAT16, _TF32 = 1.01 * 2.0**-7, 1.01 * 2.0**-10
+_PRODUCT_ERRORS = {
+    "none": 0.0,
+    "ieee": 0.0,
+    "highest": 0.0,
+    "strict": 0.0,
+    "tf32": _TF32,
+    "high": _TF32,
+}
 
 
 def check_metric(metric: str) -> Metric:
@@ -129,3 +143,29 @@ def _check_width(query: Tensor, keys: Tensor, fits: bool, shape: str) -> None:
             f"query has shape {tuple(query.shape)} and keys have {tuple(keys.shape)}. "
             f"Pass (n_queries, n_features) and {shape} with the same n_features."
         )
+
+
+def center_of(keys: Tensor) -> Tensor | None:
+    """Return a mean to subtract where a far origin would cost float32 its digits, else None."""
+    sample = keys.detach()[:: max(1, len(keys) // 512)].float()
+    mean = sample.mean(0)
+    if not bool(torch.isfinite(mean).all()):
+        return None
+    spread = (sample - mean).norm(dim=1).mean()
+    return mean if float(mean.norm()) > _LONG_MEAN * float(spread) else None
+
+
+def product_error(device: torch.device) -> float:
+    """Bound the relative error of float32 products that torch's settings add to plain rounding.
+
+    Torch may round the factors to tf32 or bfloat16; the roughest of the settings counts.
+    """
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    owners = (getattr(backend, "matmul", None), backend, torch.backends)
+    names = {str(getattr(owner, "fp32_precision", "none")) for owner in owners}
+    # torch refuses to name the setting where the backends have different ones.
+    with contextlib.suppress(RuntimeError):
+        names.add(torch.get_float32_matmul_precision())
+    names.add(os.environ.get("DNNL_DEFAULT_FPMATH_MODE", "none").lower())
+    names.add(os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "none").lower())
+    return max(_PRODUCT_ERRORS.get(name, _BFLOAT16) for name in names)

@@ -126,6 +126,12 @@ def search_checked(
     return Neighbors(distances, indices)
 
 
+def check_query(query: Tensor, n_neighbors: int, n_keys: int, what: str = "keys") -> None:
+    """Raise unless so many keys can be sought for `query` (n_queries, n_features)."""
+    check_n_neighbors(n_neighbors, n_keys, what)
+    check_rows("query", query)
+
+
 def check_n_neighbors(n_neighbors: int, n_keys: int, what: str = "keys") -> None:
     """Raise a ValueError unless ``1 <= n_neighbors <= n_keys`` and there are keys at all."""
     if isinstance(n_neighbors, bool) or int(n_neighbors) != n_neighbors or n_neighbors < 1:

@@ -1,31 +1,16 @@
 """Exact search in plain torch, for devices other than the CPU."""
 
-import contextlib
-import os
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from nearwise.functional.distances import Metric, paired_distances
+from nearwise.functional.distances import Metric, center_of, paired_distances, product_error
 
 _KEY_TILE = 65536
 _SPARE = 16
-# Subtract the mean of the keys when it is longer than this many standard deviations.
-_LONG_MEAN = 2.0
 _UNIT32, _UNIT64 = 6.6e-8, 1.3e-16  # a little more than the rounding units
-
-# A little more than twice the rounding unit of what the two factors are rounded to.
-_BFLOAT16, _TF32 = 1.01 * 2.0**-7, 1.01 * 2.0**-10
-_PRODUCT_ERRORS = {
-    "none": 0.0,
-    "ieee": 0.0,
-    "highest": 0.0,
-    "strict": 0.0,
-    "tf32": _TF32,
-    "high": _TF32,
-}
 
 Ids = tuple[Tensor, Tensor] | None
 
@@ -97,16 +82,6 @@ def search_prepared(
         return found[1]
     distances, indices, counts = (torch.cat(parts) for parts in zip(*found, strict=True))
     return distances, indices, counts
-
-
-def center_of(keys: Tensor) -> Tensor | None:
-    """Return a mean to subtract where a far origin would cost float32 its digits, else None."""
-    sample = keys.detach()[:: max(1, len(keys) // 512)].float()
-    mean = sample.mean(0)
-    if not bool(torch.isfinite(mean).all()):
-        return None
-    spread = (sample - mean).norm(dim=1).mean()
-    return mean if float(mean.norm()) > _LONG_MEAN * float(spread) else None
 
 
 def factors_of(rows: Tensor, center: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -287,19 +262,3 @@ def _first(exact: Tensor, positions: Tensor, n_neighbors: int) -> tuple[Tensor, 
     positions, order = positions.sort(dim=1)
     distances, order = exact.gather(1, order).sort(dim=1, stable=True)
     return distances[:, :n_neighbors], positions.gather(1, order)[:, :n_neighbors]
-
-
-def product_error(device: torch.device) -> float:
-    """Bound the relative error of float32 products that torch's settings add to plain rounding.
-
-    Torch may round the factors to tf32 or bfloat16; the roughest of the settings counts.
-    """
-    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
-    owners = (getattr(backend, "matmul", None), backend, torch.backends)
-    names = {str(getattr(owner, "fp32_precision", "none")) for owner in owners}
-    # torch refuses to name the setting where the backends have different ones.
-    with contextlib.suppress(RuntimeError):
-        names.add(torch.get_float32_matmul_precision())
-    names.add(os.environ.get("DNNL_DEFAULT_FPMATH_MODE", "none").lower())
-    names.add(os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "none").lower())
-    return max(_PRODUCT_ERRORS.get(name, _BFLOAT16) for name in names)

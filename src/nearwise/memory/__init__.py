@@ -7,14 +7,8 @@ from nearwise.memory.eviction import (
     choose_evicted,
     neighbor_usefulness,
 )
-from nearwise.memory.index import (
-    AUTO_EXACT_BELOW,
-    INDEX_NAMES,
-    ExactIndex,
-    IndexName,
-    NeighborIndex,
-    make_index,
-)
+from nearwise.memory.index import ExactIndex, NeighborIndex
+from nearwise.memory.make_index import AUTO_EXACT_BELOW, INDEX_NAMES, IndexName, make_index
 from nearwise.memory.store import (
     Folder,
     StoreError,

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
+from nearwise.functional.distances import center_of
 from nearwise.functional.search import check_left
-from nearwise.functional.search_cpu import measure_candidates
-from nearwise.functional.search_torch import center_of
-from nearwise.memory.base_index import BaseIndex
+from nearwise.functional.search_cpu import measure_candidates, refuse_not_finite
+from nearwise.memory.index import BaseIndex
 
 Floats = NDArray[np.float32]
 Slots = NDArray[np.int64]
@@ -115,6 +115,7 @@ class FaissIndex(BaseIndex):
         self._delete(slots)
 
     def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
+        refuse_not_finite("query", query)
         rows = query.cpu()
         n_rows, n_asked = len(self), min(len(self), n_neighbors + _SPARE)
         if query_ids is not None:

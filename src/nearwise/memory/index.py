@@ -1,22 +1,71 @@
-"""NeighborIndex: one protocol for every way to find neighbors, and the exact index."""
+"""Neighbor indexes: their protocol, what each of them does alike, and the exact one."""
 
-from typing import Literal, Protocol, Self, get_args, runtime_checkable
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric, Neighbors
+from nearwise.functional.distances import check_metric
 from nearwise.functional.search import (
     check_left,
+    check_n_neighbors,
+    check_query,
+    check_rows,
+    search_checked,
 )
-from nearwise.functional.search_cpu import KeyNorms
+from nearwise.functional.search_cpu import KeyNorms, refuse_not_finite
 from nearwise.functional.search_torch import PreparedKeys, search_prepared
-from nearwise.memory.base_index import BaseIndex
+from nearwise.memory import checks
 
-IndexName = Literal["auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
-INDEX_NAMES: tuple[IndexName, ...] = get_args(IndexName)
-# From here on "auto" gives up exactness for speed.
-AUTO_EXACT_BELOW = 100_000
+
+class ReadWriteLock:
+    """Many readers at once, or one writer alone; a waiting writer goes before new readers."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._writing = False
+        self._writers_waiting = 0
+
+    def __reduce__(self) -> tuple[type["ReadWriteLock"], tuple[()]]:
+        """Copy and pickle as a new lock that is not held."""
+        return ReadWriteLock, ()
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Hold the lock together with other readers."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._changed:
+            self._writers_waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._writing and not self._readers)
+            finally:
+                self._writers_waiting -= 1
+                self._changed.notify_all()
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
 
 
 @runtime_checkable
@@ -72,56 +121,141 @@ class NeighborIndex(Protocol):
         ...
 
 
-def make_index(
-    name: IndexName = "auto",
-    metric: Metric = "euclidean",
-    n_rows: int | None = None,
-    *,
-    memory_budget: int = DEFAULT_MEMORY_BUDGET,
-    device: torch.device | None = None,
-) -> NeighborIndex:
-    """Make an index by name.
+class BaseIndex(ABC):
+    """Rows, ids, checks and locking, shared by the indexes; subclasses find.
 
     Parameters
     ----------
-    name : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
-        "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat". All but "exact"
-        need the extra "faiss" and hold a second, float32 copy of the rows on the CPU.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
-        "euclidean" by default. "exact" knows all, "hnsw" and "ivf-flat" all but "manhattan",
-        "faiss-flat-l2" the first two, "faiss-flat-ip" the next two.
-    n_rows : int, optional
-        Rows to come; "auto" needs it.
+        Unit and order of the distances; "euclidean" by default.
     memory_budget : int, default=256 MiB
         Bytes of working memory of a search.
-    device : torch.device, optional
-        Where "exact" keeps and searches its rows, see `ExactIndex`; with one "auto" is "exact" at
-        every size. The FAISS indexes search on the CPU.
-
-    Returns
-    -------
-    index : NeighborIndex
-        Still empty; call `fit`.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown, the index does not know the metric, or "auto" lacks `n_rows`.
-    ImportError
-        If faiss is needed and not installed.
     """
-    if name not in INDEX_NAMES:
-        raise ValueError(f"index={name!r} is not known. Use one of {', '.join(INDEX_NAMES)}.")
-    if name == "auto":
-        if n_rows is None:
-            raise ValueError('index="auto" needs n_rows to choose by. Pass the number of rows.')
-        few = n_rows < AUTO_EXACT_BELOW
-        name = "exact" if few or device is not None or metric == "manhattan" else "ivf-flat"
-    if name == "exact":
-        return ExactIndex(metric, memory_budget=memory_budget, device=device)
-    from nearwise.memory import faiss_index
 
-    return faiss_index.FAISS_INDEXES[name](metric, memory_budget=memory_budget)
+    is_exact = True
+
+    def __init__(
+        self, metric: Metric = "euclidean", *, memory_budget: int = DEFAULT_MEMORY_BUDGET
+    ) -> None:
+        self.metric = check_metric(metric)
+        self.memory_budget = memory_budget
+        self._keys, self._ids = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
+        self._lock = ReadWriteLock()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(metric={self.metric!r}, n_rows={len(self)})"
+
+    @property
+    def ids(self) -> Tensor:
+        """Ids of the rows, int64 of shape (n_rows,), in the order of their positions."""
+        return self._ids
+
+    def fit(self, keys: Tensor, ids: Tensor | None = None) -> Self:
+        """Forget everything and index these rows.
+
+        Parameters
+        ----------
+        keys : Tensor of shape (n_rows, n_features)
+            At least one row; float32, float64, bfloat16 or float16, finite. Not copied.
+        ids : int64 Tensor of shape (n_rows,), optional
+            Unique; 0, 1, 2, ... by default.
+
+        Returns
+        -------
+        self : NeighborIndex
+            The index, ready to search.
+        """
+        check_rows("keys", keys)
+        check_n_neighbors(1, len(keys))
+        refuse_not_finite("keys", keys)
+        keys = self._place(keys.detach())
+        own = torch.arange(len(keys)) if ids is None else ids
+        own = checks.as_ids(own, keys.device, len(keys))
+        with self._lock.write():
+            self._keys, self._ids = keys, own
+            self._build()
+        return self
+
+    def add(self, keys: Tensor, ids: Tensor | None = None) -> None:
+        """Append rows; by default their ids go on from the largest present one."""
+        check_rows("keys", keys)
+        refuse_not_finite("keys", keys)
+        with self._lock.write():
+            self._check_width("keys", keys)
+            keys = self._place(keys.detach()).to(self._keys)
+            if ids is None:
+                first = int(self._ids.max()) + 1 if len(self) else 0
+                ids = torch.arange(first, first + len(keys))
+            new = checks.as_ids(ids, keys.device, len(keys))
+            checks.refuse_taken(new, self._ids, "index")
+            self._keys, self._ids = torch.cat([self._keys, keys]), torch.cat([self._ids, new])
+            self._append(len(keys))
+
+    def remove(self, ids: Tensor) -> None:
+        """Forget the rows with these ids; the others keep their order."""
+        with self._lock.write():
+            gone = torch.zeros(len(self), dtype=torch.bool, device=self._ids.device)
+            gone[checks.find_ids(ids, self._ids, "index")] = True
+            self._keys, self._ids = self._keys[~gone], self._ids[~gone]
+            self._drop(gone)
+
+    def search(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None = None) -> Neighbors:
+        """Find the nearest rows of each query; see `NeighborIndex.search`.
+
+        Raises
+        ------
+        ValueError
+            If the index is empty, a value is NaN or infinite, shapes do not fit, or `n_neighbors`
+            exceeds the rows left for a query.
+        """
+        with self._lock.read():
+            check_query(query, n_neighbors, len(self), "rows of the index")
+            self._check_width("query", query)
+            if query_ids is not None:
+                query_ids = checks.as_ids(query_ids, self._ids.device, len(query), unique=False)
+            return self._find(query.detach(), n_neighbors, query_ids)
+
+    def _place(self, rows: Tensor) -> Tensor:
+        """Move rows to where they are searched."""
+        return rows
+
+    def _check_width(self, name: str, rows: Tensor) -> None:
+        if rows.shape[1] != self._keys.shape[1]:
+            raise ValueError(
+                f"{name} has {rows.shape[1]} features and the index {self._keys.shape[1]} "
+                f"({len(self)} rows). Embed both in the same space, or call fit first."
+            )
+
+    def _search_exactly(
+        self,
+        query: Tensor,
+        n_neighbors: int,
+        query_ids: Tensor | None,
+        norms: KeyNorms | None = None,
+    ) -> Neighbors:
+        ids = None if query_ids is None else (query_ids, self._ids)
+        return search_checked(
+            query, self._keys, n_neighbors, self.metric, ids, self.memory_budget, norms
+        )
+
+    @abstractmethod
+    def _find(self, query: Tensor, n_neighbors: int, query_ids: Tensor | None) -> Neighbors:
+        """Search; the lock is held, and arguments are checked but for values that are finite."""
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Index all of `_keys`."""
+
+    @abstractmethod
+    def _append(self, n_rows: int) -> None:
+        """Index the last `n_rows` of `_keys`."""
+
+    @abstractmethod
+    def _drop(self, gone: Tensor) -> None:
+        """Forget rows, given as a mask of the former positions."""
 
 
 class ExactIndex(BaseIndex):
@@ -159,6 +293,7 @@ class ExactIndex(BaseIndex):
         if self._prepared is None:
             found = self._search_exactly(rows, n_neighbors, query_ids, self._norms)
         else:
+            refuse_not_finite("query", rows)
             found = self._search_prepared(rows, self._prepared, n_neighbors, query_ids)
         return Neighbors(*(part.to(query.device) for part in found))
 

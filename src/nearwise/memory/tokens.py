@@ -13,7 +13,8 @@ from nearwise.functional.tokens.complement import stratified_sample
 from nearwise.functional.tokens.pairs import gather_tokens
 from nearwise.memory import checks
 from nearwise.memory.eviction import arrival_draws
-from nearwise.memory.index import INDEX_NAMES, IndexName, NeighborIndex, make_index
+from nearwise.memory.index import NeighborIndex
+from nearwise.memory.make_index import INDEX_NAMES, IndexName, make_index
 from nearwise.memory.store import read_folder, write_folder
 
 TokenEviction = Literal["age", "reservoir"]

@@ -52,14 +52,13 @@ class Candidate:
 
     def fit_fold(
         self,
-        encoder: TableEncoder,
-        rows: Encoded,
+        view: np.ndarray,
         labels: np.ndarray,
         weight: np.ndarray | None,
         fold: tuple[np.ndarray, np.ndarray],
     ) -> None:
-        """Fit one more fold model on a fold's training rows."""
-        model, view = clone(self.model), getattr(encoder, self.view)
+        """Fit one more fold model on a fold's training rows; `view` (n, width) holds all rows."""
+        model = clone(self.model)
         train, held_out = fold
         extra: dict[str, Any] = {}
         if not has_fit_parameter(model, "sample_weight"):
@@ -73,23 +72,21 @@ class Candidate:
                 useful &= weight[held_out] > 0
             stop = held_out[useful]
             if len(stop):  # otherwise the model sets some of its training rows aside
-                extra |= {"X_val": view(rows.take(stop)), "y_val": labels[stop]}
+                extra |= {"X_val": view[stop], "y_val": labels[stop]}
                 if weight is not None:
                     extra["sample_weight_val"] = weight[stop]
         with warnings.catch_warnings():
             if not self.is_given:  # an early stop costs little, and nobody can act on the warning
                 warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(view(rows.take(train)), labels[train], **extra)
+            model.fit(view[train], labels[train], **extra)
         self.folds.append(as_arrays(model))
 
-    def log_proba(
-        self, encoder: TableEncoder, rows: Encoded, fold: int, n_classes: int
-    ) -> np.ndarray:
+    def log_proba(self, view: np.ndarray, fold: int, n_classes: int) -> np.ndarray:
         """Floored log-probabilities of one fold model over all classes, (n, n_classes)."""
         model = self.folds[fold]
-        proba = np.zeros((len(rows), n_classes))
-        if len(rows):
-            proba[:, model.classes_] = model.predict_proba(getattr(encoder, self.view)(rows))
+        proba = np.zeros((len(view), n_classes))
+        if len(view):
+            proba[:, model.classes_] = model.predict_proba(view)
         return floored_log(proba)
 
 
@@ -189,37 +186,43 @@ class Base:
         self.label_model = label_model
         self.oof_log_proba = np.zeros((0, n_classes))
         self.nll: dict[str, float] = {}
+        self._known_gates: dict[str, list[tuple[str, float]]] = {}
+
+    def views(self, encoder: TableEncoder, rows: Encoded) -> dict[View, np.ndarray]:
+        """Make the views of a table that the candidates take; they are the same for all folds."""
+        names = {one.view for one in self.candidates}
+        return {name: getattr(encoder, name)(rows) for name in names}
 
     def log_proba(
-        self,
-        encoder: TableEncoder,
-        rows: Encoded,
-        fold: int,
-        extra: dict[str, np.ndarray] | None = None,
+        self, views: dict[View, np.ndarray], fold: int, extra: dict[str, np.ndarray]
     ) -> np.ndarray:
         """Normalised log-probabilities (n, C) of one fold's models.
 
         `extra` holds the log-probabilities of candidates that live elsewhere (the embedder's
         linear head).
         """
-        parts = dict(extra or {})
-        for candidate in self.candidates:
-            parts[candidate.name] = candidate.log_proba(encoder, rows, fold, self.n_classes)
-        total = np.zeros((len(rows), self.n_classes))
+        parts, as_given = dict(extra), self.label_model.as_given
+        for one in self.candidates:
+            parts[one.name] = one.log_proba(views[one.view], fold, self.n_classes)
+        total = np.zeros(next(iter(parts.values())).shape)
         for name, part in parts.items():
-            for reading in self._readings(name):
-                total += self.gates[reading] * self.label_model.reading(reading, part)
+            for reading, gate in self._gates_of(name):
+                total += gate * (part if as_given else self.label_model.reading(reading, part))
         normalised: np.ndarray = log_softmax(total, axis=1)
         return normalised
 
     def asks(self, name: str) -> bool:
         """Whether a candidate has a part in the pool."""
-        return bool(self._readings(name))
+        return bool(self._gates_of(name))
 
-    def _readings(self, name: str) -> list[str]:
-        return [
-            reading for reading in self.label_model.reading_names(name) if reading in self.gates
-        ]
+    def _gates_of(self, name: str) -> list[tuple[str, float]]:
+        """Names and gates by which a candidate's prediction has a part in the pool."""
+        if name not in self._known_gates:
+            readings = self.label_model.reading_names(name)
+            self._known_gates[name] = [
+                (one, self.gates[one]) for one in readings if one in self.gates
+            ]
+        return self._known_gates[name]
 
 
 def cross_fit(
@@ -245,13 +248,14 @@ def cross_fit(
     oof = dict(extra or {})
     for candidate in candidates:
         out = np.zeros((len(labels), n_classes))
+        view = getattr(encoder, candidate.view)(rows)
         try:
             for fold, (train, held_out) in enumerate(folds):
                 if progress is not None:
                     progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
                 target = label_model.target(fold, labels, weight)
-                candidate.fit_fold(encoder, rows, *target, (train, held_out))
-                out[held_out] = candidate.log_proba(encoder, rows.take(held_out), fold, n_classes)
+                candidate.fit_fold(view, *target, (train, held_out))
+                out[held_out] = candidate.log_proba(view[held_out], fold, n_classes)
         except KeyboardInterrupt:
             if not oof:
                 raise

@@ -230,7 +230,7 @@ class MemoryViews:
 
     def side(self, spec: SpaceSpec, member: int) -> str:
         """Name of the bank's column with the rows' reliability, as a member judges it."""
-        if spec.scope == "fold":
+        if spec.scope == "fold" or self.label_model.as_given:
             return spec.reliability
         return self.label_model.column(spec.reliability, member)
 

@@ -129,24 +129,27 @@ class FoldModels(_OfTable):
     def __call__(self, rows: Encoded) -> list[KeyedRows]:
         """Make keys of rows as every member sees them."""
         features = self.feature_keys(rows)
-        return [self._of_member(member, rows, features) for member in range(self.n_members)]
+        base = [None] * self.n_members if self.base is None else self._of_base(self.base, rows)
+        keyed = []
+        for member, log_proba in enumerate(base):
+            keys = {"features": features}
+            if log_proba is not None:
+                keys["supervised"] = supervised_keys(features, log_proba)
+            if self.embedding is not None:
+                keys["trained"] = self.embedding.keys(member, self.encoder, rows)
+            keyed.append(KeyedRows(keys, log_proba))
+        return keyed
 
-    def _of_member(self, member: int, rows: Encoded, features: Tensor) -> KeyedRows:
-        keys, base = {"features": features}, None
-        if self.base is not None:
-            base = self._base_log_proba(self.base, member, rows)
-            keys["supervised"] = supervised_keys(features, base)
-        if self.embedding is not None:
-            keys["trained"] = self.embedding.keys(member, self.encoder, rows)
-        return KeyedRows(keys, base)
-
-    def _base_log_proba(self, base: Base, member: int, rows: Encoded) -> Tensor:
-        extra = {}
-        if self.embedding is not None and base.asks(HEAD):
-            of_network = self.embedding.head_log_proba(member, self.encoder, rows)
-            extra[HEAD] = of_network.double().numpy()
-        log_proba = base.log_proba(self.encoder, rows, member, extra)
-        return torch.from_numpy(log_proba).float()
+    def _of_base(self, base: Base, rows: Encoded) -> list[Tensor]:
+        """Log-probabilities of the base (n, C), of every member."""
+        views, found = base.views(self.encoder, rows), []
+        for member in range(self.n_members):
+            extra = {}
+            if self.embedding is not None and base.asks(HEAD):
+                of_network = self.embedding.head_log_proba(member, self.encoder, rows)
+                extra[HEAD] = of_network.double().numpy()
+            found.append(torch.from_numpy(base.log_proba(views, member, extra)).float())
+        return found
 
 
 @dataclass

@@ -157,10 +157,11 @@ class TrueLabelPredictor:
             target = self._target(labels if to_posterior else self.given, voters)
             for candidate in light_candidates(self.problem, self.settings) if modelled else ():
                 self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
-                candidate.fit_fold(*self.problem.table, *target, (voters, queries))
-                table, encoded = self.problem.table
+                encoder, encoded = self.problem.table
+                view = getattr(encoder, candidate.view)(encoded)
+                candidate.fit_fold(view, *target, (voters, queries))
                 predictions[candidate.name] = log_softmax(
-                    candidate.log_proba(table, encoded.take(queries), 0, n_classes), axis=1
+                    candidate.log_proba(view[queries], 0, n_classes), axis=1
                 )
             for name, prediction in predictions.items():
                 part = total.setdefault(name, np.zeros((n, n_classes)))

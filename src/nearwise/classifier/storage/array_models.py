@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils.extmath import softmax
 
-from nearwise.functional.devices import Threads
+from nearwise.functional.devices import SMALL_WORK, Threads
 from nearwise.functional.trees import (
     CODES,
     add_leaf_shares,
@@ -174,7 +174,11 @@ class _Trees(_Model):
     ) -> None:
         """Let a kernel add to `out` what the trees say of the rows; `more` follows the nodes."""
         nodes = [self._arrays[name] for name in self._NAMES]
-        with Threads(_STEPS * len(rows) * len(self._arrays["roots"])) as threads:
+        work = _STEPS * len(rows) * len(self._arrays["roots"])
+        if work <= SMALL_WORK:
+            kernel(rows, *nodes, *more, out)
+            return
+        with Threads(work) as threads:
             threads.run(lambda part: kernel(rows[part], *nodes, *more, out[part]), len(rows))
 
 

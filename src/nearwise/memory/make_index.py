@@ -1,0 +1,65 @@
+"""Indexes by name."""
+
+from typing import Literal, get_args
+
+import torch
+
+from nearwise.functional import DEFAULT_MEMORY_BUDGET, Metric
+from nearwise.memory.index import ExactIndex, NeighborIndex
+
+IndexName = Literal["auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"]
+INDEX_NAMES: tuple[IndexName, ...] = get_args(IndexName)
+# From here on "auto" gives up exactness for speed.
+AUTO_EXACT_BELOW = 100_000
+
+
+def make_index(
+    name: IndexName = "auto",
+    metric: Metric = "euclidean",
+    n_rows: int | None = None,
+    *,
+    memory_budget: int = DEFAULT_MEMORY_BUDGET,
+    device: torch.device | None = None,
+) -> NeighborIndex:
+    """Make an index by name.
+
+    Parameters
+    ----------
+    name : {"auto", "exact", "faiss-flat-l2", "faiss-flat-ip", "hnsw", "ivf-flat"}, default="auto"
+        "auto" is "exact" below 100,000 rows and for "manhattan", else "ivf-flat". All but "exact"
+        need the extra "faiss" and hold a second, float32 copy of the rows on the CPU.
+    metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
+        "euclidean" by default. "exact" knows all, "hnsw" and "ivf-flat" all but "manhattan",
+        "faiss-flat-l2" the first two, "faiss-flat-ip" the next two.
+    n_rows : int, optional
+        Rows to come; "auto" needs it.
+    memory_budget : int, default=256 MiB
+        Bytes of working memory of a search.
+    device : torch.device, optional
+        Where "exact" keeps and searches its rows, see `ExactIndex`; with one "auto" is "exact" at
+        every size. The FAISS indexes search on the CPU.
+
+    Returns
+    -------
+    index : NeighborIndex
+        Still empty; call `fit`.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown, the index does not know the metric, or "auto" lacks `n_rows`.
+    ImportError
+        If faiss is needed and not installed.
+    """
+    if name not in INDEX_NAMES:
+        raise ValueError(f"index={name!r} is not known. Use one of {', '.join(INDEX_NAMES)}.")
+    if name == "auto":
+        if n_rows is None:
+            raise ValueError('index="auto" needs n_rows to choose by. Pass the number of rows.')
+        few = n_rows < AUTO_EXACT_BELOW
+        name = "exact" if few or device is not None or metric == "manhattan" else "ivf-flat"
+    if name == "exact":
+        return ExactIndex(metric, memory_budget=memory_budget, device=device)
+    from nearwise.memory import faiss_index
+
+    return faiss_index.FAISS_INDEXES[name](metric, memory_budget=memory_budget)

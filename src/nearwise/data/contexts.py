@@ -155,10 +155,10 @@ class Context:
         start = torch.tensor(_signed(_mixed(_mixed(self.seed) + draw)), device=rows.device)
         if self.kind == "fixed":
             return start[None]
-        own = _mix(start + rows)
+        mixed = _mix(start + rows)
         # the place in the batch counts, so that another order of the same rows is another batch
-        places = 2 * torch.arange(len(rows), device=rows.device) + 1
-        return own if self.kind == "per-image" else _mix((own * places).sum()[None])
+        positions = 2 * torch.arange(len(rows), device=rows.device) + 1
+        return mixed if self.kind == "per-image" else _mix((mixed * positions).sum()[None])
 
 
 def _mix(x: "Tensor") -> "Tensor":

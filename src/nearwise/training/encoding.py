@@ -241,9 +241,9 @@ def cached_encode(
     def compute() -> dict[str, Tensor]:
         return {_KEYS: encode(network, rows, precision=precision)}
 
-    embedder, what = network.embedder, {"what": _KEYS, "precision": precision}
-    given = [embedder.config, what]
-    return _stored(folder, given, embedder.state_dict(), rows, compute)[_KEYS]
+    embedder, described = network.embedder, {"what": _KEYS, "precision": precision}
+    settings = [embedder.config, described]
+    return _stored(folder, settings, embedder.state_dict(), rows, compute)[_KEYS]
 
 
 def cached_backbone(
@@ -262,8 +262,8 @@ def cached_backbone(
     config = {k: v for k, v in network.embedder.config.items() if k not in _OF_PROJECTION}
     state = network.embedder.state_dict()
     weights = {k: v for k, v in state.items() if not k.startswith("trunk.projection.")}
-    given = [config, {"what": _VECTORS, "precision": "float32"}]
-    tensors = _stored(folder, given, weights, rows, compute)
+    settings = [config, {"what": _VECTORS, "precision": "float32"}]
+    tensors = _stored(folder, settings, weights, rows, compute)
     return BackboneFeatures(tensors.pop(_VECTORS), tensors)
 
 

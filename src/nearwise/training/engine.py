@@ -295,13 +295,14 @@ class _Run:
         if not bool(torch.stack([tensor.isfinite().all() for tensor in kinds]).all()):
             self._stop("weights are no longer finite after the last step")
 
-    def _stop(self, what: str) -> None:
+    def _stop(self, fault: str) -> None:
         saved = ""
         if self.saved_epoch is not None:
             saved = f" The checkpoint in {self.checkpoint} is of epoch {self.saved_epoch}."
         raise NotFiniteError(
-            f"The {what} of epoch {self.state.epoch + 1}. Lower lr, lengthen the warm-up, look for "
-            f"extreme values in the data, or take bfloat16 where the precision is float16.{saved}",
+            f"The {fault} of epoch {self.state.epoch + 1}. Lower lr, lengthen the warm-up, look "
+            "for extreme values in the data, or take bfloat16 where the precision is float16."
+            f"{saved}",
             self.result(),
         )
 

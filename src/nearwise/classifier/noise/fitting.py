@@ -41,15 +41,15 @@ def label_fitter(label_noise: Any, classes: np.ndarray, *, per_class: bool) -> L
     ValueError if it is not usable, or a calibration per class would take wrong labels for true
     ones.
     """
-    wanted = check_label_noise(label_noise, classes)
-    if wanted is None:
+    transition = check_label_noise(label_noise, classes)
+    if transition is None:
         return LabelFitter()
     if per_class:
         raise ValueError(
             'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
             "in part. Use one of the two."
         )
-    return NoisyLabelFitter(wanted)
+    return NoisyLabelFitter(transition)
 
 
 class NoisyLabelFitter(LabelFitter):

@@ -152,8 +152,8 @@ def estimate_transition(
     spread of mistakes, as far as the classes are alike in theirs.
     """
     rows, surest = confident_rows(proba)
-    seen = np.ones(len(rows)) if weight is None else weight[rows]
-    return _estimate(proba[rows], labels[rows], seen, surest, None, _STEPS)
+    row_weight = np.ones(len(rows)) if weight is None else weight[rows]
+    return _estimate(proba[rows], labels[rows], row_weight, surest, None, _STEPS)
 
 
 def confident_rows(proba: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -274,14 +274,14 @@ def with_interval(
     """Estimate a transition and its 95 % interval, by a bootstrap over the confident rows."""
     rows, surest = confident_rows(proba)
     weight = np.ones(len(labels)) if weight is None else weight
-    some, given, seen = proba[rows], labels[rows], weight[rows]
+    some, given, row_weight = proba[rows], labels[rows], weight[rows]
     shares = proba.mean(axis=0)
-    matrix = _estimate(some, given, seen, surest, None, _STEPS)
+    matrix = _estimate(some, given, row_weight, surest, None, _STEPS)
     rng = np.random.default_rng(seed)
     drawn = []
     for _ in range(_BOOTSTRAPS):
         times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)))
-        drawn.append(_estimate(some, given, seen * times, surest, matrix, _BOOTSTRAP_STEPS))
+        drawn.append(_estimate(some, given, row_weight * times, surest, matrix, _BOOTSTRAP_STEPS))
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     rates = [_rate(matrix_drawn, shares) for matrix_drawn in drawn]
     interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))

@@ -224,7 +224,7 @@ def decode_sound(
     _import_pillow()
     size = check_options(image_size, color)
     X: Images = np.empty((0, 0, 0, 0), dtype=np.uint8)
-    kept: list[int] = []
+    positions: list[int] = []
     damaged: list[DamagedImage] = []
     first: tuple[str, _Decoded] | None = None
     images = iter(images)
@@ -243,12 +243,12 @@ def decode_sound(
                     X = _array_for(n, read.pixels)
                     step = min(_CHUNK, max(threads, _WAITING // read.pixels.nbytes))
                 _check_alike(first, (image.where, read))
-                X[len(kept)] = read.pixels
-                kept.append(i)
+                X[len(positions)] = read.pixels
+                positions.append(i)
             done += len(chunk)
             advance(len(chunk))
     assert done == n, f"{done} images, {n} announced"
-    return Sound(X[: len(kept)], kept, damaged)
+    return Sound(X[: len(positions)], positions, damaged)
 
 
 def damage_in_words(damaged: list[DamagedImage], n: int) -> str:

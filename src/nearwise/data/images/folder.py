@@ -91,19 +91,19 @@ def load_image_folder(
         listed = {split: listed[split]}
     files = [file for part, _ in listed.values() for file in part]
     codes = np.array([code for _, part in listed.values() for code in part], dtype=np.int64)
-    tested = np.array([part == "test" for part, (own, _) in listed.items() for _ in own])
-    X, kept = decode_files(files, image_size=image_size, color=color, skip_damaged=skip_damaged)
+    tested = np.array([part == "test" for part, (paths, _) in listed.items() for _ in paths])
+    X, read = decode_files(files, image_size=image_size, color=color, skip_damaged=skip_damaged)
     root = folder.resolve().name
     return Dataset(
         root,
         X,
-        np.array(names)[codes[kept]],
+        np.array(names)[codes[read]],
         "class",
         "images",
         str(folder),
-        test_index=np.flatnonzero(tested[kept]) if len(listed) == 2 else None,
-        files=tuple(files[i] for i in kept),
-        row_names=tuple(f"{root}/{files[i].relative_to(folder).as_posix()}" for i in kept),
+        test_index=np.flatnonzero(tested[read]) if len(listed) == 2 else None,
+        files=tuple(files[i] for i in read),
+        row_names=tuple(f"{root}/{files[i].relative_to(folder).as_posix()}" for i in read),
     )
 
 
@@ -363,9 +363,11 @@ def _tell_others(folder: Path, others: Sequence[Path]) -> None:
     """Say which files of a folder are no images and were left out."""
     if not others:
         return
-    one = len(others) == 1
-    what = "1 file whose ending is" if one else f"{len(others)} files whose endings are"
-    warn_user(f"{folder}: left out {what} none of {', '.join(SUFFIXES)}: {_named(folder, others)}.")
+    single = len(others) == 1
+    count = "1 file whose ending is" if single else f"{len(others)} files whose endings are"
+    warn_user(
+        f"{folder}: left out {count} none of {', '.join(SUFFIXES)}: {_named(folder, others)}."
+    )
 
 
 def _tell_again(folder: Path, again: Sequence[Path]) -> None:

@@ -192,6 +192,21 @@ def test_a_run_that_is_broken_off_within_an_epoch_keeps_the_last_whole_one(ema_d
     assert same_weights(weights_of(model), seen[-1])
 
 
+def test_a_run_that_is_broken_off_before_anything_was_noted_leaves_the_model_as_it_was(monkeypatch):
+    model = make_model()
+    before = weights_of(model)
+
+    def broken_off(*args, **kwargs):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "state_dict", broken_off)
+    with pytest.warns(UserWarning, match="interrupted in epoch 1 of 6"):
+        _, result = run(model)
+    assert (result.interrupted, result.history) == (True, [])
+    assert same_weights(weights_of(model), before) and not model.training
+
+
 def test_rates_follow_warm_up_and_schedule():
     def rates(**settings):
         config = EngineConfig(lr=1.0, epochs=8, **settings)

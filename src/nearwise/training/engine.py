@@ -330,8 +330,10 @@ class _Run:
             state.waited += 1
 
     def settle(self) -> None:
-        """Give the model the weights that are kept."""
-        self.model.load_state_dict(self.state.best or self.whole)
+        """Give the model the weights that are kept; it has its own where nothing was noted yet."""
+        kept = self.state.best or self.whole
+        if kept:
+            self.model.load_state_dict(kept)
         self.model.eval()
 
     def _note_whole(self) -> None:

@@ -43,10 +43,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Take what is loaded by now out of garbage collection.
+    """Take what is loaded by now out of garbage collection."""
+    _set_aside()
 
-    With all modules and tests in one process a full collection walks millions of objects that stay
-    to the end: a second each time code under test calls ``gc.collect()``.
+
+@pytest.fixture(autouse=True, scope="module")
+def _settled() -> Iterator[None]:
+    """Take what a module leaves behind out of garbage collection."""
+    yield
+    _set_aside()
+
+
+def _set_aside() -> None:
+    """Free what is garbage, and never again walk through what is not.
+
+    Modules, tests and caches of compilers are millions of objects that stay to the end. With them
+    a full collection takes seconds, and code under test calls ``gc.collect()``.
     """
     gc.collect()
     gc.freeze()

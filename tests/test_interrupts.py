@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from nearwise.interrupts import watch_interrupt
-from nearwise.lab.results.interrupts import whole_or_nothing
+from nearwise.lab.interrupts import whole_or_nothing
 
 
 def press():

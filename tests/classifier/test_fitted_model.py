@@ -365,3 +365,31 @@ def test_nearest_rows_are_found_without_asking_base_or_networks(monkeypatch):
     again = model.kneighbors(frame[100:], 3)
     assert all(same(one, other) for one, other in zip(nearest, again, strict=True))
     assert len(model.keys(frame[100:])) == 20
+
+
+def test_remembered_rows_of_every_type_come_back_as_they_were_given():
+    n = 24
+    day = pd.Timestamp("2024-02-29")
+    frame = pd.DataFrame(
+        {
+            "whole": np.arange(n),
+            "nullable": pd.array([None, *range(1, n)], dtype="Int64"),
+            "gaps": [np.nan, *np.linspace(0, 1, n - 1)],
+            "flag": [True, False] * (n // 2),
+            "town": pd.Categorical(["Rome", "Oslo"] * (n // 2)),
+            "day": [day + pd.Timedelta(days=7 * i) for i in range(n)],
+        }
+    )
+    with quietly():
+        model = fitted(frame, np.arange(n) % 2)
+    found = {row["whole"]: row for row in model._fitted.remembered(list(range(n)))}
+    assert found[3] == {
+        "whole": 3,
+        "nullable": 3,
+        "gaps": pytest.approx(2 / (n - 2)),
+        "flag": False,
+        "town": "Oslo",
+        "day": str(day + pd.Timedelta(days=21)),
+    }
+    assert found[0]["nullable"] is None and np.isnan(found[0]["gaps"])
+    assert [type(value) for value in found[3].values()] == [int, int, float, bool, str, str]

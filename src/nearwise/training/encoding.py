@@ -69,7 +69,7 @@ class BackboneFeatures(NamedTuple):
 
     `vectors` (n, width) are for `keys_of_features`; `stages` holds a float32 Tensor (n, width of
     that depth) per depth, first to last, averaged over the image, by the names of
-    `ImageEmbedder.stages`.
+    `Backbone.vector_and_stages`.
     """
 
     vectors: Tensor

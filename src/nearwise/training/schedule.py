@@ -105,7 +105,7 @@ def count_plateaus(values: Sequence[float], patience: int) -> int:
     """How often `values` failed to fall for more than `patience` steps in a row.
 
     The rule of torch's ReduceLROnPlateau (mode "min"), as a function of the values so far, so
-    that nothing has to be averaged beside them.
+    that nothing has to be kept beside them.
     """
     best, waited, plateaus = math.inf, 0, 0
     for value in values:

@@ -81,6 +81,18 @@ def test_inside_a_transformer_encoder_layer(training):
     assert (output - full).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 3}], ids=["one width", "three"])
+def test_weights_are_drawn_anew_as_torchs(widths):
+    ours, theirs = KNNMultiheadAttention(8, 2, **widths), nn.MultiheadAttention(8, 2, **widths)
+    torch.manual_seed(0)
+    theirs._reset_parameters()
+    torch.manual_seed(0)
+    ours.reset_parameters()
+    for name, weight in theirs.named_parameters():
+        if "out_proj.weight" not in name:  # which torch draws in its constructor alone
+            assert torch.equal(ours.get_parameter(name), weight), name
+
+
 def test_mistakes_are_named():
     x = tokens()
     layer = KNNMultiheadAttention(24, 3, 4, batch_first=True)

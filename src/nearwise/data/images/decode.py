@@ -195,8 +195,8 @@ def decode_images(
 
     Of an animation the first frame counts; an orientation noted by a camera is applied. Transparent
     pixels are laid on white, palettes become colors; `image_size` and `color` are as for
-    `load_images`. A bar is shown on standard error where that is a terminal and there are many
-    images.
+    `nearwise.data.load_image_folder`. A bar is shown on standard error where that is a terminal and
+    there are many images.
 
     What is decoded at one time takes at most 200 MB besides the files and the array, or the
     megabytes in the environment variable NEARWISE_IMAGE_MEMORY. A JPEG that is larger and is to be

@@ -152,7 +152,7 @@ def decode_files(
     """Decode image files; damaged ones are left out with a warning, where asked for.
 
     Gives uint8 (n_kept, height, width, channels), and the positions in `files` of these images.
-    Options are those of `load_images`.
+    Options are those of `load_image_folder`.
     """
     encoded = (Encoded(str(file), file) for file in files)
     sound = decode_sound(encoded, len(files), image_size=image_size, color=color)
@@ -210,7 +210,7 @@ def read_images(
         A folder, whose images and those in folders within it come in the order of their names;
         one image; or several.
     image_size, color
-        As for `load_images`.
+        As for `load_image_folder`.
 
     Returns
     -------

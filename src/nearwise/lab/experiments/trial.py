@@ -16,8 +16,8 @@ from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_pr
 from nearwise.lab.experiments.measure import PeakMemory
 from nearwise.lab.experiments.methods import Method
 from nearwise.lab.experiments.records import Record
+from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.results.gallery import make_gallery
-from nearwise.lab.results.interrupts import whole_or_nothing
 from nearwise.lab.results.measures import Predictions
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven

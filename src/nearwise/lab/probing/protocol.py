@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 
 from nearwise.data.contexts import Context
 from nearwise.data.images.pixels import as_images
+from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.probing.catalog import check_probe_names, make_probe
 from nearwise.lab.probing.cost import probe_flops, probe_parameters
 from nearwise.lab.probing.data import (
@@ -26,7 +27,6 @@ from nearwise.lab.probing.data import (
 )
 from nearwise.lab.probing.records import Record, RecordFile, hashed, measure, source_of
 from nearwise.lab.probing.stored import StoredFeatures
-from nearwise.lab.results.interrupts import whole_or_nothing
 from nearwise.probes.base import Probe
 from nearwise.probes.encoders import Encoder, fingerprint_of
 from nearwise.probes.features import (
@@ -150,7 +150,7 @@ def evaluate(
     for name, n_seen in without_seen(parts, encoders)[1].items():
         warn_user(
             f"{n_seen} of {len(parts.test.labels)} test images are among those that {name} was "
-            "trained on. nearwise.probes.without_seen(data, encoders) leaves them out."
+            "trained on. nearwise.lab.probing.without_seen(data, encoders) leaves them out."
         )
     cells = list(_cells(encoders, named, contexts, pools, draws, seeds, device, n_points))
     kept = RecordFile(folder)

@@ -16,7 +16,8 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` in which every query attends to its k nearest keys.
 
     Same weights by the same names, same call, same masks (True in a boolean mask forbids), also
-    inside `torch.nn.TransformerEncoderLayer`.
+    inside `torch.nn.TransformerEncoderLayer`. As torch's layer, it is left out by
+    `torch.ao.quantization.quantize_dynamic`.
 
     Parameters
     ----------
@@ -64,6 +65,12 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         # Keeps TransformerEncoderLayer from its fused path, which would attend to all keys.
         self._qkv_same_embed_dim = False
         self.n_neighbors, self.metric, self.include_self = n_neighbors, metric, include_self
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as `torch.nn.MultiheadAttention` does."""
+        self._qkv_same_embed_dim = self.in_proj_weight is not None
+        self._reset_parameters()
+        self._qkv_same_embed_dim = False
 
     def forward(
         self,

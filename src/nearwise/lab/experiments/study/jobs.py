@@ -16,7 +16,7 @@ from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study.evaluate import Prediction, study_nll
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.presets import StudyPreset
-from nearwise.lab.results.interrupts import whole_or_nothing
+from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.results.measures import Predictions
 from nearwise.metrics import evaluate_probabilities
 from nearwise.metrics.shots import shot_breakdown, uneven

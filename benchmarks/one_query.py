@@ -2,7 +2,7 @@
 
 Claim: a query with prediction sets, selective prediction and novelty takes at most 1.3 times as
 long as `predict_proba` of the same rows. Explanations stand beside it: each neighbor shown is one
-more prediction by the attention heads, though no search and no base.
+more pass through the pools of the heads, though no search, no base and no attention.
 
     python benchmarks/one_query.py
 

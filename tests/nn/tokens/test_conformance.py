@@ -12,13 +12,17 @@ from tests.reference.onnx_export import onnx_outputs
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 ONE_EACH = list({case.layer: case for case in CASES}.values())
-EXPORTED = {"KNNAttention", "ConvNNAttention"}  # those of the other layers: ./run slow
+COMPILED = {"KNNAttention", "ConvNNAttention"}  # the other layers: ./run slow
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
-def in_onnx(case):
-    slow = case.layer.__name__ not in EXPORTED
+def compiled(case):
+    """Leave compilers, which take seconds, to './run slow' for most layers."""
+    slow = case.layer.__name__ not in COMPILED
     return pytest.param(case, marks=pytest.mark.slow if slow else ())
+
+
+each_compiled = pytest.mark.parametrize("case", [compiled(case) for case in ONE_EACH], ids=str)
 
 
 def test_every_layer_is_checked():
@@ -187,7 +191,7 @@ def test_saved_weights_give_the_same(case):
     assert torch.equal(layer(tokens()), copy.deepcopy(layer)(tokens()))
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@each_compiled
 def test_it_compiles_into_one_graph_with_its_gradients(case):
     torch.compiler.reset()
     layer = case.make().eval()
@@ -202,7 +206,7 @@ def test_it_compiles_into_one_graph_with_its_gradients(case):
         torch.testing.assert_close(ours, eager, **CLOSE)
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@each_compiled
 def test_an_exported_layer_gives_the_same_for_batches_of_any_size(case):
     layer, batch = case.make().eval(), torch.export.Dim("batch")
     exported = torch.export.export(layer, (tokens(),), dynamic_shapes=({0: batch},)).module()
@@ -220,7 +224,7 @@ def test_an_exported_layer_takes_any_number_of_tokens(name):
         torch.testing.assert_close(exported(tokens(2, n)), layer(tokens(2, n)), **CLOSE)
 
 
-@pytest.mark.parametrize("case", [in_onnx(case) for case in ONE_EACH], ids=str)
+@each_compiled
 def test_an_onnx_model_gives_the_same(case, tmp_path):
     layer = case.make().eval()
     (output,) = onnx_outputs(layer, (tokens(),), tmp_path / "layer.onnx")

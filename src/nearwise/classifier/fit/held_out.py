@@ -288,8 +288,8 @@ def _calibrate_views(
     held, n_classes = predictor.held, len(predictor.prior)
     assert held is not None  # views are merged where rows were held out
     each = [predictor.out_of_fold(look, n_classes) for look in looks]
-    asked = settings.tta_merge
-    merges: tuple[Merge, ...] = ("probabilities", "logits") if asked == "auto" else (asked,)
+    wanted = settings.tta_merge
+    merges: tuple[Merge, ...] = ("probabilities", "logits") if wanted == "auto" else (wanted,)
     nlls: dict[str, float] = {}
     for merge in merges:
         if merge == "embeddings":

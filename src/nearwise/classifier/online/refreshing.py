@@ -113,9 +113,9 @@ def _measure_again(predictor: Predictor, settings: FitSettings) -> None:
     views.forget()
     specs = []
     for spec in views.specs:
-        asked = settings.n_neighbors if spec.scope == "all" else spec.n_neighbors
+        most = settings.n_neighbors if spec.scope == "all" else spec.n_neighbors
         fewest = min(len(views.rows(spec, member)) for member in range(predictor.n_members))
-        k = max(1, min(asked, fewest - 1))
+        k = max(1, min(most, fewest - 1))
         specs.append(measured(views, SpaceSpec(**(spec.to_json() | {"n_neighbors": k}))))
     views.specs = specs
     for spec in specs:

@@ -13,21 +13,32 @@ from nearwise.functional.search_cpu import refuse_not_finite
 from nearwise.functional.search_torch import _Search, search_torch
 from tests.reference.search import slow_topk
 
-PATHS = ["cpu", "torch"]
+PATHS = ["pairs", "products", "torch"]
 
 
 @pytest.fixture(params=PATHS)
 def path(request, monkeypatch):
-    """Run on the compiled path and on the one other devices take."""
+    """Run on the path of few pairs, on that of matrix products, and on that of other devices."""
+    _take(request.param, monkeypatch)
+    return request.param
 
+
+@pytest.fixture(params=PATHS[:2])
+def compiled_path(request, monkeypatch):
+    """Run on the compiled paths alone."""
+    _take(request.param, monkeypatch)
+
+
+def _take(path, monkeypatch):
     def plain(query, keys, n_neighbors, metric, ids, memory_budget, norms):
         refuse_not_finite("query", query)
         refuse_not_finite("keys", keys)
         return search_torch(query, keys, n_neighbors, metric, ids, memory_budget)
 
-    if request.param == "torch":
+    if path != "pairs":
+        monkeypatch.setattr(search_module, "measured_at_once", lambda *_: False)
+    if path == "torch":
         monkeypatch.setattr(search_module, "search_cpu", plain)
-    return request.param
 
 
 def rows(n, d, seed=0, dtype=torch.float32):
@@ -101,7 +112,7 @@ def test_every_dtype_is_measured_as_stored(path, metric, dtype):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("scale", [1e-22, 1e-9, 1e9, 1e25])
-def test_tiny_and_huge_values_are_still_exact(metric, scale):
+def test_tiny_and_huge_values_are_still_exact(compiled_path, metric, scale):
     keys = rows(50, 4, 2, torch.float64) * scale
     if metric in ("sqeuclidean", "inner_product") and scale == 1e25:
         keys = keys * 1e-8  # the distance itself must fit float32

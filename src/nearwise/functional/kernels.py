@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 _BLOCK = 64
 _UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
@@ -34,6 +35,17 @@ def inlined(function: Callable[..., Any]) -> Any:
     A call counts the references to every array that it is given.
     """
     return compiled(function, forceinline=True)
+
+
+def norms_of(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return L2 norms (n,) of `rows` (n, d), and one over them, 0 for a row of zeros.
+
+    A norm is not finite just where its row holds NaN or infinity.
+    """
+    squares = np.empty(len(rows), dtype=np.float64)
+    squared_norms(rows, squares)
+    norms = np.sqrt(squares)
+    return norms, np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
 
 
 @reordered

@@ -2,15 +2,21 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.functional.distances import Metric, check_metric
+from nearwise.functional import kernels
+from nearwise.functional.distances import METRICS, Metric, check_metric
 from nearwise.functional.search_cpu import KeyNorms, refuse_not_finite, search_cpu
 from nearwise.functional.search_torch import search_torch
 
 DEFAULT_MEMORY_BUDGET = 256 * 2**20
 _MIN_MEMORY_BUDGET = 2**20
+# So few pairs are measured in less time than a matrix product takes to get going.
+_FEW_PAIRS = 2048
+_FEW_NEIGHBORS = 1024
+_NO_IDS = np.empty(0, dtype=np.int64)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -115,7 +121,9 @@ def search_checked(
     Whether values are finite and enough keys are left for each query is checked here. `ids` are
     those of the queries and of the keys; `norms` are of the keys, where the caller keeps them.
     """
-    if query.device.type == "cpu":
+    if measured_at_once(query, keys, n_neighbors, memory_budget):
+        found = _measure_all(query, keys, n_neighbors, metric, ids, norms)
+    elif query.device.type == "cpu":
         found = search_cpu(query, keys, n_neighbors, metric, ids, memory_budget, norms)
     else:
         refuse_not_finite("query", query)
@@ -124,6 +132,60 @@ def search_checked(
     distances, indices, counts = found
     _check_counts(counts, n_neighbors, len(keys))
     return Neighbors(distances, indices)
+
+
+def measured_at_once(query: Tensor, keys: Tensor, n_neighbors: int, memory_budget: int) -> bool:
+    """Whether measuring every pair takes no longer than a matrix product and its selection."""
+    fits = n_neighbors <= _FEW_NEIGHBORS and 8 * keys.numel() <= memory_budget
+    # One query reads every key once, with a product or without.
+    few = len(query) == 1 or len(query) * len(keys) <= _FEW_PAIRS
+    return query.device.type == "cpu" and fits and few
+
+
+def _measure_all(
+    query: Tensor,
+    keys: Tensor,
+    n_neighbors: int,
+    metric: Metric,
+    ids: tuple[Tensor, Tensor] | None,
+    known: KeyNorms | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Measure every pair, without a matrix product; see `search_cpu`."""
+    dtype = torch.float64 if torch.float64 in (query.dtype, keys.dtype) else torch.float32
+    rows, others = (each.detach().to(dtype).contiguous().numpy() for each in (query, keys))
+    (norms, scale), (key_norms, key_scale) = (
+        kernels.norms_of(rows),
+        known or kernels.norms_of(others),
+    )
+    for name, values, each in (("query", norms, query), ("keys", key_norms, keys)):
+        if not np.isfinite(values).all():
+            refuse_not_finite(name, each)
+    nothing = np.empty(0, dtype=np.float32)
+    query_ids, key_ids = (each.numpy() for each in ids) if ids else (_NO_IDS, _NO_IDS)
+    distances = np.full((len(rows), n_neighbors), np.inf, dtype=np.float32)
+    indices = np.zeros((len(rows), n_neighbors), dtype=np.int64)
+    counts = np.zeros(len(rows), dtype=np.int64)
+    kernels.scan(
+        np.empty((len(rows), len(others)), dtype=np.float32),  # products that are not looked at
+        nothing,
+        nothing,
+        0.0,
+        0.0,
+        0,
+        rows,
+        others,
+        norms,
+        scale,
+        key_scale,
+        query_ids,
+        key_ids,
+        METRICS.index(metric),
+        True,
+        distances,
+        indices,
+        counts,
+    )
+    return torch.from_numpy(distances), torch.from_numpy(indices), torch.from_numpy(counts)
 
 
 def check_query(query: Tensor, n_neighbors: int, n_keys: int, what: str = "keys") -> None:

@@ -102,7 +102,7 @@ def tile_of(
     norms, scale = _norms(name, tile, here.start)
     factors = tile.float() if center is None else (tile - center).float()
     if factors is not tile:
-        norms = np.sqrt(_squared_norms(factors))
+        norms, _ = kernels.norms_of(factors.numpy())
     return Tile(here, tile.numpy(), factors, norms, scale)
 
 
@@ -118,18 +118,11 @@ def refuse_not_finite(name: str, rows: Tensor, first: int = 0) -> None:
 
 
 def _norms(name: str, rows: Tensor, first: int) -> tuple[Array, Array]:
-    squares = _squared_norms(rows)
-    # A sum of squares in float64 tells of NaN and infinity without another look at the rows.
-    if not np.isfinite(squares).all():
+    norms, scale = kernels.norms_of(rows.numpy())
+    # Sums of squares in float64 tell of NaN and infinity without another look at the rows.
+    if not np.isfinite(norms).all():
         refuse_not_finite(name, rows, first)
-    norms = np.sqrt(squares)
-    return norms, np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-
-
-def _squared_norms(rows: Tensor) -> Array:
-    squares = np.empty(len(rows), dtype=np.float64)
-    kernels.squared_norms(rows.numpy(), squares)
-    return squares
+    return norms, scale
 
 
 def search_cpu(

@@ -28,7 +28,8 @@ import skops.io
 from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier
 
-from nearwise.classifier.storage.array_models import as_arrays, from_arrays
+from nearwise.classifier.fit.as_arrays import as_arrays
+from nearwise.classifier.model.array_models import from_arrays
 from nearwise.conditions import command_line, hardware, versions
 
 SECONDS = 5

@@ -16,8 +16,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
-from nearwise.classifier.storage.array_models import as_arrays, from_arrays, kind_of
-from nearwise.functional.trees import round_down
+from nearwise.classifier.fit.as_arrays import as_arrays, round_down
+from nearwise.classifier.model.array_models import from_arrays, kind_of
 from tests.classifier.cases import quietly, same
 
 MODELS = {

@@ -12,8 +12,8 @@ from nearwise.classifier.inputs.images import (
     check_images,
     image_augmentation,
     image_views,
-    is_images,
 )
+from nearwise.classifier.inputs.validation import is_images
 from nearwise.training import Augmentation
 from tests.classifier.cases import attn_knn
 from tests.classifier.image_cases import QUICK, patches

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.storage.array_models import Forest
+from nearwise.classifier.model.array_models import Forest
 from nearwise.memory import StoreError
 from tests.classifier.cases import CHEAP, OwnLogistic, attn_knn, blobs, fitted, same
 from tests.store.folders import copied

@@ -1,7 +1,8 @@
 """The scikit-learn contract: AttnKNNClassifier and what it composes."""
 
 from nearwise.classifier.classifier import AttnKNNClassifier
-from nearwise.classifier.inputs.columns import ColumnReport, ColumnWarning, report_columns
+from nearwise.classifier.inputs.columns import ColumnReport, ColumnWarning
+from nearwise.classifier.inputs.validation import report_columns
 from nearwise.classifier.model.learned_rows import LearnedRows
 from nearwise.classifier.noise.transition import audited_transition
 from nearwise.classifier.query import Query

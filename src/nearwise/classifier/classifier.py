@@ -32,10 +32,8 @@ from nearwise.classifier.inputs.images import (
     Source,
     TTAView,
     check_tta,
-    encode_views,
-    from_files,
     from_source,
-    is_images,
+    views_by_tta,
 )
 from nearwise.classifier.inputs.table import TableEncoder, as_frame
 from nearwise.classifier.inputs.validation import KnownColumns
@@ -241,8 +239,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        encoder: Any = ImageEncoder() if is_images(rows) else TableEncoder()
-        plans = () if is_images(rows) else (self._plan_columns(rows),)
+        encoder: Any = ImageEncoder() if validation.is_images(rows) else TableEncoder()
+        plans = () if validation.is_images(rows) else (self._plan_columns(rows),)
         settings = check_settings(
             self,
             len(rows),
@@ -257,7 +255,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         encoded = encoder.fit(rows, *plans)
         check_bound_of_fit(self, settings, encoder, codes)
         problem = Problem(encoder, encoded, codes, weight, len(classes))
-        problem.views = encode_views(encoder, encoded, others, self.tta)
+        problem.views = _further_views(encoder, encoded, others, self.tta)
         problem.tta = check_tta(self.tta)
         with Progress(self.verbose) as progress:
             predictor = fit_problem(problem, self.n_members, settings, progress)
@@ -475,8 +473,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> list[AnyRows]:
         """Check and encode new rows and their further views: those given, or such as `fit` made."""
         encoder = model.predictor.encoder
-        source = from_source(from_files(X, encoder), None, training=False)
-        rows = encoder.transform(validation.check_new_rows(model.columns, source.X, encoder))
+        rows = encoder.transform(validation.check_new_rows(model.columns, X, encoder))
         return self._with_views(model, rows, views)
 
     def _with_views(
@@ -486,7 +483,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         optional = [name for name, use in encoder.kinds.items() if use == "left out"]
         checked = validation.check_views(model.columns, views, len(rows), optional)
         tta = model.predictor.tta if views is None else None
-        return [rows, *encode_views(encoder, rows, checked, tta)]
+        return [rows, *_further_views(encoder, rows, checked, tta)]
 
     def query(
         self,
@@ -1178,3 +1175,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If the base holds types that are not trusted.
         """
         return load_model_folder(cls, folder, trusted)
+
+
+def _further_views(encoder: Any, rows: Any, given: Sequence[Any], tta: Any) -> list[AnyRows]:
+    """Encode further views of encoded rows: those given, or of images those that `tta` names."""
+    if isinstance(encoder, TableEncoder):
+        return [encoder.transform(view) for view in given]
+    return [*views_by_tta(rows, given, tta)]

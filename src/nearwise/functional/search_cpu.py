@@ -1,7 +1,6 @@
 """Exact search on the CPU: matrix products in tiles, selection in compiled loops."""
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearwise.functional import kernels
-from nearwise.functional.devices import SMALL_WORK, Threads
+from nearwise.functional.devices import Threads
 from nearwise.functional.distances import METRICS, Metric, center_of, product_error
 
 Array = NDArray[Any]
@@ -139,11 +138,7 @@ def search_cpu(
     Arguments are checked, except that values are finite, which is checked here.
     """
     work = len(query) * len(keys) * keys.shape[1]
-    # Threads come into play where there is something to share out.
-    with (
-        torch.autocast("cpu", enabled=False),
-        Threads(work) if work > SMALL_WORK else nullcontext() as threads,
-    ):
+    with torch.autocast("cpu", enabled=False), Threads(work) as threads:
         search = _Search(query.detach(), keys.detach(), n_neighbors, metric, ids, threads)
         if n_neighbors > _MANY_NEIGHBORS:
             search.sort_rows(memory_budget)
@@ -213,7 +208,7 @@ class _Search:
         n_neighbors: int,
         metric: Metric,
         ids: tuple[Tensor, Tensor] | None,
-        threads: Threads | None,
+        threads: Threads,
     ) -> None:
         self.query, self.keys, self._threads = query, keys, threads
         self.metric = METRICS.index(metric)
@@ -228,7 +223,7 @@ class _Search:
         """Keep the best of every query up to date over tiles of keys."""
         n_keys, width = self.keys.shape
         query_step, key_step = _tile_sizes(
-            len(self.query), n_keys, width, memory_budget, self._threads.n if self._threads else 1
+            len(self.query), n_keys, width, memory_budget, self._threads.n
         )
         center = center_of(self.keys) if self.metric <= 1 and norms is None else None
         everything = slice(0, len(self.keys))
@@ -236,14 +231,7 @@ class _Search:
         for tile in tiles_of("keys", self.keys, everything, self.dtype, key_step, center, norms):
             scores = _Scores.of(tile, self.metric)
             scan = partial(self._scan, scores, query_step, center, buffers)
-            self._run(scan, len(self.query))
-
-    def _run(self, work: Callable[[slice], None], n_rows: int) -> None:
-        """Have some work done for all rows, in threads if there are any."""
-        if self._threads is not None:
-            self._threads.run(work, n_rows)
-        elif n_rows:
-            work(slice(0, n_rows))
+            self._threads.run(scan, len(self.query))
 
     def _scan(
         self,
@@ -297,7 +285,7 @@ class _Search:
             measured = np.empty((len(part.rows), n_keys), dtype=np.float32)
             for tile in tiles_of("keys", self.keys, slice(0, n_keys), self.dtype, key_step, None):
                 measure = partial(self._measure, part, tile, measured[:, tile.span])
-                self._run(measure, len(part.rows))
+                self._threads.run(measure, len(part.rows))
             for i, row in enumerate(measured, start=part.span.start):
                 self._sort_row(i, row)
 

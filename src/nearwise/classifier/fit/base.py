@@ -20,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 
+from nearwise.classifier.fit.as_arrays import as_arrays
 from nearwise.classifier.inputs.table import (
     LARGE,
     VERY_LARGE,
@@ -30,7 +31,6 @@ from nearwise.classifier.inputs.table import (
 )
 from nearwise.classifier.model.gates import clearly_lower, pooled, tempered_nll
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
-from nearwise.classifier.storage.array_models import as_arrays
 from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]

@@ -22,7 +22,7 @@ from nearwise.classifier.fit.embedding import (
     default_config,
     train_member,
 )
-from nearwise.classifier.fit.feature_space import FeatureSpace, choose_feature_space
+from nearwise.classifier.fit.feature_space import choose_feature_space
 from nearwise.classifier.fit.head_fitting import fit_heads
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
@@ -38,7 +38,7 @@ from nearwise.classifier.model.memory_views import (
     note_reliability,
 )
 from nearwise.classifier.model.predictor import Predictor, as_float
-from nearwise.classifier.model.row_models import FoldModels, supervised_keys
+from nearwise.classifier.model.row_models import FeatureSpace, FoldModels, supervised_keys
 from nearwise.memory import MemoryBank
 from nearwise.training import TrainConfig
 from nearwise.training.settings import plain_message

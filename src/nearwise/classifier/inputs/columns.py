@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from nearwise.classifier.inputs.containers import as_rows
 from nearwise.classifier.inputs.dates import DateColumn, date_column, holds_dates, text_layout
 from nearwise.names import did_you_mean
 from nearwise.warn import warn_user
@@ -129,33 +128,6 @@ def plan_columns(
             f"'{first.name}')."
         )
     return plans
-
-
-def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[ColumnReport]:
-    """Tell, without fitting, what the columns of a table would be used as.
-
-    Parameters
-    ----------
-    X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
-    columns : mapping of str to {"keep", "number", "category", "date", "left out"}, optional
-        As in `AttnKNNClassifier`.
-
-    Returns
-    -------
-    reports : list of ColumnReport
-
-    Raises
-    ------
-    ValueError
-        If `X` is no table, and as in `AttnKNNClassifier.fit`.
-    """
-    frame = as_rows(X)
-    if not isinstance(frame, pd.DataFrame):
-        raise ValueError(f"X is a {type(X).__name__}, which has no columns by name. Give a table.")
-    names = [str(name) for name in frame.columns]
-    refuse_repeated(names)
-    frame = frame.set_axis(names, axis=1)
-    return [plan.report for plan in plan_columns(frame, columns)]
 
 
 def refuse_repeated(columns: Sequence[str]) -> None:

@@ -93,13 +93,6 @@ class ImageEncoder:
         return cls(**state)
 
 
-def is_images(X: Any) -> bool:
-    """Whether rows are images: an array or tensor of three or four axes."""
-    if not isinstance(X, np.ndarray | torch.Tensor):
-        return False
-    return X.ndim in (3, 4)
-
-
 def check_images(X: Any) -> np.ndarray:
     """Bring images to a uint8 array (n, h, w, c) with c of 1 or 3.
 
@@ -220,15 +213,13 @@ def image_views(images: EncodedImages, tta: Sequence[TTAView] | None) -> list[En
     return views
 
 
-def encode_views(
-    encoder: Any, rows: Any, given: Sequence[Any], tta: str | Sequence[TTAView] | None
-) -> list[Any]:
-    """Further views of encoded rows: those given, or for images those that `tta` names."""
-    if isinstance(rows, EncodedImages):
-        if given:
-            raise ValueError("Images have their further views by tta. Leave views out.")
-        return list(image_views(rows, check_tta(tta)))
-    return [encoder.transform(view) for view in given]
+def views_by_tta(
+    images: EncodedImages, given: Sequence[Any], tta: str | Sequence[TTAView] | None
+) -> list[EncodedImages]:
+    """Further views of images as `tta` names them; ValueError if some were given as well."""
+    if given:
+        raise ValueError("Images have their further views by tta. Leave views out.")
+    return image_views(images, check_tta(tta))
 
 
 _DIAGONALS = ((-1, -1), (-1, 1), (1, -1), (1, 1))

@@ -1,17 +1,29 @@
-"""Checks on what a user hands to the estimator, with errors that say what to do."""
+"""What a user hands to the estimator, in any container, checked; errors say what to do."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from nearwise.classifier.inputs.columns import ColumnWarning, refuse_repeated
-from nearwise.classifier.inputs.containers import as_rows
-from nearwise.classifier.inputs.images import ImageEncoder, check_images, is_images
+from nearwise.classifier.inputs.columns import (
+    ColumnReport,
+    ColumnWarning,
+    Wish,
+    plan_columns,
+    refuse_repeated,
+)
+from nearwise.classifier.inputs.images import (
+    ImageEncoder,
+    check_images,
+    from_files,
+    from_source,
+)
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.names import did_you_mean, listed
 from nearwise.warn import warn_user
@@ -37,6 +49,13 @@ class KnownColumns(BaseEstimator):
 
 
 KnownColumns.__name__ = "AttnKNNClassifier"  # scikit-learn's messages name the class
+
+
+def is_images(X: Any) -> bool:
+    """Whether rows are images: an array or tensor of three or four axes."""
+    if not isinstance(X, np.ndarray | torch.Tensor):
+        return False
+    return X.ndim in (3, 4)
 
 
 def check_rows(
@@ -71,7 +90,9 @@ def check_rows(
 
 
 def check_new_rows(columns: KnownColumns, X: Any, encoder: Any) -> pd.DataFrame | np.ndarray:
-    """Check rows for a model with this encoder, of the kind that it was fitted on."""
+    """Read and check rows for a model with this encoder, of the kind that it was fitted on."""
+    if not isinstance(X, pd.DataFrame | np.ndarray):  # files, folders and data sets are others
+        X = from_source(from_files(X, encoder), None, training=False).X
     if is_images(X) != isinstance(encoder, ImageEncoder):
         fitted, present = (
             ("images", "none") if isinstance(encoder, ImageEncoder) else ("a table", "images")
@@ -169,6 +190,33 @@ def check_views(
     return checked
 
 
+def report_columns(X: Any, columns: Mapping[str, Wish] | None = None) -> list[ColumnReport]:
+    """Tell, without fitting, what the columns of a table would be used as.
+
+    Parameters
+    ----------
+    X : DataFrame of shape (n_rows, n_columns), or a table of polars or pyarrow
+    columns : mapping of str to {"keep", "number", "category", "date", "left out"}, optional
+        As in `AttnKNNClassifier`.
+
+    Returns
+    -------
+    reports : list of ColumnReport
+
+    Raises
+    ------
+    ValueError
+        If `X` is no table, and as in `AttnKNNClassifier.fit`.
+    """
+    frame = as_rows(X)
+    if not isinstance(frame, pd.DataFrame):
+        raise ValueError(f"X is a {type(X).__name__}, which has no columns by name. Give a table.")
+    names = [str(name) for name in frame.columns]
+    refuse_repeated(names)
+    frame = frame.set_axis(names, axis=1)
+    return [plan.report for plan in plan_columns(frame, columns)]
+
+
 def _refuse_infinity(array: np.ndarray) -> None:
     rows = np.flatnonzero(np.isinf(array).any(axis=1))
     if len(rows):
@@ -230,3 +278,71 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     if not weight.any():
         raise ValueError("Every sample_weight is zero. Give a positive weight to some rows.")
     return weight
+
+
+def as_rows(X: Any, names: Sequence[str] | None = None, width: int | None = None) -> Any:
+    """Bring rows into a DataFrame, or hand arrays and lists of numbers back as they are.
+
+    What gives an Arrow stream (polars, pyarrow, duckdb) is a table. A mapping from names to values,
+    and a Series that is named by columns (`names` or `width` of training), are one row; a list of
+    mappings is as many. ValueError if `X` is sparse, lazy, empty, or a single column.
+    """
+    _refuse_sparse(X)
+    if isinstance(X, torch.Tensor):
+        X = X.detach().cpu()
+        return (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+    if isinstance(X, pd.DataFrame | np.ndarray):
+        return X
+    if isinstance(X, pd.Series):
+        return _one_row(X, names, width)
+    if isinstance(X, Mapping):
+        is_row = all(np.ndim(value) == 0 for value in X.values())
+        return pd.DataFrame([dict(X)]) if is_row else pd.DataFrame(dict(X))
+    if isinstance(X, list | tuple) and not X:
+        raise ValueError("Found array with 0 sample(s): X is empty. Give some rows.")
+    if isinstance(X, list | tuple) and all(isinstance(row, Mapping) for row in X):
+        return pd.DataFrame([dict(row) for row in X])
+    if hasattr(X, "collect") and not hasattr(X, "__arrow_c_stream__"):
+        raise ValueError(f"X is a {type(X).__name__}, which holds no rows yet. Give X.collect().")
+    return _from_arrow(X) if _is_arrow(X) else X
+
+
+def _is_arrow(X: Any) -> bool:
+    return hasattr(X, "__arrow_c_stream__") or isinstance(X, pa.RecordBatch)
+
+
+def _from_arrow(X: Any) -> pd.DataFrame:
+    if isinstance(X, pa.RecordBatch):
+        return pa.Table.from_batches([X]).to_pandas()
+    try:
+        return (X if isinstance(X, pa.Table) else pa.table(X)).to_pandas()
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ValueError(
+            f"X is a {type(X).__name__} that gives no table ({error}). Give a table with a column "
+            "for each feature."
+        ) from error
+
+
+def _one_row(row: pd.Series, names: Sequence[str] | None, width: int | None) -> Any:
+    index = [str(name) for name in row.index]
+    if names is not None and set(index) & set(names):
+        return pd.DataFrame([row.tolist()], columns=pd.Index(index))
+    if names is None and width == len(row):
+        return row.to_numpy()[None]
+    raise ValueError(
+        f"Expected 2D array, got 1D array: X is a Series of {len(row)} values. A Series is one "
+        "row, named by the columns of training; give one column as X.to_frame(). Reshape your "
+        "data."
+    )
+
+
+def _refuse_sparse(X: Any) -> None:
+    sparse = issparse(X) or (isinstance(X, torch.Tensor) and X.layout != torch.strided)
+    if isinstance(X, pd.DataFrame):
+        sparse = any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes)
+    if sparse:
+        raise ValueError(
+            "X is sparse, and neighbors are sought in dense rows. Bring it to a few dense columns "
+            "first: make_pipeline(TruncatedSVD(100), AttnKNNClassifier()) with "
+            "sklearn.decomposition.TruncatedSVD; or give X.toarray() where that fits in memory."
+        )

@@ -6,20 +6,25 @@ Also the blocks in which many rows are handled, so that memory does not grow wit
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.special import ndtri
 from torch import Tensor
 
 from nearwise.classifier.fit.base import Base
 from nearwise.classifier.fit.embedding import HEAD, AnyRows, Depths, Embedding
-from nearwise.classifier.fit.feature_space import FeatureSpace
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.nn import NeighborNetwork
 
+FeatureMap = Literal["standard", "quantile", "raw", "whitened"]
+FEATURE_MAPS: tuple[FeatureMap, ...] = get_args(FeatureMap)
+_N_QUANTILES = 256
+_CLIP = 3.0
+_CATEGORY_SCALE = 0.7  # two different categories lie one standard deviation apart
 BLOCK = 16_384  # rows; a whole number of the chunks that heads take
 
 
@@ -42,6 +47,93 @@ class KeyedRows(NamedTuple):
         keys = {name: key.cpu() for name, key in self.keys.items()}
         base = self.base_log_proba
         return KeyedRows(keys, None if base is None else base.cpu())
+
+
+class FeatureSpace:
+    """A fixed map from encoded rows to keys, fitted on training rows without their labels.
+
+    "standard": unit variance, clipped at 3. "quantile": normal scores, clipped at 3. "raw":
+    centred, one scale for all columns. "whitened": principal components scaled by their standard
+    deviation to the power -1/2, unit length. Categories are one-hot beside it.
+    """
+
+    def __init__(self, kind: FeatureMap) -> None:
+        self.kind = kind
+        self.state: dict[str, np.ndarray] = {}
+
+    def fit(self, encoder: TableEncoder, rows: Encoded) -> "FeatureSpace":
+        """Fit on training rows."""
+        dense = encoder.dense(rows).astype(np.float64)
+        if self.kind == "quantile":
+            filled = self._filled(encoder, rows)
+            grid = np.linspace(0, 1, min(_N_QUANTILES, len(filled)))
+            self.state["quantiles"] = np.quantile(filled, grid, axis=0)
+        if self.kind == "raw":
+            scale = np.asarray(encoder.scale)
+            self.state["scale"] = scale / np.sqrt((scale**2).mean()) if len(scale) else scale
+        if self.kind == "whitened":
+            raw = dense * self._width_scale(encoder, dense.shape[1])
+            self.state["mean"] = raw.mean(axis=0)
+            covariance = np.atleast_2d(np.cov(raw - self.state["mean"], rowvar=False))
+            values, vectors = np.linalg.eigh(covariance)
+            if values[-1] < 1e-30:  # all columns are constant: one component stays, and is zero
+                values[-1] = 1.0
+            keep = values > 1e-10 * values.max()
+            self.state["rotation"] = vectors[:, keep] * values[keep] ** -0.25
+        return self
+
+    @staticmethod
+    def _width_scale(encoder: TableEncoder, width: int) -> np.ndarray:
+        # Undo the standardisation: the data's own variances decide, as principal components do.
+        scale = np.ones(width)
+        scale[: len(encoder.scale)] = np.asarray(encoder.scale)
+        return scale
+
+    @staticmethod
+    def _filled(encoder: TableEncoder, rows: Encoded) -> np.ndarray:
+        return np.where(np.isnan(rows.numbers), encoder.median, rows.numbers)
+
+    def __call__(self, encoder: TableEncoder, rows: Encoded) -> Tensor:
+        """Keys of rows, float32 (n, width)."""
+        dense = encoder.dense(rows).astype(np.float64)
+        n_numbers = len(encoder.scale)
+        numbers, rest = dense[:, :n_numbers], dense[:, n_numbers:] * _CATEGORY_SCALE
+        if self.kind == "whitened":
+            raw = dense * self._width_scale(encoder, dense.shape[1])
+            keys = (raw - self.state["mean"]) @ self.state["rotation"]
+            keys /= np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-12)
+            return torch.from_numpy(keys.astype(np.float32))
+        if self.kind == "standard":
+            numbers = np.clip(numbers, -_CLIP, _CLIP)
+        elif self.kind == "quantile":
+            numbers = self._normal_scores(self._filled(encoder, rows))
+        else:
+            numbers = numbers * self.state["scale"]
+        keys = np.concatenate([numbers, rest], axis=1)
+        return torch.from_numpy((keys / np.sqrt(max(keys.shape[1], 1))).astype(np.float32))
+
+    def _normal_scores(self, values: np.ndarray) -> np.ndarray:
+        quantiles = self.state["quantiles"]
+        grid = np.linspace(0, 1, len(quantiles))
+        scores = np.empty_like(values)
+        for column in range(values.shape[1]):
+            edges = quantiles[:, column]
+            # The middle of a run of equal quantiles stands for the value that is repeated there.
+            up = np.interp(values[:, column], edges, grid)
+            down = 1 - np.interp(-values[:, column], -edges[::-1], grid)
+            scores[:, column] = (up + down) / 2
+        return np.clip(ndtri(np.clip(scores, 1e-9, 1 - 1e-9)), -_CLIP, _CLIP)
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """JSON part and arrays that `from_state` reads."""
+        return {"kind": self.kind}, self.state
+
+    @classmethod
+    def from_state(cls, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> "FeatureSpace":
+        """Rebuild a space from what `to_state` returned."""
+        space = cls(meta["kind"])
+        space.state = arrays
+        return space
 
 
 class RowModels(Protocol):

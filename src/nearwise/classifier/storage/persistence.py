@@ -16,10 +16,10 @@ from torch import Tensor
 
 from nearwise.classifier.fit.base import Base, Candidate
 from nearwise.classifier.fit.embedding import Embedding
-from nearwise.classifier.fit.feature_space import FeatureSpace
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.inputs.validation import KnownColumns
+from nearwise.classifier.model.array_models import from_arrays, kind_of
 from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.label_model import LabelModel
@@ -27,6 +27,7 @@ from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration
 from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import HeldOut, Predictor
 from nearwise.classifier.model.row_models import (
+    FeatureSpace,
     FoldModels,
     ImageNetworks,
     RowModels,
@@ -36,7 +37,6 @@ from nearwise.classifier.model.row_models import (
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import forgetting
 from nearwise.classifier.settings import Settings
-from nearwise.classifier.storage.array_models import from_arrays, kind_of
 from nearwise.classifier.storage.model_schema import check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types

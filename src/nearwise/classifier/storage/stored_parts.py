@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
+from nearwise.classifier.model.array_models import Arrays
 from nearwise.classifier.model.memory_views import FINDABLE, FOLD
-from nearwise.classifier.storage.array_models import Arrays
 from nearwise.classifier.storage.stored_base import UntrustedTypesError
 
 # Where infinity or NaN may stand: thresholds of trees, and gaps in the rows that were handed in.

@@ -1,9 +1,9 @@
-"""Fitted scikit-learn classifiers as plain arrays: fast for one row, and safe to store.
+"""Fitted classifiers as plain arrays that predict: checked when they are made, fast for one row.
 
 scikit-learn keeps trees in C structs that crash the process where a file was forged, and its
 boosting with categories keeps a function that no safe format takes. As arrays they are checked
 before they are used, answer one row without scikit-learn's validation, and do not depend on its
-version. docs/method.md has what was measured.
+version. docs/method.md has what was measured; `nearwise.classifier.fit.as_arrays` makes them.
 """
 
 from typing import Any, Protocol
@@ -11,27 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from sklearn.ensemble import (
-    ExtraTreesClassifier,
-    HistGradientBoostingClassifier,
-    RandomForestClassifier,
-)
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline
 from sklearn.utils.extmath import softmax
 
 from nearwise.functional.devices import SMALL_WORK, Threads
-from nearwise.functional.trees import (
-    CODES,
-    add_leaf_shares,
-    add_leaf_values,
-    check_nodes,
-    pack_codes,
-    round_down,
-    unpack_codes,
-)
+from nearwise.functional.kernels import compiled
 
+CODES = 256  # category codes that a split by value can tell apart: 0 to 255
 Arrays = dict[str, NDArray[Any]]
 _STEPS = 64  # multiplications that a walk through one tree takes the time of
 _FLOATS = (np.float32, np.float64)
@@ -50,26 +37,6 @@ class ArrayModel(Protocol):
     def to_arrays(self) -> Arrays:
         """Everything that predicts, by name."""
         ...
-
-
-def as_arrays(model: Any) -> Any:
-    """Turn a scikit-learn classifier, fitted to class positions, into an `ArrayModel` if it can be.
-
-    With the same probabilities to the last bit; `model` itself where there is no array form.
-    """
-    kind = type(model)
-    if kind is LogisticRegression and model.solver != "liblinear":
-        return Logistic.of(model)
-    if kind in (ExtraTreesClassifier, RandomForestClassifier):
-        return Forest.of(model) if model.n_outputs_ == 1 else model
-    if kind is HistGradientBoostingClassifier:
-        return Boosting.of(model) if _codes_fit(model) else model
-    if kind is Pipeline and [type(step) for _, step in model.steps] == [
-        Nystroem,
-        LogisticRegression,
-    ]:
-        return KernelLogistic.of(model)
-    return model
 
 
 class _Model:
@@ -99,11 +66,6 @@ class Logistic(_Model):
         model.intercept_ = _floats(arrays, "intercept", (rows,))
         self.n_features_in_ = model.n_features_in_ = int(model.coef_.shape[1])
 
-    @classmethod
-    def of(cls, model: LogisticRegression) -> "Logistic":
-        """Take over a fitted model."""
-        return cls({"classes": model.classes_, "coef": model.coef_, "intercept": model.intercept_})
-
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
         proba: NDArray[np.float64] = self._model.predict_proba(X)
@@ -127,19 +89,6 @@ class KernelLogistic(_Model):
         kernel._n_features_out = n
         if self._logistic.n_features_in_ != n:
             raise ValueError(f"coef has {self._logistic.n_features_in_} columns for {n} components")
-
-    @classmethod
-    def of(cls, model: Pipeline) -> Any:
-        """Take over a fitted pipeline; one with another kernel is returned as it is."""
-        kernel, logistic = (step for _, step in model.steps)
-        if kernel.kernel != "rbf" or kernel.gamma is None or logistic.solver == "liblinear":
-            return model
-        arrays = {
-            "components": kernel.components_,
-            "normalization": kernel.normalization_,
-            "gamma": np.float64(kernel.gamma),
-        }
-        return cls(arrays | Logistic.of(logistic).to_arrays())
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
@@ -198,35 +147,6 @@ class Forest(_Trees):
         if (shares < 0).any():
             raise ValueError("a leaf has a negative share")
 
-    @classmethod
-    def of(cls, model: ExtraTreesClassifier | RandomForestClassifier) -> "Forest":
-        """Take over a fitted forest."""
-        trees = [estimator.tree_ for estimator in model.estimators_]
-        roots = np.cumsum([0] + [tree.node_count for tree in trees[:-1]])
-        left = np.concatenate([tree.children_left for tree in trees])
-        right = np.concatenate([tree.children_right for tree in trees])
-        feature = np.concatenate([tree.feature for tree in trees])
-        threshold = np.concatenate([tree.threshold for tree in trees])
-        leaf = left < 0
-        shift = np.repeat(roots, [tree.node_count for tree in trees])
-        # A leaf of a pure class holds one share: the zeros beside it are not kept.
-        shares = np.concatenate([tree.value[tree.children_left < 0, 0] for tree in trees])
-        which, classes = np.nonzero(shares)
-        return cls(
-            {
-                "classes": np.asarray(model.classes_, dtype=np.int64),
-                "n_features": np.array([model.n_features_in_], dtype=np.int64),
-                "roots": roots.astype(np.int64),
-                "left": np.where(leaf, -1, left + shift).astype(np.int32),
-                "right": np.where(leaf, np.cumsum(leaf) - 1, right + shift).astype(np.int32),
-                "feature": np.where(leaf, 0, feature).astype(np.int32),
-                "threshold": round_down(np.where(leaf, 0.0, threshold)),
-                "leaf_start": np.searchsorted(which, np.arange(len(shares) + 1)).astype(np.int64),
-                "leaf_class": classes.astype(np.int32),
-                "leaf_share": shares[which, classes],
-            }
-        )
-
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
         rows = self._checked(X, np.float32)
@@ -259,38 +179,6 @@ class Boosting(_Trees):
         if n_classes < 2 or len(arrays["roots"]) % columns:
             raise ValueError(f"there are {len(arrays['roots'])} trees for {n_classes} classes")
         self._baseline, self._codes = baseline, codes.view(np.uint32)
-
-    @classmethod
-    def of(cls, model: HistGradientBoostingClassifier) -> "Boosting":
-        """Take over a fitted model whose category codes lie between 0 and 255."""
-        trees = [tree for iteration in model._predictors for tree in iteration]
-        nodes = np.concatenate([tree.nodes for tree in trees])
-        sizes = [len(tree.nodes) for tree in trees]
-        roots = np.cumsum([0, *sizes[:-1]])
-        shift = np.repeat(roots, sizes)
-        leaf = nodes["is_leaf"].astype(bool)
-        order, categories = _columns_inside(model)
-        feature = order[np.where(leaf, 0, nodes["feature_idx"])]
-        by_code = nodes["is_categorical"].astype(bool) & ~leaf
-        sets = [_left_codes(tree, categories) for tree in trees]
-        return cls(
-            {
-                "classes": np.asarray(model.classes_, dtype=np.int64),
-                "n_features": np.array([model.n_features_in_], dtype=np.int64),
-                "roots": roots.astype(np.int64),
-                "left": np.where(leaf, -1, nodes["left"].astype(np.int64) + shift).astype(np.int32),
-                "right": np.where(
-                    leaf, np.cumsum(leaf) - 1, nodes["right"].astype(np.int64) + shift
-                ).astype(np.int32),
-                "feature": feature.astype(np.int32),
-                "threshold": np.where(leaf | by_code, 0.0, nodes["num_threshold"]),
-                "missing_left": nodes["missing_go_to_left"].astype(np.uint8),
-                "code_split": np.where(by_code, np.cumsum(by_code) - 1, -1).astype(np.int32),
-                "left_codes": pack_codes(np.concatenate(sets)).view(np.int32),
-                "leaf_value": nodes["value"][leaf],
-                "baseline": model._baseline_prediction.reshape(-1).astype(np.float64),
-            }
-        )
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows; NaN is a missing value."""
@@ -329,48 +217,86 @@ def from_arrays(kind: str, arrays: Arrays) -> ArrayModel:
     return model
 
 
-def _codes_fit(model: HistGradientBoostingClassifier) -> bool:
-    """Whether every category of a boosting model is a whole number from 0 to 255."""
-    _, categories = _columns_inside(model)
-    return all(
-        ((values >= 0) & (values < CODES) & (values == np.floor(values))).all()
-        for values in categories.values()
-    )
+def check_nodes(
+    roots: NDArray[Any],
+    left: NDArray[Any],
+    right: NDArray[Any],
+    feature: NDArray[Any],
+    n_features: int,
+    n_leaves: int,
+) -> None:
+    """Refuse trees whose walk could leave its arrays or never end.
 
-
-def _columns_inside(
-    model: HistGradientBoostingClassifier,
-) -> tuple[NDArray[np.int64], dict[int, NDArray[np.float64]]]:
-    """Tell which column each of a boosting model's own columns is, and their categories.
-
-    Inside, categories come first and are numbered in ascending order.
+    `roots` (n_trees,) are the numbers of the first nodes, ascending from 0. A leaf has -1 on the
+    left and its leaf number on the right. Raises ValueError if a tree is empty, a child is not
+    larger than its parent or lies in another tree, a feature or leaf number is out of range, or the
+    arrays differ in length.
     """
-    flags = model.is_categorical_
-    if flags is None:
-        return np.arange(model.n_features_in_), {}
-    order = np.concatenate([np.flatnonzero(flags), np.flatnonzero(~flags)])
-    encoder = model._preprocessor.named_transformers_["encoder"]
-    categories = {}
-    for inside, values in enumerate(encoder.categories_):
-        numbers = np.asarray(values, dtype=np.float64)
-        categories[inside] = numbers[~np.isnan(numbers)]
-    return order, categories
+    n_nodes = len(left)
+    if not len(right) == len(feature) == n_nodes:
+        raise ValueError("the arrays of nodes differ in length")
+    if not len(roots) or roots[0] != 0 or (np.diff(roots, append=n_nodes) < 1).any():
+        raise ValueError("the first nodes of the trees do not ascend from 0")
+    number = np.arange(n_nodes)
+    end = np.repeat(np.append(roots[1:], n_nodes), np.diff(roots, append=n_nodes))
+    leaf = left == -1
+    for child in (left, right):
+        if not ((child > number) & (child < end))[~leaf].all():
+            raise ValueError("a child is not a later node of the same tree")
+    if not ((feature >= 0) & (feature < n_features))[~leaf].all():
+        raise ValueError(f"a node splits by a column that is none of the {n_features}")
+    if not ((right >= 0) & (right < n_leaves))[leaf].all():
+        raise ValueError(f"a leaf is none of the {n_leaves} that have values")
 
 
-def _left_codes(tree: Any, categories: dict[int, NDArray[np.float64]]) -> NDArray[np.bool_]:
-    """Return flags (n_splits, 256) of the codes that go left at a tree's splits by category.
+@compiled
+def add_leaf_shares(  # type: ignore[no-untyped-def]
+    rows, roots, left, right, feature, threshold, start, classes, shares, out
+):
+    """Add to `out` (n, C) the class shares of the leaves that `rows` (n, F) reach, tree by tree.
 
-    Codes that training did not have go where missing values go.
+    The shares of leaf i are ``shares[start[i]:start[i + 1]]``, of the classes at these places.
     """
-    nodes = tree.nodes
-    splits = nodes[nodes["is_categorical"].astype(bool) & ~nodes["is_leaf"].astype(bool)]
-    flags = np.zeros((len(splits), CODES), dtype=bool)
-    for row, split in enumerate(splits):
-        known = categories[int(split["feature_idx"])].astype(np.int64)
-        inside = unpack_codes(tree.raw_left_cat_bitsets[split["bitset_idx"]][None])[0]
-        flags[row] = bool(split["missing_go_to_left"])
-        flags[row, known] = inside[: len(known)]
-    return flags
+    for tree in range(roots.shape[0]):
+        for i in range(rows.shape[0]):
+            node = roots[tree]
+            while left[node] >= 0:
+                go_left = rows[i, feature[node]] <= threshold[node]
+                node = left[node] if go_left else right[node]
+            leaf = right[node]
+            for at in range(start[leaf], start[leaf + 1]):
+                out[i, classes[at]] += shares[at]
+
+
+@compiled
+def add_leaf_values(  # type: ignore[no-untyped-def]
+    rows, roots, left, right, feature, threshold, missing_left, left_codes, codes, values, out
+):
+    """Add to `out` (n, K) the values of the leaves that `rows` (n, F) reach.
+
+    Tree t adds to column t modulo K. Where ``left_codes[node] >= 0`` the node splits by category:
+    codes whose bit is set in ``codes[left_codes[node]]`` go left. NaN goes where `missing_left`
+    says.
+    """
+    n_columns = out.shape[1]
+    for tree in range(roots.shape[0]):
+        for i in range(rows.shape[0]):
+            node = roots[tree]
+            while left[node] >= 0:
+                value = rows[i, feature[node]]
+                if np.isnan(value):
+                    go_left = missing_left[node] != 0
+                elif left_codes[node] >= 0:
+                    if value < 0 or value >= 256:
+                        go_left = missing_left[node] != 0
+                    else:
+                        code = int(value)
+                        word = codes[left_codes[node], code >> 5]
+                        go_left = (word >> np.uint32(code & 31)) & np.uint32(1) != 0
+                else:
+                    go_left = value <= threshold[node]
+                node = left[node] if go_left else right[node]
+            out[i, tree % n_columns] += values[right[node]]
 
 
 def _classes(arrays: Arrays) -> NDArray[np.int64]:

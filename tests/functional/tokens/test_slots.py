@@ -40,6 +40,17 @@ def test_it_equals_the_loops(implementation, dtype):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_row_without_slots_is_zero_whatever_the_row_before_it_holds(implementation):
+    value, indices, weights, kernel = draw()
+    indices[..., 0, :], weights[..., 0, :] = 3, torch.nan
+    indices[..., 1, :], weights[..., 1, :] = -1, 0.0
+    with attention_implementation(implementation):
+        output = slots.slot_sum(value, indices, weights, kernel)
+    assert output[..., 0, :].isnan().all()
+    assert (output[..., 1, :] == 0).all()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_gradients_equal_finite_differences(implementation):
     value, indices, weights, kernel = draw()
     inputs = [x.requires_grad_() for x in (value, weights, kernel)]

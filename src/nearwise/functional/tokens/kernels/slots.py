@@ -27,7 +27,7 @@ def _add_up(value, starts, weights, slots, n, kernel, width, output, o):  # type
         store(part, output, o + c)
         c += LANES
     while c < width:
-        number = weights[0] * 0
+        number = 0.0
         for s in range(n):
             number += weights[s] * kernel[slots[s] * width + c] * value[starts[s] + c]
         output[o + c] = number

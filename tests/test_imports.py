@@ -230,7 +230,7 @@ OPTIONAL = (
 )  # fmt: skip
 
 
-def test_the_library_is_imported_without_what_only_extras_bring():
+def test_the_library_needs_no_extra_to_be_imported_and_the_page_of_evaluate_its_own_only():
     names = ["nearwise.lab.cli", "nearwise.lab.data", "nearwise.lab.probing"]  # nor do these
     for path in modules():
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
@@ -238,7 +238,12 @@ def test_the_library_is_imported_without_what_only_extras_bring():
             names.append(".".join(parts))
     code = (
         f"import importlib, sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
-        f"for name in {names!r}: importlib.import_module(name)"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        # what the extra "report" brings
+        "for name in ('matplotlib', 'jinja2', 'PIL'): del sys.modules[name]\n"
+        "from nearwise.conditions import load_plugin\n"
+        "load_plugin('The page', 'nearwise.pages', 'evaluate')\n"
+        "import nearwise.lab.report.model_page"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -1,8 +1,8 @@
 """The Python blocks of README.md and docs/*.md run as they stand."""
 
 import re
-import subprocess
-import sys
+import runpy
+import warnings
 from pathlib import Path
 
 import pytest
@@ -48,8 +48,8 @@ def marked(page: Path):
 @pytest.mark.parametrize(
     "page", [marked(page) for page in PAGES], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_code_blocks_run(page: Path, tmp_path: Path):
-    """A page's blocks run in order in one process, as a reader would run them."""
+def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A page's blocks run in order as one script, as a reader would run them."""
     script = []
     for line, code, reason in python_blocks(page.read_text(encoding="utf-8")):
         if reason is not None:
@@ -59,15 +59,11 @@ def test_code_blocks_run(page: Path, tmp_path: Path):
         script += [""] * (line - 1 - len(script)) + code.splitlines()
     path = tmp_path / f"{page.stem}.py"
     path.write_text("\n".join(script) + "\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", str(path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, f"{page.name} fails as written:\n{done.stderr}"
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
+        runpy.run_path(str(path), run_name="__main__")
 
 
 def test_blocks_are_found_with_their_lines_and_reasons():

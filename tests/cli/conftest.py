@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
@@ -94,9 +93,10 @@ def trained(tables) -> Path:
     folder = tables / "trained"
     arguments = ["fit", tables / "train.csv", "--target", "label", "--out", folder]
     options = ["--drop", "row", "--preset", "fast", "--members", "2", "--base", "none", "--quiet"]
-    command = [sys.executable, "-m", "nearwise.cli", *map(str, arguments), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        main([*map(str, arguments), *options])
+    assert not ended.value.code
     return folder
 
 

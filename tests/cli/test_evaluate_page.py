@@ -1,7 +1,6 @@
 """``nearwise evaluate --report``: one page about the model."""
 
 import json
-import subprocess
 import sys
 
 from nearwise import conditions
@@ -31,21 +30,6 @@ def test_without_its_packages_the_extra_is_named(nearwise, tables, trained, tmp_
         'error: The page of --report needs the extra "report": pip install nearwise[report]\n'
     )
     assert nearwise("evaluate", trained, tables / "test.csv", "--resamples", "20").exit_code == 0
-
-
-def test_the_page_needs_no_other_extra():
-    others = (
-        "yaml", "skops", "lightgbm", "catboost", "transformers", "datasets", "cleanlab", "openpyxl",
-        "faiss", "typst",
-    )  # fmt: skip
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({others!r}))\n"
-        "from nearwise.conditions import load_plugin\n"
-        "load_plugin('The page', 'nearwise.pages', 'evaluate')\n"
-        "import nearwise.lab.report.model_page"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
 
 
 def test_an_installation_without_a_page_says_so(nearwise, tables, trained, tmp_path, monkeypatch):

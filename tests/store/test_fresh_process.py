@@ -19,7 +19,7 @@ for arguments in (
     "inspect m.model",
     "predict m.model new.csv --out p.csv --proba",
     "predict m.model new.csv --out why.jsonl --explain",
-    "evaluate m.model new.csv --json scores.json",
+    "evaluate m.model new.csv --json scores.json --resamples 20",
     "add m.model new.csv",
     "inspect m.model --json",
 ):
@@ -29,6 +29,9 @@ for arguments in (
         if end.code:
             raise SystemExit(f"{arguments} ended with {end.code}")
 """
+
+
+QUICK = ("--preset", "fast", "--members", "2", "-q")
 
 
 def write_tables(folder, n=80):
@@ -42,7 +45,7 @@ def test_a_model_of_a_table_with_text_opens_in_every_command(tmp_path, monkeypat
     write_tables(tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"^0$"):
-        main(["fit", "train.csv", "-t", "label", "-o", "m.model", "--members", "2", "-q"])
+        main(["fit", "train.csv", "-t", "label", "-o", "m.model", *QUICK])
     path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(
         [sys.executable, "-c", STEPS],

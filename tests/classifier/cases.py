@@ -1,8 +1,10 @@
 """Small data sets and cheap settings for the estimator's tests."""
 
+import copy
 import warnings
 from contextlib import contextmanager
 
+import joblib
 import numpy as np
 import pandas as pd
 import torch
@@ -47,11 +49,25 @@ def attn_knn(*args, **parameters):
     return AttnKNNClassifier(*args, **parameters, **({"settings": settings} if settings else {}))
 
 
+_FITTED: dict[str, AttnKNNClassifier] = {}
+
+
+def fit_once(model, X, y, **options):
+    """Fit, or copy what was fitted in this process to the same rows by the same parameters.
+
+    Not for tests of the fit itself: that it repeats, warns, or calls what a test has replaced.
+    """
+    key = joblib.hash((type(model), model.get_params(deep=False), X, y, options))
+    if key not in _FITTED:
+        _FITTED[key] = model.fit(X, y, **options)
+    return copy.deepcopy(_FITTED[key])
+
+
 def fitted(X=None, y=None, **settings):
-    """Fit the cheapest classifier, with some settings changed."""
+    """Fit the cheapest classifier, with some settings changed; once (see `fit_once`)."""
     if X is None:
         X, y = blobs()
-    return attn_knn(**{**CHEAP, **settings}).fit(X, y)
+    return fit_once(attn_knn(**{**CHEAP, **settings}), X, y)
 
 
 def logistic():

@@ -11,6 +11,8 @@ QUICK = {
     "embedder_options": {"dim": 16},
     "random_state": 0,
 }
+# For tests of anything but what is learned.
+BRIEF = {**QUICK, "head": {"epochs": 1}, "train": {"epochs": 1}, "pooling": "log-linear"}
 
 
 def patches(n=120, side=8, channels=1, seed=0):

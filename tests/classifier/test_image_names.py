@@ -7,7 +7,7 @@ from PIL import Image
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.data import Dataset, load_image_folder
 from tests.classifier.cases import attn_knn
-from tests.classifier.image_cases import QUICK, named_folder, patches
+from tests.classifier.image_cases import BRIEF, named_folder, patches
 
 
 def pixels_of(name, root):
@@ -17,7 +17,7 @@ def pixels_of(name, root):
 
 def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path):
     first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
-    model = attn_knn(**QUICK).fit(first)
+    model = attn_knn(**BRIEF).fit(first)
     assert model.target_name_ == "class"
     model.add(more)
     model.remove(model.memory_.ids[:3])
@@ -40,11 +40,11 @@ def test_a_neighbor_is_named_by_its_file_after_add_remove_save_and_load(tmp_path
 
 def test_a_stream_of_data_sets_keeps_their_names(tmp_path):
     first, more = named_folder(tmp_path / "first"), named_folder(tmp_path / "more", 6, seed=1)
-    model = attn_knn(**QUICK).partial_fit(load_image_folder(first, image_size=8))
+    model = attn_knn(**BRIEF).partial_fit(load_image_folder(first, image_size=8))
     assert all(name.startswith("first/") for name in model.row_names_)
     model.partial_fit(load_image_folder(more))
     assert model.row_names_[-6:].tolist() == sorted(load_image_folder(more).row_names)
-    assert attn_knn(**QUICK).fit(*patches(100)).row_names_ is None
+    assert attn_knn(**BRIEF).fit(*patches(100)).row_names_ is None
 
 
 def test_a_data_set_with_views_is_not_fitted_without_them():

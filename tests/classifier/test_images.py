@@ -1,5 +1,7 @@
 """Images as rows: what is taken, views, several depths, and the way through the classifier."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -15,8 +17,8 @@ from nearwise.classifier.inputs.images import (
 )
 from nearwise.classifier.inputs.validation import is_images
 from nearwise.training import Augmentation
-from tests.classifier.cases import attn_knn
-from tests.classifier.image_cases import QUICK, patches
+from tests.classifier.cases import CHEAP, attn_knn
+from tests.classifier.image_cases import BRIEF, QUICK, patches
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def test_an_explanation_is_of_the_merged_prediction_or_of_one_view(data, fitted)
 def test_a_neighbor_that_is_masked_changes_the_merged_prediction(data, fitted):
     explanation = fitted.explain(data[0][:1], 1)[0]
     neighbor = explanation.neighbors[0]
-    model = attn_knn(**QUICK, tta=("shift",)).fit(*data)
+    model = copy.deepcopy(fitted)
     model.memory_.sample_weight[model.memory_.positions([neighbor.id])] = 0
     np.testing.assert_allclose(
         model.predict_proba(data[0][:1])[0], neighbor.proba_without, atol=1e-5
@@ -67,7 +69,7 @@ def test_probabilities_sum_to_one_from_one_view_and_from_all(data, fitted):
 
 
 def test_settings_given_as_models_are_saved(data, tmp_path):
-    settings = {**QUICK, "train": {"epochs": 1, "augment": Augmentation(crop_padding=1)}}
+    settings = {**BRIEF, "train": {"epochs": 1, "augment": Augmentation(crop_padding=1)}}
     attn_knn(**settings).fit(*data).save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
     assert again.settings.train["augment"]["crop_padding"] == 1
@@ -82,8 +84,8 @@ def test_a_saved_classifier_of_images_predicts_bit_for_bit_the_same(data, fitted
         )
 
 
-def test_the_memory_takes_new_images_of_a_new_class(data):
-    model = attn_knn(**QUICK).fit(*data)
+def test_the_memory_takes_new_images_of_a_new_class(fitted):
+    model = copy.deepcopy(fitted)
     novel = np.full((12, 8, 8, 1), 250, dtype=np.uint8)
     novel[:, ::2, ::2] = 0
     before = len(model.memory_)
@@ -93,7 +95,7 @@ def test_the_memory_takes_new_images_of_a_new_class(data):
 
 
 def test_without_a_base_the_class_shares_stand_in_for_the_network(data, tmp_path):
-    model = attn_knn(**QUICK, base=None).fit(*data)
+    model = attn_knn(**BRIEF, base=None).fit(*data)
     base = model.predict_parts(data[0][:4]).base_proba
     np.testing.assert_allclose(base, base[:1].repeat(4, axis=0))
     model.save(tmp_path / "model")
@@ -125,14 +127,14 @@ def test_the_test_part_of_a_folder_is_not_trained_on(tmp_path, data):
         part = tmp_path / ("test" if number % 4 < 2 and number < 40 else "train") / label
         part.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[..., 0]).save(part / f"{number:03}.png")
-    model = attn_knn(**QUICK).fit(tmp_path)
+    model = attn_knn(**BRIEF).fit(tmp_path)
     assert len(model.memory_) == 75  # three quarters of the 100 training images
     with pytest.raises(ValueError, match="is no folder of images"):
         model.fit("cifar10")
 
 
 def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
-    settings = {**QUICK, "validation_fraction": "auto"}
+    settings = {**BRIEF, "validation_fraction": "auto"}
     model = attn_knn(**settings).fit(*patches(50))
     assert len(model.memory_) == 30  # 20 are needed for heads and temperatures
     with pytest.raises(ValueError, match=r'0\.5 of 38 rows holds out 19 .*"auto" needs 40\)\.$'):
@@ -142,7 +144,7 @@ def test_more_than_a_tenth_of_few_images_is_held_out_unless_told_otherwise():
 def test_images_and_tables_are_not_mixed_up(data, fitted):
     with pytest.raises(ValueError, match="was fitted on images; X holds none"):
         fitted.predict(np.zeros((3, 64)))
-    table = AttnKNNClassifier(base=None, random_state=0).fit(data[0].reshape(120, 64), data[1])
+    table = attn_knn(**CHEAP, embedder="identity").fit(data[0].reshape(120, 64), data[1])
     with pytest.raises(ValueError, match="was fitted on a table; X holds images"):
         table.predict(data[0])
     with pytest.raises(ValueError, match="Images have their further views by tta"):
@@ -258,7 +260,7 @@ def vit(tmp_path_factory):
 def test_what_a_frozen_backbone_makes_of_images_is_kept_and_predicts_the_same(vit, tmp_path):
     images, labels = patches(90)
     new, _ = patches(10, seed=1)
-    settings = {**QUICK, "embedder": str(vit), "train": {"epochs": 1}}
+    settings = {**BRIEF, "embedder": str(vit)}
     settings["embedder_options"] = {"dim": 8, "frozen": True}
     plain = attn_knn(**settings).fit(images, labels).predict_proba(new)
     folder = tmp_path / "cache"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, logistic
-from tests.classifier.image_cases import QUICK as IMAGES
+from tests.classifier.image_cases import BRIEF as IMAGES
 from tests.classifier.image_cases import patches
 
 

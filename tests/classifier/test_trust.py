@@ -238,7 +238,7 @@ def test_what_is_judged_by_follows_the_memory():
 
 @pytest.mark.parametrize("settings", [CHEAP, HELD], ids=["cross-fitted", "held out"])
 def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
-    X, y = many(3000)
+    X, y = many(2000)
     X, X_new, y, y_new = X[::2], X[1::2], y[::2], y[1::2]
     kept = np.random.default_rng(0).random(len(y)) < np.array([1.0, 0.3, 0.1])[y]
     model = attn_knn(**settings, class_prior="uniform").fit(X[kept], y[kept])
@@ -253,10 +253,10 @@ def test_rows_judge_in_the_class_shares_that_predictions_are_for(settings):
 
 @pytest.mark.parametrize("shares", [(1.0, 0.3, 0.1), (1.0, 1.0, 1.0)], ids=["tail", "even"])
 def test_rows_judge_in_the_wanted_shares_whatever_came_to_the_memory(shares):
-    X, y = many(4500)
-    first, more, new = (slice(start, start + 1500) for start in (0, 1500, 3000))
+    X, y = many(2700)
+    first, more, new = (slice(start, start + 900) for start in (0, 900, 1800))
     X_new, y_new = X[new], y[new]
-    kept = np.random.default_rng(0).random(1500) < np.array(shares)[y[first]]
+    kept = np.random.default_rng(0).random(900) < np.array(shares)[y[first]]
     model = attn_knn(**CHEAP, class_prior="uniform").fit(X[first][kept], y[first][kept])
     late = y[more] == 2
     model.add(X[more][late], y[more][late])

@@ -20,8 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import base
 from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, quietly, same
-from tests.classifier.image_cases import QUICK as TINY
-from tests.classifier.image_cases import patches
+from tests.classifier.image_cases import BRIEF, patches
 from tests.store.folders import small_table
 
 SMALL = {
@@ -76,8 +75,18 @@ def table_of(content):
     return frame, y
 
 
-@pytest.mark.parametrize("preset", ["fast", "default"])
-@pytest.mark.parametrize("content", ["numbers", "gaps", "categories", "both"])
+def some(cases, default):
+    """Leave the other cases, which go the same ways, to './run slow'."""
+    return [pytest.param(*c, marks=() if c in default else pytest.mark.slow) for c in cases]
+
+
+CONTENTS = [(c, p) for c in ("numbers", "gaps", "categories", "both") for p in ("fast", "default")]
+
+
+@pytest.mark.parametrize(
+    ("content", "preset"),
+    some(CONTENTS, [("both", "fast"), ("gaps", "default"), ("both", "default")]),
+)
 def test_every_candidate_of_the_base_opens_again(content, preset, small_bases, tmp_path):
     frame, y = table_of(content)
     with quietly():
@@ -102,14 +111,20 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize("with_base", [True, False], ids=["base", "no base"])
-def test_every_way_of_fitting_opens_again(name, with_base, small_bases, tmp_path):
+ALONE = {"label noise, given", "class prior", "capacity", "rows held out"}
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    some(
+        [(n, b) for n in WAYS for b in ("auto", None)],
+        [(n, None if n in ALONE else "auto") for n in WAYS],
+    ),
+)
+def test_every_way_of_fitting_opens_again(name, base, small_bases, tmp_path):
     settings, options = WAYS[name]
     frame, y = small_table(60)
-    chosen = {"base": "auto" if with_base else None, "preset": "fast", "embedder": "identity"}
-    if name == "rows held out":
-        chosen["base"] = None
+    chosen = {"base": base, "preset": "fast", "embedder": "identity"}
     with quietly():
         model = attn_knn(**(QUICK | {"n_members": 2} | chosen | settings))
         model.fit(frame, y, **options)
@@ -147,11 +162,11 @@ def test_several_views_open_again(preset, tmp_path):
     assert same(again.predict_proba(X, [X]), model.predict_proba(X, [X]))
 
 
-@pytest.mark.parametrize("preset", ["fast", "default"])
+@pytest.mark.parametrize("preset", [pytest.param("fast", marks=pytest.mark.slow), "default"])
 def test_images_open_again(preset, tmp_path):
     X, y = patches(90)
     with quietly():
-        model = attn_knn(**{**TINY, "preset": preset, "tta": ("flip",)}).fit(X, y)
+        model = attn_knn(**{**BRIEF, "preset": preset, "tta": ("flip",)}).fit(X, y)
     round_trip(model, X[:5], tmp_path / "m")
 
 

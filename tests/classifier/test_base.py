@@ -4,12 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import auto_candidates
 from nearwise.classifier.fit.embedding import network_inputs
 from nearwise.classifier.fit.problem import auto_members
 from nearwise.classifier.inputs.table import TableEncoder
-from tests.classifier.cases import attn_knn
+from tests.classifier.cases import QUICK, attn_knn
 
 
 def boosting(encoder):
@@ -116,7 +115,7 @@ def test_a_network_that_ignores_categories_does_not_become_the_only_base():
     generator = np.random.default_rng(0)
     y = generator.integers(0, 2, 160)
     X = pd.DataFrame({"noise": generator.normal(size=160), "tells": np.array(["a", "b"])[y]})
-    model = AttnKNNClassifier(embedder="mlp", preset="fast", random_state=0).fit(X, y)
+    model = attn_knn(embedder="mlp", preset="fast", n_members=2, **QUICK).fit(X, y)
     assert model.choice_["base_nll"]["pool"] < 0.1
 
 

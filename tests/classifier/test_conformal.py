@@ -27,6 +27,11 @@ def probabilities(rng, n, n_classes=5, lattice=False):
     return raw / raw.sum(axis=1, keepdims=True)
 
 
+def drawn_from(rng, proba):
+    """Draw a class of each row."""
+    return (rng.random((len(proba), 1)) > proba.cumsum(axis=1)[:, :-1]).sum(axis=1)
+
+
 @pytest.mark.parametrize("lattice", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("drawn", [False, True])
@@ -101,8 +106,8 @@ def test_the_true_label_is_covered_where_the_judged_labels_are_often_wrong(metho
     covered, believed = [], []
     for _ in range(20):
         proba = rng.dirichlet(np.full(3, 0.4), size=3000)
-        true = np.array([rng.choice(3, p=row) for row in proba])
-        given = np.array([rng.choice(3, p=transition[label]) for label in true[:1500]])
+        true = drawn_from(rng, proba)
+        given = drawn_from(rng, transition[true[:1500]])
         scores = nonconformity(proba, method, draws=rng.random(3000))
         judged, asked = scores[:1500], scores[None, 1500:]
         for found, truth in ((covered, np.linalg.inv(transition)), (believed, np.eye(3))):

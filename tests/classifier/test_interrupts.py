@@ -15,7 +15,7 @@ from nearwise.classifier.fit import cross_fitting as fitting
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one
 
 ROOT = Path(__file__).resolve().parents[2]
-EMBEDDED = {**CHEAP, "n_members": 3, "embedder": "table", "train": {"epochs": 6}}
+EMBEDDED = {**CHEAP, "n_members": 3, "embedder": "table", "train": {"epochs": 4}}
 
 
 def interrupt(monkeypatch, member, epoch, error=KeyboardInterrupt):
@@ -47,7 +47,7 @@ def test_ctrl_c_before_every_member_has_an_embedder_goes_on_without(monkeypatch,
     )
     assert len(calls) == 2 and model.choice_["embedder"] == "identity (interrupted)"
     assert model.score(X, y) > 0.7 and sums_to_one(model.predict_proba(X))
-    without = attn_knn(**{**EMBEDDED, "embedder": "identity"}).fit(X, y)
+    without = fitted(X, y, n_members=3, embedder="identity", train=EMBEDDED["train"])
     assert same(model.predict_proba(X), without.predict_proba(X))
 
 
@@ -76,7 +76,7 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
 
 def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeypatch, tmp_path):
     X, y = blobs()
-    unbroken = attn_knn(**EMBEDDED).fit(X, y)
+    unbroken = fitted(X, y, **EMBEDDED)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
         interrupt(patch, member=1, epoch=3, error=RuntimeError("power cut"))
         attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)

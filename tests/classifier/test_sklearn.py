@@ -12,7 +12,17 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, logistic, quietly, same, table
+from tests.classifier.cases import (
+    CHEAP,
+    QUICK,
+    attn_knn,
+    blobs,
+    fit_once,
+    logistic,
+    quietly,
+    same,
+    table,
+)
 
 CHECKED = attn_knn(**{**CHEAP, "head": {"epochs": 2}})
 EXPECTED_FAILURES = {
@@ -60,7 +70,8 @@ def test_scikit_learns_own_checks_at_length(estimator):
 
 def test_predictions_do_not_depend_on_the_order_of_rows():
     X, y = blobs()
-    model = attn_knn(**QUICK, preset="fast").fit(X, y)
+    with quietly():
+        model = fit_once(attn_knn(**QUICK, preset="fast"), X, y)
     order = np.random.default_rng(0).permutation(len(X))
     shuffled = model.predict_proba(X[order])
     np.testing.assert_allclose(shuffled, model.predict_proba(X)[order], rtol=1e-5, atol=1e-6)
@@ -118,7 +129,7 @@ def test_calibrated_classifier_wraps_it():
 def test_a_clone_repeats_the_fit_bit_for_bit(settings):
     X, y = blobs()
     with quietly():
-        first = attn_knn(**settings).fit(X, y)
+        first = fit_once(attn_knn(**settings), X, y)
         second = clone(first).fit(X, y)
     assert same(first.predict_proba(X), second.predict_proba(X))
     assert same(first.predict_proba(None), second.predict_proba(None))

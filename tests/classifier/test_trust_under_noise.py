@@ -157,7 +157,7 @@ def test_sets_and_risks_hold_for_true_labels_in_wanted_shares(noisy_tail, tmp_pa
 
 
 def test_labels_found_clean_are_corrected_as_without_noise():
-    X, y = blobs(1200, 3, spread=0.9)
+    X, y = blobs(700, 3, spread=0.9)
     X, y = X[tail_of(y)], y[tail_of(y)]
     settings = {**CHEAP, "class_prior": "uniform"}
     one = attn_knn(label_noise="auto", **settings).fit(X, y)

@@ -227,25 +227,26 @@ def test_temperature_divides_the_pooled_log_probabilities(pooling):
 @pytest.mark.parametrize("null", NULLS)
 @pytest.mark.parametrize("kind", ["random", "lattice"])
 @pytest.mark.parametrize("k", [1, 6])
-def test_prediction_without_neighbors_equals_one_that_never_had_them(pooling, null, kind, k):
+def test_prediction_without_a_neighbor_equals_one_that_never_had_it(pooling, null, kind, k):
     spaces, base = spaces_and_base(kind, k=k)
+    log_weight = spaces[0].log_weight.clone()
+    log_weight[3, 1:] = -math.inf  # the only neighbor there, and it goes
+    log_weight[1, 0] = 70.0  # beside it, float32 tells nothing of the others
+    spaces = [spaces[0]._replace(log_weight=log_weight), *spaces[1:]]
     head = trained_looking(make_head(pooling=pooling, null=null))
-    rows = torch.tensor([0, 3, 3, 1])
-    gone = [torch.zeros(len(rows), k, dtype=torch.bool) for _ in spaces]
-    gone[0][0, 0] = gone[1][0, k - 1] = True  # found in both spaces, at different ranks
-    gone[0][1, k // 2] = True
-    gone[0][3] = gone[1][3] = True  # nobody is left
+    rows = torch.tensor([0, 3, 3, 1, 1, 2])
+    # Rows 0 to k - 1 are in both spaces, at different ranks; row k is in the second alone.
+    found = [torch.arange(k).expand(len(base), k), torch.arange(k, 0, -1).expand(len(base), k)]
+    gone = torch.tensor([0, 0, k // 2, 0, k, 99])
     never = [
-        space.take(rows)._replace(log_weight=space.log_weight[rows].masked_fill(mask, -math.inf))
-        for space, mask in zip(spaces, gone, strict=True)
+        space.take(rows)._replace(
+            log_weight=space.log_weight[rows].masked_fill(numbers[rows] == gone[:, None], -math.inf)
+        )
+        for space, numbers in zip(spaces, found, strict=True)
     ]
     expected = head.predict(never, base[rows])
     with torch.no_grad():
-        found = head.predict_without(head.attend(spaces), spaces, base, rows, gone)
-    torch.testing.assert_close(found.log_proba.exp(), expected.log_proba.exp(), **CLOSE)
-    torch.testing.assert_close(
-        found.neighbor_log_proba.exp(), expected.neighbor_log_proba.exp(), **CLOSE
-    )
-    torch.testing.assert_close(found.null_mass, expected.null_mass, **CLOSE)
-    for ours, theirs in zip(found.weights, expected.weights, strict=True):
-        torch.testing.assert_close(ours, theirs, **CLOSE)
+        logits = head.attend(spaces)
+    both, alone = head.predict_without(logits, spaces, base, rows, gone, found)
+    torch.testing.assert_close(both.exp(), expected.log_proba.exp(), **CLOSE)
+    torch.testing.assert_close(alone.exp(), expected.neighbor_log_proba.exp(), **CLOSE)

@@ -7,9 +7,13 @@ What it sees of the neighbors (`Neighborhood`), the attention within one space
 import math
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from nearwise.functional.kernels import inlined, reordered
 
 Pooling = Literal["log-linear", "mixture"]
 Null = Literal["auto", "prior", "parametric"]
@@ -51,11 +55,6 @@ class Neighborhood(NamedTuple):
     log_weight: Tensor
     certainty: Tensor
 
-    @property
-    def carried(self) -> "Carried":
-        """What the neighbors carry."""
-        return Carried(self.labels, self.certainty)
-
     def take(self, rows: Tensor) -> "Neighborhood":
         """Return the neighborhoods of some queries."""
         return Neighborhood(*(tensor[rows] for tensor in self))
@@ -70,13 +69,6 @@ class Neighborhood(NamedTuple):
             self.log_weight[:, :k],
             self.certainty[:, :k],
         )
-
-
-class Carried(NamedTuple):
-    """What the neighbors in one space carry; the attributes are those of `Neighborhood`."""
-
-    labels: Tensor
-    certainty: Tensor
 
 
 def describe_neighborhood(
@@ -217,12 +209,6 @@ class Logits(NamedTuple):
     neighbors: Tensor
     null: Tensor
 
-    def without(self, rows: Tensor, gone: Tensor) -> "Logits":
-        """Logits of some queries (M,), neighbors left out where `gone` (M, K) is true."""
-        return Logits(
-            self.neighbors[rows].masked_fill(gone[:, :, None], -math.inf), self.null[rows]
-        )
-
     def null_logits(self) -> Tensor:
         """Logits of the null as they stand beside the neighbors', (B, 1, H)."""
         none = torch.isneginf(self.neighbors).all(dim=1, keepdim=True)
@@ -268,8 +254,8 @@ class NeighborAttention(nn.Module):
         return features - space.distances[:, :, None] * self.log_scale.exp()
 
 
-# Of the neighbors in one or more spaces (B, K), and of the null (B,); they sum to 1.
-Weights = tuple[list[Tensor], Tensor]
+# Of the neighbors in each space (B, K), and of the null (B,): one per space, or one for all.
+Weights = tuple[list[Tensor], list[Tensor]]
 
 
 class HeadOutput(NamedTuple):
@@ -398,7 +384,19 @@ class NeighborHead(nn.Module):
         self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
     ) -> HeadOutput:
         """Predict from attention logits: the second half of `forward`."""
-        return self._pooled(self._weights(logits), [one.carried for one in spaces], base_log_proba)
+        weights, null = self._weights(logits)
+        width = self._width(spaces)
+        votes = [
+            self._votes(alpha, space.labels, space.certainty, width)
+            for alpha, space in zip(weights, spaces, strict=True)
+        ]
+        log_proba, alone = self._pooled(votes, null, base_log_proba)
+        if self.pooling == "log-linear":
+            gates = F.softplus(self.space_gate)
+            shares = gates / gates.sum()
+            weights = [share * alpha for share, alpha in zip(shares, weights, strict=True)]
+            null = [torch.stack([s * one for s, one in zip(shares, null, strict=True)]).sum(0)]
+        return HeadOutput(log_proba, alone, tuple(weights), null[0])
 
     @torch.no_grad()
     def predict(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
@@ -424,9 +422,10 @@ class NeighborHead(nn.Module):
         spaces: list[Neighborhood],
         base_log_proba: Tensor,
         rows: Tensor,
-        gone: list[Tensor],
-    ) -> HeadOutput:
-        """Predict queries without some of their neighbors, from the logits of all.
+        gone: Tensor,
+        found: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Predict queries without one of their neighbors, from the logits of all.
 
         Parameters
         ----------
@@ -434,66 +433,95 @@ class NeighborHead(nn.Module):
             As in `pool`, of B queries.
         rows : int64 Tensor of shape (M,)
             The queries to predict; any of them any number of times.
-        gone : list of bool Tensor of shape (M, K)
-            Neighbors left out, in each space.
+        gone : int64 Tensor of shape (M,)
+            Number of the row that is left out, wherever it is among the neighbors.
+        found : list of int64 Tensor of shape (B, K)
+            Numbers of the neighbors in each space.
+
+        Returns
+        -------
+        log_proba, neighbor_log_proba : Tensor of shape (M, C)
+            As in `HeadOutput`.
         """
-        carried = [Carried(space.labels[rows], space.certainty[rows]) for space in spaces]
-        weights = self._weights_without(logits, rows, gone)
-        return self._pooled(weights, carried, base_log_proba[rows])
+        width = self._width(spaces)
+        everything = list(zip(logits, spaces, found, strict=True))
+        groups = [everything] if self.pooling == "mixture" else [[one] for one in everything]
+        parts = [self._without(group, rows, gone, width) for group in groups]
+        votes, null = map(list, zip(*parts, strict=True))
+        return self._pooled(votes, null, base_log_proba[rows])
+
+    def _without(
+        self,
+        group: list[tuple[Logits, Neighborhood, Tensor]],
+        rows: Tensor,
+        gone: Tensor,
+        width: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Votes (M, width) of spaces that share one null, and its weight (M,)."""
+        logits, spaces, found = zip(*group, strict=True)
+        scores = torch.cat([one.neighbors for one in logits], dim=1).transpose(1, 2).contiguous()
+        top = scores.amax(dim=2, keepdim=True)
+        null = torch.cat([one.null for one in logits], dim=1).clamp_max(_LARGEST_NULL).exp()
+        per_neighbor = ([one.labels for one in spaces], [one.certainty for one in spaces], found)
+        votes, empty = torch.zeros(len(rows), width), torch.zeros(len(rows))
+        votes_without(
+            _array(scores),
+            _array(torch.exp(scores - top.masked_fill(top.isneginf(), 0.0))),
+            *(_array(torch.cat(parts, dim=1)) for parts in per_neighbor),
+            np.cumsum([one.labels.shape[1] for one in spaces]),
+            _array(null if self.null is not None else torch.zeros_like(null)),
+            _array(rows),
+            _array(gone),
+            len(self.prior),
+            votes.numpy(),
+            empty.numpy(),
+        )
+        return votes.to(rows.device), empty.to(rows.device)
 
     def _pooled(
-        self, weights: list[Weights], carried: list[Carried], base_log_proba: Tensor
-    ) -> HeadOutput:
+        self, votes: list[Tensor], null: list[Tensor], base_log_proba: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (B, C) of everything together, and of the neighbors alone."""
         if self.pooling == "mixture":
-            return self._mixture(weights[0], carried, base_log_proba)
-        return self._log_linear(weights, carried, base_log_proba)
+            return self._mixture(votes, null[0], base_log_proba)
+        return self._log_linear(votes, null, base_log_proba)
 
     def _log_linear(
-        self, weights: list[Weights], carried: list[Carried], base_log_proba: Tensor
-    ) -> HeadOutput:
+        self, votes: list[Tensor], null: list[Tensor], base_log_proba: Tensor
+    ) -> tuple[Tensor, Tensor]:
         gates = F.softplus(self.space_gate)
-        shares = gates / gates.sum()
-        width, n_known = self._width(carried), len(self.prior)
-        votes, scaled, nulls, by_space, helped = [], [], [], [], []
-        for share, ((alpha,), empty), of_space in zip(shares, weights, carried, strict=True):
-            vote = self._votes(alpha, of_space, width)
+        shares, n_known = gates / gates.sum(), len(self.prior)
+        by_space, helped = [], []
+        for vote, empty in zip(votes, null, strict=True):
             old = self._smooth(vote[:, :n_known])
             by_space.append(torch.log(_shares(old + empty[:, None] * self.prior)))
             if self.null_carries_base:
                 helped.append(torch.log(_shares(old + empty[:, None] * base_log_proba.exp())))
-            votes.append(share * vote)
-            scaled.append(share * alpha)
-            nulls.append(share * empty)
         neighbors = (shares[:, None, None] * torch.stack(by_space)).sum(0)
         pooled = (shares[:, None, None] * torch.stack(helped)).sum(0) if helped else neighbors
         both = gates.sum() * pooled
         if self.has_base:
             both = both + F.softplus(self.base_gate) * base_log_proba
-        fresh = torch.stack(votes).sum(0)[:, n_known:]
-        return HeadOutput(
+        fresh = torch.stack([share * vote for share, vote in zip(shares, votes, strict=True)])
+        fresh = fresh.sum(0)[:, n_known:]
+        return (
             _with_new_classes(self._finished(both), fresh),
             _with_new_classes(torch.log_softmax(neighbors, dim=1), fresh),
-            tuple(scaled),
-            torch.stack(nulls).sum(0),
         )
 
     def _mixture(
-        self, weights: Weights, carried: list[Carried], base_log_proba: Tensor
-    ) -> HeadOutput:
-        width, n_known = self._width(carried), len(self.prior)
-        alphas, empty = weights
-        each = [self._votes(*one, width) for one in zip(alphas, carried, strict=True)]
-        votes = torch.stack(each).sum(0)
-        fresh = votes[:, n_known:]
-        old = self._smooth(votes[:, :n_known])
+        self, votes: list[Tensor], null: Tensor, base_log_proba: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        n_known = len(self.prior)
+        total = torch.stack(votes).sum(0)
+        fresh = total[:, n_known:]
+        old = self._smooth(total[:, :n_known])
         of_null = base_log_proba.exp() if self.null_carries_base else self.prior
-        both = torch.log(_shares(old + empty[:, None] * of_null))
+        both = torch.log(_shares(old + null[:, None] * of_null))
         if self.log_temperature is not None:
             both = self._finished(both)
-        alone = torch.log(_shares(old + empty[:, None] * self.prior))
-        return HeadOutput(
-            _with_new_classes(both, fresh), _with_new_classes(alone, fresh), tuple(alphas), empty
-        )
+        alone = torch.log(_shares(old + null[:, None] * self.prior))
+        return _with_new_classes(both, fresh), _with_new_classes(alone, fresh)
 
     def _finished(self, scores: Tensor) -> Tensor:
         """Log-probabilities at the learned temperature, where there is one."""
@@ -501,32 +529,15 @@ class NeighborHead(nn.Module):
             scores = scores * torch.exp(-self.log_temperature)
         return torch.log_softmax(scores, dim=1)
 
-    def _weights(self, logits: list[Logits]) -> list[Weights]:
-        """Weights in each space, or in all spaces together where they are mixed."""
+    def _weights(self, logits: list[Logits]) -> Weights:
+        """Weights in each space beside a null of its own, or beside one null where spaces mix."""
         if self.pooling == "mixture":
-            return [self._weights_of(logits)]
-        return [self._weights_of([of_space]) for of_space in logits]
+            alphas, null = self._weights_of(logits)
+            return alphas, [null]
+        pairs = [self._weights_of([of_space]) for of_space in logits]
+        return [alphas[0] for alphas, _ in pairs], [null for _, null in pairs]
 
-    def _weights_without(
-        self, logits: list[Logits], rows: Tensor, gone: list[Tensor]
-    ) -> list[Weights]:
-        """`_weights` of some queries without some neighbors; see `predict_without`.
-
-        In a fraction of the time: within a space the null's share beside all neighbors does not
-        depend on them, so that only the neighbors are shared out anew.
-        """
-        masked = [
-            one.neighbors.transpose(1, 2).contiguous()[rows].masked_fill_(mask[:, None], -math.inf)
-            for one, mask in zip(logits, gone, strict=True)
-        ]
-        null = [one.null[rows].clamp_max(_LARGEST_NULL).exp() for one in logits]
-        if self.null is None:
-            null = [torch.zeros_like(one) for one in null]
-        if self.pooling == "mixture":
-            return [_shared_out(masked, null)]
-        return [_shared_out([one], [of_null]) for one, of_null in zip(masked, null, strict=True)]
-
-    def _weights_of(self, logits: list[Logits]) -> Weights:
+    def _weights_of(self, logits: list[Logits]) -> tuple[list[Tensor], Tensor]:
         sizes = [one.neighbors.shape[1] for one in logits]
         scores = torch.cat([one.neighbors for one in logits], dim=1)
         null = torch.logsumexp(torch.stack([one.null_logits() for one in logits]), dim=0)
@@ -544,11 +555,11 @@ class NeighborHead(nn.Module):
         """Attention to the neighbors of all lists, `sizes` long, and to the null, (B, K + 1)."""
         return softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
 
-    def _width(self, carried: list[Carried]) -> int:
-        return max(len(self.prior), *(int(one.labels.max()) + 1 for one in carried))
+    def _width(self, spaces: list[Neighborhood]) -> int:
+        return max(len(self.prior), *(int(one.labels.max()) + 1 for one in spaces))
 
-    def _votes(self, weights: Tensor, carried: Carried, width: int) -> Tensor:
-        labels, certainty = carried
+    def _votes(self, weights: Tensor, labels: Tensor, certainty: Tensor, width: int) -> Tensor:
+        """Sum the weights (B, K) of the neighbors by what they carry, (B, width)."""
         votes = weights.new_zeros(len(weights), width)
         if not certainty.shape[1]:
             return votes.scatter_add_(1, labels, weights)
@@ -562,20 +573,86 @@ class NeighborHead(nn.Module):
         return (1 - eps) * votes + eps * votes.sum(1, keepdim=True) / votes.shape[1]
 
 
-def _shared_out(logits: list[Tensor], null: list[Tensor]) -> Weights:
-    """Share the attention out among neighbors (M, H, K) of some spaces, and one null.
+def _array(values: Tensor) -> NDArray[Any]:
+    """Give values to compiled loops."""
+    array: NDArray[Any] = values.cpu().contiguous().numpy()
+    return array
 
-    `null` (M, 1) is the null's mass over that of the neighbors, in each space.
+
+@reordered
+def votes_without(  # type: ignore[no-untyped-def]
+    logits, masses, labels, certainty, found, ends, null, rows, gone, n_known, votes, empty
+):
+    """Share the attention out anew where a neighbor is gone, and add it up by class.
+
+    Of B queries with K neighbors in S spaces and H heads, that share one null: `logits` (B, H, K)
+    and `masses`, their exp less the largest; `labels` and `found` (B, K), `certainty` (B, K) or
+    (B, 0); space s ends at ``ends[s]`` of the K.
+    `null` (B, S) is the null's mass over that of the neighbors in a space. Query ``rows[m]`` is
+    left by the neighbor whose number is ``gone[m]``; `votes` (M, C) and `empty` (M,) start at 0.
     """
-    sizes = [one.shape[2] for one in logits]
-    shares = torch.softmax(torch.cat(logits, dim=2) if len(logits) > 1 else logits[0], dim=2)
-    shares = shares.nan_to_num_(0.0)  # where no neighbor is left
-    parts = zip(shares.split(sizes, dim=2), null, strict=True)
-    beside = torch.stack([part.sum(2) * of_null for part, of_null in parts]).mean(0)
-    n_heads = shares.shape[1]
-    alpha = torch.bmm((1 / (1 + beside) / n_heads)[:, None], shares)[:, 0]
-    nobody = (alpha.sum(1) == 0).to(alpha)
-    return list(alpha.split(sizes, dim=1)), (beside / (1 + beside)).mean(1) + nobody
+    _, n_heads, k = logits.shape
+    weight, is_left, anew = np.empty(k), np.empty(k), np.empty(k, dtype=logits.dtype)
+    mass = np.empty(ends.shape[0])
+    for m in range(rows.shape[0]):
+        q = rows[m]
+        for i in range(k):
+            is_left[i] = np.float64(found[q, i] != gone[m])
+        weight[:] = 0.0
+        nobody = True
+        for h in range(n_heads):
+            each = masses[q, h]
+            total = _by_space(each, is_left, ends, mass)
+            if total < 1e-3:  # beside what is gone the others have few digits, or none
+                each = anew
+                _masses(logits[q, h], is_left, each)
+                total = _by_space(each, is_left, ends, mass)
+            if total == 0.0:
+                continue
+            nobody = False
+            beside = 0.0
+            for s in range(ends.shape[0]):
+                beside += mass[s] * null[q, s]
+            beside /= total * ends.shape[0]
+            share = 1.0 / (n_heads * total * (1.0 + beside))
+            for i in range(k):
+                weight[i] += each[i] * share
+            empty[m] += beside / (1.0 + beside) / n_heads
+        if nobody:
+            empty[m] = 1.0
+        for i in range(k):
+            alpha = weight[i] * is_left[i]
+            if certainty.shape[1] > 0:
+                doubt = alpha * (1.0 - certainty[q, i]) / max(n_known - 1, 1)
+                votes[m, :n_known] += doubt
+                alpha = alpha * certainty[q, i] - doubt
+            votes[m, labels[q, i]] += alpha
+
+
+@inlined
+def _masses(logits, is_left, out):  # type: ignore[no-untyped-def]
+    """Write exp of logits (K,) less the largest of those left into `out`; 0 of the others."""
+    top = -np.inf
+    for i in range(logits.shape[0]):
+        if is_left[i] > 0 and logits[i] > top:
+            top = np.float64(logits[i])
+    for i in range(logits.shape[0]):
+        there = is_left[i] > 0 and top > -np.inf
+        out[i] = math.exp(logits[i] - top) if there else 0.0
+
+
+@inlined
+def _by_space(masses, is_left, ends, out):  # type: ignore[no-untyped-def]
+    """Sum the masses (K,) of those left space by space into `out`; return the total."""
+    start, total = 0, 0.0
+    for s in range(ends.shape[0]):
+        inside = 0.0
+        for i in range(start, ends[s]):
+            inside += masses[i] * is_left[i]
+        out[s] = inside
+        start = ends[s]
+        total += inside
+    return total
 
 
 def _shares(mass: Tensor) -> Tensor:

@@ -12,9 +12,11 @@ from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finis
 from nearwise.classifier.model.memory_views import FOLD
 from nearwise.classifier.model.predictor import Attended, Predictor
 from nearwise.functional import paired_distances
+from nearwise.nn import HeadOutput
 
 CHUNK = 1_024  # rows that are explained at once
 _MASKED = 2_048  # predictions without a neighbor that are made at once
+_LARGEST_BITS = np.int64(2**31 - 1)
 _LARGEST = 2**22  # numbers of keys that are measured at once
 
 
@@ -56,8 +58,7 @@ def make_parts(merged: Answer, views: list[Answer], calibration: Calibration) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbor:
+class Neighbor(NamedTuple):
     """A remembered row that a prediction asked.
 
     Attributes
@@ -73,7 +74,7 @@ class Neighbor:
     proba_without : ndarray of shape (n_classes,)
         The prediction had this neighbor not been asked.
     row : dict
-        The remembered row: column name to value.
+        The remembered row: column name to value. Explanations made together share it.
     posterior_label : Any
         The class that the first member takes the row to be of; `label` unless wrong labels are
         modelled.
@@ -162,23 +163,42 @@ class Reason(NamedTuple):
 
 def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
     """Add up each neighbor's weight over members and spaces, for every query."""
-    positions, weights = [], []
-    for one in attended:
-        for found, weight in zip(one.view.found, one.output.weights, strict=True):
-            positions.append(found.indices.cpu())
-            weights.append(weight.cpu() / len(attended))
+    positions = np.concatenate(
+        [found.indices.cpu().numpy() for one in attended for found in one.view.found], axis=1
+    )
+    weights = np.concatenate(
+        [part.cpu().numpy() for one in attended for part in one.output.weights], axis=1
+    )
     # Sorted by position, so that the entries of one neighbor stand side by side.
-    everyone, order = torch.cat(positions, dim=1).sort(dim=1, stable=True)
-    shares = torch.cat(weights, dim=1).gather(1, order)
-    is_first = torch.ones_like(everyone, dtype=torch.bool)
-    is_first[:, 1:] = everyone[:, 1:] != everyone[:, :-1]
-    slot = is_first.cumsum(1) - 1
-    totals = torch.zeros_like(shares).scatter_add_(1, slot, shares)
-    each = torch.zeros_like(everyone).scatter_(1, slot, everyone)
-    is_there = torch.arange(everyone.shape[1]) <= slot[:, -1:]
-    best = totals.masked_fill(~is_there, -1.0).argsort(dim=1, descending=True, stable=True)
-    best = best[:, : int(is_there.sum(1).max())][:, :n_shown]
-    return Weighed(each.gather(1, best), totals.gather(1, best), is_there[:, : best.shape[1]])
+    order = _order(positions)
+    everyone = np.take_along_axis(positions, order, axis=1)
+    shares = np.take_along_axis(weights, order, axis=1) / np.float32(len(attended))
+    starts = np.ones(everyone.shape, dtype=bool)
+    starts[:, 1:] = everyone[:, 1:] != everyone[:, :-1]
+    first = np.flatnonzero(starts)
+    totals = np.zeros_like(shares)
+    totals[starts] = np.add.reduceat(shares.ravel(), first)
+    # Where a neighbor has its total, largest first; the bits of positive floats are in their order.
+    best = _order(np.where(starts, _LARGEST_BITS - totals.view(np.int32), _LARGEST_BITS + 1))
+    counts = starts.sum(axis=1)
+    best = best[:, : counts.max(initial=0)][:, :n_shown]
+    shown = [
+        torch.from_numpy(np.take_along_axis(values, best, axis=1)) for values in (everyone, totals)
+    ]
+    is_there = np.arange(best.shape[1]) < counts[:, None]
+    return Weighed(shown[0], shown[1], torch.from_numpy(is_there))
+
+
+def _order(keys: np.ndarray) -> np.ndarray:
+    """Order (n, m) that sorts each row of whole numbers from 0 to 2^39, ties by their place.
+
+    Numbers with their places behind them, sorted in vector registers: a fifth of the time of a
+    stable `argsort`.
+    """
+    bits = max(1, (keys.shape[1] - 1).bit_length())
+    packed = np.sort((keys.astype(np.int64) << bits) | np.arange(keys.shape[1]), axis=1)
+    order: np.ndarray = packed & ((1 << bits) - 1)
+    return order
 
 
 def without_each(
@@ -218,10 +238,12 @@ def _without(
     """Predict queries by one member, each with one neighbor masked."""
     member, view, logits, _ = attended
     base = view.base_log_proba
-    rows, gone = queries.to(base.device), positions.to(base.device)[:, None]
-    masks = [found.indices[rows] == gone for found in view.found]
-    output = predictor.heads[member].predict_without(logits, view.spaces, base, rows, masks)
-    return predictor.finished(output, base[rows], n_classes)
+    rows, gone = queries.to(base.device), positions.to(base.device)
+    found = [one.indices for one in view.found]
+    head = predictor.heads[member]
+    both, alone = head.predict_without(logits, view.spaces, base, rows, gone, found)
+    null_mass = attended.output.null_mass[rows]
+    return predictor.finished(HeadOutput(both, alone, (), null_mass), base[rows], n_classes)
 
 
 def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) -> Tensor:
@@ -316,7 +338,7 @@ def explained(
                 distance,
                 weight,
                 without,
-                dict(rows[position]),
+                rows[position],
                 posterior[position],
             )
             for position, weight, distance, without in zip(*reason, strict=True)

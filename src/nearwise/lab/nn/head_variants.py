@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nearwise.lab.nn.calibration_losses import brier_loss, soft_binned_ece
 from nearwise.nn import HeadOutput, NeighborAttention, NeighborHead, Neighborhood
-from nearwise.nn.neighbor_head import Logits, Weights, softmax_or_nothing
+from nearwise.nn.neighbor_head import Logits, softmax_or_nothing
 from nearwise.training import HeadConfig, HeadRows
 
 Clusters = Literal["label", "band"]
@@ -213,12 +213,24 @@ class VariantHead(NeighborHead):
             alpha = _masked_softmax(scores, null, torch.cat(few, dim=1))
         return alpha
 
-    def _weights_without(
-        self, logits: list[Logits], rows: Tensor, gone: list[Tensor]
-    ) -> list[Weights]:
-        return self._weights(
-            [one.without(rows, mask) for one, mask in zip(logits, gone, strict=True)]
-        )
+    @torch.no_grad()
+    def predict_without(
+        self,
+        logits: list[Logits],
+        spaces: list[Neighborhood],
+        base_log_proba: Tensor,
+        rows: Tensor,
+        gone: Tensor,
+        found: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Predict queries without one of their neighbors; see `NeighborHead.predict_without`."""
+        left = []
+        for one, numbers in zip(logits, found, strict=True):
+            is_gone = (numbers[rows] == gone[:, None])[:, :, None]
+            neighbors = one.neighbors[rows].masked_fill(is_gone, -math.inf)
+            left.append(Logits(neighbors, one.null[rows]))
+        output = self.pool(left, [space.take(rows) for space in spaces], base_log_proba[rows])
+        return output.log_proba, output.neighbor_log_proba
 
     def _of_ensemble(self, scores: Tensor, null: Tensor, ranks: Tensor) -> Tensor:
         """Weights of all neighbors, or the mean of those of each size; the rest has none."""

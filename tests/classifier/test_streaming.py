@@ -106,6 +106,15 @@ def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(evicti
     assert whole._fitted.stream == broken._fitted.stream
 
 
+def test_votes_fade_as_the_last_change_left_it_in_a_saved_copy_too(tmp_path):
+    model = stream(begun(capacity=60, eviction="age"))
+    before = model.predict_proba(X)
+    model.set_params(eviction="reservoir")  # for the next change
+    model.save(tmp_path / "model")
+    assert same(model.predict_proba(X), before)
+    assert same(AttnKNNClassifier.load(tmp_path / "model").predict_proba(X), before)
+
+
 def test_the_same_seed_and_batches_give_the_same_memory_and_another_seed_another():
     memories = [
         stream(begun(capacity=60, random_state=seed)).memory_.ids.tolist() for seed in (0, 0, 1)

@@ -130,7 +130,7 @@ class Query:
 
     def _note(self, retrieved: Retrieved) -> None:
         """Keep what the answers need of what the members retrieve."""
-        predictor, n_classes = self.model.predictor, len(self.model.classes)
+        predictor, n_classes = self.model.predictor, self.model.n_classes
         attended = []
         if "reasons" in self._extras:
             attended = [predictor.attend(group) for group in retrieved.merged]

@@ -21,7 +21,8 @@ class StreamState:
 
     `seed` decides which rows a full memory gives up. At the last refresh, or the fit,
     `refreshed_at` rows had arrived and `refreshed_size` were remembered; `first` came in the first
-    fit. `declared`: `partial_fit` was told all classes.
+    fit. `declared`: `partial_fit` was told all classes. `half_life`: rows after which a vote counts
+    half; None where votes do not fade.
     """
 
     seed: int
@@ -29,6 +30,7 @@ class StreamState:
     refreshed_size: int
     first: int
     declared: bool = False
+    half_life: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,11 +180,18 @@ def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
 
 def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:
     """Let votes fade with age where old rows go first; `fork` is not published yet."""
-    views = fork.predictor.views
-    views.forgetting = None
+    half_life = None
     if bound.eviction == "age" and bound.capacity is not None:
-        views.forgetting = Forgetting(usual_half_life(bound.capacity), fork.stream.first)
-    return replace(fork, evicted=torch.empty(0, dtype=torch.int64))
+        half_life = usual_half_life(bound.capacity)
+    stream = replace(fork.stream, half_life=half_life)
+    return fading(replace(fork, stream=stream, evicted=torch.empty(0, dtype=torch.int64)))
+
+
+def fading(fork: FittedModel) -> FittedModel:
+    """Let votes fade as the stream's state says; `fork` is not published yet."""
+    half_life, first = fork.stream.half_life, fork.stream.first
+    fork.predictor.views.forgetting = None if half_life is None else Forgetting(half_life, first)
+    return fork
 
 
 def _forgotten(fork: FittedModel, ids: Any) -> FittedModel:

@@ -201,6 +201,7 @@ class StoredStream(Part):
     refreshed_size: Count
     first: Count
     declared: bool
+    half_life: Positive | None
 
 
 class StoredModel(Part):

@@ -35,7 +35,7 @@ from nearwise.classifier.model.row_models import (
     TableNetworks,
 )
 from nearwise.classifier.noise import noisy_labels
-from nearwise.classifier.online.changes import forgetting
+from nearwise.classifier.online.changes import fading
 from nearwise.classifier.settings import Settings
 from nearwise.classifier.storage.model_schema import check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
@@ -465,7 +465,7 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
                 target_name=meta["target_name"],
                 stream=StreamState(**meta["stream"]),
             )
-            model._publish(forgetting(fitted, model._bound))
+            model._publish(fading(fitted))
         with part_of_folder("predictions"):
             _try(model)
     except InvalidPartError as error:

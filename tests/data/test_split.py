@@ -57,7 +57,7 @@ def test_a_part_too_small_for_all_classes_is_explained():
     ("y", "message"),
     [
         (np.zeros(2), "X has 3 rows, y has 2 rows"),
-        (np.zeros((3, 2)), "one label a row"),
+        (np.zeros((3, 2)), "one label per row"),
         (np.array([0.0, np.nan, 1.0]), "1 of 3 rows have no value"),
     ],
 )

@@ -213,7 +213,7 @@ def test_nan_and_infinity_are_refused_with_their_row(path, bad, where):
         ({"keys": torch.ones(9, 4)}, "query has 3 features and keys have 4"),
         ({"query": torch.ones(3)}, "shape"),
         ({"query": torch.ones(4, 3).long()}, "dtype"),
-        ({"query_ids": torch.arange(5)}, "one id a row"),
+        ({"query_ids": torch.arange(5)}, "one id per row"),
         ({"query_ids": torch.arange(4), "n_neighbors": 9}, "8 after leaving out the query"),
         ({"memory_budget": 10}, "too small"),
     ],

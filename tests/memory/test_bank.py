@@ -192,7 +192,7 @@ LABELS = torch.tensor([0, 1])
         ({"labels": torch.full((2, 2), float("nan"))}, "NaN"),
         ({"labels": torch.full((2, 2), 0.5), "n_classes": 3}, "one column per class"),
         ({"ids": torch.tensor([1, 1])}, "1 appears more than once"),
-        ({"ids": torch.tensor([1])}, "one id a row"),
+        ({"ids": torch.tensor([1])}, "one id per row"),
         ({"ids": torch.tensor([1.0, 2.0])}, "dtype"),
         ({"sample_weight": torch.tensor([1.0, -1.0])}, "row 1 is -1"),
         ({"sample_weight": torch.tensor([1.0])}, "one weight per row"),

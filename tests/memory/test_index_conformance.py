@@ -233,7 +233,7 @@ BAD = float("nan")
         (lambda i: i.search(torch.ones(1, 8), 51), "n_neighbors=51 exceeds the 50 rows"),
         (lambda i: i.search(torch.ones(1, 8), 50, torch.tensor([4])), "49 after leaving out"),
         (lambda i: i.search(torch.ones(1, 8), 0), "positive integer"),
-        (lambda i: i.search(torch.ones(2, 8), 1, torch.tensor([4])), "one id a row"),
+        (lambda i: i.search(torch.ones(2, 8), 1, torch.tensor([4])), "one id per row"),
         (lambda i: i.fit(torch.ones(2, 8), torch.tensor([4, 4])), "more than once"),
         (lambda i: i.add(torch.ones(1, 8), torch.tensor([4])), "already in the index"),
         (lambda i: i.remove(torch.tensor([4, 99])), "1 of 2 ids .* first 99"),

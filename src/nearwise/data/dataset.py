@@ -72,7 +72,7 @@ class Dataset:
         if self.y.ndim != 1:
             raise ValueError(
                 f"Data set {self.name!r}: labels have shape {self.y.shape}; "
-                "pass one label a row, shape (n_rows,)."
+                "pass one label per row, shape (n_rows,)."
             )
         lengths = {"X": len(self.X), "y": len(self.y)}
         lengths |= {f"view {view!r}": len(rows) for view, rows in self.views.items()}

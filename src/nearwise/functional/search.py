@@ -233,7 +233,7 @@ def _check_ids(
         if ids.dtype != torch.int64 or ids.shape != (len(rows),):
             raise ValueError(
                 f"{name} has dtype {ids.dtype} and shape {tuple(ids.shape)}. "
-                f"Pass int64 of shape ({len(rows)},), one id a row."
+                f"Pass int64 of shape ({len(rows)},), one id per row."
             )
     return query_ids.to(query.device).contiguous(), key_ids.to(keys.device).contiguous()
 

@@ -106,7 +106,7 @@ def aggregate_labels(
         if labels.shape != (*weights.shape, n_classes):
             raise ValueError(
                 f"soft labels have shape {tuple(labels.shape)}. "
-                f"Pass {(*weights.shape, n_classes)}: one probability a class and neighbor."
+                f"Pass {(*weights.shape, n_classes)}: one probability per class and neighbor."
             )
         votes = torch.einsum("bk,bkc->bc", weights, labels.to(weights.dtype))
     else:

@@ -158,7 +158,7 @@ def as_ids(
             f"ids have dtype {tensor.dtype} ({_shortened(ids)}). Pass whole numbers, int64."
         )
     if tensor.ndim != 1 or (n_rows is not None and len(tensor) != n_rows):
-        wanted = "(n_ids,)" if n_rows is None else f"({n_rows},): one id a row"
+        wanted = "(n_ids,)" if n_rows is None else f"({n_rows},): one id per row"
         raise ValueError(f"ids have shape {tuple(tensor.shape)}. Pass {wanted}.")
     tensor = tensor.long()
     if unique:

@@ -22,7 +22,7 @@ class PLRLiteEmbedding(nn.Module):
     dim : int, default=16
         Width d of the vector of one number.
     n_frequencies : int, default=32
-        Learned frequencies a column.
+        Learned frequencies per column.
     frequency_scale : float, default=0.1
         Standard deviation of the frequencies at the start, in cycles per unit of the
         (standardised) column. Larger values start wigglier.
@@ -89,7 +89,7 @@ class PBLDEmbedding(nn.Module):
     dim : int, default=4
         Width d of the vector of one number, the raw value included; at least 2.
     n_frequencies : int, default=16
-        Learned frequencies a column.
+        Learned frequencies per column.
     frequency_scale : float, default=0.1
         Standard deviation of the frequencies at the start, in cycles per unit of the column.
 

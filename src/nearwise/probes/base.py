@@ -66,7 +66,7 @@ class Probe(ClassifierMixin, BaseEstimator, ABC):
         if y.shape != (len(X),):
             raise ValueError(
                 f"The validation rows have {len(X)} features and labels of shape {y.shape}. Pass "
-                "one label a row."
+                "one label per row."
             )
         codes = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
         strange = np.flatnonzero(self.classes_[codes] != y)

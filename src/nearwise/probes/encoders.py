@@ -116,7 +116,7 @@ class FunctionEncoder:
     ----------
     function : callable
         Takes float images (B, C, H, W) in [0, 1], and a keyword ``context`` where it knows one.
-        Returns tokens (B, L, D) or one vector an image (B, D), as a Tensor. A module is run in
+        Returns tokens (B, L, D) or one vector per image (B, D), as a Tensor. A module is run in
         eval mode, on the device of the images.
     example : Tensor of shape (B, C, H, W)
         A few images, from which the number and width of its tokens are read.
@@ -162,7 +162,7 @@ class FunctionEncoder:
             seen = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             raise ValueError(
                 f"The function returned {seen} for {len(x)} images. Return a Tensor of shape "
-                "(B, L, D), or (B, D) for one vector an image."
+                "(B, L, D), or (B, D) for one vector per image."
             )
         return tokens[:, None] if tokens.ndim == 2 else tokens
 

@@ -27,7 +27,7 @@ POOLS: tuple[Pool, ...] = get_args(Pool)
 
 
 def pool_tokens(tokens: Tensor, how: Pool) -> Tensor:
-    """One vector an image from its tokens.
+    """One vector per image from its tokens.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class FeatureSet:
     Parameters
     ----------
     X : ndarray of shape (n, D) or (n, L, D)
-        Finite features, one vector a row, or tokens.
+        Finite features, one vector per row, or tokens.
     y : ndarray of shape (n,), optional
         Labels.
     index : int64 ndarray of shape (n,), optional

@@ -223,7 +223,7 @@ class TransformerProbe(NetworkProbe):
         epoch kept, and the NLL of each rate.
     network_ : nn.Module
     history_ : list of dict
-        One record an epoch.
+        One record per epoch.
     n_parameters_ : int
 
     Examples

@@ -36,12 +36,12 @@ from nearwise.warn import warn_user
 View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 _FEW = 1_000  # rows up to which the threads of a forest cost more than they save
-_MANY = 5  # classes beyond which boosting, a tree a class a round, costs more than it gives
+_MANY = 5  # classes beyond which boosting, a tree per class and round, costs more than it gives
 
 
 @dataclass
 class Candidate:
-    """One classifier of the base, on one view of the table; after fitting one model a fold."""
+    """One classifier of the base, on one view of the table; after fitting one model per fold."""
 
     name: str
     model: Any

@@ -71,7 +71,7 @@ def check_labels(y: Any, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     values = label_values(y)
     if len(values) != n_rows:
         raise ValueError(
-            f"X has {n_rows} rows but y has {len(values)} labels. Give one label a row."
+            f"X has {n_rows} rows but y has {len(values)} labels. Give one label per row."
         )
     missing = pd.isna(values)
     if missing.any():

@@ -267,8 +267,8 @@ def check_weight(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     weight = np.asarray(sample_weight, dtype=np.float64)
     if weight.shape != (n_rows,):
         raise ValueError(
-            f"sample_weight has shape {weight.shape} but X has {n_rows} rows. Give one weight a "
-            "row."
+            f"sample_weight has shape {weight.shape} but X has {n_rows} rows. Give one weight "
+            "per row."
         )
     if not np.isfinite(weight).all() or (weight < 0).any():
         raise ValueError(

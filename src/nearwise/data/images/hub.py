@@ -181,6 +181,6 @@ def _labels(table: Any, label: str, part: str) -> NDArray[np.generic]:
     if values.ndim != 1 or values.dtype.kind not in "iubUS":
         raise ValueError(
             f"Column {label!r} holds {values.dtype} of shape {values.shape}; labels are one whole "
-            "number or text a row. Pass another label_column."
+            "number or text per row. Pass another label_column."
         )
     return values

@@ -225,7 +225,7 @@ def _draw(run: "FieldRun", data: "ProbeData", config: "FieldConfig") -> list[str
 
 
 def _show(run: "FieldRun") -> None:
-    """Show what was reached, a row a stage."""
+    """Show what was reached, one row per stage."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -76,7 +76,7 @@ class FieldRun:
         On the CPU.
     folder : Path
     history : list of dict
-        A row an epoch over all stages: step, stage, loss, train_mse, nce where there was one, and
+        A row per epoch over all stages: step, stage, loss, train_mse, nce where there was one, and
         the errors on validation images (mse, psnr, ...; see `reconstruction_errors`).
     seconds : float
         Of training, all stages.

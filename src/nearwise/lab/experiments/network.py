@@ -42,7 +42,7 @@ def fit_temperature(proba: np.ndarray, labels: np.ndarray, *, ridge: float = 0.0
 
 
 class BaggedMLP(ClassifierMixin, BaseEstimator):
-    """scikit-learn MLPs, one a fold, stopped on its fold; one out-of-fold temperature for all.
+    """scikit-learn MLPs, one per fold, stopped on its fold; one out-of-fold temperature for all.
 
     scikit-learn's own early stopping looks at the accuracy of a tenth of the rows; stopping on
     the NLL of the held-out fold makes a stronger peer. Probabilities are the mean of the

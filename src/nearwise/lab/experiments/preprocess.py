@@ -15,7 +15,7 @@ Table = pd.DataFrame | np.ndarray
 
 MISSING_CATEGORY = "(missing)"
 MAX_ONE_HOT = 64
-MAX_NATIVE = 250  # scikit-learn's boosting takes at most 255 categories a column
+MAX_NATIVE = 250  # scikit-learn's boosting takes at most 255 categories per column
 
 
 def column_kinds(X: pd.DataFrame) -> tuple[list[Any], list[Any]]:

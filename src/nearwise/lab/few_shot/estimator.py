@@ -38,7 +38,7 @@ class FewShotAttention(BaseEstimator):
     n_way, n_shot, n_query : int, default=5, 5, 15
         Size of the episodes played in `fit`. Fewer classes than `n_way` play with all.
     n_episodes : int, default=600
-        Episodes played, one a step.
+        Episodes played, one per step.
     metric : {"auto", "identity", "learned"}, default="auto"
         "learned": a linear map of the standardised rows is trained too. "auto" keeps a third of
         the classes out and takes what does better on these; "identity" below 6 classes.

@@ -10,7 +10,7 @@ from nearwise.nn.field.layers import coordinate_grid, sample_images
 
 
 class AffineWarp(NamedTuple):
-    """Maps ``x -> matrix x + shift`` of (y, x) coordinates, one an image.
+    """Maps ``x -> matrix x + shift`` of (y, x) coordinates, one per image.
 
     Attributes
     ----------

@@ -66,7 +66,7 @@ def _numbers(X: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def as_labels(y: npt.ArrayLike | Tensor, n_rows: int) -> IntArray:
-    """Take labels, names too, as int64 class positions, one a row, or raise ValueError."""
+    """Take labels, names too, as int64 class positions, one per row, or raise ValueError."""
     raw = np.asarray(y.cpu().numpy() if isinstance(y, Tensor) else y)
     if raw.ndim == 1 and raw.dtype.kind in "USOb":
         # Whether two labels are the same is all that is asked here, so any names will do.

@@ -12,7 +12,7 @@ from nearwise.probes.encoders import Encoder, in_channels, module_fingerprint, s
 
 
 class Pixels:
-    """The image itself: one token a pixel, row-major, of its colours.
+    """The image itself: one token per pixel, row-major, of its colours.
 
     Pixels outside the context are black, so that token i is the same place in every image.
 
@@ -200,7 +200,7 @@ class VisionTransformerEncoder(nn.Module):
 
 
 class EmbedderEncoder(nn.Module):
-    """An embedder of the classifier: one token an image, its key.
+    """An embedder of the classifier: one token per image, its key.
 
     Parameters
     ----------

@@ -255,7 +255,7 @@ def _cells(
                         if pool == "stored" and reads[probe]:
                             raise ValueError(
                                 f"The probe {probe!r} reads tokens, and {encoder!r} is one "
-                                "vector a row. Leave the probe out."
+                                "vector per row. Leave the probe out."
                             )
                         if reads[probe] == (pool == TOKENS):
                             for seed in seeds:

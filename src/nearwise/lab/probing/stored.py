@@ -33,7 +33,7 @@ class StoredFeatures:
         self.y = None if y is None else np.asarray(y)
         if self.X.ndim != 2 or not self.X.size:
             raise ValueError(
-                f"Stored features have shape {self.X.shape}. Pass one vector a row, (n, D)."
+                f"Stored features have shape {self.X.shape}. Pass one vector per row, (n, D)."
             )
         if self.X.dtype.kind not in "fiub":
             raise ValueError(f"Stored features are {self.X.dtype}, no numbers. Pass floats.")

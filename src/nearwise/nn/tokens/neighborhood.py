@@ -17,7 +17,7 @@ from nearwise.nn.tokens.base import (
     grid_of,
 )
 
-# With fewer tokens a neighbor than this, all pairs under a mask are faster than gathered rows.
+# With fewer tokens per neighbor than this, all pairs under a mask are faster than gathered rows.
 _DENSE_BELOW = 32
 
 

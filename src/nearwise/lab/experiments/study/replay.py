@@ -56,7 +56,7 @@ class TrainedRun:
     inputs : StudyInputs
     preset : StudyPreset
     history : list of dict
-        One record an epoch: stage, epoch, train_loss, parts (knn, entropy, contrastive, ce),
+        One record per epoch: stage, epoch, train_loss, parts (knn, entropy, contrastive, ce),
         knn_clean, attention_entropy (nats), temperatures, lr, test_accuracy, seconds.
     best_epoch : int
         Epoch of the best accuracy on the test rows, as there.

@@ -40,7 +40,7 @@ class UpperBound:
     inputs : StudyInputs
         Rows; those held out were not trained on.
     history : list of dict
-        One record an epoch.
+        One record per epoch.
     temperature : float
         Fitted on the held-out rows.
     proba : float64 ndarray of shape (n_test, n_classes)

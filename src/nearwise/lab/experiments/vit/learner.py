@@ -14,7 +14,7 @@ from nearwise.training.augment import augment, draw_batch_mix, mix_labels
 from nearwise.training.encoding import autocast
 from nearwise.training.settings import Augmentation, Precision, refuse_unknown
 
-_EVALUATED_PIXELS = {"cpu": 2**21, "cuda": 2**25}  # pixels a batch of an evaluation
+_EVALUATED_PIXELS = {"cpu": 2**21, "cuda": 2**25}  # pixels per batch of an evaluation
 
 
 class Recipe(BaseModel):

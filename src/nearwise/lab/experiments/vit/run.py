@@ -46,7 +46,7 @@ class VitRun:
     folder : Path
         Where everything was written.
     history : list of dict
-        One record an epoch, as of `train_epochs`; evaluation holds validation_loss, _top1, _top5
+        One record per epoch, as of `train_epochs`; evaluation holds validation_loss, _top1, _top5
         and test_loss, _top1, _top5.
     summary : dict
         What is in summary.json: metrics of the test part, best_epoch, parameters, gflops,

@@ -55,7 +55,7 @@ def study_rows(study: Study, findings: Findings) -> list[dict[str, Any]]:
 
 
 def study_csv(rows: list[dict[str, Any]]) -> str:
-    """Write the rows of `study_rows`, one a line; an unknown end of an interval is empty."""
+    """Write the rows of `study_rows`, one per line; an unknown end of an interval is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -67,7 +67,7 @@ SAID: dict[str, str] = {
         "0.887 to 0.888 at ratio 0.01."
     ),
     "efficiency": (
-        "The study (50,000 x 256 keys, k = 10, an Apple M4 Max) reported, in ms a query: flat L2 "
+        "The study (50,000 x 256 keys, k = 10, an Apple M4 Max) reported, in ms per query: flat L2 "
         "0.034, inner product 0.027, HNSW 0.051 and 41 s to build it; attention under 0.5."
     ),
 }

@@ -309,7 +309,7 @@ def efficiency_table(study: Study, dataset: str) -> Table | None:
     """Build and search times of the indexes, and their recall."""
     measures = (
         ("build_seconds", "build s", 3),
-        ("search_ms_per_query", "search ms a query", 4),
+        ("search_ms_per_query", "search ms per query", 4),
         ("recall", "recall", 4),
     )
     places = study.places(dataset, "efficiency", "")

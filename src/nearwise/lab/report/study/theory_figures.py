@@ -167,7 +167,7 @@ def purity_scatter(study: Study, dataset: str) -> Picture | None:
         axis.set_ylabel("accuracy of their vote")
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     caption = (
-        "A point a seed and a setting (preset, ablations). Below the line the neighbors agree more "
+        "A point per seed and setting (preset, ablations). Below the line the neighbors agree more "
         "often than they are right: the memory is collapsed."
     )
     return picture(
@@ -194,7 +194,7 @@ def efficiency_bars(study: Study, dataset: str) -> Picture | None:
         return None
     found = found[::-1]
     titles = {
-        "search_ms_per_query": ("search, ms a query", "{:.3f}"),
+        "search_ms_per_query": ("search, ms per query", "{:.3f}"),
         "build_seconds": ("build, s", "{:.3f}"),
         "recall": ("recall", "{:.3f}"),
     }

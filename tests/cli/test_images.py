@@ -133,6 +133,7 @@ def test_wrong_labels_are_ranked_with_their_files(nearwise, tmp_path):
         (("fit", "new", "-o", "m"), "(2 such images), so its class is not known"),
         (("fit", "large.png", "-o", "m"), "large.png is a file. Labels come from folders"),
         (("fit", "tables", "-o", "m"), "a folder that holds tables. Give one of them: tables"),
+        (("clean", "model"), "model is the folder of a saved model. Give a table, or a folder of"),
         (("fit", "tables/t.csv", "-o", "m", "-t", "a", "--color", "rgb"), "--color is for images"),
         (("fit", "tables/t.csv", "-o", "m"), "Which column of tables/t.csv holds the labels?"),
         (("predict", "model", "tables/t.csv"), "fitted on images, and tables/t.csv is none"),

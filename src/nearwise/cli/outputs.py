@@ -44,7 +44,7 @@ def check_folder(
     """
     if out is None:
         return
-    if _is_model(out) and not for_model:
+    if is_model_folder(out) and not for_model:
         raise ValueError(
             f"{option} {out} is a model's folder, which holds nothing but the model; nothing was "
             "touched. Choose another folder."
@@ -75,14 +75,14 @@ def paths_among(*datasets: str) -> list[str]:
 def refuse_inside_model(option: str, path: Path) -> None:
     """Refuse with ValueError a path within a model's folder; `option` names it in the message."""
     for folder in path.resolve().parents:
-        if _is_model(folder):
+        if is_model_folder(folder):
             raise ValueError(
                 f"{option} {path} lies in the model {folder}, whose folder holds nothing but the "
                 "model; nothing was touched. Choose a place outside."
             )
 
 
-def _is_model(folder: Path) -> bool:
+def is_model_folder(folder: Path) -> bool:
     """Whether a folder is one that the library keeps whole: a model, a memory, a checkpoint."""
     manifest = folder / "manifest.json"
     if not manifest.is_file():

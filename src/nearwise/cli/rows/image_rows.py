@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from nearwise.cli.console import say
+from nearwise.cli.outputs import is_model_folder
 from nearwise.cli.rows.parsing import parse_size
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def read_class_folder(
             f"{data} is {'a file' if folder.exists() else 'not there'}. Labels come from folders: "
             "give a folder that holds a folder of images for each class."
         )
-    _refuse_tables(folder)
+    _refuse_other_folders(folder)
     split: Literal["train", "test", "all"] = part if has_test_part(folder) else "all"
     size, color = parse_size("--image-size", options.size), options.color
     if known is not None:
@@ -130,10 +131,14 @@ def read_class_folder(
     return dataset
 
 
-def _refuse_tables(folder: Path) -> None:
-    """Point at the tables in a folder without class folders."""
+def _refuse_other_folders(folder: Path) -> None:
+    """Refuse the folder of a model, and point at the tables in one without class folders."""
     from nearwise.data.tables.files import table_format
 
+    if is_model_folder(folder):
+        raise ValueError(
+            f"{folder} is the folder of a saved model. Give a table, or a folder of images."
+        )
     entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     tables = [path for path in entries if path.is_file() and table_format(path)]
     if tables and not any(path.is_dir() for path in entries):

@@ -72,11 +72,11 @@ def expected(query, key, value, n_neighbors, *, metric="matmul", scale=None, **o
     return [torch.from_numpy(x).reshape(*lead, *x.shape[-2:]) for x in parts]
 
 
-def assert_as_expected(implementation, query, key, value, n_neighbors, **options):
+def assert_as_expected(implementation, query, key, value, n_neighbors, wanted=None, **options):
     """Compare an implementation with the slow reference: who, with which weights, what."""
     with attention_implementation(implementation):
         found = attend(query, key, value, n_neighbors, **options)
-    output, indices, weights = expected(query, key, value, n_neighbors, **options)
+    output, indices, weights = wanted or expected(query, key, value, n_neighbors, **options)
     np.testing.assert_array_equal(found.indices.numpy(), indices.numpy())
     close = {"atol": TOLERANCE[query.dtype], "rtol": TOLERANCE[query.dtype]}
     torch.testing.assert_close(found.weights.double(), weights, **close)

@@ -113,8 +113,15 @@ def test_an_onnx_model_gives_the_same(metric, tmp_path):
     torch.testing.assert_close(output, module(*tokens))
 
 
-@pytest.mark.parametrize("metric", ["matmul", "l2"])
-@pytest.mark.parametrize("with_more", [False, True])
+@pytest.mark.parametrize(
+    ("metric", "with_more"),
+    [
+        ("matmul", False),
+        ("l2", True),
+        pytest.param("matmul", True, marks=pytest.mark.slow),
+        pytest.param("l2", False, marks=pytest.mark.slow),
+    ],
+)
 def test_the_operators_keep_the_promises_of_torch_library(metric, with_more):
     query, key, value = (x.requires_grad_() for x in random_tokens((1, 2, 6, 4)))
     more = {}

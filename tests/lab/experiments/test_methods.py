@@ -29,7 +29,7 @@ def test_every_peer_takes_a_raw_table_and_gives_probabilities(name, table):
     X, y = table.rows(train)
     X_test = table.rows(test)[0].copy()
     X_test.loc[X_test.index[0], "color"] = "never seen"
-    model = METHODS[name](0, len(train), 2).fit(X, y)
+    model = in_few_epochs(METHODS[name](0, len(train), 2), 20).fit(X, y)
     proba = model.predict_proba(X_test)
     assert list(model.classes_) == ["no", "yes"]
     assert proba.shape == (len(test), 2)
@@ -37,9 +37,9 @@ def test_every_peer_takes_a_raw_table_and_gives_probabilities(name, table):
     assert (model.predict(X_test) == table.y[test]).mean() > 0.6
 
 
-def in_few_epochs(model):
-    """Let a network train for five epochs only; other models stay as they are."""
-    few = {name: 5 for name in model.get_params() if name.endswith("max_epochs")}
+def in_few_epochs(model, n_epochs=5):
+    """Let a network train for a few epochs only; other models stay as they are."""
+    few = {name: n_epochs for name in model.get_params() if name.endswith("max_epochs")}
     return model.set_params(**few)
 
 

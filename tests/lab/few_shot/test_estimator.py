@@ -67,7 +67,7 @@ def test_the_order_of_the_support_does_not_matter(model):
 def test_fits_repeat_and_round_trips_are_exact(model, tmp_path):
     e = next(episodes())
     ask = (X[e.query], X[e.support], e.support_labels)
-    few = clone(model).set_params(n_episodes=20)
+    few = clone(model).set_params(n_episodes=8)
     twins = [clone(few).fit(X[KNOWN], Y[KNOWN]).predict_proba(*ask) for _ in range(2)]
     assert same(*twins)
     model.save(tmp_path / "m")

@@ -82,10 +82,19 @@ def test_the_description_gives_what_was_recorded(path):
     assert published.weight_shapes(meta["layer"], arguments) == shapes
 
 
+MEASURES = ("matmul", "cosine", "euclidean")
+
+
 @pytest.mark.parametrize("softmax", [True, False], ids=["softmax", "raw"])
 @pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("measure", ["matmul", "cosine", "euclidean"])
-@pytest.mark.parametrize("num_heads", [1, 3])
+@pytest.mark.parametrize(
+    ("num_heads", "measure"),
+    [
+        *((3, measure) for measure in MEASURES),
+        (1, "matmul"),
+        *(pytest.param(1, measure, marks=pytest.mark.slow) for measure in MEASURES[1:]),
+    ],
+)
 def test_convnn(num_heads, measure, sampling, softmax):
     arguments = {
         **CONVNN,

@@ -16,9 +16,9 @@ COMPILED = {"KNNAttention", "ConvNNAttention"}  # the other layers: ./run slow
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
-def compiled(case):
+def compiled(case, among=COMPILED):
     """Leave compilers, which take seconds, to './run slow' for most layers."""
-    slow = case.layer.__name__ not in COMPILED
+    slow = case.layer.__name__ not in among
     return pytest.param(case, marks=pytest.mark.slow if slow else ())
 
 
@@ -215,7 +215,9 @@ def test_an_exported_layer_gives_the_same_for_batches_of_any_size(case):
         torch.testing.assert_close(exported(x), layer(x), **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["attention", "knn", "convnn"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("attention", marks=pytest.mark.slow), "knn", "convnn"]
+)
 def test_an_exported_layer_takes_any_number_of_tokens(name):
     layer = next(case for case in CASES if case.name == name).make().eval()
     n_tokens = torch.export.Dim("tokens", min=8, max=512)
@@ -224,7 +226,10 @@ def test_an_exported_layer_takes_any_number_of_tokens(name):
         torch.testing.assert_close(exported(tokens(2, n)), layer(tokens(2, n)), **CLOSE)
 
 
-@each_compiled
+# Of `knn_attention` itself in tests/functional/tokens/test_compile.py.
+@pytest.mark.parametrize(
+    "case", [compiled(case, among={"ConvNNAttention"}) for case in ONE_EACH], ids=str
+)
 def test_an_onnx_model_gives_the_same(case, tmp_path):
     layer = case.make().eval()
     (output,) = onnx_outputs(layer, (tokens(),), tmp_path / "layer.onnx")

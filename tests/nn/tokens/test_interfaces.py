@@ -104,7 +104,10 @@ def test_torchs_interface_is_deterministic_in_evaluation_and_copies():
     assert torch.equal(copy.deepcopy(layer)(x, x, x)[0], layer(x, x, x)[0])
 
 
-@pytest.mark.parametrize("layer", ["KNNAttention", "ConvNNAttention", "LocalAttention"])
+SLOWER = [pytest.param(x, marks=pytest.mark.slow) for x in ("ConvNNAttention", "LocalAttention")]
+
+
+@pytest.mark.parametrize("layer", ["KNNAttention", *SLOWER])
 def test_a_whole_transformer_exports(layer):
     model = VisionTransformer(
         image_size=16, patch_size=4, n_classes=3, dim=DIM, depth=2, layer=layer, random_state=0

@@ -322,14 +322,18 @@ class Runs:
         return open, ("was-run", "w")
 
 
+# Made by the test, for the last one takes a second and 300 MB.
 BLOBS = {
-    "a pickle": (pickle.dumps(Runs()), "was not written with skops"),
-    "nothing": (b"", "was not written with skops"),
-    "an empty archive": (archive("{}"), "base/GaussianNB/0"),
-    "a schema that is not JSON": (archive("["), "base/GaussianNB/0"),
-    "a schema nested deeply": (archive("[" * 100_000), "base/GaussianNB/0"),
-    "a schema of other types": (archive('{"protocol": 2, "content": 5}'), "base/GaussianNB/0"),
-    "an archive that unpacks to 300 MB": (archive(" " * 300_000_000), "would unpack to"),
+    "a pickle": (lambda: pickle.dumps(Runs()), "was not written with skops"),
+    "nothing": (bytes, "was not written with skops"),
+    "an empty archive": (lambda: archive("{}"), "base/GaussianNB/0"),
+    "a schema that is not JSON": (lambda: archive("["), "base/GaussianNB/0"),
+    "a schema nested deeply": (lambda: archive("[" * 100_000), "base/GaussianNB/0"),
+    "a schema of other types": (
+        lambda: archive('{"protocol": 2, "content": 5}'),
+        "base/GaussianNB/0",
+    ),
+    "an archive that unpacks to 300 MB": (lambda: archive(" " * 300_000_000), "would unpack to"),
 }
 
 
@@ -338,8 +342,8 @@ def test_a_stored_base_that_skops_never_writes_is_refused(
     name, own_base_folder, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    blob, message = BLOBS[name]
-    change = {"base/GaussianNB/0": blob}
+    make, message = BLOBS[name]
+    change = {"base/GaussianNB/0": make()}
     refused(edited(own_base_folder, tmp_path / "m", blobs=lambda b: b.update(change)), message)
     assert not (tmp_path / "was-run").exists()
 

@@ -88,7 +88,7 @@ class Query:
         novelty: bool = False,
         explain: int | Literal[False] | None = False,
     ) -> None:
-        self.model, self.views = model, views
+        self.model, self.views, self._n_classes = model, views, len(model.classes)
         named: dict[Extra, bool] = {
             "members": sets,
             "remoteness": novelty,
@@ -130,7 +130,7 @@ class Query:
 
     def _note(self, retrieved: Retrieved) -> None:
         """Keep what the answers need of what the members retrieve."""
-        predictor, n_classes = self.model.predictor, self.model.n_classes
+        predictor, n_classes = self.model.predictor, self._n_classes
         attended = []
         if "reasons" in self._extras:
             attended = [predictor.attend(group) for group in retrieved.merged]
@@ -167,7 +167,7 @@ class Query:
         """The merged answer and that to each view, in the wanted class shares."""
         corrected = self._calibration.corrected
         if self.views is None:
-            merged = corrected(self.model.predictor.predict_left_out(self.model.n_classes))
+            merged = corrected(self.model.predictor.predict_left_out(self._n_classes))
             return merged, [merged]
         self._pass()
         merged = corrected(joined(self._merged))
@@ -311,11 +311,11 @@ class Query:
                 "Rows are judged against the training rows, so these cannot be asked themselves. "
                 "Give new rows as X."
             )
-        return calibration_rows(self.model.predictor, self.model.n_classes, len(self.views))
+        return calibration_rows(self.model.predictor, self._n_classes, len(self.views))
 
     def _judge(self, rows: CalibrationRows) -> Judge:
         kept = self.model.predictor.views.derived  # a change of the memory starts with none
-        key = ("judge", self.model.n_classes, 1 if self.views is None else len(self.views))
+        key = ("judge", self._n_classes, 1 if self.views is None else len(self.views))
         if key not in kept:
             kept[key] = Judge(rows)
         judge: Judge = kept[key]

@@ -183,7 +183,8 @@ def test_a_fit_that_fails_before_it_trains_leaves_no_folder(tmp_path):
 
 
 def test_wrong_labels_and_wanted_shares_are_asked_for(nearwise, tables, tmp_path):
-    fit = ("fit", tables / "train.csv", *OPTIONS)
+    pd.read_csv(tables / "train.csv", nrows=80).to_csv(tmp_path / "few.csv", index=False)
+    fit = ("fit", tmp_path / "few.csv", *OPTIONS)
     done = nearwise(*fit, "-o", tmp_path / "noisy", "--label-noise", "auto")
     assert done.exit_code == 0 and "Wrong labels:" in done.err
     done = nearwise(*fit, "-o", tmp_path / "even", "--class-prior", "uniform")

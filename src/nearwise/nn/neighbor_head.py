@@ -424,7 +424,7 @@ class NeighborHead(nn.Module):
         rows: Tensor,
         gone: Tensor,
         found: list[Tensor],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Predict queries without one of their neighbors, from the logits of all.
 
         Parameters
@@ -440,7 +440,7 @@ class NeighborHead(nn.Module):
 
         Returns
         -------
-        log_proba, neighbor_log_proba : Tensor of shape (M, C)
+        log_proba : Tensor of shape (M, C)
             As in `HeadOutput`.
         """
         width = self._width(spaces)
@@ -448,7 +448,7 @@ class NeighborHead(nn.Module):
         groups = [everything] if self.pooling == "mixture" else [[one] for one in everything]
         parts = [self._without(group, rows, gone, width) for group in groups]
         votes, null = map(list, zip(*parts, strict=True))
-        return self._pooled(votes, null, base_log_proba[rows])
+        return self._pooled(votes, null, base_log_proba[rows])[0]
 
     def _without(
         self,

@@ -4,6 +4,7 @@ Also what is decided out of fold: how much of the heads to take, and the tempera
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -91,24 +92,28 @@ def pool(answers: list[Answer]) -> Answer:
     The geometric mean keeps the sharpness that the out-of-fold predictions had: averaging
     probabilities would blur rows of which one member in five knows no duplicate.
     """
-    means = [
-        torch.log_softmax(torch.stack(parts).mean(0), dim=1)
-        for parts in list(zip(*answers, strict=True))[:3]
-    ]
+    means = [geometric_mean(parts) for parts in list(zip(*answers, strict=True))[:3]]
     null_mass = torch.stack([answer.null_mass for answer in answers]).mean(0)
     return Answer(means[0], means[1], means[2], null_mass)
 
 
+def geometric_mean(parts: Sequence[Tensor]) -> Tensor:
+    """Geometric mean of distributions, as normalized log-probabilities (n, C)."""
+    return torch.log_softmax(torch.stack(list(parts)).mean(0), dim=1)
+
+
 def merge_answers(views: list[Answer], merge: Merge) -> Answer:
     """Merge the answers to several views: arithmetic or geometric mean of the distributions."""
-    parts = []
-    for stacked in (torch.stack(part) for part in list(zip(*views, strict=True))[:3]):
-        if merge == "probabilities":
-            parts.append(torch.logsumexp(stacked, dim=0) - math.log(len(views)))
-        else:
-            parts.append(torch.log_softmax(stacked.mean(0), dim=1))
+    parts = [merge_views(part, merge) for part in list(zip(*views, strict=True))[:3]]
     null_mass = torch.stack([view.null_mass for view in views]).mean(0)
     return Answer(parts[0], parts[1], parts[2], null_mass)
+
+
+def merge_views(parts: Sequence[Tensor], merge: Merge) -> Tensor:
+    """Merge the log-probabilities (n, C) of several views."""
+    if merge == "probabilities":
+        return torch.logsumexp(torch.stack(list(parts)), dim=0) - math.log(len(parts))
+    return geometric_mean(parts)
 
 
 def shrink(head: Tensor, base: Tensor, share: float) -> Tensor:

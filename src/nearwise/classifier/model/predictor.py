@@ -340,14 +340,18 @@ class Predictor:
 
     def finished(self, output: HeadOutput, base_log_proba: Tensor, n_classes: int) -> Answer:
         """Shrink a head's output towards the base, and name all classes; on the CPU."""
-        pooled = output.log_proba
+        return Answer(
+            self.shrunk(output.log_proba, base_log_proba, n_classes),
+            widen(torch.log_softmax(base_log_proba, 1), n_classes).cpu(),
+            widen(output.neighbor_log_proba, n_classes).cpu(),
+            output.null_mass.cpu(),
+        )
+
+    def shrunk(self, log_proba: Tensor, base_log_proba: Tensor, n_classes: int) -> Tensor:
+        """Shrink a head's log-probabilities towards the base, and name all classes; on the CPU."""
         if self.has_base:
-            pooled = shrink(pooled, base_log_proba, self.acceptance.share)
-        parts = [
-            part if part.shape[1] == n_classes else widen(part, n_classes)
-            for part in (pooled, torch.log_softmax(base_log_proba, 1), output.neighbor_log_proba)
-        ]
-        return Answer(parts[0].cpu(), parts[1].cpu(), parts[2].cpu(), output.null_mass.cpu())
+            log_proba = shrink(log_proba, base_log_proba, self.acceptance.share)
+        return widen(log_proba, n_classes).cpu()
 
     def predict_left_out(self, n_classes: int, positions: Tensor | None = None) -> Answer:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""

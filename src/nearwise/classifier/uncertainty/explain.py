@@ -8,11 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.model.log_linear_pool import Answer, Calibration, finish, pool
+from nearwise.classifier.model.log_linear_pool import (
+    Answer,
+    Calibration,
+    finish,
+    geometric_mean,
+    merge_views,
+)
 from nearwise.classifier.model.memory_views import FOLD
 from nearwise.classifier.model.predictor import Attended, Predictor
 from nearwise.functional import paired_distances
-from nearwise.nn import HeadOutput
 
 CHUNK = 1_024  # rows that are explained at once
 _MASKED = 2_048  # predictions without a neighbor that are made at once
@@ -222,9 +227,13 @@ def without_each(
     blocks = [np.zeros((0, n_classes))]
     for rows in torch.arange(len(gone)).split(_MASKED) if len(gone) else ():
         named = (queries[rows], gone[rows], n_classes)
-        answers = [pool([_without(predictor, one, *named) for one in group]) for group in groups]
-        merged = calibration.corrected(predictor.merged(answers))
-        blocks.append(finish(merged.log_proba, calibration.whole))
+        views = [
+            geometric_mean([_without(predictor, one, *named) for one in group]) for group in groups
+        ]
+        merged = views[0] if len(views) == 1 else merge_views(views, predictor.merge)
+        if calibration.classes is not None:
+            merged = calibration.classes(merged, calibration.whole)
+        blocks.append(finish(merged, calibration.whole))
     return np.concatenate(blocks)
 
 
@@ -234,16 +243,15 @@ def _without(
     queries: Tensor,
     positions: Tensor,
     n_classes: int,
-) -> Answer:
-    """Predict queries by one member, each with one neighbor masked."""
+) -> Tensor:
+    """Log-probabilities of queries by one member, each with one neighbor masked."""
     member, view, logits, _ = attended
     base = view.base_log_proba
     rows, gone = queries.to(base.device), positions.to(base.device)
     found = [one.indices for one in view.found]
     head = predictor.heads[member]
-    both, alone = head.predict_without(logits, view.spaces, base, rows, gone, found)
-    null_mass = attended.output.null_mass[rows]
-    return predictor.finished(HeadOutput(both, alone, (), null_mass), base[rows], n_classes)
+    left = head.predict_without(logits, view.spaces, base, rows, gone, found)
+    return predictor.shrunk(left, base[rows], n_classes)
 
 
 def feature_distances(predictor: Predictor, query: Tensor, positions: Tensor) -> Tensor:

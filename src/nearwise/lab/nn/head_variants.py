@@ -222,15 +222,15 @@ class VariantHead(NeighborHead):
         rows: Tensor,
         gone: Tensor,
         found: list[Tensor],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Predict queries without one of their neighbors; see `NeighborHead.predict_without`."""
         left = []
         for one, numbers in zip(logits, found, strict=True):
             is_gone = (numbers[rows] == gone[:, None])[:, :, None]
             neighbors = one.neighbors[rows].masked_fill(is_gone, -math.inf)
             left.append(Logits(neighbors, one.null[rows]))
-        output = self.pool(left, [space.take(rows) for space in spaces], base_log_proba[rows])
-        return output.log_proba, output.neighbor_log_proba
+        taken = [space.take(rows) for space in spaces]
+        return self.pool(left, taken, base_log_proba[rows]).log_proba
 
     def _of_ensemble(self, scores: Tensor, null: Tensor, ranks: Tensor) -> Tensor:
         """Weights of all neighbors, or the mean of those of each size; the rest has none."""

@@ -130,7 +130,7 @@ def test_votes_pass_gradients_to_weights_and_soft_labels():
         (torch.tensor([[0, 3]]), {}, r"labels lie in \[0, 3\] but n_classes=3"),
         (torch.tensor([[-1, 0]]), {}, r"labels lie in \[-1, 0\]"),
         (torch.tensor([[0]]), {}, "one class position per neighbor"),
-        (torch.ones(1, 2, 4), {}, "one probability a class"),
+        (torch.ones(1, 2, 4), {}, "one probability per class"),
         (torch.tensor([[0, 1]]), {"eps": 1.5}, "outside"),
     ],
 )

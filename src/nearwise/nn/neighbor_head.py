@@ -5,6 +5,7 @@ What it sees of the neighbors (`Neighborhood`), the attention within one space
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -459,15 +460,15 @@ class NeighborHead(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Votes (M, width) of spaces that share one null, and its weight (M,)."""
         logits, spaces, found = zip(*group, strict=True)
-        scores = torch.cat([one.neighbors for one in logits], dim=1).transpose(1, 2).contiguous()
-        top = scores.amax(dim=2, keepdim=True)
-        null = torch.cat([one.null for one in logits], dim=1).clamp_max(_LARGEST_NULL).exp()
+        scores = _joined([one.neighbors for one in logits]).transpose(1, 2).contiguous()
+        top = scores.amax(dim=2, keepdim=True).nan_to_num(neginf=0.0)
+        null = _joined([one.null for one in logits]).clamp_max(_LARGEST_NULL).exp()
         per_neighbor = ([one.labels for one in spaces], [one.certainty for one in spaces], found)
         votes, empty = torch.zeros(len(rows), width), torch.zeros(len(rows))
         votes_without(
             _array(scores),
-            _array(torch.exp(scores - top.masked_fill(top.isneginf(), 0.0))),
-            *(_array(torch.cat(parts, dim=1)) for parts in per_neighbor),
+            _array(torch.exp(scores - top)),
+            *(_array(_joined(parts)) for parts in per_neighbor),
             np.cumsum([one.labels.shape[1] for one in spaces]),
             _array(null if self.null is not None else torch.zeros_like(null)),
             _array(rows),
@@ -571,6 +572,11 @@ class NeighborHead(nn.Module):
     def _smooth(self, votes: Tensor) -> Tensor:
         eps = torch.sigmoid(self.smoothing)
         return (1 - eps) * votes + eps * votes.sum(1, keepdim=True) / votes.shape[1]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Put parts (B, K, ...) side by side."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -27,6 +27,7 @@ from nearwise.nn.neighbor_head import (
     describe_neighborhood,
     pair_reliability,
 )
+from nearwise.nn.neighbor_set import NeighborSet, RememberedSpace
 from nearwise.nn.network import (
     NeighborNetwork,
     NetworkOutput,
@@ -35,6 +36,7 @@ from nearwise.nn.network import (
     network_config,
 )
 from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteEmbedding
+from nearwise.nn.pretrained_head import PretrainedNeighborHead, shared_head
 from nearwise.nn.tokens import (
     TOKEN_LAYERS,
     BranchingAttention,
@@ -76,6 +78,7 @@ __all__ = [
     "NeighborAttention",
     "NeighborHead",
     "NeighborNetwork",
+    "NeighborSet",
     "Neighborhood",
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
@@ -84,6 +87,8 @@ __all__ = [
     "PLRLiteEmbedding",
     "PerceiverAutoencoder",
     "PiecewiseLinearEncoding",
+    "PretrainedNeighborHead",
+    "RememberedSpace",
     "Sampling",
     "SparseAttention",
     "TableEmbedder",
@@ -102,6 +107,7 @@ __all__ = [
     "neighbor_vote",
     "network_config",
     "pair_reliability",
+    "shared_head",
     "soft_cross_entropy",
     "soft_targets",
     "supervised_contrastive",

@@ -1,0 +1,300 @@
+"""What a pretrained head is given of a query's neighbors: facts that mean the same on every table.
+
+`RememberedSpace` sums up the remembered rows of one key space; `RememberedSpace.describe` turns
+what was found for queries into a `NeighborSet`. Training and prediction both go through them.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from nearwise.functional import Metric, Neighbors, topk_neighbors
+from nearwise.nn.neighbor_head import Carried, pair_reliability
+
+_OWN_NEIGHBORS = 16
+_JUDGED = 2_000  # remembered rows by which the votes of a space are judged
+_SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
+_LEAST = -6.0  # log-probabilities below this look alike
+_SMOOTHING = 0.5  # rows added to every class
+
+
+class NeighborSet(NamedTuple):
+    """The neighbors of B queries in one key space, with what is known of each.
+
+    Attributes
+    ----------
+    distances : Tensor of shape (B, K)
+        In units of the space's typical neighbor distance; ascending.
+    labels : int64 Tensor of shape (B, K)
+        Class positions, below C.
+    own_distance : Tensor of shape (B, K)
+        Mean distance of each neighbor to its own neighbors, in the same unit.
+    reliability : Tensor of shape (B, K)
+        Share of each neighbor's own neighbors that carry its label, in [0, 1].
+    opinion : Tensor of shape (B, K)
+        The base's log-probability of the neighbor's label for the query; 0 without a base.
+    own_opinion : Tensor of shape (B, K)
+        The base's out-of-bag or out-of-fold log-probability of the neighbor's own label; 0
+        without a base.
+    likeness : Tensor of shape (B, K)
+        Bhattacharyya coefficient of the base's predictions for query and neighbor, in [0, 1]; 0
+        without a base.
+    log_weight : Tensor of shape (B, K)
+        Logarithm of sample weights; -inf leaves a neighbor out, as padding.
+    summary : Tensor of shape (B, 16)
+        Of table, space and query: sizes, how well plain votes predict the remembered rows, whether
+        there is a base and how sure it is.
+    log_prior : Tensor of shape (B, C)
+        Logarithm of the class shares; -inf for classes that are no classes, as padding.
+    """
+
+    distances: Tensor
+    labels: Tensor
+    own_distance: Tensor
+    reliability: Tensor
+    opinion: Tensor
+    own_opinion: Tensor
+    likeness: Tensor
+    log_weight: Tensor
+    summary: Tensor
+    log_prior: Tensor
+
+    @property
+    def carried(self) -> Carried:
+        """What the neighbors carry."""
+        return Carried(self.labels, self.distances.new_zeros(len(self.labels), 0))
+
+    def take(self, rows: Tensor) -> "NeighborSet":
+        """Return the neighbors of some queries."""
+        return NeighborSet(*(tensor[rows] for tensor in self))
+
+    def nearest(self, k: int) -> "NeighborSet":
+        """Return the nearest `k` neighbors only; the summary stays that of all."""
+        cut = [tensor[:, :k] for tensor in self[:-2]]
+        return NeighborSet(*[*cut, *self[-2:]])
+
+
+@dataclass(frozen=True, eq=False)
+class RememberedSpace:
+    """What is known of the remembered rows of one key space.
+
+    Attributes
+    ----------
+    labels : int64 Tensor of shape (n,)
+        Class positions.
+    own : int64 Tensor of shape (n, m + 1)
+        Positions of each row's own nearest rows, itself left out.
+    own_distances : Tensor of shape (n, m + 1)
+        Their distances.
+    unit : float
+        Typical neighbor distance, by which all distances are divided.
+    n_classes, n_columns : int
+        Classes, and numbers and categories that a row has.
+    supervised : bool
+        Whether the keys hold predictions of a base.
+    base_log_proba : Tensor of shape (n, C), optional
+        Each row's log-probabilities by a base that did not see the row.
+    """
+
+    labels: Tensor
+    own: Tensor
+    own_distances: Tensor
+    unit: float
+    n_classes: int
+    n_columns: int
+    supervised: bool = False
+    base_log_proba: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        keys: Tensor,
+        labels: Tensor,
+        *,
+        n_classes: int,
+        n_columns: int,
+        supervised: bool = False,
+        base_log_proba: Tensor | None = None,
+        metric: Metric = "euclidean",
+    ) -> Self:
+        """Search the keys (n, width) of remembered rows among themselves and sum them up.
+
+        The other parameters are those of the class.
+        """
+        n = len(keys)
+        ids = torch.arange(n, device=keys.device)
+        k = min(_OWN_NEIGHBORS + 1, n - 1)
+        found = Neighbors(keys.new_zeros(n, 0, dtype=torch.float32), ids[:, None][:, :0])
+        if k:
+            found = topk_neighbors(keys, keys, k, metric=metric, query_ids=ids, key_ids=ids)
+        positive = found.distances[found.distances > 0]
+        unit = float(positive.median()) if len(positive) else 1.0
+        sizes = (unit, n_classes, n_columns, supervised, base_log_proba)
+        return cls(labels, found.indices, found.distances, *sizes)
+
+    def describe(
+        self,
+        found: Neighbors,
+        base_log_proba: Tensor | None = None,
+        left_out: Tensor | None = None,
+        log_weight: Tensor | None = None,
+    ) -> NeighborSet:
+        """Tell what is known of the neighbors that were found for queries.
+
+        Nothing here depends on the label of a query that is left out, but what a base that saw it
+        says of its neighbors.
+
+        Parameters
+        ----------
+        found : Neighbors
+            Distances in the unit of the keys, and positions, (B, K) each, K up to 64.
+        base_log_proba : Tensor of shape (B, C), optional
+            Of the queries; given exactly where the remembered rows have theirs.
+        left_out : int64 Tensor of shape (B,), optional
+            Positions of the queries where they are remembered rows, each left out of `found`.
+        log_weight : Tensor of shape (B, K), optional
+            Logarithm of sample weights.
+
+        Returns
+        -------
+        neighbors : NeighborSet
+            float32.
+        """
+        at, (n_queries, k) = found.indices, found.indices.shape
+        distances = found.distances.float() / self.unit
+        log_weight = torch.zeros_like(distances) if log_weight is None else log_weight
+        if left_out is None:
+            reliability = self._reliability[at]
+            votes = self._votes.mean(0).expand(n_queries, -1)
+            log_prior = _log_shares(self._counts).expand(n_queries, -1)
+        else:
+            reliability = torch.full_like(distances, 0.5)
+            if self.own.shape[1]:
+                reliability = pair_reliability(at, self.own, self.labels, left_out)
+            votes = self._votes_without[left_out]
+            rest = self._counts.repeat(n_queries, 1)
+            rest[torch.arange(n_queries), self.labels[left_out]] -= 1
+            log_prior = _log_shares(rest)
+        labels = self.labels[at]
+        nothing = torch.zeros_like(distances)
+        opinion = own_opinion = likeness = nothing
+        of_base = distances.new_zeros(n_queries, 4)
+        if base_log_proba is not None:
+            proba = base_log_proba.float().exp()
+            opinion = base_log_proba.float().gather(1, labels)
+            own_opinion = self._own_opinion[at]
+            likeness = torch.einsum("bkc,bc->bk", self._root_proba[at], proba.sqrt())
+            of_base[:, 0] = 1.0
+            of_base[:, 1] = self._own_opinion.clamp_min(_LEAST).mean()
+            of_base[:, 2] = proba.amax(1)
+            of_base[:, 3] = torch.special.entr(proba).sum(1)
+        entropy = torch.special.entr(log_prior.exp()).sum(1, keepdim=True)
+        sizes = distances.new_tensor(
+            (
+                math.log(len(self.labels)) / 8,
+                math.log1p(self.n_columns) / 5,
+                math.log(max(self.n_classes, 2)) / 4,
+            )
+        )
+        last = distances.new_tensor((math.log(max(k, 1)) / 4, float(self.supervised)))
+        parts = [sizes.expand(n_queries, -1), entropy, votes, of_base, last.expand(n_queries, -1)]
+        return NeighborSet(
+            distances,
+            labels,
+            self._own_distance[at],
+            reliability,
+            opinion,
+            own_opinion,
+            likeness,
+            log_weight,
+            torch.cat(parts, dim=1),
+            log_prior,
+        )
+
+    @property
+    def _m(self) -> int:
+        """Own neighbors that count; the last stands by for one that is left out."""
+        return max(self.own.shape[1] - 1, 1)
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        return torch.bincount(self.labels, minlength=self.n_classes).float()
+
+    @cached_property
+    def _agrees(self) -> Tensor:
+        return (self.labels[self.own] == self.labels[:, None]).float()
+
+    @cached_property
+    def _reliability(self) -> Tensor:
+        if not self.own.shape[1]:
+            return torch.full((len(self.labels),), 0.5, device=self.labels.device)
+        return self._agrees[:, : self._m].mean(1)
+
+    @cached_property
+    def _own_distance(self) -> Tensor:
+        if not self.own.shape[1]:
+            return torch.ones(len(self.labels), device=self.labels.device)
+        return self.own_distances[:, : self._m].float().mean(1) / self.unit
+
+    @cached_property
+    def _own_opinion(self) -> Tensor:
+        assert self.base_log_proba is not None  # the caller gave the queries' own
+        return self.base_log_proba.float().gather(1, self.labels[:, None])[:, 0]
+
+    @cached_property
+    def _root_proba(self) -> Tensor:
+        assert self.base_log_proba is not None
+        return (0.5 * self.base_log_proba.float()).exp()
+
+    @cached_property
+    def _judged(self) -> Tensor:
+        """Rows that tell how well votes predict, evenly spread."""
+        n = len(self.labels)
+        if n <= _JUDGED:
+            return torch.arange(n, device=self.labels.device)
+        return torch.linspace(0, n - 1, _JUDGED, device=self.labels.device).long()
+
+    @cached_property
+    def _votes(self) -> Tensor:
+        """How well votes of its own neighbors predict each row that tells, (rows, 6)."""
+        if self.own.shape[1] < 2:
+            return torch.zeros(len(self._judged), len(_SHARPNESS) + 1, device=self.labels.device)
+        at = self._judged
+        return _judge(self.own_distances[at, : self._m], self._agrees[at, : self._m])
+
+    @cached_property
+    def _votes_without(self) -> Tensor:
+        """Mean of `_votes` as it is where each row in turn is left out, (n, 6).
+
+        Its own share goes, and where it is one of another row's own neighbors, the next takes its
+        place.
+        """
+        judged, n = self._judged, len(self.labels)
+        total = self._votes.sum(0).repeat(n, 1)
+        total[judged] -= self._votes
+        n_left = torch.full((n, 1), float(len(judged)), device=total.device)
+        n_left[judged] -= 1
+        width = self.own.shape[1]
+        for gone in range(width - 1):
+            others = [at for at in range(width) if at != gone]
+            distances, agrees = self.own_distances[judged], self._agrees[judged]
+            change = _judge(distances[:, others], agrees[:, others]) - self._votes
+            total.index_add_(0, self.own[judged, gone], change)
+        return total / n_left.clamp_min(1)
+
+
+def _judge(distances: Tensor, agrees: Tensor) -> Tensor:
+    """Log share of votes that agree, at several sharpnesses, and the plain share; (rows, 6)."""
+    relative = distances.float() / distances.float().mean(1, keepdim=True).clamp_min(1e-12)
+    shares = [(torch.softmax(-s * relative, dim=1) * agrees).sum(1) for s in _SHARPNESS]
+    logs = [torch.log(0.98 * share + 0.01) for share in shares]
+    return torch.stack([*logs, shares[0]], dim=1)
+
+
+def _log_shares(counts: Tensor) -> Tensor:
+    smooth = counts + _SMOOTHING
+    return torch.log(smooth / smooth.sum(-1, keepdim=True))

@@ -1,0 +1,274 @@
+"""Promises of the pretrained head: what moves its predictions, and what does not."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_wine
+
+from nearwise.functional import topk_neighbors
+from nearwise.nn import NeighborSet, PretrainedNeighborHead, RememberedSpace, shared_head
+from nearwise.nn.pretrained_head import WEIGHTS, _describe
+from tests.reference.neighbor_features import features
+
+N_CLASSES = 4
+
+
+def rows(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keys (n, 5), labels that depend on them, and a base's log-probabilities."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.randn(n, 5, generator=generator)
+    labels = (2 * (keys[:, 0] > 0) + (keys[:, 1] > 0)).long()
+    scores = torch.randn(n, N_CLASSES, generator=generator)
+    return keys, labels, torch.log_softmax(scores, dim=1)
+
+
+@pytest.fixture(params=["random weights", "package"])
+def head(request) -> PretrainedNeighborHead:
+    if request.param == "package":
+        return shared_head()
+    torch.manual_seed(0)
+    made = PretrainedNeighborHead().eval().requires_grad_(False)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
+
+
+def asked(
+    keys, labels, query, base=None, query_base=None, *, k=16, n_classes=N_CLASSES, left_out=None
+) -> list[NeighborSet]:
+    """One space without a base, or two with one."""
+    spaces = []
+    for supervised in (False,) if base is None else (False, True):
+        options = {"base_log_proba": base, "supervised": supervised}
+        space = RememberedSpace.of(keys, labels, n_classes=n_classes, n_columns=5, **options)
+        ids = {} if left_out is None else {"query_ids": left_out}
+        spaces.append(space.describe(topk_neighbors(query, keys, k, **ids), query_base, left_out))
+    return spaces
+
+
+@pytest.fixture(params=[False, True], ids=["no base", "base"])
+def given(request) -> tuple[list[NeighborSet], torch.Tensor | None]:
+    """Neighbors of 20 queries among 80 rows, and their base."""
+    keys, labels, base = rows(80)
+    query, _, query_base = rows(20, seed=1)
+    if not request.param:
+        return asked(keys, labels, query), None
+    return asked(keys, labels, query, base, query_base), query_base
+
+
+def test_weights_with_the_null_sum_to_one_and_probabilities_too(head, given):
+    output = head.predict(*given)
+    total = sum(weight.sum(1) for weight in output.weights) + output.null_mass
+    torch.testing.assert_close(total, torch.ones(20))
+    assert all((weight >= 0).all() for weight in output.weights)
+    for log_proba in (output.log_proba, output.neighbor_log_proba):
+        torch.testing.assert_close(log_proba.exp().sum(1), torch.ones(20))
+
+
+def test_predictions_follow_the_classes_when_they_are_renamed(head):
+    keys, labels, base = rows(80)
+    query, _, query_base = rows(20, seed=1)
+    order = torch.tensor([2, 0, 3, 1])  # new position of each class
+    plain = head.predict(asked(keys, labels, query, base, query_base), query_base)
+    back = torch.argsort(order)
+    renamed = asked(keys, order[labels], query, base[:, back], query_base[:, back])
+    moved = head.predict(renamed, query_base[:, back])
+    torch.testing.assert_close(moved.log_proba[:, order], plain.log_proba, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(moved.weights[0], plain.weights[0], atol=1e-5, rtol=1e-4)
+
+
+def test_the_order_of_remembered_rows_plays_no_part(head):
+    keys, labels, _ = rows(80)
+    query = rows(20, seed=1)[0]
+    plain = head.predict(asked(keys, labels, query)).log_proba
+    order = torch.randperm(80, generator=torch.Generator().manual_seed(3))
+    mixed = head.predict(asked(keys[order], labels[order], query)).log_proba
+    torch.testing.assert_close(mixed, plain, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+def test_the_scale_of_the_keys_plays_no_part(head, scale):
+    keys, labels, _ = rows(80)
+    query = rows(20, seed=1)[0]
+    plain = head.predict(asked(keys, labels, query)).log_proba
+    scaled = head.predict(asked(scale * keys, labels, scale * query)).log_proba
+    torch.testing.assert_close(scaled, plain, atol=1e-4, rtol=1e-3)
+
+
+def padded(space: NeighborSet, n: int) -> NeighborSet:
+    """The same neighbors and `n` that are left out, at nonsense distances and of any class."""
+    more = NeighborSet(*(tensor[:, :1].expand(-1, n) for tensor in space[:-2]), *space[-2:])
+    more = more._replace(
+        distances=torch.full_like(more.distances, 7.0),
+        labels=torch.ones_like(more.labels),
+        log_weight=torch.full_like(more.log_weight, -math.inf),
+    )
+    pairs = zip(space[:-2], more[:-2], strict=True)
+    return NeighborSet(*(torch.cat(pair, dim=1) for pair in pairs), *space[-2:])
+
+
+def test_padding_changes_nothing_and_gets_no_weight(head, given):
+    spaces, base = given
+    plain = head.predict(spaces, base)
+    wider = head.predict([padded(one, 3) for one in spaces], base)
+    torch.testing.assert_close(wider.log_proba, plain.log_proba, atol=1e-5, rtol=1e-4)
+    assert all((weight[:, -3:] == 0).all() for weight in wider.weights)
+
+
+def test_classes_that_are_padding_change_nothing(head):
+    keys, labels, _ = rows(80)
+    spaces = asked(keys, labels, rows(20, seed=1)[0])
+    plain = head.predict(spaces).log_proba
+    prior = torch.nn.functional.pad(spaces[0].log_prior, (0, 2), value=-math.inf)
+    wider = head.predict([spaces[0]._replace(log_prior=prior)]).log_proba
+    torch.testing.assert_close(wider[:, :N_CLASSES], plain, atol=1e-5, rtol=1e-4)
+    assert (wider[:, N_CLASSES:].exp() == 0).all()
+
+
+def test_rows_do_not_depend_on_those_asked_with_them(head, given):
+    spaces, base = given
+    together = head.predict(spaces, base).log_proba
+    for row in (0, 7):
+        at = torch.tensor([row])
+        alone = head.predict([s.take(at) for s in spaces], None if base is None else base[at])
+        torch.testing.assert_close(alone.log_proba[0], together[row], atol=1e-5, rtol=1e-4)
+
+
+def test_many_classes_with_few_neighbors_each(head):
+    keys, _, _ = rows(300)
+    labels = torch.arange(300) % 100
+    query = rows(6, seed=1)[0]
+    few = head.predict(asked(keys, labels, query, n_classes=100))
+    renamed = head.predict(asked(keys, 99 - labels, query, n_classes=100))
+    assert few.log_proba.shape == (6, 100)
+    torch.testing.assert_close(renamed.log_proba.flip(1), few.log_proba, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 20])
+@pytest.mark.parametrize("alike", ["labels", "keys", "both"])
+def test_one_class_and_copies_give_finite_answers(head, n_rows, alike):
+    keys, labels, _ = rows(n_rows)
+    if alike != "keys":
+        labels = torch.zeros_like(labels)
+    if alike != "labels":
+        keys = torch.zeros_like(keys)
+    output = head.predict(asked(keys, labels, rows(4, seed=1)[0], k=min(16, n_rows)))
+    assert output.log_proba.isfinite().all()
+    total = sum(weight.sum(1) for weight in output.weights) + output.null_mass
+    torch.testing.assert_close(total, torch.ones(4))
+
+
+def test_a_prediction_without_neighbors_is_that_of_a_mask(head, given):
+    spaces, base = given
+    attention = head.attend(spaces)
+    everything = head.pool(attention, spaces, base)
+    queries = torch.tensor([3, 3, 5])
+    gone = [torch.zeros(3, one.labels.shape[1], dtype=torch.bool) for one in spaces]
+    same = head.predict_without(attention, spaces, base, queries, gone)
+    torch.testing.assert_close(same.log_proba, everything.log_proba[queries])
+    gone[0][1, 0] = True
+    without = head.predict_without(attention, spaces, base, queries, gone)
+    torch.testing.assert_close(without.log_proba[[0, 2]], everything.log_proba[queries[[0, 2]]])
+    assert without.weights[0][1, 0] == 0
+    total = sum(weight.sum(1) for weight in without.weights) + without.null_mass
+    torch.testing.assert_close(total, torch.ones(3))
+    for mask in gone:
+        mask[:] = True
+    nobody = head.predict_without(attention, spaces, base, queries, gone)
+    torch.testing.assert_close(nobody.null_mass, torch.ones(3))
+    prior = spaces[0].log_prior[queries]
+    torch.testing.assert_close(nobody.neighbor_log_proba, prior, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_rows", [6, 30, 200])
+@pytest.mark.parametrize("copies", [False, True], ids=["rows", "copies"])
+def test_a_rows_own_label_does_not_reach_its_prediction(head, n_rows, copies):
+    keys, labels, _ = rows(n_rows)
+    if copies:
+        keys[n_rows // 2 :] = keys[: n_rows - n_rows // 2]
+    for row in (0, n_rows // 2, n_rows - 1):
+        at, answers = torch.tensor([row]), []
+        for label in range(N_CLASSES):
+            changed = labels.clone()
+            changed[row] = label
+            k = min(8, n_rows - 1)
+            spaces = asked(keys, changed, keys[at], k=k, left_out=at)
+            answers.append(head.predict(spaces).log_proba)
+        for answer in answers[1:]:
+            torch.testing.assert_close(answer, answers[0], atol=1e-6, rtol=1e-6)
+
+
+def test_votes_without_a_row_are_those_of_the_others(head):
+    keys, labels, _ = rows(40)
+    space = RememberedSpace.of(keys, labels, n_classes=N_CLASSES, n_columns=5)
+    found = topk_neighbors(keys, keys, 8, query_ids=torch.arange(40))
+    told = space.describe(found, left_out=torch.arange(40)).summary[:, 4:10]
+    for row in (0, 17):
+        others = torch.arange(40) != row
+        alone = RememberedSpace.of(keys[others], labels[others], n_classes=N_CLASSES, n_columns=5)
+        some = topk_neighbors(keys[row][None], keys[others], 8)
+        torch.testing.assert_close(told[row], alone.describe(some).summary[0, 4:10])
+
+
+def test_a_missing_base_is_not_asked(head):
+    keys, labels, _ = rows(80)
+    spaces = asked(keys, labels, rows(20, seed=1)[0])
+    assert (head.attend(spaces).shares[:, 0] == 0).all()
+    nonsense = rows(20, seed=5)[2]
+    plain = head.predict(spaces).log_proba
+    torch.testing.assert_close(head.predict(spaces, nonsense).log_proba, plain)
+
+
+def test_the_weights_of_the_package_are_small_and_of_this_version(tmp_path):
+    assert WEIGHTS.stat().st_size < 2e6
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    with safe_open(WEIGHTS, "pt") as file:
+        metadata = file.metadata()
+    other = tmp_path / "other.safetensors"
+    save_file(load_file(WEIGHTS), other, metadata=metadata | {"version": "0"})
+    with pytest.raises(ValueError, match="version 0"):
+        PretrainedNeighborHead.load(other)
+
+
+@pytest.mark.parametrize("n_train", [30, 118])
+def test_the_package_beats_uniform_votes_on_wine(n_train):
+    X, y = load_wine(return_X_y=True)
+    X, y = torch.from_numpy((X - X.mean(0)) / X.std(0)).float(), torch.from_numpy(y)
+    gains = []
+    for seed in range(5):
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(y)))
+        train, test = order[:n_train], order[118:]
+        space = RememberedSpace.of(X[train], y[train], n_classes=3, n_columns=13)
+        found = topk_neighbors(X[test], X[train], 16)
+        log_proba = shared_head().predict([space.describe(found)]).log_proba
+        votes = torch.nn.functional.one_hot(y[train][found.indices], 3).float().mean(1)
+        uniform = torch.log(0.98 * votes + 0.02 / 3)
+        gains.append(float((log_proba - uniform).gather(1, y[test][:, None]).mean()))
+    assert np.mean(gains) > 0.02
+
+
+def test_compiled_loops_and_torch_agree(head, given):
+    spaces, _ = given
+    spaces = [padded(one, 2) for one in spaces]
+    compiled = head.attend(spaces)
+    learner = copy.deepcopy(head).requires_grad_(True)
+    plain = learner.attend(spaces)
+    for one, other in zip(compiled.scores, plain.scores, strict=True):
+        torch.testing.assert_close(one, other.detach(), atol=1e-4, rtol=1e-4)
+    for one, other in zip(compiled[1:], plain[1:], strict=True):
+        torch.testing.assert_close(one, other.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_features_are_those_of_plain_sums(given):
+    for space in given[0]:
+        space = padded(space, 2)
+        told, asked_for, _ = _describe(space)
+        of_neighbors, of_queries = features(space)
+        torch.testing.assert_close(told, of_neighbors, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(asked_for, of_queries, atol=1e-5, rtol=1e-5)

@@ -115,12 +115,16 @@ def _renew(x, query, layer, weight, slots, sums, share, message, inner):  # type
             share[j, h] = np.exp(value) * weight[j]
             total[h] += share[j, h]
     sums[:, :-1] = 0
+    each = np.empty(width, dtype=_F)
     for j in range(n):
+        row, into = x[j], sums[slots[j]]
         for h in range(heads):
             part = share[j, h] / total[h]
-            sums[slots[j], width + h] += part
-            for i in range(h * depth, (h + 1) * depth):
-                sums[slots[j], i] += part * x[j, i]
+            into[width + h] += part
+            for i in range(depth):
+                each[h * depth + i] = part
+        for i in range(np.uint64(width)):
+            into[i] += each[i] * row[i]
     mean = query.mean()
     factor = 1 / np.sqrt(((query - mean) ** 2).mean() + _F(1e-5))
     for i in range(width):
@@ -139,13 +143,14 @@ def _renew(x, query, layer, weight, slots, sums, share, message, inner):  # type
         for i in range(message.shape[1]):
             message[slot, i] += class_bias[i] + of_all[i]
     for j in range(n):
-        slot = slots[j]
-        for i in range(inner.shape[1]):
-            inner[j, i] = max(inner[j, i] + message[slot, i], _F(0))
+        row, more = inner[j], message[slots[j]]
+        for i in range(np.uint64(row.shape[0])):
+            row[i] = max(row[i] + more[i], _F(0))
     change = np.dot(inner, out)
     for j in range(n):
-        for i in range(width):
-            x[j, i] += change[j, i]
+        row, more = x[j], change[j]
+        for i in range(np.uint64(width)):
+            row[i] += more[i]
 
 
 @compiled

@@ -10,11 +10,14 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional import Metric, Neighbors, topk_neighbors
+from nearwise.functional.set_attention import HAS_BASE
 from nearwise.nn.neighbor_head import Carried, pair_reliability
 
+N_SUMMARY = 16
 _OWN_NEIGHBORS = 16
 _JUDGED = 2_000  # remembered rows by which the votes of a space are judged
 _SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
@@ -165,43 +168,30 @@ class RememberedSpace:
             float32.
         """
         at, (n_queries, k) = found.indices, found.indices.shape
-        distances = found.distances.float() / self.unit
-        log_weight = torch.zeros_like(distances) if log_weight is None else log_weight
+        distances, labels = found.distances.float() / self.unit, self.labels[at]
+        nothing = torch.zeros_like(distances)
+        summary = distances.new_zeros(n_queries, N_SUMMARY)
+        summary[:, :10] = self._of_table
+        summary[:, 14], summary[:, 15] = math.log(max(k, 1)) / 4, float(self.supervised)
         if left_out is None:
-            reliability = self._reliability[at]
-            votes = self._votes.mean(0).expand(n_queries, -1)
-            log_prior = _log_shares(self._counts).expand(n_queries, -1)
+            reliability, log_prior = self._reliability[at], self._log_prior.expand(n_queries, -1)
         else:
             reliability = torch.full_like(distances, 0.5)
             if self.own.shape[1]:
                 reliability = pair_reliability(at, self.own, self.labels, left_out)
-            votes = self._votes_without[left_out]
-            rest = self._counts.repeat(n_queries, 1)
-            rest[torch.arange(n_queries), self.labels[left_out]] -= 1
+            rest = self._counts - F.one_hot(self.labels[left_out], self.n_classes)
             log_prior = _log_shares(rest)
-        labels = self.labels[at]
-        nothing = torch.zeros_like(distances)
+            summary[:, 3] = torch.special.entr(log_prior.exp()).sum(1)
+            summary[:, 4:10] = self._votes_without[left_out]
         opinion = own_opinion = likeness = nothing
-        of_base = distances.new_zeros(n_queries, 4)
         if base_log_proba is not None:
             proba = base_log_proba.float().exp()
             opinion = base_log_proba.float().gather(1, labels)
             own_opinion = self._own_opinion[at]
             likeness = torch.einsum("bkc,bc->bk", self._root_proba[at], proba.sqrt())
-            of_base[:, 0] = 1.0
-            of_base[:, 1] = self._own_opinion.clamp_min(_LEAST).mean()
-            of_base[:, 2] = proba.amax(1)
-            of_base[:, 3] = torch.special.entr(proba).sum(1)
-        entropy = torch.special.entr(log_prior.exp()).sum(1, keepdim=True)
-        sizes = distances.new_tensor(
-            (
-                math.log(len(self.labels)) / 8,
-                math.log1p(self.n_columns) / 5,
-                math.log(max(self.n_classes, 2)) / 4,
-            )
-        )
-        last = distances.new_tensor((math.log(max(k, 1)) / 4, float(self.supervised)))
-        parts = [sizes.expand(n_queries, -1), entropy, votes, of_base, last.expand(n_queries, -1)]
+            summary[:, HAS_BASE], summary[:, 11] = 1.0, self._mean_own_opinion
+            summary[:, 12] = proba.amax(1)
+            summary[:, 13] = torch.special.entr(proba).sum(1)
         return NeighborSet(
             distances,
             labels,
@@ -210,8 +200,8 @@ class RememberedSpace:
             opinion,
             own_opinion,
             likeness,
-            log_weight,
-            torch.cat(parts, dim=1),
+            nothing if log_weight is None else log_weight,
+            summary,
             log_prior,
         )
 
@@ -223,6 +213,22 @@ class RememberedSpace:
     @cached_property
     def _counts(self) -> Tensor:
         return torch.bincount(self.labels, minlength=self.n_classes).float()
+
+    @cached_property
+    def _log_prior(self) -> Tensor:
+        return _log_shares(self._counts)
+
+    @cached_property
+    def _of_table(self) -> Tensor:
+        """Sizes, entropy of the class shares, and how well votes predict, (10,)."""
+        sizes = (
+            math.log(len(self.labels)) / 8,
+            math.log1p(self.n_columns) / 5,
+            math.log(max(self.n_classes, 2)) / 4,
+            float(torch.special.entr(self._log_prior.exp()).sum()),
+        )
+        votes = self._votes.mean(0)
+        return torch.cat([votes.new_tensor(sizes), votes])
 
     @cached_property
     def _agrees(self) -> Tensor:
@@ -244,6 +250,10 @@ class RememberedSpace:
     def _own_opinion(self) -> Tensor:
         assert self.base_log_proba is not None  # the caller gave the queries' own
         return self.base_log_proba.float().gather(1, self.labels[:, None])[:, 0]
+
+    @cached_property
+    def _mean_own_opinion(self) -> float:
+        return float(self._own_opinion.clamp_min(_LEAST).mean())
 
     @cached_property
     def _root_proba(self) -> Tensor:

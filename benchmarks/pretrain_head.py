@@ -54,10 +54,10 @@ def generate(data_root: Path, part: str, until: int, seed: int) -> None:
         tasks: list[Task] = []
         while len(tasks) < _SHARD:
             table = None
-            if rng.random() < 0.55 or part != "train":
+            if rng.random() < 0.6 or part != "train":
                 family = rng.choice(families)
                 table = read[rng.choice([name for name in read if name.split("-")[0] == family])]
-            task = draw_task(rng, table)
+            task = draw_task(rng, table, relabel=0.3 if part == "train" else 0.0)
             if task is not None:
                 tasks.append(task)
         arrays = {

@@ -151,8 +151,29 @@ def _mixture(
     return centers[cluster] + spread[cluster] * rng.normal(size=(n, width)), cluster % n_classes
 
 
+def _labels(rng: np.random.Generator, x: np.ndarray, kind: str, n_classes: int) -> np.ndarray:
+    """Draw a function of the columns, and labels by it, sure or not."""
+    make = {"trees": _tree_scores, "process": _process_scores, "network": _network_scores}[kind]
+    scores = make(rng, x, n_classes)
+    scores = (scores - scores.mean(0)) / (scores.std(0) + 1e-9)
+    scores += rng.normal(scale=rng.choice([0.0, 0.5, 1.0]), size=n_classes)
+    scores += rng.gumbel(size=scores.shape) * rng.choice([0.0, 0.0, 0.1, 0.4])
+    return scores.argmax(1)
+
+
+def relabelled(rng: np.random.Generator, table: Table) -> Table:
+    """Keep the rows of a table, and label them by a random function of some columns."""
+    encoder = TableEncoder()
+    dense = encoder.dense(encoder.fit(table.frame)).clip(-4, 4)
+    some = rng.permutation(dense.shape[1])[: rng.integers(2, 13)]
+    kind = ("trees", "process", "network")[rng.integers(3)]
+    n_classes = int(2 if rng.random() < 0.5 else rng.integers(3, 9))
+    labels = _labels(rng, dense[:, some].astype(float), kind, n_classes)
+    return Table(table.frame, labels, f"{table.source}, relabelled")
+
+
 def synthetic_table(rng: np.random.Generator, n: int) -> Table:
-    """Draw a table of n rows from a random function."""
+    """Draw a table of n rows from a random function of random columns."""
     width = int(np.exp(rng.uniform(np.log(2), np.log(30))))
     n_classes = int(2 if rng.random() < 0.45 else np.exp(rng.uniform(np.log(2.6), np.log(16))))
     kind = ("trees", "process", "mixture", "network")[rng.integers(4)]
@@ -160,12 +181,7 @@ def synthetic_table(rng: np.random.Generator, n: int) -> Table:
         x, labels = _mixture(rng, n, width, n_classes)
     else:
         x = _values(rng, n, width)
-        make = {"trees": _tree_scores, "process": _process_scores, "network": _network_scores}[kind]
-        scores = make(rng, x, n_classes)
-        scores = (scores - scores.mean(0)) / (scores.std(0) + 1e-9)
-        scores += rng.normal(scale=rng.choice([0.0, 0.5, 1.0]), size=n_classes)
-        scores += rng.gumbel(size=scores.shape) * rng.choice([0.0, 0.1, 0.4, 1.0])
-        labels = scores.argmax(1)
+        labels = _labels(rng, x, kind, n_classes)
     if rng.random() < 0.5:
         x = np.concatenate([x, _values(rng, n, rng.integers(1, 2 * width + 1))], axis=1)
     return Table(_damaged(rng, x), labels, f"synthetic-{kind}")
@@ -200,7 +216,7 @@ def varied(rng: np.random.Generator, table: Table, n_most: int) -> Table:
     if table.source.startswith("synthetic") and rng.random() < 0.3:
         rows = np.sort(rows)  # what drifts has drifted further at the queries
     frame, labels = table.frame.iloc[rows].reset_index(drop=True), table.labels[rows].copy()
-    if rng.random() < 0.5 and frame.shape[1] > 2:
+    if rng.random() < 0.65 and frame.shape[1] > 2:
         width = max(2, int(frame.shape[1] * rng.uniform(0.3, 1.0)))
         frame = frame.iloc[:, np.sort(rng.permutation(frame.shape[1])[:width])]
     n_classes = labels.max() + 1
@@ -344,11 +360,13 @@ def make_task(
     return Task(spaces, new_base, torch.from_numpy(of_queries), len(known), table.source)
 
 
-def draw_task(rng: np.random.Generator, table: Table | None) -> Task | None:
-    """Draw a task from a table, or from a synthetic one."""
+def draw_task(rng: np.random.Generator, table: Table | None, relabel: float = 0.0) -> Task | None:
+    """Draw a task from a table, its labels as they are or not, or from a synthetic one."""
     n_memory = int(np.exp(rng.uniform(np.log(16), np.log(1600))))
     if table is None:
         table = synthetic_table(rng, n_memory + N_QUERIES)
+    elif rng.random() < relabel:
+        table = relabelled(rng, table)
     n_memory = min(n_memory, int(0.75 * len(table.labels)))
     table = varied(rng, table, n_memory + N_QUERIES)
     n_memory = min(n_memory, int(0.75 * len(table.labels)))

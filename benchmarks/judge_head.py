@@ -14,6 +14,7 @@ Writes benchmarks/results/pretrained_head.json (`--out` elsewhere).
 import argparse
 import json
 import os
+import time
 import warnings
 from collections import defaultdict
 from itertools import product
@@ -39,7 +40,7 @@ from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.nn import PretrainedNeighborHead, RememberedSpace
 
 K, MOST_ROWS, MOST_QUERIES = 32, 1600, 500
-SIZES = (16, 24, 32, 48, 100, 250)
+SIZES = (16, 32, 48)
 
 
 def nll(log_proba: Tensor, labels: Tensor) -> float:
@@ -114,7 +115,7 @@ def judge_split(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         linear = LogisticRegression(max_iter=1000).fit(dense[0], y)
-    out["logistic"] = torch.from_numpy(linear.predict_log_proba(dense[1])).clamp_min(-30)
+    out["logistic"] = torch.from_numpy(linear.predict_proba(dense[1])).clamp_min(1e-12).log()
     view, new_view = encoder.ordinal_filled(rows), encoder.ordinal_filled(new)
     options: dict[str, Any] = {"bootstrap": True, "oob_score": True, "random_state": seed}
     for name, kind in (("forest", RandomForestClassifier), ("trees", ExtraTreesClassifier)):
@@ -133,7 +134,9 @@ def judge_split(
     return {name: nll(log_proba, truth) for name, log_proba in out.items()}
 
 
-def splits(table: Table, n_rows: int | None, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def splits(
+    table: Table, n_rows: int | None, seed: int, repeats: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Stratified folds; or the first `n_rows` of shuffles, where that leaves 40 rows."""
     rng = np.random.default_rng(seed)
     some = rng.permutation(len(table.labels))
@@ -143,10 +146,10 @@ def splits(table: Table, n_rows: int | None, seed: int) -> list[tuple[np.ndarray
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             cut = list(folds.split(some, table.labels[some]))
-        return [(some[train], some[test]) for train, test in cut]
+        return [(some[train], some[test]) for train, test in cut[:repeats]]
     if len(some) < n_rows + 40:
         return []
-    orders = [rng.permutation(len(table.labels)) for _ in range(4)]
+    orders = [rng.permutation(len(table.labels)) for _ in range(repeats)]
     return [(o[:n_rows], o[n_rows : n_rows + MOST_QUERIES]) for o in orders]
 
 
@@ -190,38 +193,80 @@ def sklearn_tables() -> list[Table]:
     ]
 
 
+def timings(head: PretrainedNeighborHead) -> dict[str, float]:
+    """CPU time of one thread: two spaces of 32 neighbors, 2,000 remembered rows, 3 classes."""
+    generator = torch.Generator().manual_seed(0)
+    keys, query = torch.randn(2, 2000, 10, generator=generator)
+    labels = torch.randint(3, (2000,), generator=generator)
+    old, new = torch.log_softmax(torch.randn(2, 2000, 3, generator=generator), dim=2)
+    spaces = [
+        RememberedSpace.of(
+            keys, labels, n_classes=3, n_columns=10, base_log_proba=old, supervised=supervised
+        )
+        for supervised in (False, True)
+    ]
+    found = topk_neighbors(query, keys, 32)
+    one = Neighbors(found.distances[:1], found.indices[:1])
+    given = {
+        "batch_us_per_row": (found, new, 1e6 / 2000),
+        "one_row_ms": (one, new[:1], 1e3),
+    }
+    measured = {}
+    for name, (near, base, factor) in given.items():
+        for part in ("describe", "predict"):
+            seconds = []
+            for _ in range(30):
+                start = time.thread_time()
+                described = [space.describe(near, base) for space in spaces]
+                between = time.thread_time()
+                head.predict(described, base)
+                end = time.thread_time()
+                seconds.append(between - start if part == "describe" else end - between)
+            measured[f"{part}_{name}"] = round(factor * min(seconds), 3)
+    return measured
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--data-root", type=Path, default=os.environ.get("NEARWISE_DATA"))
     parser.add_argument("--part", choices=["judge", "dev"], default="judge")
     parser.add_argument("--weights", type=Path, help="default: those of the package")
     parser.add_argument("--no-sizes", action="store_true", help="leave the small memories out")
+    parser.add_argument("--repeats", type=int, default=2, help="folds or shuffles per table")
     parser.add_argument("--seed", type=int, default=0)
     default = Path(__file__).parent / "results" / "pretrained_head.json"
     parser.add_argument("--out", type=Path, default=default)
+    parser.add_argument("--only-timings", action="store_true", help="measure these anew")
     args = parser.parse_args()
     torch.set_num_threads(1)
     head = PretrainedNeighborHead.load(args.weights)
+    if args.only_timings:
+        record = json.loads(args.out.read_text()) | {"timings": timings(head)}
+        args.out.write_text(json.dumps(record, indent=1) + "\n")
+        print(record["timings"])
+        return
     folder = args.data_root / "tables"
     tables = [read_table(folder, name) for name in family_split(folder)[args.part]]
     if args.part == "judge":
         tables += sklearn_tables()
     results: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for table in tables:
+        start = time.perf_counter()
         for size in (None, *(() if args.no_sizes else SIZES)):
             rows = [
                 judge_split(head, table, *split, args.seed + at)
-                for at, split in enumerate(splits(table, size, args.seed))
+                for at, split in enumerate(splits(table, size, args.seed, args.repeats))
             ]
             if rows:
                 mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
                 results["folds" if size is None else f"{size} rows"][table.source] = mean
         shown = {name: round(value, 3) for name, value in results["folds"][table.source].items()}
-        print(table.source, json.dumps(shown), flush=True)
+        took = time.perf_counter() - start
+        print(f"{table.source} ({took:.0f} s)", json.dumps(shown), flush=True)
     found = {setting: summary(by_table) for setting, by_table in results.items()}
     record = {"command": command_line(), "versions": versions(), "hardware": hardware()}
-    record |= {"part": args.part, "seed": args.seed}
-    record |= {"summary": found, "tables": results}
+    record |= {"part": args.part, "seed": args.seed, "repeats": args.repeats}
+    record |= {"timings": timings(head), "summary": found, "tables": results}
     args.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(found["folds"], indent=1))
 

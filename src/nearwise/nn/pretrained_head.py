@@ -170,6 +170,7 @@ class PretrainedNeighborHead(nn.Module):
         layers = [_ClassPooling(width, num_heads, hidden) for _ in range(n_layers)]
         self.layers = nn.ModuleList(layers)
         self.query_norm = nn.LayerNorm(width)
+        self._learned: list[nn.Parameter] | None = None
         self._packed: tuple[Any, Any] | None = None
         self.score = nn.Linear(width, 1)
         self.of_scale = _two_layers(2 * width, 1, math.log(4.0))
@@ -234,7 +235,9 @@ class PretrainedNeighborHead(nn.Module):
 
     def _arrays(self) -> tuple[Any, ...]:
         """Weights of the layers as `pool_rows` takes them, made anew where they have changed."""
-        versions = [(one.data_ptr(), one._version) for one in self.layers.parameters()]
+        if self._learned is None:  # listing them takes longer than the layers do for one query
+            self._learned = list(self.layers.parameters())
+        versions = [(one.data_ptr(), one._version) for one in self._learned]
         if self._packed is None or self._packed[0] != versions:
             pooling = (one for one in self.layers if isinstance(one, _ClassPooling))
             self._packed = versions, tuple(one.arrays() for one in pooling)
@@ -260,11 +263,12 @@ class PretrainedNeighborHead(nn.Module):
         self, spaces: list[NeighborSet], base_log_proba: Tensor | None = None
     ) -> HeadOutput:
         """Do what a call does, in chunks and without gradient."""
+        n_rows = len(spaces[0].labels)
+        if n_rows <= _CHUNK:
+            return self(spaces, base_log_proba)
         parts = []
-        for rows in torch.arange(len(spaces[0].labels), device=spaces[0].labels.device).split(
-            _CHUNK
-        ):
-            at = slice(int(rows[0]), int(rows[-1]) + 1)
+        for start in range(0, n_rows, _CHUNK):
+            at = slice(start, start + _CHUNK)
             some = [NeighborSet(*(tensor[at] for tensor in one)) for one in spaces]
             parts.append(self(some, None if base_log_proba is None else base_log_proba[at]))
         return HeadOutput(
@@ -360,12 +364,8 @@ def _describe(space: NeighborSet) -> tuple[Tensor, ...]:
     On the device of the space. They carry no gradient.
     """
     (n_rows, k), device = space.labels.shape, space.labels.device
-    made = [
-        torch.empty(n_rows, k, N_FEATURES),
-        torch.empty(n_rows, N_ASKED),
-        torch.empty(n_rows, k),
-    ]
+    made = [np.empty((n_rows, *more), np.float32) for more in ((k, N_FEATURES), (N_ASKED,), (k,))]
     given = [one.cpu().contiguous().numpy() for one in space]
     facts = (given[0], *given[2:8])
-    describe_rows(facts, given[1], *given[8:], *(one.numpy() for one in made))
-    return tuple(one.to(device) for one in made)
+    describe_rows(facts, given[1], *given[8:], *made)
+    return tuple(torch.from_numpy(one).to(device) for one in made)

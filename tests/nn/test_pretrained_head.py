@@ -162,26 +162,34 @@ def test_one_class_and_copies_give_finite_answers(head, n_rows, alike):
     torch.testing.assert_close(total, torch.ones(4))
 
 
-def test_a_prediction_without_neighbors_is_that_of_a_mask(head, given):
+def test_a_prediction_without_a_neighbor_is_that_of_the_others(head, given):
     spaces, base = given
     attention = head.attend(spaces)
     everything = head.pool(attention, spaces, base)
-    queries = torch.tensor([3, 3, 5])
-    gone = [torch.zeros(3, one.labels.shape[1], dtype=torch.bool) for one in spaces]
-    same = head.predict_without(attention, spaces, base, queries, gone)
-    torch.testing.assert_close(same.log_proba, everything.log_proba[queries])
-    gone[0][1, 0] = True
-    without = head.predict_without(attention, spaces, base, queries, gone)
-    torch.testing.assert_close(without.log_proba[[0, 2]], everything.log_proba[queries[[0, 2]]])
-    assert without.weights[0][1, 0] == 0
-    total = sum(weight.sum(1) for weight in without.weights) + without.null_mass
+    n_queries, k = spaces[0].labels.shape
+    found = [torch.arange(k).repeat(n_queries, 1) for _ in spaces]
+    queries, gone = torch.tensor([3, 3, 5]), torch.tensor([-1, 0, -1])
+    without = head.predict_without(attention, spaces, base, queries, gone, found)
+    for one, other in zip(without, everything[:2], strict=True):
+        torch.testing.assert_close(one[[0, 2]], other[queries[[0, 2]]])
+        assert not torch.equal(one[1], other[3])
+    masks = [(of_space == 0)[queries] for of_space in found]
+    rest = attention.without(queries, masks)
+    masked = head.pool(
+        rest, [one.take(queries) for one in spaces], None if base is None else base[queries]
+    )
+    torch.testing.assert_close(without[0][1], masked.log_proba[1])
+    assert all((weight[:, 0] == 0).all() for weight in masked.weights)
+    total = sum(weight.sum(1) for weight in masked.weights) + masked.null_mass
     torch.testing.assert_close(total, torch.ones(3))
-    for mask in gone:
-        mask[:] = True
-    nobody = head.predict_without(attention, spaces, base, queries, gone)
-    torch.testing.assert_close(nobody.null_mass, torch.ones(3))
-    prior = spaces[0].log_prior[queries]
-    torch.testing.assert_close(nobody.neighbor_log_proba, prior, atol=1e-5, rtol=1e-5)
+
+
+def test_without_any_neighbor_the_class_shares_answer(head, given):
+    spaces, base = given
+    same = [torch.zeros_like(one.labels) for one in spaces]
+    gone = torch.zeros(20, dtype=torch.int64)
+    _, alone = head.predict_without(head.attend(spaces), spaces, base, torch.arange(20), gone, same)
+    torch.testing.assert_close(alone, spaces[0].log_prior, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("n_rows", [6, 30, 200])

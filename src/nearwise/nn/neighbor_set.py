@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nearwise.functional import Metric, Neighbors, topk_neighbors
 from nearwise.functional.set_attention import HAS_BASE
-from nearwise.nn.neighbor_head import Carried, pair_reliability
+from nearwise.nn.neighbor_head import pair_reliability
 
 N_SUMMARY = 16
 _OWN_NEIGHBORS = 16
@@ -65,11 +65,6 @@ class NeighborSet(NamedTuple):
     log_weight: Tensor
     summary: Tensor
     log_prior: Tensor
-
-    @property
-    def carried(self) -> Carried:
-        """What the neighbors carry."""
-        return Carried(self.labels, self.distances.new_zeros(len(self.labels), 0))
 
     def take(self, rows: Tensor) -> "NeighborSet":
         """Return the neighbors of some queries."""

@@ -285,9 +285,10 @@ class PretrainedNeighborHead(nn.Module):
         spaces: list[NeighborSet],
         base_log_proba: Tensor | None,
         rows: Tensor,
-        gone: list[Tensor],
-    ) -> HeadOutput:
-        """Predict queries without some of their neighbors, the others sharing out their weight.
+        gone: Tensor,
+        found: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Predict queries without one of their neighbors, the others sharing out its weight.
 
         Parameters
         ----------
@@ -295,12 +296,21 @@ class PretrainedNeighborHead(nn.Module):
             As in `pool`, of B queries.
         rows : int64 Tensor of shape (M,)
             The queries to predict; any of them any number of times.
-        gone : list of bool Tensor of shape (M, K)
-            Neighbors left out, in each space.
+        gone : int64 Tensor of shape (M,)
+            Number of the row that is left out, wherever it is among the neighbors.
+        found : list of int64 Tensor of shape (B, K)
+            Numbers of the neighbors in each space.
+
+        Returns
+        -------
+        log_proba, neighbor_log_proba : Tensor of shape (M, C)
+            As in `HeadOutput`.
         """
         labels = [one.labels[rows] for one in spaces]
         base = None if base_log_proba is None else base_log_proba[rows]
-        return _pooled(attention.without(rows, gone), labels, spaces[0].log_prior[rows], base)
+        rest = attention.without(rows, [one[rows] == gone[:, None] for one in found])
+        output = _pooled(rest, labels, spaces[0].log_prior[rows], base)
+        return output.log_proba, output.neighbor_log_proba
 
 
 @cache

@@ -7,7 +7,7 @@ import numpy as np
 
 from nearwise.functional.kernels import compiled, reordered
 
-N_FEATURES, N_ASKED, HAS_BASE = 17, 22, 10
+N_FEATURES, N_OF_QUERY, HAS_BASE = 17, 22, 10
 _F = np.float32
 _LEAST, _OUT = _F(-6), _F(-1e4)  # log-probabilities and log-weights below these look alike
 _NO_MASS, _FLOOR = _F(1e-3), _F(1e-9)
@@ -45,8 +45,8 @@ def _vote(relative, log_weight, sharpness, slots, share, vote):  # type: ignore[
 
 
 @reordered
-def describe_rows(facts, labels, summary, log_prior, told, asked, relative):  # type: ignore[no-untyped-def]
-    """Write the features `told` (B, K, 17) of neighbors and `asked` (B, 22) of queries.
+def describe_rows(facts, labels, summary, log_prior, features, of_query, relative):  # type: ignore[no-untyped-def]
+    """Write the features `features` (B, K, 17) of neighbors and `of_query` (B, 22) of queries.
 
     `facts` are the seven (B, K) of a `NeighborSet` in its order, without `labels`; `relative`
     (B, K) takes the distances over their mean, less 1.
@@ -71,7 +71,7 @@ def describe_rows(facts, labels, summary, log_prior, told, asked, relative):  # 
         base, supervised = summary[row, HAS_BASE], summary[row, -1]
         spread, reliable, first = _F(0), _F(0), min(max(relative[row, 0], _F(-1)), _F(3))
         for j in range(k):
-            near, one = votes[1, slots[j]], told[row, j]
+            near, one = votes[1, slots[j]], features[row, j]
             prior = max(log_prior[row, labels[row, j]], _LEAST)
             gap = min(max(relative[row, j], _F(-1)), _F(3))
             far = np.log(distances[row, j] + _F(0.01))
@@ -92,10 +92,10 @@ def describe_rows(facts, labels, summary, log_prior, told, asked, relative):  # 
             top = max(top, votes[1, slot])
             if votes[1, slot] > 0:
                 entropy -= votes[1, slot] * np.log(votes[1, slot])
-        asked[row, 0], asked[row, 1] = np.log(mean + _F(0.01)) / 2, told[row, 0, 2]
-        asked[row, 2], asked[row, 3], asked[row, 4] = np.sqrt(spread), entropy, top
-        asked[row, 5] = reliable
-        asked[row, 6:] = summary[row]
+        of_query[row, 0], of_query[row, 1] = np.log(mean + _F(0.01)) / 2, features[row, 0, 2]
+        of_query[row, 2], of_query[row, 3], of_query[row, 4] = np.sqrt(spread), entropy, top
+        of_query[row, 5] = reliable
+        of_query[row, 6:] = summary[row]
 
 
 @reordered

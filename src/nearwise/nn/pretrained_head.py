@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from nearwise.functional.set_attention import (
     HAS_BASE,
-    N_ASKED,
     N_FEATURES,
+    N_OF_QUERY,
     describe_rows,
     pool_rows,
 )
@@ -90,8 +90,8 @@ class _ClassPooling(nn.Module):
         mean = (sums.unflatten(2, (heads, -1)) / (mass + _NO_MASS)[..., None]).flatten(2)
         of_all = torch.cat([self.query_norm(query), sums.sum(1)], dim=1)
         query = query + self.query(of_all)
-        told = [mean, torch.log(mass + _NO_MASS) / 3, classes.log_prior[:, :, None] / 3]
-        message = self.of_class(torch.cat(told, dim=2)) + self.of_query(query)[:, None]
+        of_class = [mean, torch.log(mass + _NO_MASS) / 3, classes.log_prior[:, :, None] / 3]
+        message = self.of_class(torch.cat(of_class, dim=2)) + self.of_query(query)[:, None]
         inner = self.of_neighbor(tokens)
         inner = torch.baddbmm(inner, classes.one_hot.transpose(1, 2), message).relu()
         out = torch.addmm(tokens.flatten(0, 1), inner.flatten(0, 1), self.out.weight.t())
@@ -166,7 +166,7 @@ class PretrainedNeighborHead(nn.Module):
             "hidden": hidden,
         }
         self.neighbor = nn.Linear(N_FEATURES, width)
-        self.space = nn.Linear(N_ASKED, width)
+        self.space = nn.Linear(N_OF_QUERY, width)
         layers = [_ClassPooling(width, num_heads, hidden) for _ in range(n_layers)]
         self.layers = nn.ModuleList(layers)
         self.query_norm = nn.LayerNorm(width)
@@ -203,7 +203,7 @@ class PretrainedNeighborHead(nn.Module):
         """Scores of the neighbors and powers of the pool: the first half of `forward`."""
         sizes = [one.labels.shape[1] for one in spaces]
         seen = [_describe(one) for one in spaces]
-        of_spaces = [self.space(asked) for _, asked, _ in seen]
+        of_spaces = [self.space(features) for _, features, _ in seen]
         parts = zip(seen, of_spaces, strict=True)
         tokens = torch.cat([self.neighbor(s[0]) + query[:, None] for s, query in parts], dim=1)
         query = torch.stack(of_spaces).mean(0)
@@ -374,7 +374,9 @@ def _describe(space: NeighborSet) -> tuple[Tensor, ...]:
     On the device of the space. They carry no gradient.
     """
     (n_rows, k), device = space.labels.shape, space.labels.device
-    made = [np.empty((n_rows, *more), np.float32) for more in ((k, N_FEATURES), (N_ASKED,), (k,))]
+    made = [
+        np.empty((n_rows, *more), np.float32) for more in ((k, N_FEATURES), (N_OF_QUERY,), (k,))
+    ]
     given = [one.cpu().contiguous().numpy() for one in space]
     facts = (given[0], *given[2:8])
     describe_rows(facts, given[1], *given[8:], *made)

@@ -287,7 +287,7 @@ class PretrainedNeighborHead(nn.Module):
         rows: Tensor,
         gone: Tensor,
         found: list[Tensor],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         """Predict queries without one of their neighbors, the others sharing out its weight.
 
         Parameters
@@ -303,14 +303,13 @@ class PretrainedNeighborHead(nn.Module):
 
         Returns
         -------
-        log_proba, neighbor_log_proba : Tensor of shape (M, C)
+        log_proba : Tensor of shape (M, C)
             As in `HeadOutput`.
         """
         labels = [one.labels[rows] for one in spaces]
         base = None if base_log_proba is None else base_log_proba[rows]
         rest = attention.without(rows, [one[rows] == gone[:, None] for one in found])
-        output = _pooled(rest, labels, spaces[0].log_prior[rows], base)
-        return output.log_proba, output.neighbor_log_proba
+        return _pooled(rest, labels, spaces[0].log_prior[rows], base).log_proba
 
 
 @cache

@@ -280,3 +280,19 @@ def test_features_are_those_of_plain_sums(given):
         of_neighbors, of_queries = features(space)
         torch.testing.assert_close(told, of_neighbors, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(asked_for, of_queries, atol=1e-5, rtol=1e-5)
+
+
+def test_what_does_not_fit_is_refused(head):
+    keys, labels, base = rows(20)
+    found = topk_neighbors(keys, keys, 4)
+    of = {"n_classes": N_CLASSES, "n_columns": 5}
+    with pytest.raises(ValueError, match="each from 0 to n_classes - 1 = 1"):
+        RememberedSpace.of(keys, labels, n_classes=2, n_columns=5)
+    with pytest.raises(ValueError, match="give 20 class positions, one per key"):
+        RememberedSpace.of(keys, labels[1:], **of)
+    with pytest.raises(ValueError, match=r"shape \(20, 3\). Give \(20, 4\)"):
+        RememberedSpace.of(keys, labels, **of, base_log_proba=base[:, 1:])
+    with pytest.raises(ValueError, match="Give both, or neither"):
+        RememberedSpace.of(keys, labels, **of).describe(found, base)
+    with pytest.raises(ValueError, match="no spaces to predict from"):
+        head.predict([])

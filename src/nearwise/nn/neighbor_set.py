@@ -121,9 +121,23 @@ class RememberedSpace:
     ) -> Self:
         """Search the keys (n, width) of remembered rows among themselves and sum them up.
 
-        The other parameters are those of the class.
+        The other parameters are those of the class. ValueError if labels are no positions of
+        `n_classes` classes, one per key, or the base's log-probabilities have another shape.
         """
         n = len(keys)
+        if (
+            labels.shape != (n,)
+            or not n
+            or not 0 <= int(labels.min()) <= int(labels.max()) < n_classes
+        ):
+            raise ValueError(
+                f"labels of shape {tuple(labels.shape)} do not fit: give {n} class positions, one "
+                f"per key and at least one, each from 0 to n_classes - 1 = {n_classes - 1}."
+            )
+        if base_log_proba is not None and base_log_proba.shape != (n, n_classes):
+            raise ValueError(
+                f"base_log_proba has shape {tuple(base_log_proba.shape)}. Give {(n, n_classes)}."
+            )
         ids = torch.arange(n, device=keys.device)
         k = min(_OWN_NEIGHBORS + 1, n - 1)
         found = Neighbors(keys.new_zeros(n, 0, dtype=torch.float32), ids[:, None][:, :0])
@@ -162,6 +176,11 @@ class RememberedSpace:
         neighbors : NeighborSet
             float32.
         """
+        if (base_log_proba is None) != (self.base_log_proba is None):
+            raise ValueError(
+                "The base's log-probabilities are known of the queries or of the remembered rows "
+                "alone. Give both, or neither."
+            )
         at, (n_queries, k) = found.indices, found.indices.shape
         distances, labels = found.distances.float() / self.unit, self.labels[at]
         nothing = torch.zeros_like(distances)

@@ -263,6 +263,8 @@ class PretrainedNeighborHead(nn.Module):
         self, spaces: list[NeighborSet], base_log_proba: Tensor | None = None
     ) -> HeadOutput:
         """Do what a call does, in chunks and without gradient."""
+        if not spaces:
+            raise ValueError("There are no spaces to predict from. Give at least one.")
         n_rows = len(spaces[0].labels)
         if n_rows <= _CHUNK:
             return self(spaces, base_log_proba)

@@ -35,7 +35,7 @@ from torch import Tensor
 from nearwise.classifier.fit.feature_space import choose_feature_space
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.row_models import supervised_keys
-from nearwise.conditions import command_line, hardware, versions
+from nearwise.conditions import hardware, versions
 from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.nn import PretrainedNeighborHead, RememberedSpace
 
@@ -264,7 +264,7 @@ def main() -> None:
         took = time.perf_counter() - start
         print(f"{table.source} ({took:.0f} s)", json.dumps(shown), flush=True)
     found = {setting: summary(by_table) for setting, by_table in results.items()}
-    record = {"command": command_line(), "versions": versions(), "hardware": hardware()}
+    record = {"command": "benchmarks/judge_head.py", "versions": versions(), "hardware": hardware()}
     record |= {"part": args.part, "seed": args.seed, "repeats": args.repeats}
     record |= {"timings": timings(head), "summary": found, "tables": results}
     args.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -214,12 +214,12 @@ def test_votes_without_a_row_are_those_of_the_others(head):
     keys, labels, _ = rows(40)
     space = RememberedSpace.of(keys, labels, n_classes=N_CLASSES, n_columns=5)
     found = topk_neighbors(keys, keys, 8, query_ids=torch.arange(40))
-    told = space.describe(found, left_out=torch.arange(40)).summary[:, 4:10]
+    votes = space.describe(found, left_out=torch.arange(40)).summary[:, 4:10]
     for row in (0, 17):
         others = torch.arange(40) != row
         alone = RememberedSpace.of(keys[others], labels[others], n_classes=N_CLASSES, n_columns=5)
         some = topk_neighbors(keys[row][None], keys[others], 8)
-        torch.testing.assert_close(told[row], alone.describe(some).summary[0, 4:10])
+        torch.testing.assert_close(votes[row], alone.describe(some).summary[0, 4:10])
 
 
 def test_a_missing_base_is_not_asked(head):
@@ -276,9 +276,9 @@ def test_compiled_loops_and_torch_agree(head, given):
 def test_features_are_those_of_plain_sums(given):
     for space in given[0]:
         space = padded(space, 2)
-        told, asked_for, _ = _describe(space)
+        described, asked_for, _ = _describe(space)
         of_neighbors, of_queries = features(space)
-        torch.testing.assert_close(told, of_neighbors, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(described, of_neighbors, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(asked_for, of_queries, atol=1e-5, rtol=1e-5)
 
 

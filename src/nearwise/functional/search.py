@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.functional import kernels
 from nearwise.functional.distances import METRICS, Metric, check_metric
+from nearwise.functional.kernels import norms_of, scan
 from nearwise.functional.search_cpu import KeyNorms, refuse_not_finite, search_cpu
 from nearwise.functional.search_torch import search_torch
 
@@ -154,8 +154,8 @@ def _measure_all(
     dtype = torch.float64 if torch.float64 in (query.dtype, keys.dtype) else torch.float32
     rows, others = (each.detach().to(dtype).contiguous().numpy() for each in (query, keys))
     (norms, scale), (key_norms, key_scale) = (
-        kernels.norms_of(rows),
-        known or kernels.norms_of(others),
+        norms_of(rows),
+        known or norms_of(others),
     )
     for name, values, each in (("query", norms, query), ("keys", key_norms, keys)):
         if not np.isfinite(values).all():
@@ -165,7 +165,7 @@ def _measure_all(
     distances = np.full((len(rows), n_neighbors), np.inf, dtype=np.float32)
     indices = np.zeros((len(rows), n_neighbors), dtype=np.int64)
     counts = np.zeros(len(rows), dtype=np.int64)
-    kernels.scan(
+    scan(
         np.empty((len(rows), len(others)), dtype=np.float32),  # products that are not looked at
         nothing,
         nothing,

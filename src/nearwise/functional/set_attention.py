@@ -8,8 +8,9 @@ import numpy as np
 from nearwise.functional.kernels import compiled, reordered
 
 N_FEATURES, N_OF_QUERY, HAS_BASE = 17, 22, 10
+LEAST = -6.0  # log-probabilities below this look alike
 _F = np.float32
-_LEAST, _OUT = _F(-6), _F(-1e4)  # log-probabilities and log-weights below these look alike
+_LEAST, _OUT = _F(LEAST), _F(-1e4)  # and log-weights below the second
 _NO_MASS, _FLOOR = _F(1e-3), _F(1e-9)
 
 

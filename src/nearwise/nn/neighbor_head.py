@@ -279,6 +279,18 @@ class HeadOutput(NamedTuple):
     weights: tuple[Tensor, ...]
     null_mass: Tensor
 
+    @classmethod
+    def joined(cls, parts: "list[HeadOutput]") -> "HeadOutput":
+        """Put the predictions of chunks of queries one below the other."""
+        # A class that no neighbor in a chunk carries is not named there: its share is nothing.
+        width = max(part.log_proba.shape[1] for part in parts)
+        return cls(
+            torch.cat([widen(part.log_proba, width) for part in parts]),
+            torch.cat([widen(part.neighbor_log_proba, width) for part in parts]),
+            tuple(map(torch.cat, zip(*(part.weights for part in parts), strict=True))),
+            torch.cat([part.null_mass for part in parts]),
+        )
+
 
 class NeighborHead(nn.Module):
     """Attention over the neighbors of one or more key spaces, pooled with a base prediction.
@@ -407,14 +419,7 @@ class NeighborHead(nn.Module):
             self([space.take(chunk) for space in spaces], base_log_proba[chunk])
             for chunk in rows.split(_CHUNK)
         ]
-        # A class that no neighbor in a chunk carries is not named there: its share is nothing.
-        width = max(part.log_proba.shape[1] for part in parts)
-        return HeadOutput(
-            torch.cat([widen(part.log_proba, width) for part in parts]),
-            torch.cat([widen(part.neighbor_log_proba, width) for part in parts]),
-            tuple(map(torch.cat, zip(*(part.weights for part in parts), strict=True))),
-            torch.cat([part.null_mass for part in parts]),
-        )
+        return HeadOutput.joined(parts)
 
     @torch.no_grad()
     def predict_without(

@@ -14,14 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional import Metric, Neighbors, topk_neighbors
-from nearwise.functional.set_attention import HAS_BASE
+from nearwise.functional.set_attention import HAS_BASE, LEAST
 from nearwise.nn.neighbor_head import pair_reliability
 
 N_SUMMARY = 16
 _OWN_NEIGHBORS = 16
 _JUDGED = 2_000  # remembered rows by which the votes of a space are judged
 _SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
-_LEAST = -6.0  # log-probabilities below this look alike
 _SMOOTHING = 0.5  # rows added to every class
 
 
@@ -69,11 +68,6 @@ class NeighborSet(NamedTuple):
     def take(self, rows: Tensor) -> "NeighborSet":
         """Return the neighbors of some queries."""
         return NeighborSet(*(tensor[rows] for tensor in self))
-
-    def nearest(self, k: int) -> "NeighborSet":
-        """Return the nearest `k` neighbors only; the summary stays that of all."""
-        cut = [tensor[:, :k] for tensor in self[:-2]]
-        return NeighborSet(*[*cut, *self[-2:]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +261,7 @@ class RememberedSpace:
 
     @cached_property
     def _mean_own_opinion(self) -> float:
-        return float(self._own_opinion.clamp_min(_LEAST).mean())
+        return float(self._own_opinion.clamp_min(LEAST).mean())
 
     @cached_property
     def _root_proba(self) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nearwise.functional.set_attention import (
     HAS_BASE,
+    LEAST,
     N_FEATURES,
     N_OF_QUERY,
     describe_rows,
@@ -25,7 +26,6 @@ from nearwise.nn.neighbor_set import NeighborSet
 WEIGHTS = Path(__file__).parent / "weights" / "neighbor_head.safetensors"
 VERSION = "1"  # of what the network is given and how it is built
 _CHUNK = 1024  # rows predicted at once
-_LEAST = -6.0  # log-probabilities below this look alike
 _OUT = -1e4  # score of a neighbor that is left out
 _NO_MASS = 1e-3
 _FLOOR = 1e-9
@@ -123,7 +123,7 @@ class _Classes(NamedTuple):
             n_classes, log_prior = n_tokens, torch.zeros_like(shares).scatter(1, places, shares)
         slots = torch.arange(n_classes, device=labels.device)
         one_hot = (places[:, None] == slots[:, None]).float()
-        return cls(one_hot, log_prior.clamp_min(2 * _LEAST))
+        return cls(one_hot, log_prior.clamp_min(2 * LEAST))
 
 
 class PretrainedNeighborHead(nn.Module):
@@ -273,12 +273,7 @@ class PretrainedNeighborHead(nn.Module):
             at = slice(start, start + _CHUNK)
             some = [NeighborSet(*(tensor[at] for tensor in one)) for one in spaces]
             parts.append(self(some, None if base_log_proba is None else base_log_proba[at]))
-        return HeadOutput(
-            torch.cat([part.log_proba for part in parts]),
-            torch.cat([part.neighbor_log_proba for part in parts]),
-            tuple(map(torch.cat, zip(*(part.weights for part in parts), strict=True))),
-            torch.cat([part.null_mass for part in parts]),
-        )
+        return HeadOutput.joined(parts)
 
     @torch.no_grad()
     def predict_without(

@@ -27,7 +27,7 @@ recipe = Recipe(
 def flow(device, folder):
     model = VisionTransformer(
         image_size=16, patch_size=4, n_classes=4, dim=12, depth=2, num_heads=2, mlp_dim=12,
-        layer="Attention", random_state=0,
+        layer="MultiHeadAttention", random_state=0,
     )
     rows = images.to(torch.device(device))
     parts = SupervisedImages(model, rows, PixelScale((0.5,) * 3, (0.3,) * 3, 16), 4, recipe)
@@ -45,7 +45,7 @@ def flow(device, folder):
     # From the first weights again: the checkpoint brings the rest.
     again = VisionTransformer(
         image_size=16, patch_size=4, n_classes=4, dim=12, depth=2, num_heads=2, mlp_dim=12,
-        layer="Attention", random_state=0,
+        layer="MultiHeadAttention", random_state=0,
     )
     model.load_state_dict(again.to(device).state_dict())
     result = go(None)

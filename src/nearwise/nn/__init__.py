@@ -39,8 +39,6 @@ from nearwise.nn.numeric import PBLDEmbedding, PiecewiseLinearEncoding, PLRLiteE
 from nearwise.nn.pretrained_head import PretrainedNeighborHead, shared_head
 from nearwise.nn.tokens import (
     TOKEN_LAYERS,
-    BranchingAttention,
-    BranchingConv,
     ConvNNAttention,
     KNNAttention,
     KNNMultiheadAttention,
@@ -52,7 +50,6 @@ from nearwise.nn.tokens import (
     NeighborhoodAttention2D,
     Sampling,
     SparseAttention,
-    TokenConvolution,
     token_layer,
     transformers_attention,
 )
@@ -61,8 +58,6 @@ from nearwise.nn.vit import VisionTransformer
 
 __all__ = [
     "TOKEN_LAYERS",
-    "BranchingAttention",
-    "BranchingConv",
     "CategoricalEmbedding",
     "ConvNNAttention",
     "Embedder",
@@ -93,7 +88,6 @@ __all__ = [
     "SparseAttention",
     "TableEmbedder",
     "TabularMLP",
-    "TokenConvolution",
     "VisionTransformer",
     "build_network",
     "contrastive",

@@ -18,8 +18,8 @@ from nearwise.lab.experiments.token_layers import (
     time_layers,
 )
 from nearwise.lab.experiments.token_layers import memory as memory_module
+from nearwise.lab.nn.layers import ALL_LAYERS
 from nearwise.lab.report.token_layers import draw_bench
-from nearwise.nn import TOKEN_LAYERS
 
 
 @pytest.mark.parametrize("n_tokens", [16, 17, 19])
@@ -29,7 +29,7 @@ def test_every_layer_is_there_and_runs(n_tokens):
     assert choices[0].name == BASELINE
     names = {choice.layer for choice in choices}
     on_grid = {"NeighborhoodAttention2D"} if n_tokens == 19 else set()
-    assert names == set(TOKEN_LAYERS) - on_grid
+    assert names == set(ALL_LAYERS) - on_grid
     for choice in choices:
         with choice.running():
             assert choice.make(shape)(shape.draw()).shape == (2, n_tokens, 24)

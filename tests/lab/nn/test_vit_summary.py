@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nearwise.lab.nn import count_flops
+from nearwise.lab.nn.layers import token_layer
 from nearwise.lab.nn.vit_summary import summarize
 from nearwise.nn import VisionTransformer
 
@@ -21,7 +22,11 @@ LAYERS = {
 @pytest.mark.parametrize("pooling", ["token", "mean"])
 def test_parts_add_up(layer, pooling):
     model = VisionTransformer(
-        **SIZE, layer=layer, layer_options=LAYERS[layer], pooling=pooling, num_registers=2
+        **SIZE,
+        layer=token_layer(layer),
+        layer_options=LAYERS[layer],
+        pooling=pooling,
+        num_registers=2,
     )
     summary = summarize(model)
     assert summary.n_tokens == 16 + 2 + (pooling == "token")

@@ -1,13 +1,12 @@
-"""The token layers, in the settings that every check runs through."""
+"""The token layers, the lab's among them, in the settings that every check runs through."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from nearwise.lab.nn.branching import BranchingAttention, BranchingConv
 from nearwise.nn import (
-    BranchingAttention,
-    BranchingConv,
     ConvNNAttention,
     KNNAttention,
     KvtAttention,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearwise.functional import attention_implementation
-from nearwise.nn import TOKEN_LAYERS
+from nearwise.lab.nn.layers import ALL_LAYERS
 from tests.nn.tokens.cases import CASES, DIM, N_TOKENS, tokens
 from tests.reference.onnx_export import onnx_outputs
 
@@ -27,7 +27,7 @@ each_compiled = pytest.mark.parametrize("case", [compiled(case) for case in ONE_
 
 def test_every_layer_is_checked():
     checked = {case.layer for case in CASES}
-    assert {x for x in TOKEN_LAYERS.values() if x.__name__ != "TokenConvolution"} == checked
+    assert {x for x in ALL_LAYERS.values() if x.__name__ != "TokenConvolution"} == checked
 
 
 @each_case

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nearwise.lab.nn.layers import ALL_LAYERS
 from nearwise.nn import TOKEN_LAYERS, KNNAttention, MultiHeadAttention, VisionTransformer
 from nearwise.nn.vit import DropPath
 from tests.reference.vision_transformer import positions
@@ -24,17 +25,19 @@ def make(**options):
     return VisionTransformer(**{**SMALL, "random_state": 0, **options})
 
 
-@pytest.mark.parametrize("name", [*TOKEN_LAYERS, "Attention", "BranchConv"])
+@pytest.mark.parametrize("name", ALL_LAYERS)
 @pytest.mark.parametrize("pooling", ["token", "mean"])
-def test_any_layer_by_name_learns(name, pooling):
-    model = make(layer=name, layer_options=OPTIONS.get(name), pooling=pooling)
+def test_any_layer_learns(name, pooling):
+    layer = name if name in TOKEN_LAYERS else ALL_LAYERS[name]
+    model = make(layer=layer, layer_options=OPTIONS.get(name), pooling=pooling)
     model(images()).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_layers_may_differ_and_be_classes():
     model = make(
-        layer=["Attention", KNNAttention], layer_options=[{"qkv_bias": True}, {"n_neighbors": 3}]
+        layer=["MultiHeadAttention", KNNAttention],
+        layer_options=[{"qkv_bias": True}, {"n_neighbors": 3}],
     )
     assert type(model.blocks[0].attn) is MultiHeadAttention
     assert model.blocks[1].attn.n_neighbors == 3
@@ -76,7 +79,7 @@ def test_first_weights_are_small_and_biases_zero():
 
 @pytest.mark.parametrize("kind", ["learned", "sincos", "sincos-2d", "none"])
 def test_positions_tell_patches_apart(kind):
-    model = make(positions=kind, pooling="mean", layer="Attention").eval()
+    model = make(positions=kind, pooling="mean", layer="MultiHeadAttention").eval()
     turned = images().flip(2)
     moved = (model(turned.unflatten(2, (4, 8)).flip(3).flatten(2, 3)) - model(images())).abs()
     assert (moved.max() > 1e-6) == (kind != "none")

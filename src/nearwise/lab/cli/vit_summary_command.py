@@ -59,8 +59,8 @@ SummarySettings: type[BaseModel] = create_model(
 @reported
 def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     from nearwise.lab.experiments.vit.model import build_vit
+    from nearwise.lab.nn.layers import ALL_LAYERS
     from nearwise.lab.nn.vit_summary import ModelSummary, summarize
-    from nearwise.nn import TOKEN_LAYERS
 
     own = {name: values.pop(name, default) for name, default in _OWN.items()}
     layer, resize = values.pop("layer", "Attention"), values.get("resize", 224)
@@ -71,7 +71,7 @@ def _summary(values: dict[str, Any], given: set[str], quiet: bool) -> None:
     ):
         if size < 1:
             raise ValueError(f"--{name} {size} must be at least 1.")
-    layers = list(TOKEN_LAYERS) if layer == "all" else split_list(layer)
+    layers = list(ALL_LAYERS) if layer == "all" else split_list(layer)
     summaries: dict[str, ModelSummary] = {}
     for name in progress(layers, "Counting", quiet=quiet):
         settings = _checked({**values, "layer": name})

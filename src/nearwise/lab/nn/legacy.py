@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearwise.functional.tokens.problem import key_positions
+from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.base import Masks
-from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.convnn import ConvNNAttention
 
 _MASKED_SIMILARITY, _MASKED_DISTANCE = -0.1, 1.1

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.lab.nn.legacy import (
     LegacyBranchingAttention,
     LegacyBranchingConv,
     LegacyConvNNAttention,
     LegacyTokenConvolution,
 )
-from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
 from nearwise.nn.tokens.knn import KvtAttention

@@ -1,7 +1,6 @@
 """Attention layers of transformers: tokens that attend to their nearest tokens, and their peers."""
 
 from nearwise.nn.tokens.base import Sampling
-from nearwise.nn.tokens.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
 from nearwise.nn.tokens.for_transformers import transformers_attention
@@ -14,8 +13,6 @@ from nearwise.nn.tokens.registry import TOKEN_LAYERS, token_layer
 
 __all__ = [
     "TOKEN_LAYERS",
-    "BranchingAttention",
-    "BranchingConv",
     "ConvNNAttention",
     "KNNAttention",
     "KNNMultiheadAttention",
@@ -27,7 +24,6 @@ __all__ = [
     "NeighborhoodAttention2D",
     "Sampling",
     "SparseAttention",
-    "TokenConvolution",
     "token_layer",
     "transformers_attention",
 ]

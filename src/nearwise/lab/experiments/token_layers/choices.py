@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nearwise.functional import attention_implementation
+from nearwise.lab.nn.layers import LAYER_ALIASES, token_layer
 from nearwise.names import did_you_mean
-from nearwise.nn import token_layer
-from nearwise.nn.tokens.registry import LAYER_ALIASES
 
 BASELINE = "MultiHeadAttention"
 
@@ -55,7 +54,7 @@ class LayerChoice:
     name : str
         How it is called in tables.
     layer : str
-        Its name for `nearwise.nn.token_layer`.
+        Its name for `nearwise.lab.nn.layers.token_layer`.
     options : dict
         Its options.
     plain : bool
@@ -83,7 +82,7 @@ class LayerChoice:
 
 
 def layer_choices(n_tokens: int, n_neighbors: int) -> list[LayerChoice]:
-    """Every layer of the library once, and the settings of ConvNN that differ in cost.
+    """Every layer of library and lab once, and the settings of ConvNN that differ in cost.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ from torch import Tensor
 from nearwise.lab.experiments.vit.learner import PixelScale
 from nearwise.lab.experiments.vit.settings import VitSettings
 from nearwise.lab.nn import count_flops
+from nearwise.lab.nn.layers import token_layer
 from nearwise.nn import Sampling, VisionTransformer
 
 
@@ -54,7 +55,7 @@ def _tried_model(
         depth=settings.num_layers,
         num_heads=settings.num_heads,
         mlp_dim=settings.d_mlp,
-        layer=settings.layer,
+        layer=token_layer(settings.layer),
         layer_options=layer_options(settings, image_size),
         pooling=settings.pooling,
         num_registers=settings.num_registers,

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nearwise.nn import token_layer
+from nearwise.lab.nn.layers import token_layer
 from nearwise.training.settings import refuse_unknown
 
 MODEL, ATTENTION, DATA, TRAINING, OUTPUT = (

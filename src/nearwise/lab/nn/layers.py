@@ -1,0 +1,26 @@
+"""Token layers by name: the library's, the lab's own, and what the published command line says."""
+
+from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
+from nearwise.nn import TOKEN_LAYERS
+from nearwise.nn import token_layer as layer_among
+from nearwise.nn.tokens.registry import LayerFactory
+
+ALL_LAYERS: dict[str, LayerFactory] = {
+    **TOKEN_LAYERS,
+    "BranchingAttention": BranchingAttention,
+    "BranchingConv": BranchingConv,
+    "TokenConvolution": TokenConvolution,
+}
+# Names of the published command line.
+LAYER_ALIASES = {
+    "Attention": "MultiHeadAttention",
+    "BranchAttention": "BranchingAttention",
+    "BranchConv": "BranchingConv",
+    "NeighborhoodAttention": "NeighborhoodAttention1D",
+}
+
+
+def token_layer(layer: str) -> LayerFactory:
+    """Return the class of a layer; ValueError for a name that none has, with the nearest."""
+    by_alias = {alias: ALL_LAYERS[name] for alias, name in LAYER_ALIASES.items()}
+    return layer_among(layer, {**ALL_LAYERS, **by_alias})

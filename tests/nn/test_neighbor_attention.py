@@ -93,6 +93,35 @@ def test_head_equals_loops(pooling, kind, null, has_base):
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("null", NULLS)
+@pytest.mark.parametrize("kind", ["random", "lattice"])
+@pytest.mark.parametrize("certain", [True, False])
+def test_gradients_are_those_of_finite_differences(pooling, null, kind, certain):
+    spaces, base = spaces_and_base(kind, n=6)
+    if not certain:
+        sure = torch.rand(6, 6, generator=torch.Generator().manual_seed(3))
+        spaces = [space._replace(certainty=sure) for space in spaces]
+    spaces[0].log_weight[2] = -math.inf  # nobody can be asked in one space, in both, one can
+    for space in spaces:
+        space.log_weight[3] = -math.inf
+        space.log_weight[4, 1:] = -math.inf
+    spaces = [
+        type(space)(*(x.double() if x.is_floating_point() else x for x in space))
+        for space in spaces
+    ]
+    head = trained_looking(make_head(pooling=pooling, null=null)).double()
+    names = [name for name, _ in head.named_parameters()]
+
+    def outputs(*parameters):
+        values = dict(zip(names, parameters, strict=True))
+        output = torch.func.functional_call(head, values, (spaces, base.double()))
+        return output.log_proba, output.neighbor_log_proba, output.null_mass
+
+    parameters = tuple(head.parameters())
+    assert torch.autograd.gradcheck(outputs, parameters, eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("null", ["auto", None])
 @pytest.mark.parametrize("num_heads", [1, 4])
 @pytest.mark.parametrize("k", [1, 12])

@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from nearwise.functional.kernels import inlined, reordered
+from nearwise.functional.neighbor_votes import vote_gradients, vote_rows
 
 Pooling = Literal["log-linear", "mixture"]
 Null = Literal["auto", "prior", "parametric"]
@@ -210,12 +211,6 @@ class Logits(NamedTuple):
     neighbors: Tensor
     null: Tensor
 
-    def null_logits(self) -> Tensor:
-        """Logits of the null as they stand beside the neighbors', (B, 1, H)."""
-        none = torch.isneginf(self.neighbors).all(dim=1, keepdim=True)
-        total = torch.logsumexp(self.neighbors.masked_fill(none, 0.0), dim=1, keepdim=True)
-        return self.null[:, :, None] + total.masked_fill(none, -1e4)
-
 
 class NeighborAttention(nn.Module):
     """Attention logits of neighbors and of the null neighbor, for one key space.
@@ -253,10 +248,6 @@ class NeighborAttention(nn.Module):
         """Logits of the neighbors before their sample weights, (B, K, H)."""
         features: Tensor = self.score(F.gelu(self.features(space.features)))
         return features - space.distances[:, :, None] * self.log_scale.exp()
-
-
-# Of the neighbors in each space (B, K), and of the null (B,): one per space, or one for all.
-Weights = tuple[list[Tensor], list[Tensor]]
 
 
 class HeadOutput(NamedTuple):
@@ -397,19 +388,15 @@ class NeighborHead(nn.Module):
         self, logits: list[Logits], spaces: list[Neighborhood], base_log_proba: Tensor
     ) -> HeadOutput:
         """Predict from attention logits: the second half of `forward`."""
-        weights, null = self._weights(logits)
-        width = self._width(spaces)
-        votes = [
-            self._votes(alpha, space.labels, space.certainty, width)
-            for alpha, space in zip(weights, spaces, strict=True)
-        ]
-        log_proba, alone = self._pooled(votes, null, base_log_proba)
+        votes, empty, alpha = self._attended(logits, spaces)
+        log_proba, alone = self._pooled(votes, empty, base_log_proba)
+        weights = alpha.split([one.labels.shape[1] for one in spaces], dim=1)
         if self.pooling == "log-linear":
             gates = F.softplus(self.space_gate)
             shares = gates / gates.sum()
-            weights = [share * alpha for share, alpha in zip(shares, weights, strict=True)]
-            null = [torch.stack([s * one for s, one in zip(shares, null, strict=True)]).sum(0)]
-        return HeadOutput(log_proba, alone, tuple(weights), null[0])
+            weights = tuple(share * one for share, one in zip(shares, weights, strict=True))
+            empty = empty * shares
+        return HeadOutput(log_proba, alone, weights, empty.sum(1))
 
     @torch.no_grad()
     def predict(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
@@ -449,85 +436,35 @@ class NeighborHead(nn.Module):
         log_proba : Tensor of shape (M, C)
             As in `HeadOutput`.
         """
-        width = self._width(spaces)
-        everything = list(zip(logits, spaces, found, strict=True))
-        groups = [everything] if self.pooling == "mixture" else [[one] for one in everything]
-        parts = [self._without(group, rows, gone, width) for group in groups]
-        votes, null = map(list, zip(*parts, strict=True))
-        return self._pooled(votes, null, base_log_proba[rows])[0]
-
-    def _without(
-        self,
-        group: list[tuple[Logits, Neighborhood, Tensor]],
-        rows: Tensor,
-        gone: Tensor,
-        width: int,
-    ) -> tuple[Tensor, Tensor]:
-        """Votes (M, width) of spaces that share one null, and its weight (M,)."""
-        logits, spaces, found = zip(*group, strict=True)
-        scores = _joined([one.neighbors for one in logits]).transpose(1, 2).contiguous()
-        top = scores.amax(dim=2, keepdim=True).nan_to_num(neginf=0.0)
-        null = _joined([one.null for one in logits]).clamp_max(_LARGEST_NULL).exp()
-        per_neighbor = ([one.labels for one in spaces], [one.certainty for one in spaces], found)
-        votes, empty = torch.zeros(len(rows), width), torch.zeros(len(rows))
-        votes_without(
-            _array(scores),
-            _array(torch.exp(scores - top)),
-            *(_array(_joined(parts)) for parts in per_neighbor),
-            np.cumsum([one.labels.shape[1] for one in spaces]),
-            _array(null if self.null is not None else torch.zeros_like(null)),
-            _array(rows),
-            _array(gone),
-            len(self.prior),
-            votes.numpy(),
-            empty.numpy(),
-        )
-        return votes.to(rows.device), empty.to(rows.device)
+        left = []
+        for one, numbers in zip(logits, found, strict=True):
+            is_gone = (numbers[rows] == gone[:, None])[:, :, None]
+            left.append(Logits(one.neighbors[rows].masked_fill(is_gone, -math.inf), one.null[rows]))
+        votes, empty, _ = self._attended(left, [space.take(rows) for space in spaces])
+        return self._pooled(votes, empty, base_log_proba[rows])[0]
 
     def _pooled(
-        self, votes: list[Tensor], null: list[Tensor], base_log_proba: Tensor
+        self, votes: Tensor, empty: Tensor, base_log_proba: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities (B, C) of everything together, and of the neighbors alone."""
+        n_known = len(self.prior)
+        old, fresh = self._smooth(votes[:, :, :n_known]), votes[:, :, n_known:]
+        both = neighbors = torch.log(_shares(old + empty[:, :, None] * self.prior))
+        if self.null_carries_base:
+            of_base = base_log_proba.exp()[:, None]
+            both = torch.log(_shares(old + empty[:, :, None] * of_base))
         if self.pooling == "mixture":
-            return self._mixture(votes, null[0], base_log_proba)
-        return self._log_linear(votes, null, base_log_proba)
-
-    def _log_linear(
-        self, votes: list[Tensor], null: list[Tensor], base_log_proba: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        gates = F.softplus(self.space_gate)
-        shares, n_known = gates / gates.sum(), len(self.prior)
-        by_space, helped = [], []
-        for vote, empty in zip(votes, null, strict=True):
-            old = self._smooth(vote[:, :n_known])
-            by_space.append(torch.log(_shares(old + empty[:, None] * self.prior)))
-            if self.null_carries_base:
-                helped.append(torch.log(_shares(old + empty[:, None] * base_log_proba.exp())))
-        neighbors = (shares[:, None, None] * torch.stack(by_space)).sum(0)
-        pooled = (shares[:, None, None] * torch.stack(helped)).sum(0) if helped else neighbors
-        both = gates.sum() * pooled
+            both, alone, fresh = both[:, 0], neighbors[:, 0], fresh[:, 0]
+            if self.log_temperature is not None:
+                both = self._finished(both)
+            return _with_new_classes(both, fresh), _with_new_classes(alone, fresh)
+        gates = F.softplus(self.space_gate)[:, None]
+        shares = gates / gates.sum()
+        both, alone = (gates * both).sum(1), torch.log_softmax((shares * neighbors).sum(1), dim=1)
         if self.has_base:
             both = both + F.softplus(self.base_gate) * base_log_proba
-        fresh = torch.stack([share * vote for share, vote in zip(shares, votes, strict=True)])
-        fresh = fresh.sum(0)[:, n_known:]
-        return (
-            _with_new_classes(self._finished(both), fresh),
-            _with_new_classes(torch.log_softmax(neighbors, dim=1), fresh),
-        )
-
-    def _mixture(
-        self, votes: list[Tensor], null: Tensor, base_log_proba: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        n_known = len(self.prior)
-        total = torch.stack(votes).sum(0)
-        fresh = total[:, n_known:]
-        old = self._smooth(total[:, :n_known])
-        of_null = base_log_proba.exp() if self.null_carries_base else self.prior
-        both = torch.log(_shares(old + null[:, None] * of_null))
-        if self.log_temperature is not None:
-            both = self._finished(both)
-        alone = torch.log(_shares(old + null[:, None] * self.prior))
-        return _with_new_classes(both, fresh), _with_new_classes(alone, fresh)
+        fresh = (shares * fresh).sum(1)
+        return _with_new_classes(self._finished(both), fresh), _with_new_classes(alone, fresh)
 
     def _finished(self, scores: Tensor) -> Tensor:
         """Log-probabilities at the learned temperature, where there is one."""
@@ -535,48 +472,88 @@ class NeighborHead(nn.Module):
             scores = scores * torch.exp(-self.log_temperature)
         return torch.log_softmax(scores, dim=1)
 
-    def _weights(self, logits: list[Logits]) -> Weights:
-        """Weights in each space beside a null of its own, or beside one null where spaces mix."""
-        if self.pooling == "mixture":
-            alphas, null = self._weights_of(logits)
-            return alphas, [null]
-        pairs = [self._weights_of([of_space]) for of_space in logits]
-        return [alphas[0] for alphas, _ in pairs], [null for _, null in pairs]
+    def _attended(
+        self, logits: list[Logits], spaces: list[Neighborhood]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Votes (B, G, C), the attention to the nulls (B, G) and to the neighbors (B, K).
 
-    def _weights_of(self, logits: list[Logits]) -> tuple[list[Tensor], Tensor]:
-        sizes = [one.neighbors.shape[1] for one in logits]
-        scores = torch.cat([one.neighbors for one in logits], dim=1)
-        null = torch.logsumexp(torch.stack([one.null_logits() for one in logits]), dim=0)
-        null = null - math.log(len(logits))
-        if self.null is None:
-            null = torch.full_like(null, -math.inf)
-        alpha = self._alpha(scores, null, sizes)
-        # Where neither neighbors nor a null can be asked, the prior or the base has to answer.
-        total = alpha.sum(dim=1, keepdim=True)
-        alpha = alpha / torch.where(total > 0, total, 1.0)
-        nobody = (total[:, 0] == 0).to(alpha)
-        return list(alpha[:, :-1].split(sizes, dim=1)), alpha[:, -1] + nobody
+        G is the number of nulls: one per space, or one for all in a mixture.
+        """
+        null = _joined([one.null for one in logits]).clamp_max(_LARGEST_NULL).exp()
+        null = null * (self.null is not None)  # its mass over that of the neighbors of a space
+        scores = _joined([one.neighbors for one in logits])
+        labels = _joined([one.labels for one in spaces])
+        certainty = _joined([one.certainty for one in spaces])
+        n_groups = 1 if self.pooling == "mixture" else len(spaces)
+        shape = (n_groups, max(len(self.prior), int(labels.max()) + 1))
+        sizes = [one.labels.shape[1] for one in spaces]
+        if scores.device.type == "cpu":
+            of_loops = (labels, certainty, np.cumsum(sizes), len(self.prior), shape)
+            votes, empty, alpha = _Votes.apply(scores, null, *of_loops)
+            return votes, empty, alpha
+        null = null * (n_groups / len(sizes))
+        mass = torch.cat([null[:, [s]].expand(-1, k) for s, k in enumerate(sizes)], dim=1)
+        sure = certainty if certainty.shape[1] else torch.ones_like(mass)
+        widths = sizes if n_groups > 1 else [sum(sizes)]
+        parts = (values.split(widths, dim=1) for values in (scores, mass, labels, sure))
+        found = [self._attended_plainly(shape[1], *part) for part in zip(*parts, strict=True)]
+        votes_of, empty_of, alpha_of = zip(*found, strict=True)
+        return torch.stack(votes_of, 1), torch.stack(empty_of, 1), torch.cat(alpha_of, dim=1)
 
-    def _alpha(self, scores: Tensor, null: Tensor, sizes: list[int]) -> Tensor:
-        """Attention to the neighbors of all lists, `sizes` long, and to the null, (B, K + 1)."""
-        return softmax_or_nothing(torch.cat([scores, null], dim=1)).mean(dim=2)
-
-    def _width(self, spaces: list[Neighborhood]) -> int:
-        return max(len(self.prior), *(int(one.labels.max()) + 1 for one in spaces))
+    def _attended_plainly(
+        self, width: int, scores: Tensor, mass: Tensor, labels: Tensor, certainty: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Do what `vote_rows` does for spaces that share a null, on any device."""
+        shares = softmax_or_nothing(scores)
+        beside = (shares * mass[:, :, None]).sum(1)
+        alpha = (shares / (1 + beside[:, None])).mean(2)
+        empty = (beside / (1 + beside)).mean(1) + (shares[:, :, 0].sum(1) == 0)
+        return self._votes(alpha, labels, certainty, width), empty, alpha
 
     def _votes(self, weights: Tensor, labels: Tensor, certainty: Tensor, width: int) -> Tensor:
         """Sum the weights (B, K) of the neighbors by what they carry, (B, width)."""
-        votes = weights.new_zeros(len(weights), width)
-        if not certainty.shape[1]:
-            return votes.scatter_add_(1, labels, weights)
         n_known = len(self.prior)
         doubt = weights * (1 - certainty) / max(n_known - 1, 1)
+        votes = weights.new_zeros(len(weights), width)
         votes = votes.scatter_add_(1, labels, weights * certainty - doubt)
         return votes + F.pad(doubt.sum(1, keepdim=True).expand(-1, n_known), (0, width - n_known))
 
     def _smooth(self, votes: Tensor) -> Tensor:
         eps = torch.sigmoid(self.smoothing)
-        return (1 - eps) * votes + eps * votes.sum(1, keepdim=True) / votes.shape[1]
+        return (1 - eps) * votes + eps * votes.mean(-1, keepdim=True)
+
+
+class _Votes(torch.autograd.Function):
+    """What `vote_rows` writes, with gradients; `shape` is (G, C)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        null: Tensor,
+        labels: Tensor,
+        certainty: Tensor,
+        ends: NDArray[np.int64],
+        n_known: int,
+        shape: tuple[int, int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        of_rows = (_array(labels), _array(certainty), ends, _array(null), n_known)
+        shares, alpha = torch.empty_like(scores), scores.new_empty(labels.shape)
+        votes, empty = (
+            scores.new_zeros(len(scores), *shape),
+            scores.new_zeros(len(scores), shape[0]),
+        )
+        vote_rows(_array(scores), *of_rows, *map(_array, (shares, alpha, votes, empty)))
+        ctx.of_loops = (*of_rows, _array(shares))
+        ctx.mark_non_differentiable(alpha)
+        return votes, empty, alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_votes: Tensor, d_empty: Tensor, _: Any) -> tuple[Any, ...]:
+        d_null, d_scores = np.zeros_like(ctx.of_loops[3]), np.empty_like(ctx.of_loops[5])
+        vote_gradients(*ctx.of_loops, _array(d_votes), _array(d_empty), d_null, d_scores)
+        return torch.from_numpy(d_scores), torch.from_numpy(d_null), *[None] * 5
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -586,89 +563,13 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 def _array(values: Tensor) -> NDArray[Any]:
     """Give values to compiled loops."""
-    array: NDArray[Any] = values.cpu().contiguous().numpy()
+    array: NDArray[Any] = values.detach().contiguous().numpy()
     return array
-
-
-@reordered
-def votes_without(  # type: ignore[no-untyped-def]
-    logits, masses, labels, certainty, found, ends, null, rows, gone, n_known, votes, empty
-):
-    """Share the attention out anew where a neighbor is gone, and add it up by class.
-
-    Of B queries with K neighbors in S spaces and H heads, that share one null: `logits` (B, H, K)
-    and `masses`, their exp less the largest; `labels` and `found` (B, K), `certainty` (B, K) or
-    (B, 0); space s ends at ``ends[s]`` of the K.
-    `null` (B, S) is the null's mass over that of the neighbors in a space. Query ``rows[m]`` is
-    left by the neighbor whose number is ``gone[m]``; `votes` (M, C) and `empty` (M,) start at 0.
-    """
-    _, n_heads, k = logits.shape
-    weight, is_left, anew = np.empty(k), np.empty(k), np.empty(k, dtype=logits.dtype)
-    mass = np.empty(ends.shape[0])
-    for m in range(rows.shape[0]):
-        q = rows[m]
-        for i in range(k):
-            is_left[i] = np.float64(found[q, i] != gone[m])
-        weight[:] = 0.0
-        nobody = True
-        for h in range(n_heads):
-            each = masses[q, h]
-            total = _by_space(each, is_left, ends, mass)
-            if total < 1e-3:  # beside what is gone the others have few digits, or none
-                each = anew
-                _masses(logits[q, h], is_left, each)
-                total = _by_space(each, is_left, ends, mass)
-            if total == 0.0:
-                continue
-            nobody = False
-            beside = 0.0
-            for s in range(ends.shape[0]):
-                beside += mass[s] * null[q, s]
-            beside /= total * ends.shape[0]
-            share = 1.0 / (n_heads * total * (1.0 + beside))
-            for i in range(k):
-                weight[i] += each[i] * share
-            empty[m] += beside / (1.0 + beside) / n_heads
-        if nobody:
-            empty[m] = 1.0
-        for i in range(k):
-            alpha = weight[i] * is_left[i]
-            if certainty.shape[1] > 0:
-                doubt = alpha * (1.0 - certainty[q, i]) / max(n_known - 1, 1)
-                votes[m, :n_known] += doubt
-                alpha = alpha * certainty[q, i] - doubt
-            votes[m, labels[q, i]] += alpha
-
-
-@inlined
-def _masses(logits, is_left, out):  # type: ignore[no-untyped-def]
-    """Write exp of logits (K,) less the largest of those left into `out`; 0 of the others."""
-    top = -np.inf
-    for i in range(logits.shape[0]):
-        if is_left[i] > 0 and logits[i] > top:
-            top = np.float64(logits[i])
-    for i in range(logits.shape[0]):
-        there = is_left[i] > 0 and top > -np.inf
-        out[i] = math.exp(logits[i] - top) if there else 0.0
-
-
-@inlined
-def _by_space(masses, is_left, ends, out):  # type: ignore[no-untyped-def]
-    """Sum the masses (K,) of those left space by space into `out`; return the total."""
-    start, total = 0, 0.0
-    for s in range(ends.shape[0]):
-        inside = 0.0
-        for i in range(start, ends[s]):
-            inside += masses[i] * is_left[i]
-        out[s] = inside
-        start = ends[s]
-        total += inside
-    return total
 
 
 def _shares(mass: Tensor) -> Tensor:
     mass = mass.clamp_min(_FLOOR)
-    return mass / mass.sum(1, keepdim=True)
+    return mass / mass.sum(-1, keepdim=True)
 
 
 def widen(log_proba: Tensor, n_classes: int) -> Tensor:

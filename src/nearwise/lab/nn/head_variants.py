@@ -205,32 +205,51 @@ class VariantHead(NeighborHead):
         own = [] if self.log_k_temperature is None else [self.log_k_temperature]
         return [*super().pool_parameters, *own]
 
+    def _attended(
+        self, logits: list[Logits], spaces: list[Neighborhood]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        width = max(len(self.prior), *(int(one.labels.max()) + 1 for one in spaces))
+        each = [[one] for one in logits]
+        found = [
+            self._weights_of(group) for group in ([logits] if self.pooling == "mixture" else each)
+        ]
+        alphas = [alpha for group, _ in found for alpha in group]
+        votes = [
+            self._votes(
+                alpha,
+                one.labels,
+                one.certainty if one.certainty.shape[1] else torch.ones_like(alpha),
+                width,
+            )
+            for alpha, one in zip(alphas, spaces, strict=True)
+        ]
+        if self.pooling == "mixture":
+            votes = [torch.stack(votes).sum(0)]
+        empty = torch.stack([one for _, one in found], dim=1)
+        return torch.stack(votes, dim=1), empty, torch.cat(alphas, dim=1)
+
+    def _weights_of(self, logits: list[Logits]) -> tuple[list[Tensor], Tensor]:
+        sizes = [one.neighbors.shape[1] for one in logits]
+        scores = torch.cat([one.neighbors for one in logits], dim=1)
+        null = torch.logsumexp(torch.stack([_null_logits(one) for one in logits]), dim=0)
+        null = null - math.log(len(logits))
+        if self.null is None:
+            null = torch.full_like(null, -math.inf)
+        alpha = self._alpha(scores, null, sizes)
+        # Where neither neighbors nor a null can be asked, the prior or the base has to answer.
+        total = alpha.sum(dim=1, keepdim=True)
+        alpha = alpha / torch.where(total > 0, total, 1.0)
+        nobody = (total[:, 0] == 0).to(alpha)
+        return list(alpha[:, :-1].split(sizes, dim=1)), alpha[:, -1] + nobody
+
     def _alpha(self, scores: Tensor, null: Tensor, sizes: list[int]) -> Tensor:
+        """Attention to the neighbors of all lists, `sizes` long, and to the null, (B, K + 1)."""
         ranks = torch.cat([torch.arange(size, device=scores.device) for size in sizes])
         alpha = self._of_ensemble(scores, null, ranks)
         if self.adaptive_k == "entropy":
             few = [_nearest_by_entropy(part) for part in alpha[:, :-1].split(sizes, dim=1)]
             alpha = _masked_softmax(scores, null, torch.cat(few, dim=1))
         return alpha
-
-    @torch.no_grad()
-    def predict_without(
-        self,
-        logits: list[Logits],
-        spaces: list[Neighborhood],
-        base_log_proba: Tensor,
-        rows: Tensor,
-        gone: Tensor,
-        found: list[Tensor],
-    ) -> Tensor:
-        """Predict queries without one of their neighbors; see `NeighborHead.predict_without`."""
-        left = []
-        for one, numbers in zip(logits, found, strict=True):
-            is_gone = (numbers[rows] == gone[:, None])[:, :, None]
-            neighbors = one.neighbors[rows].masked_fill(is_gone, -math.inf)
-            left.append(Logits(neighbors, one.null[rows]))
-        taken = [space.take(rows) for space in spaces]
-        return self.pool(left, taken, base_log_proba[rows]).log_proba
 
     def _of_ensemble(self, scores: Tensor, null: Tensor, ranks: Tensor) -> Tensor:
         """Weights of all neighbors, or the mean of those of each size; the rest has none."""
@@ -245,6 +264,13 @@ class VariantHead(NeighborHead):
             sharp = torch.exp(-self.log_k_temperature[position])
             parts.append(_masked_softmax(scores * sharp, null * sharp, keep))
         return torch.stack(parts).mean(0)
+
+
+def _null_logits(logits: Logits) -> Tensor:
+    """Logits of the null as they stand beside the neighbors', (B, 1, H)."""
+    none = torch.isneginf(logits.neighbors).all(dim=1, keepdim=True)
+    total = torch.logsumexp(logits.neighbors.masked_fill(none, 0.0), dim=1, keepdim=True)
+    return logits.null[:, :, None] + total.masked_fill(none, -1e4)
 
 
 def _masked_softmax(scores: Tensor, null: Tensor, keep: Tensor | None) -> Tensor:

@@ -3,10 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier.fit.base import auto_candidates
+from nearwise.classifier.fit.base import auto_candidates, cross_fit, given_candidate
 from nearwise.classifier.fit.embedding import network_inputs
-from nearwise.classifier.fit.problem import auto_members
+from nearwise.classifier.fit.problem import auto_members, make_folds
 from nearwise.classifier.inputs.table import TableEncoder
 from tests.classifier.cases import QUICK, attn_knn
 
@@ -64,6 +66,17 @@ def test_stopping_rows_that_all_weigh_nothing_are_left_alone(table):
     weight = np.ones(len(y))
     weight[400:] = 0
     assert np.isfinite(predictions(table, y, weight)).all()
+
+
+def test_a_candidate_that_brings_nothing_is_fitted_on_two_folds_only(table):
+    encoder, rows, y = table
+    ones = [given_candidate(LogisticRegression()), given_candidate(DummyClassifier())]
+    fits = []
+    base = cross_fit(ones, encoder, rows, y, None, make_folds(y, 5, 0), 2, progress=fits.append)
+    assert [one.name for one in base.candidates] == ["LogisticRegression"]
+    assert sum("Dummy" in line for line in fits) == 2
+    assert sum("Logistic" in line for line in fits) == 5
+    assert base.nll["DummyClassifier"] > base.nll["pool"]
 
 
 def embedding_table(scale, n_rows=2_000):

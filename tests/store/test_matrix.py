@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import base
+from nearwise.classifier.model import gates
 from tests.classifier.cases import CHEAP, QUICK, attn_knn, blobs, quietly, same
 from tests.classifier.image_cases import BRIEF, patches
 from tests.store.folders import small_table
@@ -46,10 +47,10 @@ def small_bases(monkeypatch):
         pool = pooled(*args, **options)
         return pool._replace(powers=dict.fromkeys(pool.parts, 1.0))
 
-    pooled = base.pooled
+    pooled = gates.pooled
     monkeypatch.setattr("nearwise.classifier.fit.cross_fitting.auto_candidates", smaller)
     monkeypatch.setattr("nearwise.classifier.noise.true_labels.auto_candidates", smaller)
-    monkeypatch.setattr(base, "pooled", everyone)
+    monkeypatch.setattr(base, "lean_pool", everyone)
 
 
 def round_trip(model, X, folder):

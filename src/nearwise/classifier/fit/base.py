@@ -29,13 +29,14 @@ from nearwise.classifier.inputs.table import (
     category_places,
     ready_embeddings,
 )
-from nearwise.classifier.model.gates import clearly_lower, pooled, tempered_nll
+from nearwise.classifier.model.gates import Pool, clearly_lower, lean_pool, tempered_nll
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
 _FEW = 1_000  # rows up to which the threads of a forest cost more than they save
+_TRIED = 2  # folds by which candidates are dropped that bring nothing
 _MANY = 5  # classes beyond which boosting, a tree per class and round, costs more than it gives
 
 
@@ -240,43 +241,58 @@ def cross_fit(
 ) -> Base:
     """Cross-fit the candidates and pool them in the log domain by out-of-fold NLL.
 
-    `labels` are class positions; `folds` pairs of training and held-out rows; `extra` holds
-    out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. The label
-    model gives what each fold's models are fitted to, and scores the pool on `labels`. `progress`
-    is called with a line before each fit.
+    After the first folds, candidates that bring the pool nothing are dropped; their NLL is that of
+    these folds. `labels` are class positions; `folds` pairs of training and held-out rows; `extra`
+    holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. The
+    label model gives what each fold's models are fitted to, and scores the pool on `labels`.
+    `progress` is called with a line before each fit.
     """
-    oof = dict(extra or {})
-    for candidate in candidates:
-        out = np.zeros((len(labels), n_classes))
-        view = getattr(encoder, candidate.view)(rows)
-        try:
-            for fold, (train, held_out) in enumerate(folds):
-                if progress is not None:
-                    progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
-                target = label_model.target(fold, labels, weight)
-                candidate.fit_fold(view, *target, (train, held_out))
-                out[held_out] = candidate.log_proba(view[held_out], fold, n_classes)
-        except KeyboardInterrupt:
-            if not oof:
-                raise
-            warn_user(
-                f"Interrupted while the base's {candidate.name} was fitted: the fit goes on with "
-                f"{', '.join(oof)}."
-            )
-            break
-        oof[candidate.name] = out
-    pool, *others = (
-        pooled(parts, labels, weight, label_model) for parts in label_model.pool_options(oof)
-    )
-    for other in others:
-        pool = other if clearly_lower(other.losses, pool.losses) else pool
-    # A prediction whose power is a hundredth costs one model per fold and moves nothing.
-    least = 0.02 * sum(pool.powers.values())
-    named = {name: power for name, power in pool.powers.items() if power > least}
-    base = Base([], named, n_classes, label_model.remembered())
-    base.candidates = [candidate for candidate in candidates if base.asks(candidate.name)]
-    weighted = np.stack([named[name] * pool.parts[name] for name in named])
-    base.oof_log_proba = log_softmax(weighted.sum(axis=0), axis=1)
-    base.nll = {name: tempered_nll(part, labels, weight, label_model) for name, part in oof.items()}
-    base.nll["pool"] = pool.nll
+    known = dict(extra or {})
+    out = {one.name: np.zeros((len(labels), n_classes)) for one in candidates}
+
+    def fitted(ones: list[Candidate], numbers: range) -> list[Candidate]:
+        """Fit some folds' models; those candidates that were done before an interrupt."""
+        for at, candidate in enumerate(ones):
+            view = getattr(encoder, candidate.view)(rows)
+            try:
+                for fold in numbers:
+                    if progress is not None:
+                        progress(f"base: {candidate.name}, fold {fold + 1} of {len(folds)}")
+                    held_out = folds[fold][1]
+                    target = label_model.target(fold, labels, weight)
+                    candidate.fit_fold(view, *target, folds[fold])
+                    there = candidate.log_proba(view[held_out], fold, n_classes)
+                    out[candidate.name][held_out] = there
+            except KeyboardInterrupt:
+                if not known and not at:
+                    raise
+                warn_user(
+                    f"Interrupted while the base's {candidate.name} was fitted: the fit goes on "
+                    f"with {', '.join([*known, *(one.name for one in ones[:at])])}."
+                )
+                return ones[:at]
+        return ones
+
+    def pool_of(ones: list[Candidate], at: np.ndarray) -> Pool:
+        parts = {name: part[at] for name, part in known.items()}
+        parts |= {one.name: out[one.name][at] for one in ones}
+        some = (labels[at], None if weight is None else weight[at], label_model)
+        nll.update({name: tempered_nll(part, *some) for name, part in parts.items()})
+        pool, *others = (lean_pool(one, *some) for one in label_model.pool_options(parts))
+        for other in others:
+            pool = other if clearly_lower(other.losses, pool.losses) else pool
+        return pool
+
+    def asked(pool: Pool, ones: list[Candidate]) -> list[Candidate]:
+        return [one for one in ones if {*label_model.reading_names(one.name)} & {*pool.powers}]
+
+    nll: dict[str, float] = {}
+    done = fitted(candidates, range(min(_TRIED, len(folds))))
+    if len(folds) > _TRIED:
+        if len(known) + len(done) > 1:
+            done = asked(pool_of(done, np.concatenate([at for _, at in folds[:_TRIED]])), done)
+        done = fitted(done, range(_TRIED, len(folds)))
+    pool = pool_of(done, np.arange(len(labels)))
+    base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
+    base.oof_log_proba, base.nll = pool.log_proba, nll | {"pool": pool.nll}
     return base

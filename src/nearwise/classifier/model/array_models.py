@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from sklearn.kernel_approximation import Nystroem
-from sklearn.linear_model import LogisticRegression
+from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.extmath import softmax
 
 from nearwise.functional.devices import SMALL_WORK, Threads
@@ -60,15 +59,17 @@ class Logistic(_Model):
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         rows = 1 if len(self.classes_) <= 2 else len(self.classes_)
-        self._model = model = LogisticRegression()
-        model.classes_ = self.classes_
-        model.coef_ = _floats(arrays, "coef", (rows, None))
-        model.intercept_ = _floats(arrays, "intercept", (rows,))
-        self.n_features_in_ = model.n_features_in_ = int(model.coef_.shape[1])
+        self._coef = _floats(arrays, "coef", (rows, None))
+        self._intercept = _floats(arrays, "intercept", (rows,))
+        self.n_features_in_ = int(self._coef.shape[1])
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
-        proba: NDArray[np.float64] = self._model.predict_proba(X)
+        scores = X @ self._coef.T + self._intercept
+        if scores.shape[1] == 1:
+            positive = expit(scores[:, 0])
+            return np.column_stack([1 - positive, positive])
+        proba: NDArray[np.float64] = softmax(scores, copy=False)
         return proba
 
 
@@ -78,21 +79,20 @@ class KernelLogistic(_Model):
     def __init__(self, arrays: Arrays) -> None:
         super().__init__(arrays)
         self._logistic = Logistic(arrays)
-        gamma = float(_floats(arrays, "gamma", ()))
-        if gamma <= 0:
-            raise ValueError(f"gamma is {gamma}, which is not positive")
-        self._kernel = kernel = Nystroem(kernel="rbf", gamma=gamma)
-        kernel.components_ = _floats(arrays, "components", (None, None))
-        n, width = kernel.components_.shape
-        kernel.normalization_ = _floats(arrays, "normalization", (n, n))
-        self.n_features_in_ = kernel.n_features_in_ = int(width)
-        kernel._n_features_out = n
+        self._gamma = float(_floats(arrays, "gamma", ()))
+        if self._gamma <= 0:
+            raise ValueError(f"gamma is {self._gamma}, which is not positive")
+        self._components = _floats(arrays, "components", (None, None))
+        n, self.n_features_in_ = self._components.shape
+        self._normalization = _floats(arrays, "normalization", (n, n))
         if self._logistic.n_features_in_ != n:
-            raise ValueError(f"coef has {self._logistic.n_features_in_} columns for {n} components")
+            n_columns = self._logistic.n_features_in_
+            raise ValueError(f"coef has {n_columns} columns for {n} components")
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
-        return self._logistic.predict_proba(self._kernel.transform(X))
+        kernel = -self._gamma * euclidean_distances(X, self._components, squared=True)
+        return self._logistic.predict_proba(np.exp(kernel, out=kernel) @ self._normalization.T)
 
 
 class _Trees(_Model):

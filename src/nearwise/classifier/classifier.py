@@ -61,7 +61,7 @@ from nearwise.classifier.online.capacity import check_bound, check_bound_of_fit
 from nearwise.classifier.online.changes import Bound, NewRows
 from nearwise.classifier.online.refreshing import can_refresh, refuse_refresh
 from nearwise.classifier.query import Query, kneighbors
-from nearwise.classifier.settings import Settings, check_count, hinting, unknown_hint
+from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
 from nearwise.classifier.storage.persistence import load_model_folder, save_model
 from nearwise.classifier.uncertainty.conformal import Method, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
@@ -162,7 +162,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         columns: Mapping[str, Wish] | None = None,
         embedder: str = "auto",
         base: Any = "auto",
-        preset: Literal["default", "fast"] = "default",
+        preset: Preset = "default",
         metric: Metric = "euclidean",
         n_members: int | Literal["auto"] = "auto",
         validation_fraction: float | Literal["auto"] | None = "auto",
@@ -239,23 +239,20 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        encoder: Any = ImageEncoder() if validation.is_images(rows) else TableEncoder()
-        plans = () if validation.is_images(rows) else (self._plan_columns(rows),)
         settings = check_settings(
             self,
             len(rows),
             len(classes),
             seed,
             n_views=1 + len(others),
-            images=isinstance(encoder, ImageEncoder),
+            images=validation.is_images(rows),
         )
         fitter = label_fitter(self.label_noise, classes, per_class=settings.per_class)
         settings = settings.model_copy(update={"label_fitter": fitter})
         settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
-        encoded = encoder.fit(rows, *plans)
-        check_bound_of_fit(self, settings, encoder, codes)
-        problem = Problem(encoder, encoded, codes, weight, len(classes))
-        problem.views = _further_views(encoder, encoded, others, self.tta)
+        problem = self._problem(rows, codes, weight, len(classes))
+        check_bound_of_fit(self, settings, problem.encoder, codes)
+        problem.views = _further_views(problem.encoder, problem.rows, others, self.tta)
         problem.tta = check_tta(self.tta)
         with Progress(self.verbose) as progress:
             predictor = fit_problem(problem, self.n_members, settings, progress)
@@ -276,6 +273,32 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         model = changes.bounded(model, self._bound)
         stream = replace(model.stream, refreshed_size=len(model.bank))
         return replace(model, stream=stream)
+
+    def _problem(
+        self, rows: Any, codes: np.ndarray, weight: np.ndarray | None, n_classes: int
+    ) -> Problem:
+        """Encode training rows."""
+        if validation.is_images(rows):
+            images = ImageEncoder()
+            return Problem(images, images.fit(rows), codes, weight, n_classes)
+        table = TableEncoder()
+        encoded = table.fit(rows, self._plan_columns(rows))
+        return Problem(table, encoded, codes, weight, n_classes)
+
+    def _fit_again(self, model: FittedModel) -> FittedModel:
+        """Fit to what is remembered, with the same seed, as preset="instant" does in no time."""
+        bank = model.bank
+        weight = bank.sample_weight.double().numpy()
+        own = None if (weight == 1).all() else weight / weight.mean()
+        codes = model.label_positions.numpy()
+        problem = self._problem(model.rows, codes, own, model.n_classes)
+        problem.ids = bank.ids
+        with Progress(self.verbose) as progress:
+            predictor = fit_problem(problem, 1, self._settings_of_refresh(model), progress)
+        predictor.views.bank.next_id = bank.next_id
+        arrived = int(bank.ids.max()) + 1
+        stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank))
+        return changes.fading(replace(model, predictor=predictor, stream=stream))
 
     def _plan_columns(self, rows: pd.DataFrame | np.ndarray) -> list[ColumnPlan]:
         """Decide what the columns are used as; those of an array are numbers, all of them."""
@@ -1003,7 +1026,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If an id is not remembered, a class would lose its last row, or too few rows stay.
             Nothing is then forgotten.
         """
-        self._change(changes.without_rows, ids, forget_classes=forget_classes)
+        self._change(self._exactly, changes.without_rows, ids, forget_classes=forget_classes)
 
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
         """Give remembered rows other labels among `classes_`; the head is not trained again.
@@ -1020,7 +1043,14 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If an id is not remembered, a label is new, or a class would lose its last row.
         """
-        self._change(changes.with_labels, ids, y, forget_classes=forget_classes)
+        self._change(self._exactly, changes.with_labels, ids, y, forget_classes=forget_classes)
+
+    def _exactly(
+        self, model: FittedModel, change: Callable[..., FittedModel], *args: Any, **options: Any
+    ) -> FittedModel:
+        """Change remembered rows, and let nothing stay of what they were where that can be."""
+        changed = change(model, *args, **options)
+        return self._fit_again(changed) if model.predictor.forgets_exactly else changed
 
     def partial_fit(
         self,
@@ -1064,7 +1094,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             model = changes.with_declared(model, classes, source.y)
             model, _ = self._added(model, source, sample_weight, views)
             if changes.refresh_is_due(model):
-                model = changes.refreshed(model, self._settings_of_refresh(model))
+                model = self._refreshed(model)
             self._model = model
         return self
 
@@ -1127,6 +1157,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _refreshed(self, model: FittedModel) -> FittedModel:
         refuse_refresh(model.predictor)
+        if model.predictor.is_pretrained:
+            return self._fit_again(model)
         return changes.refreshed(model, self._settings_of_refresh(model))
 
     # --- folders ------------------------------------------------------------------------------

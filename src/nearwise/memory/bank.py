@@ -151,6 +151,10 @@ class MemoryBank:
         """The id that the next row gets, if none is given: more than any that was ever there."""
         return self._next_id
 
+    @next_id.setter
+    def next_id(self, at_least: int) -> None:
+        self._next_id = max(self._next_id, at_least)
+
     def positions(self, ids: Ids) -> Tensor:
         """Return the row positions of `ids`, int64 of shape (n_ids,).
 

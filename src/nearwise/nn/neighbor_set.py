@@ -18,7 +18,7 @@ from nearwise.functional.set_attention import HAS_BASE, LEAST
 from nearwise.nn.neighbor_head import pair_reliability
 
 N_SUMMARY = 16
-_OWN_NEIGHBORS = 16
+OWN_NEIGHBORS = 17  # of which the last stands by for one that is left out
 _JUDGED = 2_000  # remembered rows by which the votes of a space are judged
 _SHARPNESS = (0.0, 2.0, 4.0, 8.0, 16.0)
 _SMOOTHING = 0.5  # rows added to every class
@@ -90,6 +90,8 @@ class RememberedSpace:
         Whether the keys hold predictions of a base.
     base_log_proba : Tensor of shape (n, C), optional
         Each row's log-probabilities by a base that did not see the row.
+    weight : Tensor of shape (n,), optional
+        How much each row counts in the class shares; 1 by default.
     """
 
     labels: Tensor
@@ -100,6 +102,7 @@ class RememberedSpace:
     n_columns: int
     supervised: bool = False
     base_log_proba: Tensor | None = None
+    weight: Tensor | None = None
 
     @classmethod
     def of(
@@ -133,12 +136,11 @@ class RememberedSpace:
                 f"base_log_proba has shape {tuple(base_log_proba.shape)}. Give {(n, n_classes)}."
             )
         ids = torch.arange(n, device=keys.device)
-        k = min(_OWN_NEIGHBORS + 1, n - 1)
+        k = min(OWN_NEIGHBORS, n - 1)
         found = Neighbors(keys.new_zeros(n, 0, dtype=torch.float32), ids[:, None][:, :0])
         if k:
             found = topk_neighbors(keys, keys, k, metric=metric, query_ids=ids, key_ids=ids)
-        positive = found.distances[found.distances > 0]
-        unit = float(positive.median()) if len(positive) else 1.0
+        unit = typical_distance(found.distances)
         sizes = (unit, n_classes, n_columns, supervised, base_log_proba)
         return cls(labels, found.indices, found.distances, *sizes)
 
@@ -187,7 +189,10 @@ class RememberedSpace:
             reliability = torch.full_like(distances, 0.5)
             if self.own.shape[1]:
                 reliability = pair_reliability(at, self.own, self.labels, left_out)
-            rest = self._counts - F.one_hot(self.labels[left_out], self.n_classes)
+            own = F.one_hot(self.labels[left_out], self.n_classes)
+            rest = self._counts - (
+                own if self.weight is None else own * self.weight[left_out, None]
+            )
             log_prior = _log_shares(rest)
             summary[:, 3] = torch.special.entr(log_prior.exp()).sum(1)
             summary[:, 4:10] = self._votes_without[left_out]
@@ -220,7 +225,7 @@ class RememberedSpace:
 
     @cached_property
     def _counts(self) -> Tensor:
-        return torch.bincount(self.labels, minlength=self.n_classes).float()
+        return torch.bincount(self.labels, self.weight, self.n_classes).float()
 
     @cached_property
     def _log_prior(self) -> Tensor:
@@ -311,6 +316,12 @@ def _judge(distances: Tensor, agrees: Tensor) -> Tensor:
     shares = [(torch.softmax(-s * relative, dim=1) * agrees).sum(1) for s in _SHARPNESS]
     logs = [torch.log(0.98 * share + 0.01) for share in shares]
     return torch.stack([*logs, shares[0]], dim=1)
+
+
+def typical_distance(distances: Tensor) -> float:
+    """Median of the distances above 0; 1 where there are none."""
+    positive = distances[distances > 0]
+    return float(positive.median()) if len(positive) else 1.0
 
 
 def _log_shares(counts: Tensor) -> Tensor:

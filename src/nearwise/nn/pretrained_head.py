@@ -24,7 +24,9 @@ from nearwise.nn.neighbor_head import HeadOutput, softmax_or_nothing
 from nearwise.nn.neighbor_set import NeighborSet
 
 WEIGHTS = Path(__file__).parent / "weights" / "neighbor_head.safetensors"
-VERSION = "1"  # of what the network is given and how it is built
+# Of what the network is given and how it is built; models that are saved hold the network, so the
+# version of their folders moves with it.
+VERSION = "1"
 _CHUNK = 1024  # rows predicted at once
 _OUT = -1e4  # score of a neighbor that is left out
 _NO_MASS = 1e-3

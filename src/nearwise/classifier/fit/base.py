@@ -109,13 +109,7 @@ def auto_candidates(
     logistic = Candidate("logistic", LogisticRegression(C=0.3, max_iter=300), "dense", [])
     if large and ready_embeddings(encoder):
         return [logistic]
-    leaf, trees = (2, 120) if large else (1, 200)
-    forest: dict[str, Any] = {
-        "n_estimators": trees,
-        "min_samples_leaf": leaf,
-        "n_jobs": 1 if n_jobs is None and n_rows <= _FEW else n_jobs or os.cpu_count(),
-        "random_state": seed,
-    }
+    forest = forest_settings(n_rows, seed=seed, n_jobs=n_jobs)
     many = n_classes > _MANY
     extra = Candidate("extra-trees", ExtraTreesClassifier(**forest), "ordinal_filled", [])
     if fast:
@@ -134,6 +128,17 @@ def auto_candidates(
     if not many:
         chosen.append(_boosting(encoder, large=large, fast=False, seed=seed))
     return chosen
+
+
+def forest_settings(n_rows: int, *, seed: int, n_jobs: int | None) -> dict[str, Any]:
+    """Settings of a forest for so many rows: large tables get fewer trees with larger leaves."""
+    leaf, trees = (2, 120) if n_rows > LARGE else (1, 200)
+    return {
+        "n_estimators": trees,
+        "min_samples_leaf": leaf,
+        "n_jobs": 1 if n_jobs is None and n_rows <= _FEW else n_jobs or os.cpu_count(),
+        "random_state": seed,
+    }
 
 
 def _boosting(encoder: TableEncoder, *, large: bool, fast: bool, seed: int) -> Candidate:

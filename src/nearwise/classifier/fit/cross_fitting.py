@@ -34,8 +34,6 @@ from nearwise.classifier.model.memory_views import (
     FOLD,
     MemoryViews,
     SpaceSpec,
-    measured,
-    note_reliability,
 )
 from nearwise.classifier.model.predictor import Predictor, as_float
 from nearwise.classifier.model.row_models import FeatureSpace, FoldModels, supervised_keys
@@ -285,11 +283,7 @@ def measured_views(
         settings.search_device,
         problem.label_model.remembered(),
     )
-    for spec in specs:
-        views.specs.append(measured(views, spec))
-    for spec in views.specs:
-        note_reliability(views, spec, n_members)
-    return views
+    return views.measure(specs, n_members)
 
 
 def _plain_record(record: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _FLAT = ("base_log_proba", "labels", "weight")
 class CrossFit(NamedTuple):
     """Heads, and out-of-fold log-probabilities (n, C): pooled, and of the neighbors alone."""
 
-    heads: list[NeighborHead]
+    heads: list[Any]
     log_proba: Tensor
     alone: Tensor
 

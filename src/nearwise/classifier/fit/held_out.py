@@ -18,6 +18,7 @@ from nearwise.classifier.fit.cross_fitting import (
 )
 from nearwise.classifier.fit.embedding import Depths
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
+from nearwise.classifier.fit.instant import fit_instant
 from nearwise.classifier.fit.parameter_checks import check_held_out
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.classifier.fit.progress import Progress
@@ -71,7 +72,9 @@ _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 def fit_problem(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
-    """Cross-fit, or hold rows out once where the settings say so."""
+    """Cross-fit, hold rows out once, or train nothing, as the settings say."""
+    if settings.preset == "instant":
+        return fit_instant(problem, settings, progress)
     fraction, n_rows = settings.validation_fraction, len(problem.labels)
     if n_members == "auto":
         shared = fraction is not None

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.inputs.images import check_tta
 from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import check_class_prior
-from nearwise.classifier.settings import Settings, check_count
+from nearwise.classifier.settings import Preset, Settings, check_count
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
@@ -25,7 +25,18 @@ _FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 # What decides the networks of a fit, whose checkpoints may then serve it.
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
 
-_CHOICES: dict[str, tuple[Any, ...]] = {"preset": ("default", "fast"), "metric": METRICS}
+# What a fit that trains nothing may be asked for, and settings that it has no use for.
+_OF_INSTANT: dict[str, tuple[Any, ...]] = {
+    "base": ("auto", None),
+    "embedder": ("auto", "identity"),
+    "n_members": ("auto", 1),
+    "validation_fraction": ("auto", None),
+    "label_noise": (None,),
+}
+_OF_HEADS = ("pooling", "null", "num_heads", "head", "train", "max_per_class")
+_MOST_ASKED = 64
+
+_CHOICES: dict[str, tuple[Any, ...]] = {"preset": get_args(Preset), "metric": METRICS}
 
 
 def check_settings(
@@ -61,7 +72,12 @@ def check_settings(
         )
     _check_embedder(estimator, settings, images)
     _check_cache(settings, images)
-    fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
+    instant = estimator.preset == "instant"
+    if instant:
+        _check_instant(estimator, settings, n_views, images)
+        fraction = None
+    else:
+        fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
     k = _check_neighbors(estimator.n_neighbors, n_remembered, usual)
@@ -73,14 +89,45 @@ def check_settings(
         fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
         embedder=estimator.embedder,
         base=base,
-        fast=estimator.preset == "fast",
+        preset=estimator.preset,
         metric=estimator.metric,
         class_prior=check_class_prior(estimator.class_prior, n_classes),
         seed=seed,
-        device=str(choose_device(estimator.device)),
+        device="cpu" if instant else str(choose_device(estimator.device)),
         validation_fraction=fraction,
         n_jobs=estimator.n_jobs,
     )
+
+
+def _check_instant(estimator: Any, settings: Settings, n_views: int, images: bool) -> None:
+    """Refuse what a fit that trains nothing cannot do."""
+    if images or n_views > 1:
+        raise ValueError(
+            'preset="instant" is for tables and ready embeddings in one view: images need a '
+            'network, and views need rows held out. Use preset="fast", or embed images first.'
+        )
+    for name, allowed in _OF_INSTANT.items():
+        value = getattr(estimator, name)
+        if not any(
+            value is one or (isinstance(value, str | int) and value == one) for one in allowed
+        ):
+            options = " or ".join(map(repr, allowed))
+            raise ValueError(
+                f'{name}={value!r} does not fit preset="instant", which trains nothing but one '
+                f'forest. Use {name}={options}, or preset="fast".'
+            )
+    usual = Settings()
+    changed = [name for name in _OF_HEADS if getattr(settings, name) != getattr(usual, name)]
+    if changed:
+        raise ValueError(
+            f'The settings {", ".join(changed)} do not fit preset="instant", whose head comes '
+            'trained. Leave them out, or use preset="fast".'
+        )
+    if isinstance(estimator.n_neighbors, int | np.integer) and estimator.n_neighbors > _MOST_ASKED:
+        raise ValueError(
+            f"n_neighbors={estimator.n_neighbors} is more than the {_MOST_ASKED} that the head of "
+            'preset="instant" was trained with. Ask fewer, or use preset="fast".'
+        )
 
 
 def _check_cache(settings: Settings, images: bool) -> None:

@@ -18,7 +18,7 @@ from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.predictor import as_float
-from nearwise.classifier.settings import Settings
+from nearwise.classifier.settings import Preset, Settings
 from nearwise.functional import Metric
 
 
@@ -52,7 +52,7 @@ class FitSettings(Settings):
     fold_neighbors: int
     embedder: str
     base: Any
-    fast: bool
+    preset: Preset
     metric: Metric
     class_prior: np.ndarray | None
     seed: int
@@ -61,6 +61,11 @@ class FitSettings(Settings):
     n_jobs: int | None
     checkpoint: Path | None = None
     label_fitter: LabelFitter = Field(default_factory=LabelFitter)
+
+    @property
+    def fast(self) -> bool:
+        """Whether fewer members and candidates are wanted."""
+        return self.preset == "fast"
 
     @property
     def search_device(self) -> torch.device | None:
@@ -73,7 +78,7 @@ class FitSettings(Settings):
 class Problem:
     """The training rows of one fit, and what it notes: its choices and training curves.
 
-    `views` are further views of the same rows.
+    `views` are further views of the same rows; `ids` those of rows that were remembered before.
     """
 
     encoder: AnyEncoder
@@ -84,6 +89,7 @@ class Problem:
     folds: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     views: list[AnyRows] = field(default_factory=list)
     tta: tuple[TTAView, ...] = ()
+    ids: Tensor | None = None
     label_model: LabelModel = AS_GIVEN
     choice: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)

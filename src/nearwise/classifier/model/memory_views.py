@@ -13,6 +13,7 @@ from nearwise.functional import Metric, Neighbors
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
 from nearwise.nn import Neighborhood, describe_neighborhood, pair_reliability
+from nearwise.nn.neighbor_set import typical_distance
 
 # Columns of the bank.
 FOLD = "fold"  # int64 (n,): the member that held the row out; -1 for rows added after fitting
@@ -114,13 +115,13 @@ class MemberView(NamedTuple):
     base_log_proba : Tensor of shape (n, C)
     found : list of Neighbors
         One per key space.
-    spaces : list of Neighborhood
+    spaces : list of Neighborhood or NeighborSet
         One per key space: what the head is given of the neighbors found.
     """
 
     base_log_proba: Tensor
     found: list[Neighbors]
-    spaces: list[Neighborhood]
+    spaces: list[Any]
 
     def take(self, rows: Tensor) -> "MemberView":
         """Return what was retrieved for some of the queries."""
@@ -239,6 +240,15 @@ class MemoryViews:
         """Members whose labels of the remembered rows differ; the first stands for all members."""
         return range(self.label_model.n_versions)
 
+    def class_shares(self) -> Tensor:
+        """Weighted class shares of the memory, each class counted half a row more, (C,).
+
+        Of the rows that may be found, whose weights count for those that may not.
+        """
+        rows = self.rows(self.specs[0], 0)
+        counts = self.bank.sample_weight[rows] @ self.bank.soft_labels()[rows] + 0.5
+        return (counts / counts.sum()).float()
+
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed.
 
@@ -295,7 +305,7 @@ class MemoryViews:
         ids = None if positions is None else self.bank.ids[positions]
         base = self.on_device(base_log_proba)
         found: list[Neighbors] = []
-        spaces: list[Neighborhood] = []
+        spaces: list[Any] = []
         for spec in self.specs:
             result = found_by_all.get(spec.name)
             if result is None:
@@ -418,6 +428,57 @@ class MemoryViews:
         of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
         return torch.where(labels < n_known, same / k, of_new_class)
 
+    def measure(self, specs: Iterable[SpaceSpec], n_members: int) -> Self:
+        """Take the units of some spaces and the rows' reliability from the filled bank."""
+        for spec in specs:
+            self.specs.append(measured(self, spec))
+        self.judge(n_members)
+        return self
+
+    def judge(self, n_members: int) -> None:
+        """Note what each row's own neighbors say of it, as columns of the bank; after a fit."""
+        for spec in self.specs:
+            for member in range(n_members):
+                if spec.scope == "fold":
+                    own = self.bank.columns[FOLD] == member
+                    unknown = torch.full((len(self.bank),), 0.5)
+                    before = self.bank.columns.get(spec.reliability, unknown)
+                    found = torch.where(own, self.reliability(spec, member), before)
+                    self.bank.columns[spec.reliability] = found
+                elif spec.judged_in == spec.name and member in self.label_versions:
+                    self.bank.columns[self.side(spec, member)] = self.reliability(spec, member)
+
+    def columns_of_new(self, n_rows: int) -> dict[str, Tensor]:
+        """Columns that `judge_new` fills for rows that are added."""
+        sides = {self.side(spec, each) for spec in self.specs for each in self.label_versions}
+        return {side: torch.zeros(n_rows) for side in sides}
+
+    def judge_new(self, positions: Tensor, n_known: int) -> None:
+        """Note the reliability of rows that were added; see `reliability_of_new`."""
+        for spec in self.specs:
+            for member in self.label_versions if spec.judged_in == spec.name else ():
+                side = self.side(spec, member)
+                column = self.bank.columns[side].clone()
+                column[positions] = float("nan")
+                self.bank.columns[side] = column.nan_to_num(float(column.nanmean()))
+                new = self.reliability_of_new(spec, member, positions, n_known)
+                self.bank.columns[side][positions] = new
+
+    def judge_relabelled(self, positions: Tensor, n_members: int) -> None:
+        """Note the reliability of rows whose labels changed; no other row is searched for."""
+        for spec in self.specs:
+            if spec.judged_in != spec.name:
+                continue  # the column is that of another space
+            for member in range(n_members) if spec.scope == "fold" else self.label_versions:
+                side = self.side(spec, member)
+                allowed = positions[torch.isin(positions, self.rows(spec, member))]
+                column = self.bank.columns[side].clone()
+                column[allowed] = self.reliability(spec, member, allowed)
+                self.bank.columns[side] = column
+
+    def judge_rest(self) -> None:
+        """Note what changes for rows whose neighbors were removed: here nothing."""
+
     def weight(self, positions: Tensor) -> Tensor:
         """Sample weights of rows, faded by their age where the memory forgets."""
         weight = self._beside("weight", self.bank.sample_weight, positions)[positions]
@@ -478,23 +539,7 @@ def measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:
     some = rows[:: max(1, len(rows) // 1000)]
     keys = views.bank.keys[spec.key(0)][some]
     found = views.search(spec, 0, keys, spec.n_neighbors, views.bank.ids[some])
-    positive = found.distances[found.distances > 0]
-    unit = float(positive.median()) if len(positive) else 1.0
-    return SpaceSpec(**(spec.to_json() | {"unit": unit}))
-
-
-def note_reliability(views: MemoryViews, spec: SpaceSpec, n_members: int) -> None:
-    """Store each row's reliability as a column of the bank."""
-    bank = views.bank
-    for member in range(n_members):
-        if spec.scope == "fold":
-            own = bank.columns[FOLD] == member
-            before = bank.columns.get(spec.reliability, torch.full((len(bank),), 0.5))
-            bank.columns[spec.reliability] = torch.where(
-                own, views.reliability(spec, member), before
-            )
-        elif spec.judged_in == spec.name and member in views.label_versions:
-            bank.columns[views.side(spec, member)] = views.reliability(spec, member)
+    return SpaceSpec(**(spec.to_json() | {"unit": typical_distance(found.distances)}))
 
 
 def _for_metric(index: IndexName, metric: Metric) -> IndexName:

@@ -30,6 +30,7 @@ from nearwise.classifier.model.memory_views import (
     MemoryViews,
     below_each_other,
 )
+from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.model.row_models import (
     KeyedRows,
     RowModels,
@@ -40,18 +41,21 @@ from nearwise.classifier.model.row_models import (
     view_blocks,
 )
 from nearwise.functional import Neighbors
-from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
-from nearwise.nn.neighbor_head import Logits, widen
+from nearwise.nn import HeadOutput, Neighborhood
+from nearwise.nn.neighbor_head import widen
 
 Group = list[tuple[int, MemberView]]  # every member with what it retrieves for the same rows
 
 
 class Attended(NamedTuple):
-    """What one member retrieves for some queries, and what its head makes of that."""
+    """What one member retrieves for some queries, and what its head makes of that.
+
+    `logits` is what the head's `attend` returned.
+    """
 
     member: int
     view: MemberView
-    logits: list[Logits]
+    logits: Any
     output: HeadOutput
 
 
@@ -131,7 +135,7 @@ class Predictor:
         Turn encoded rows into keys and base log-probabilities.
     views : MemoryViews
         The memory: key spaces, columns, indexes.
-    heads : tuple of NeighborHead
+    heads : tuple of NeighborHead, or of a PretrainedNeighborHead
         One per member.
     acceptance : Acceptance
         Weight of the heads against the base, and the temperature.
@@ -159,7 +163,7 @@ class Predictor:
     row_models: RowModels
     views: MemoryViews
     prior: Tensor
-    heads: tuple[NeighborHead, ...] = ()
+    heads: tuple[Any, ...] = ()
     acceptance: Acceptance = NOT_YET
     part_temperatures: tuple[float, ...] = (1.0, 1.0)
     classes: ClassCorrection | None = None
@@ -185,6 +189,16 @@ class Predictor:
     def has_base(self) -> bool:
         """Whether a base takes part; without, the class shares stand in for it."""
         return self.row_models.has_base
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the head was trained on other tables, so that it goes by the memory as it is."""
+        return isinstance(self.views, PretrainedViews)
+
+    @property
+    def forgets_exactly(self) -> bool:
+        """Whether a fit is a search, so that removed rows leave nothing behind."""
+        return self.is_pretrained and not self.has_base
 
     @property
     def is_cross_fitted(self) -> bool:

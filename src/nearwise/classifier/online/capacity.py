@@ -33,13 +33,14 @@ def check_bound_of_fit(
     check_bound(estimator)
     if estimator.capacity is None:
         return
-    counts, shared = np.bincount(codes), settings.validation_fraction is not None
+    by_fold = settings.validation_fraction is None and settings.preset != "instant"
+    counts = np.bincount(codes)
     n_members = estimator.n_members
     if n_members == "auto":
-        n_members = auto_members(encoder, len(codes), fast=settings.fast, shared=shared)
+        n_members = auto_members(encoder, len(codes), fast=settings.fast, shared=not by_fold)
     n_folds = max(2, min(int(n_members), int(counts.max())))
     n_found = int(np.minimum(counts, settings.max_per_class or len(codes)).sum())
-    asks_fold = not shared and settings.base is not None and n_found // n_folds > _FEWEST
+    asks_fold = by_fold and settings.base is not None and n_found // n_folds > _FEWEST
     check_places(estimator.capacity, len(counts), n_folds if asks_fold else 0)
 
 

@@ -85,7 +85,15 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
         row_names=_with_names(model, new.names, len(new.given)),
         classes=_with_classes(model.classes, fresh),
     )
-    return bounded(fork, bound), ids
+    return bounded(_settled(fork), bound), ids
+
+
+def _settled(fork: FittedModel) -> FittedModel:
+    """Take the class shares anew where the head goes by those of the memory."""
+    if not fork.predictor.is_pretrained:
+        return fork
+    shares = fork.predictor.views.class_shares()
+    return replace(fork, predictor=replace(fork.predictor, prior=shares))
 
 
 def without_rows(model: FittedModel, ids: Any, *, forget_classes: bool) -> FittedModel:
@@ -109,7 +117,7 @@ def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -
         refuse_emptied_classes(model.bank, at, new, model.classes, "Relabelling")
     fork = model.fork()
     give_labels(fork.predictor, ids, new)
-    return fork
+    return _settled(fork)
 
 
 def with_declared(model: FittedModel, classes: Any, y: Any) -> FittedModel:
@@ -137,7 +145,8 @@ def with_classes(model: FittedModel, fresh: list[Any]) -> FittedModel:
         return model
     fork = replace(model.fork(), classes=_with_classes(model.classes, fresh))
     fork.bank.n_classes = fork.n_classes
-    return fork
+    fork.predictor.views.forget_labels()
+    return _settled(fork)
 
 
 def refreshed(model: FittedModel, settings: FitSettings) -> FittedModel:
@@ -201,7 +210,7 @@ def _forgotten(fork: FittedModel, ids: Any) -> FittedModel:
     else:
         rows = fork.rows[keep]
     names = None if fork.row_names is None else fork.row_names[keep]
-    return replace(fork, rows=rows, row_names=names)
+    return _settled(replace(fork, rows=rows, row_names=names))
 
 
 def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np.ndarray | None:

@@ -19,7 +19,6 @@ from nearwise.classifier.model.memory_views import (
     MemoryViews,
     SpaceSpec,
     measured,
-    note_reliability,
 )
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.memory.eviction import arrival_draws
@@ -32,7 +31,8 @@ EPOCHS = 10
 
 def can_refresh(predictor: Predictor) -> bool:
     """Whether remembered rows can be asked as if unseen."""
-    return predictor.is_cross_fitted and predictor.label_model.as_given and not _by_class(predictor)
+    as_given = predictor.is_cross_fitted and predictor.label_model.as_given
+    return predictor.is_pretrained or (as_given and not _by_class(predictor))
 
 
 def _by_class(predictor: Predictor) -> bool:
@@ -46,6 +46,8 @@ def _by_class(predictor: Predictor) -> bool:
 
 def refuse_refresh(predictor: Predictor) -> None:
     """Say why a fit cannot be refreshed, where it cannot."""
+    if can_refresh(predictor):
+        return
     if not predictor.is_cross_fitted:
         raise ValueError(
             "This classifier held rows out once (validation_fraction), so its networks were "
@@ -69,7 +71,7 @@ def refresh_predictor(predictor: Predictor, settings: FitSettings) -> Predictor:
     against those of the memory; classes that they do not list keep what they have.
     """
     refuse_refresh(predictor)
-    predictor = replace(predictor, prior=_shares(predictor.views))
+    predictor = replace(predictor, prior=predictor.views.class_shares())
     _measure_again(predictor, settings)
     data = _left_out_rows(predictor, _drawn_rows(predictor, settings.seed))
     head = copy.deepcopy(predictor.heads[0])  # the one there is may be in use
@@ -97,16 +99,6 @@ def refresh_predictor(predictor: Predictor, settings: FitSettings) -> Predictor:
     )
 
 
-def _shares(views: MemoryViews) -> Tensor:
-    """Weighted class shares of the memory, each class counted half a row more.
-
-    Of the rows that may be found, whose weights count for those that may not.
-    """
-    rows = views.rows(views.specs[0], 0)
-    counts = views.bank.sample_weight[rows] @ views.bank.soft_labels()[rows] + 0.5
-    return (counts / counts.sum()).float()
-
-
 def _measure_again(predictor: Predictor, settings: FitSettings) -> None:
     """Units of the spaces, how many neighbors are asked, and the reliability of all rows."""
     views = predictor.views
@@ -118,8 +110,8 @@ def _measure_again(predictor: Predictor, settings: FitSettings) -> None:
         k = max(1, min(most, fewest - 1))
         specs.append(measured(views, SpaceSpec(**(spec.to_json() | {"n_neighbors": k}))))
     views.specs = specs
+    views.judge(predictor.n_members)
     for spec in specs:
-        note_reliability(views, spec, predictor.n_members)
         if spec.scope == "fold":
             _judge_added(views, spec)
 

@@ -24,30 +24,17 @@ def append_rows(
     Every member may find them. They get a reliability of their own; the rows remembered before keep
     theirs.
     """
-    bank, specs = predictor.views.bank, predictor.views.specs
-    n_rows = len(labels)
+    bank, n_rows = predictor.views.bank, len(labels)
     keys, columns = predictor.keys_of_new(views)
     columns[FOLD] = torch.full((n_rows,), -1)
     columns |= predictor.label_model.columns_of_new(lambda: _predict_new(predictor, views))
     if FINDABLE in bank.columns:
         columns[FINDABLE] = torch.ones(n_rows, dtype=torch.bool)
-    for spec in specs:
-        for member in predictor.views.label_versions:
-            columns.setdefault(predictor.views.side(spec, member), torch.zeros(n_rows))
+    columns = predictor.views.columns_of_new(n_rows) | columns
     sample_weight = None if weight is None else as_float(weight)
     ids = bank.add(keys, labels, sample_weight=sample_weight, n_classes=n_classes, columns=columns)
     predictor.views.forget()
-    positions = bank.positions(ids)
-    for spec in specs:
-        for member in predictor.views.label_versions if spec.judged_in == spec.name else ():
-            side = predictor.views.side(spec, member)
-            column = bank.columns[side].clone()
-            column[positions] = float("nan")
-            bank.columns[side] = column.nan_to_num(float(column.nanmean()))
-            reliability = predictor.views.reliability_of_new(
-                spec, member, positions, len(predictor.prior)
-            )
-            bank.columns[side][positions] = reliability
+    predictor.views.judge_new(bank.positions(ids), len(predictor.prior))
     return ids
 
 
@@ -71,6 +58,7 @@ def drop_rows(predictor: Predictor, ids: Any) -> np.ndarray:
     _refuse_lonely_members(predictor, keep)
     bank.remove(ids)
     predictor.views.forget()
+    predictor.views.judge_rest()
     mask: np.ndarray = keep.numpy()
     return mask
 
@@ -114,13 +102,4 @@ def give_labels(predictor: Predictor, ids: Any, labels: Tensor) -> None:
     views = predictor.views
     views.bank.relabel(ids, labels)
     views.forget_labels()
-    positions = views.bank.positions(ids)
-    for spec in views.specs:
-        if spec.judged_in != spec.name:
-            continue  # the column is that of another space
-        for member in range(predictor.n_members) if spec.scope == "fold" else views.label_versions:
-            side = views.side(spec, member)
-            allowed = positions[torch.isin(positions, views.rows(spec, member))]
-            column = views.bank.columns[side].clone()
-            column[allowed] = views.reliability(spec, member, allowed)
-            views.bank.columns[side] = column
+    views.judge_relabelled(views.bank.positions(ids), predictor.n_members)

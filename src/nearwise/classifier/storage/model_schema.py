@@ -138,6 +138,15 @@ class StoredHead(Part):
     temperature: bool
 
 
+class StoredPretrainedHead(Part):
+    """Of `PretrainedNeighborHead`."""
+
+    width: Size
+    n_layers: Size
+    num_heads: Size
+    hidden: Size
+
+
 class StoredNetwork(Part):
     """Of `NeighborNetwork`; the embedder checks its own settings."""
 
@@ -217,7 +226,7 @@ class StoredModel(Part):
     class_correction: StoredCorrection | None
     choice: dict[str, Any]
     history: list[dict[str, Any]]
-    head: StoredHead
+    head: StoredHead | StoredPretrainedHead
     n_members: Size
     tta: list[Literal["flip", "shift"]]
     n_views: Size
@@ -299,7 +308,7 @@ def _check_lengths(model: StoredModel) -> None:
         raise ValueError("feature_names_in: not one name per column")
     if isinstance(model.encoder, StoredTable):
         _check_table("encoder", model.encoder)
-    if model.head.n_spaces != len(model.specs):
+    if isinstance(model.head, StoredHead) and model.head.n_spaces != len(model.specs):
         raise ValueError(f"head.n_spaces: {model.head.n_spaces} for {len(model.specs)} specs")
     for spec in model.specs:
         if spec.n_neighbors > model.bank.next_id:

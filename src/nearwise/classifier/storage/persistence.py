@@ -26,6 +26,7 @@ from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration
 from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import HeldOut, Predictor
+from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
     FoldModels,
@@ -51,7 +52,7 @@ from nearwise.classifier.storage.stored_parts import (
 )
 from nearwise.functional.devices import choose_device
 from nearwise.memory import Folder, MemoryBank, StoreError, read_folder, write_folder
-from nearwise.nn import NeighborHead, build_network, network_config
+from nearwise.nn import NeighborHead, PretrainedNeighborHead, build_network, network_config
 from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
@@ -188,10 +189,13 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
     with part_of_folder("prior and side columns"):
         check_tensors(meta, tensors)
     prior = tensors["prior"]
-    heads = []
+    heads, pretrained = [], "width" in meta["head"]
     for member in range(meta["n_members"]):
         with part_of_folder(f"head/{member}"):
-            make = partial(NeighborHead, prior=prior, **meta["head"])
+            kind: Any = partial(NeighborHead, prior=prior)
+            if pretrained:
+                kind = PretrainedNeighborHead
+            make = partial(kind, **meta["head"])
             heads.append(filled(make, under(tensors, f"head/{member}/")))
     with part_of_folder("bank"):
         bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
@@ -202,7 +206,8 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         )
     images = meta.get("stages") is not None
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
-    views = MemoryViews(
+    open_views: Any = partial(PretrainedViews, encoder.width) if pretrained else MemoryViews
+    views = open_views(
         bank,
         [SpaceSpec(**spec) for spec in meta["specs"]],
         meta["index"],

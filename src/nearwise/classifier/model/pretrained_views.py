@@ -1,0 +1,148 @@
+"""The memory as the pretrained head sees it, up to date with every change."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearwise.classifier.model.log_linear_pool import with_new_classes
+from nearwise.classifier.model.memory_views import BASE, MemoryViews, SpaceSpec
+from nearwise.functional import Neighbors, topk_neighbors
+from nearwise.nn import NeighborSet, RememberedSpace
+from nearwise.nn.neighbor_set import OWN_NEIGHBORS, typical_distance
+
+
+class PretrainedViews(MemoryViews):
+    """Describes neighborhoods for `PretrainedNeighborHead`; all members see the same.
+
+    Two columns of the bank keep the nearest rows of each row, itself left out, in each space:
+    "own.SPACE", int64 (n, m), their ids, and "apart.SPACE", (n, m), their distances in the
+    space's unit. Rows that come or go change them where they matter, so that a folder holds what
+    the model in use goes by.
+
+    Parameters
+    ----------
+    n_columns : int
+        Numbers and categories that a row has.
+    *args, **options
+        As of `MemoryViews`.
+    """
+
+    def __init__(self, n_columns: int, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.n_columns = n_columns
+
+    def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
+        """Positions of each row's own nearest rows, itself left out, (n, m)."""
+        key = (spec.name, 0)
+        if key not in self._own:
+            ids = self.bank.columns[f"own.{spec.name}"]
+            self._own[key] = self.bank.positions(ids.flatten()).view_as(ids)
+        return self._own[key]
+
+    def neighborhood(  # type: ignore[override]
+        self,
+        spec: SpaceSpec,
+        member: int,
+        found: Neighbors,
+        base_log_proba: Tensor,
+        query_positions: Tensor | None = None,
+    ) -> NeighborSet:
+        """Describe what was found; `query_positions` where queries are rows of the bank."""
+        base = base_log_proba if BASE in self.bank.columns else None
+        weight = self.weight(found.indices)
+        return self._space(spec).describe(found, base, query_positions, torch.log(weight))
+
+    def _space(self, spec: SpaceSpec) -> RememberedSpace:
+        if spec.name not in self.derived:
+            self.derived[spec.name] = self._described(spec)
+        space: RememberedSpace = self.derived[spec.name]
+        return space
+
+    def _described(self, spec: SpaceSpec) -> RememberedSpace:
+        bank, apart = self.bank, self.bank.columns[f"apart.{spec.name}"]
+        base = bank.columns.get(BASE)
+        if base is not None and base.shape[1] < bank.n_classes:
+            first = self.specs[0]
+            labels = bank.labels[self.own_neighbors(first, 0)]
+            near = bank.columns[f"apart.{first.name}"]
+            base = with_new_classes(base, near, labels, bank.n_classes)
+        return RememberedSpace(
+            bank.labels,
+            self.own_neighbors(spec, 0),
+            apart,
+            typical_distance(apart),
+            bank.n_classes,
+            self.n_columns,
+            supervised=spec.name == "supervised",
+            base_log_proba=base,
+            weight=bank.sample_weight,
+        )
+
+    # --- the columns ----------------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        return min(OWN_NEIGHBORS, len(self.bank) - 1)
+
+    def judge(self, n_members: int = 1) -> None:
+        """Note each row's own neighbors."""
+        for spec in self.specs:
+            self._note(spec, torch.arange(len(self.bank)), anew=True)
+
+    def columns_of_new(self, n_rows: int) -> dict[str, Tensor]:
+        """Columns that `judge_new` fills for rows that are added."""
+        kept = {name: self.bank.columns[name] for spec in self.specs for name in _columns(spec)}
+        return {name: column.new_zeros(n_rows, column.shape[1]) for name, column in kept.items()}
+
+    def judge_new(self, positions: Tensor, n_known: int) -> None:
+        """Note the neighbors of rows that were added, and where they are those of others."""
+        for spec in self.specs:
+            own, apart = (self.bank.columns[name] for name in _columns(spec))
+            if own.shape[1] < self._width:  # there were too few rows before
+                self._note(spec, torch.arange(len(self.bank)), anew=True)
+                continue
+            old = torch.ones(len(self.bank), dtype=torch.bool)
+            old[positions] = False
+            keys = self.bank.keys[spec.name]
+            near = topk_neighbors(
+                keys[old], keys[positions], min(self._width, len(positions)), metric=spec.metric
+            )
+            apart_new = torch.cat([apart[old], near.distances / spec.unit], dim=1)
+            own_new = torch.cat([own[old], self.bank.ids[positions][near.indices]], dim=1)
+            order = apart_new.sort(dim=1, stable=True).indices[:, : self._width]
+            own, apart = own.clone(), apart.clone()
+            own[old], apart[old] = own_new.gather(1, order), apart_new.gather(1, order)
+            self.bank.columns |= dict(zip(_columns(spec), (own, apart), strict=True))
+            self._note(spec, positions)
+
+    def judge_relabelled(self, positions: Tensor, n_members: int) -> None:
+        """Do nothing: what depends on labels is worked out from them when it is needed."""
+
+    def judge_rest(self) -> None:
+        """Search again for rows whose neighbors were removed."""
+        for spec in self.specs:
+            own = self.bank.columns[f"own.{spec.name}"]
+            if own.shape[1] > self._width:
+                self._note(spec, torch.arange(len(self.bank)), anew=True)
+                continue
+            lost = ~torch.isin(own, self.bank.ids).all(1)
+            self._note(spec, torch.nonzero(lost)[:, 0])
+
+    def _note(self, spec: SpaceSpec, positions: Tensor, *, anew: bool = False) -> None:
+        """Search for the neighbors of some rows among all others, and keep them."""
+        self._own.pop((spec.name, 0), None)
+        bank, names = self.bank, _columns(spec)
+        if not len(positions):
+            return
+        keys, ids = bank.keys[spec.name][positions], bank.ids[positions]
+        found = self.search(spec, 0, keys, self._width, ids)
+        for name, values in zip(names, (bank.ids[found.indices], found.distances), strict=True):
+            if anew:
+                bank.columns[name] = values
+            else:
+                bank.columns[name] = bank.columns[name].index_copy(0, positions, values)
+
+
+def _columns(spec: SpaceSpec) -> tuple[str, str]:
+    return f"own.{spec.name}", f"apart.{spec.name}"

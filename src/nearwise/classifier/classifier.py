@@ -98,8 +98,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
     base : "auto", None or classifier, default="auto"
         "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
-    preset : {"default", "fast"}, default="default"
-        "fast": 3 members, fewer candidates, no trained space in large tables.
+    preset : {"default", "fast", "instant"}, default="default"
+        "fast": 3 members, fewer candidates, no trained space in large tables. "instant": one
+        forest (none with base=None) and a head that other tables have trained; every change
+        counts at once. For tables and ready embeddings without `label_noise`.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     n_members : int or "auto", default="auto"
@@ -1013,6 +1015,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; the head is not trained again.
 
+        With preset="instant" and base=None they leave nothing behind: the model is the one that a
+        fit without them gives, to the bit without sample weights, in the time of such a fit.
+        Elsewhere feature map, base and heads keep what they learned from them.
+
         Parameters
         ----------
         ids : int64 array-like of shape (n_removed,)
@@ -1145,6 +1151,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         So what is said of remembered rows (`predict_proba(None)`, `label_issues`, and the risks,
         sets and p-values that are counted on them) is no longer exactly leave-one-out: searches
         and base still are, the head is not.
+
+        With preset="instant" all that there is to fit is fitted anew: map, forest, temperatures.
 
         Raises
         ------

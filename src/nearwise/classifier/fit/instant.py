@@ -25,7 +25,7 @@ from nearwise.nn import shared_head
 from nearwise.training import HeadRows
 
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
-_RIDGE = 2.0  # pull of the temperatures towards 1, in rows
+_RIDGE = 4.0  # pull of the temperatures towards 1, in rows
 
 
 def fit_instant(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:

@@ -60,8 +60,11 @@ def fit(
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
     preset: Annotated[
-        Literal["default", "fast"] | None,
-        typer.Option(help="fast: fewer members and candidates, for a first look."),
+        Literal["default", "fast", "instant"] | None,
+        typer.Option(
+            help="fast: fewer members and candidates, for a first look. instant: one forest and "
+            "attention that other tables have trained (tables only)."
+        ),
     ] = None,
     base: Annotated[
         Literal["auto", "none"] | None,
@@ -131,6 +134,7 @@ def fit(
       nearwise fit train.parquet -t churned -o churn.model --drop customer_id
       nearwise fit train.csv -t churned -o churn.model --category zip --keep visit_id
       nearwise fit train.csv -t churned -o churn.model --resume
+      nearwise fit train.csv -t churned -o churn.model --preset instant
       nearwise fit train.csv -t churned -o churn.model --label-noise auto
       nearwise fit flowers/ --out flowers.model --image-size 64
     """

@@ -231,6 +231,12 @@ _ALL = (
         'AttnKNNClassifier(preset="fast")',
     ),
     Method(
+        "attention-instant",
+        _attention(preset="instant"),
+        "attention",
+        'AttnKNNClassifier(preset="instant"): one forest and the pretrained head',
+    ),
+    Method(
         "attention-no-base",
         _attention(base=None),
         "attention",

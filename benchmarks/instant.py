@@ -1,0 +1,257 @@
+"""Judge preset="instant" beside tuned peers and the other presets, with what each costs.
+
+Claims: on families of tables that nothing was trained, tuned or chosen on, the lowest mean rank of
+NLL among tuned nearest neighbors, logistic regression, forest, boosting and an MLP, each with a
+temperature; level with preset="fast" at a tenth of its fit; with at most 48 rows no worse than the
+class shares or a ridge logistic regression by more than .05.
+
+    python benchmarks/instant.py --data-root DATA
+    python benchmarks/instant.py --data-root DATA --part dev --methods instant,fast
+
+Resumable: what is measured is kept in runs/instant-PART.json. Of the part "judge" it writes
+benchmarks/results/instant.json.
+"""
+
+import argparse
+import json
+import os
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from judge_head import MOST_QUERIES, SIZES, compared, sklearn_tables, splits
+from pretrain_tasks import Table, family_split, read_table
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+
+from nearwise import AttnKNNClassifier
+from nearwise.conditions import hardware, versions
+from nearwise.lab.experiments.boosting import StoppedBoosting
+from nearwise.lab.experiments.linear import TunedLogistic
+from nearwise.lab.experiments.neighbors import TunedKNN
+from nearwise.lab.experiments.network import BaggedMLP, fit_temperature, tempered
+from nearwise.lab.experiments.preprocess import FeatureEncoder
+from nearwise.safe_files import plain
+
+RIDGE = 2.0  # pull of every temperature towards 1, in rows
+Fitted = Callable[[pd.DataFrame], np.ndarray]
+
+
+class ClassShares:
+    """Predicts the shares of the classes, each counted half a row more."""
+
+    def fit(self, X: pd.DataFrame, y: np.ndarray) -> "ClassShares":
+        self.classes_, counts = np.unique(y, return_counts=True)
+        self.shares = (counts + 0.5) / (counts + 0.5).sum()
+        return self
+
+    def predict_proba(self, X: pd.DataFrame) -> np.ndarray:
+        return np.tile(self.shares, (len(X), 1))
+
+
+def forest_with_temperature(kind: Any, seed: int) -> Callable[[pd.DataFrame, np.ndarray], Fitted]:
+    """200 trees, with a temperature fitted to their out-of-bag predictions."""
+
+    def fit(X: pd.DataFrame, y: np.ndarray) -> Fitted:
+        encoder = FeatureEncoder("none")
+        model = kind(200, bootstrap=True, oob_score=True, random_state=seed)
+        model.fit(encoder.fit_transform(X), y)
+        unseen = model.oob_decision_function_
+        known = np.isfinite(unseen).all(1) & (unseen.sum(1) > 0)
+        at = np.searchsorted(model.classes_, y)
+        ridge = RIDGE / max(known.sum(), 1)
+        t = fit_temperature(floored(unseen[known]), at[known], ridge=ridge)
+        return lambda new: tempered(floored(model.predict_proba(encoder.transform(new))), t)
+
+    return fit
+
+
+def with_temperature(
+    make: Callable[[], Any], seed: int
+) -> Callable[[pd.DataFrame, np.ndarray], Fitted]:
+    """Fit to all rows, with a temperature fitted to predictions of three folds."""
+
+    def fit(X: pd.DataFrame, y: np.ndarray) -> Fitted:
+        model, unseen = make().fit(X, y), np.zeros((len(y), len(np.unique(y))))
+        classes = model.classes_
+        for train, held in StratifiedKFold(3, shuffle=True, random_state=seed).split(X, y):
+            part = make().fit(X.iloc[train], y[train])
+            at = np.searchsorted(classes, part.classes_)
+            unseen[np.ix_(held, at)] = part.predict_proba(X.iloc[held])
+        t = fit_temperature(floored(unseen), np.searchsorted(classes, y), ridge=RIDGE / len(y))
+        return lambda new: tempered(floored(model.predict_proba(new)), t)
+
+    return fit
+
+
+def as_it_is(make: Callable[[], Any]) -> Callable[[pd.DataFrame, np.ndarray], Fitted]:
+    """Fit to all rows; the method calibrates itself."""
+
+    def fit(X: pd.DataFrame, y: np.ndarray) -> Fitted:
+        predict: Fitted = make().fit(X, y).predict_proba
+        return predict
+
+    return fit
+
+
+def floored(proba: np.ndarray) -> np.ndarray:
+    """Probabilities with a little of the uniform distribution mixed in."""
+    return (1 - 1e-4) * proba + 1e-4 / proba.shape[1]
+
+
+def methods(seed: int) -> dict[str, Callable[[pd.DataFrame, np.ndarray], Fitted]]:
+    """What is compared, by name."""
+
+    def columns(model: Any) -> Callable[[], Any]:
+        return lambda: make_pipeline(FeatureEncoder("columns"), model())
+
+    def ours(**options: Any) -> Callable[[], Any]:
+        return lambda: AttnKNNClassifier(random_state=seed, n_jobs=1, **options)
+
+    return {
+        "class shares": as_it_is(ClassShares),
+        "tuned k-NN": as_it_is(columns(lambda: TunedKNN((1.0,), seed))),
+        "tuned logistic": as_it_is(columns(lambda: TunedLogistic(random_state=seed))),
+        "random forest + T": forest_with_temperature(RandomForestClassifier, seed),
+        "extra-trees + T": forest_with_temperature(ExtraTreesClassifier, seed),
+        "boosting + T": with_temperature(lambda: StoppedBoosting(random_state=seed), seed),
+        "MLP": as_it_is(columns(lambda: BaggedMLP((256, 128), n_folds=5, random_state=seed))),
+        "instant without base": as_it_is(ours(preset="instant", base=None)),
+        "instant": as_it_is(ours(preset="instant")),
+        "fast": as_it_is(ours(preset="fast")),
+        "default": as_it_is(ours()),
+    }
+
+
+OF_FEW_ROWS = ("class shares", "tuned k-NN", "tuned logistic", "instant without base", "instant")
+USUAL = [name for name in methods(0) if name != "default"]
+
+
+def measure(
+    fit: Callable[[pd.DataFrame, np.ndarray], Fitted],
+    table: Table,
+    train: np.ndarray,
+    test: np.ndarray,
+) -> dict[str, float]:
+    """NLL on the test rows, and CPU time."""
+    classes, counts = np.unique(table.labels[train], return_counts=True)
+    known = classes[counts > 1]  # a class of one row cannot be fitted
+    train = train[np.isin(table.labels[train], known)]
+    test = test[np.isin(table.labels[test], known)][:MOST_QUERIES]
+    X, y = table.frame.iloc[train].reset_index(drop=True), table.labels[train]
+    X = X.loc[:, X.notna().any()]
+    new, truth = table.frame.iloc[test][X.columns], np.searchsorted(known, table.labels[test])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start = time.process_time()
+        predict = fit(X, y)
+        fitted = time.process_time()
+        proba = predict(new)
+        end = time.process_time()
+        some = [time.process_time()]
+        for row in range(min(5, len(new))):
+            predict(new.iloc[row : row + 1])
+            some.append(time.process_time())
+    left_out = getattr(getattr(predict, "__self__", None), "oof_nll_", float("nan"))
+    right = np.clip(proba[np.arange(len(truth)), truth], 1e-6, 1.0)
+    return {
+        "nll": float(-np.log(right).mean()),
+        "left_out_nll": float(left_out),
+        "accuracy": float((proba.argmax(1) == truth).mean()),
+        "fit_s": fitted - start,
+        "batch_us_per_row": 1e6 * (end - fitted) / len(new),
+        "one_row_ms": 1e3 * float(np.diff(some).min()),
+    }
+
+
+def summary(results: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Mean NLL, ranks, differences and costs over the tables that every method has."""
+    found = {}
+    for setting, tables in results.items():
+        asked = [name for name in names if any(name in one for one in tables.values())]
+        whole = {t: one for t, one in tables.items() if all(name in one for name in asked)}
+        if not whole:
+            continue
+        nll = {t: {name: one[name]["nll"] for name in asked} for t, one in whole.items()}
+        frame = pd.DataFrame(nll).T
+        others = [name for name in asked if name not in ("fast", "default", "instant without base")]
+        costs = {
+            cost: {n: float(np.mean([one[n][cost] for one in whole.values()])) for n in asked}
+            for cost in ("accuracy", "left_out_nll", "fit_s", "batch_us_per_row", "one_row_ms")
+        }
+        pairs = [(a, b) for a in ("instant", "instant without base") for b in asked if a in asked]
+        found[setting] = {
+            "tables": len(whole),
+            "mean_nll": frame.mean().to_dict(),
+            "median_nll": frame.median().to_dict(),
+            "mean_rank": frame[others].rank(axis=1).mean().to_dict(),
+            "costs": costs,
+            "differences": {f"{a} - {b}": compared(nll, a, b) for a, b in pairs if a != b},
+        }
+        if setting != "folds":
+            better = frame[["class shares", "tuned logistic"]].min(axis=1)
+            for name in ("instant", "instant without base"):
+                behind = frame[name] - better
+                found[setting][f"{name}: most behind"] = float(behind.max())
+                found[setting][f"{name}: share behind by .05"] = float((behind > 0.05).mean())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--data-root", type=Path, default=os.environ.get("NEARWISE_DATA"))
+    parser.add_argument("--part", choices=["judge", "dev"], default="judge")
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=USUAL)
+    parser.add_argument("--settings", default="folds,few", help="folds, few (at most 48 rows)")
+    parser.add_argument("--repeats", type=int, default=2, help="folds or shuffles per table")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kept", type=Path, help="file of what was measured")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    kept = args.kept or Path(f"runs/instant-{args.part}.json")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    folder = args.data_root / "tables"
+    tables = [read_table(folder, name) for name in family_split(folder)[args.part]]
+    if args.part == "judge":
+        tables += sklearn_tables()
+    sizes = [None] * ("folds" in args.settings) + list(SIZES) * ("few" in args.settings)
+    for size in sizes:
+        setting = "folds" if size is None else f"{size} rows"
+        for table in tables:
+            done = results.setdefault(setting, {}).setdefault(table.source, {})
+            cut = splits(table, size, args.seed, args.repeats)
+            shown = {}
+            for name in args.methods:
+                if name in done or not cut or (size is not None and name not in OF_FEW_ROWS):
+                    continue
+                rows = defaultdict(list)
+                for at, split in enumerate(cut):
+                    fit = methods(args.seed + at)[name]
+                    for what, value in measure(fit, table, *split).items():
+                        rows[what].append(value)
+                done[name] = {what: float(np.mean(values)) for what, values in rows.items()}
+                shown[name] = round(done[name]["nll"], 4)
+            if shown:
+                kept.write_text(json.dumps(results, indent=1) + "\n")
+                print(setting, table.source, json.dumps(shown), flush=True)
+    results = {setting: {t: one for t, one in of.items() if one} for setting, of in results.items()}
+    found = summary(results, args.methods)
+    record = {"command": "benchmarks/instant.py", "versions": versions(), "hardware": hardware()}
+    record |= {"part": args.part, "seed": args.seed, "repeats": args.repeats}
+    record |= {"summary": found, "tables": results}
+    if args.part == "judge":
+        path = Path(__file__).parent / "results" / "instant.json"
+        path.write_text(json.dumps(plain(record), indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""preset="instant": nothing is trained, changes count at once, and what is removed is forgotten."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits, load_wine
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+from sklearn.neighbors import KNeighborsClassifier
+
+from nearwise import AttnKNNClassifier
+from nearwise.classifier.storage.persistence import KIND, VERSION
+from nearwise.memory import StoreError, read_folder, write_folder
+from tests.classifier.cases import blobs, fit_once, quietly, same, sums_to_one, table
+
+BASES = ["auto", None]
+
+
+def instant(X, y, base=None, **parameters):
+    model = AttnKNNClassifier(preset="instant", base=base, random_state=0, **parameters)
+    with quietly():
+        return fit_once(model, X, y)
+
+
+def island(n=8, at=40.0, seed=3):
+    """Rows far from all others."""
+    return np.random.default_rng(seed).normal(size=(n, 4)) * 0.1 + at
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_it_beats_k_nearest_neighbors_without_training(base):
+    X, y = load_wine(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0)
+    rows, new, labels, truth = train_test_split(X, y, test_size=0.4, random_state=0, stratify=y)
+    proba = instant(rows, labels, base).predict_proba(new)
+    plain = KNeighborsClassifier(16).fit(rows, labels).predict_proba(new)
+    assert sums_to_one(proba)
+    assert log_loss(truth, proba) < log_loss(truth, np.clip(plain, 1e-6, 1))
+
+
+# --- forgetting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["numbers", "mixed columns"])
+def test_what_is_removed_is_forgotten_to_the_bit(kind):
+    X, y = blobs(120) if kind == "numbers" else table(120)
+    gone, kept = np.arange(0, 120, 9), np.setdiff1d(np.arange(120), np.arange(0, 120, 9))
+    X = pd.DataFrame(X)
+    model = instant(X, y)
+    model.remove(gone)
+    fresh = instant(X.iloc[kept], np.asarray(y)[kept])
+    assert same(model.predict_proba(X), fresh.predict_proba(X))
+    assert same(model.predict_proba(None), fresh.predict_proba(None))
+    assert same(model.predict_set(X, 0.8), fresh.predict_set(X, 0.8))
+    assert model.temperature_ == fresh.temperature_
+    assert model.memory_.ids.tolist() == kept.tolist()
+
+
+def test_rows_that_were_added_and_removed_leave_nothing_behind(tmp_path):
+    X, y = blobs(90)
+    model, before = instant(X, y), instant(X, y).predict_proba(X)
+    ids = model.add(island(), [7] * 8)
+    model.remove(ids[:4])
+    model.save(tmp_path / "m")
+    model = AttnKNNClassifier.load(tmp_path / "m")
+    model.remove(ids[4:], forget_classes=True)
+    proba = model.predict_proba(X)
+    assert model.classes_.tolist() == [0, 1, 2, 7]
+    assert (proba[:, 3] < 0.02).all() and np.abs(proba[:, :3] - before).max() < 0.02
+    again = model.add(island(1), [7])
+    assert int(again[0]) > int(ids[-1])  # an id names its row for good
+
+
+def test_a_corrected_label_is_as_if_it_had_always_been_so():
+    X, y = blobs(90)
+    wrong = y.copy()
+    wrong[:5] = (y[:5] + 1) % 3
+    model = instant(X, wrong)
+    model.relabel(np.arange(5), y[:5])
+    assert same(model.predict_proba(X), instant(X, y).predict_proba(X))
+
+
+def test_with_weights_forgetting_is_exact_up_to_rounding():
+    X, y = blobs(90)
+    weight = np.random.default_rng(0).uniform(0.5, 2.0, 90)
+    model = AttnKNNClassifier(preset="instant", base=None, random_state=0).fit(X, y, weight)
+    model.remove([1, 2, 3])
+    kept = np.setdiff1d(np.arange(90), [1, 2, 3])
+    fresh = AttnKNNClassifier(preset="instant", base=None, random_state=0)
+    fresh.fit(X[kept], y[kept], weight[kept])
+    assert np.abs(model.predict_proba(X) - fresh.predict_proba(X)).max() < 1e-5
+
+
+# --- what a row's own label may tell ------------------------------------------------------------
+
+
+def test_without_a_base_a_row_is_predicted_as_if_its_label_were_unknown():
+    X, y = blobs(150)
+    other = y.copy()
+    other[10] = (y[10] + 1) % 3
+    settings = {"calibration": None}
+    models = [instant(X, labels, settings=settings) for labels in (y, other)]
+    assert models[0].choice_["features"] == models[1].choice_["features"]
+    left_out = [model.predict_proba(None)[10] for model in models]
+    assert np.abs(left_out[0] - left_out[1]).max() < 1e-6
+    assert (
+        np.abs(models[0].predict_proba(X[10:11]) - models[1].predict_proba(X[10:11])).max() > 0.01
+    )
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_labels_that_mean_nothing_are_not_predicted(base):
+    """Out-of-bag opinions of a row's neighbors come from trees that saw its label."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 5)), rng.integers(2, size=400)
+    left_out = instant(X, y, base).predict_proba(None)
+    assert log_loss(y, left_out) > np.log(2) - 0.03
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_new_class_is_known_and_calibrated_at_once(base):
+    model = instant(*blobs(), base)
+    model.add(island(), [7] * 8)
+    proba = model.predict_proba(island(3, seed=4))
+    assert model.classes_.tolist() == [0, 1, 2, 7]
+    assert sums_to_one(proba) and (proba[:, 3] > 0.6).all()
+    left_out = model.predict_proba(None)
+    assert left_out.shape == (98, 4) and (left_out[-8:, 3] > 0.6).all()
+    assert model.query(island(2), explain=3).explanations()[0].neighbors[0].label == 7
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_rows_that_come_and_go_keep_every_rows_own_neighbors(base):
+    X, y = blobs(265)
+    model = instant(X[:200], y[:200], base)
+    ids = model.add(X[200:260], y[200:260])
+    model.remove(ids[::3])
+    model.add(X[260:265], y[260:265])
+    bank, seen = model.memory_, 17
+    keys = bank.keys["features"].double().numpy()
+    distances = np.linalg.norm(keys[:, None] - keys[None], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    order = np.argsort(distances, axis=1, kind="stable")[:, :seen]
+    own = bank.columns["own.features"].numpy()
+    shared = [len({*a} & {*b}) for a, b in zip(bank.ids.numpy()[order], own, strict=True)]
+    assert np.mean(shared) > seen - 0.01  # but for distances that differ by their rounding
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_tiny_memory_grows(base):
+    X, y = blobs(150, n_classes=2)
+    model = instant(X[:4], y[:4], base)
+    for row in range(4, 40):
+        model.add(X[row : row + 1], y[row : row + 1])
+    grown, at_once = (
+        model.predict_proba(X[60:]),
+        instant(X[:40], y[:40], base).predict_proba(X[60:]),
+    )
+    truth = y[60:]
+    assert log_loss(truth, grown) < log_loss(truth, at_once) + 0.1
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_stream_is_learned_within_its_capacity(base):
+    X, y = blobs(300)
+    model = AttnKNNClassifier(
+        preset="instant", base=base, random_state=0, capacity=80, eviction="age"
+    )
+    for start in range(0, 240, 60):
+        model.partial_fit(X[start : start + 60], y[start : start + 60])
+    assert len(model.memory_) == 80
+    assert log_loss(y[240:], model.predict_proba(X[240:])) < 0.6
+
+
+def test_refresh_brings_the_forest_up_to_date():
+    X, y = blobs(200)
+    model = instant(X[:60], y[:60], "auto")
+    model.add(X[60:], y[60:])
+    model.refresh()
+    assert same(model.predict_proba(X), instant(X, y, "auto").predict_proba(X))
+
+
+# --- what else a classifier does ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_saved_model_predicts_the_same_after_changes(base, tmp_path):
+    X, y = table(150)
+    model = instant(X[:120], y[:120], base)
+    ids = model.add(X[120:], y[120:])
+    if base == "auto":
+        model.remove(ids[:3])
+    model.save(tmp_path / "m")
+    read = AttnKNNClassifier.load(tmp_path / "m")
+    assert same(read.predict_proba(X), model.predict_proba(X))
+    assert same(read.predict_proba(None), model.predict_proba(None))
+    with quietly():
+        for one in (read, model):
+            one.add(X[:2], y[:2])
+    assert same(read.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_folder_without_the_heads_weights_is_refused(tmp_path):
+    model = instant(*blobs())
+    model.save(tmp_path / "m")
+    folder = read_folder(tmp_path / "m", kind=KIND, newest_version=VERSION)
+    tensors = {k: v for k, v in folder.tensors.items() if k != "head/0/score.weight"}
+    write_folder(
+        tmp_path / "torn",
+        kind=KIND,
+        format_version=VERSION,
+        tensors=tensors,
+        meta=folder.meta,
+        blobs=folder.blobs,
+    )
+    with pytest.raises(StoreError, match="head/0"):
+        AttnKNNClassifier.load(tmp_path / "torn")
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_weights_of_an_explanation_are_those_of_the_prediction(base):
+    X, y = blobs(120)
+    model = instant(X, y, base)
+    query = model.query(X[:6] + 0.05, explain=None, sets=True, novelty=True)
+    for row, one in enumerate(query.explanations()):
+        weights = sum(neighbor.weight for neighbor in one.neighbors)
+        assert weights + one.null_mass == pytest.approx(1.0, abs=1e-4)
+        assert same(one.proba, query.proba()[row])
+    assert query.sets(0.9).any(1).mean() > 0.5
+    assert query.novelty_p_value().shape == (6,)
+
+
+def test_prediction_sets_hold_their_coverage_with_a_forest():
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(len(y)) < 0.1, rng.integers(10, size=len(y)), y)
+    order = rng.permutation(len(y))
+    rows, new = order[:700], order[700:]
+    model = instant(X[rows], y[rows], "auto")
+    held = model.predict_set(X[new], 0.9)[np.arange(len(new)), y[new]].mean()
+    assert 0.87 < held < 0.94
+
+
+def test_it_fits_many_classes_and_two_rows():
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(70), 3)
+    X = rng.normal(size=(70, 6))[y] * 3 + rng.normal(size=(210, 6)) * 0.3
+    assert (instant(X, y, "auto").predict(X) == y).mean() > 0.9
+    two = instant(np.array([[0.0], [0.1], [5.0], [5.1]]), [0, 0, 1, 1])
+    assert two.predict([[0.05], [5.05]]).tolist() == [0, 1]
+
+
+def test_the_class_prior_is_changed_as_in_other_presets():
+    X, y = blobs(200, n_classes=2)
+    rare = np.flatnonzero((y == 0) | (np.arange(200) % 5 == 0))
+    shares = instant(X[rare], y[rare]).predict_proba(X).mean(0)
+    even = instant(X[rare], y[rare], class_prior="uniform").predict_proba(X).mean(0)
+    assert abs(even[1] - 0.5) < abs(shares[1] - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"embedder": "table"}, "embedder='table' does not fit preset=\"instant\""),
+        ({"base": KNeighborsClassifier()}, "base=KNeighborsClassifier"),
+        ({"n_members": 3}, "n_members=3"),
+        ({"validation_fraction": 0.2}, "validation_fraction=0.2"),
+        ({"label_noise": "auto"}, "label_noise='auto'"),
+        ({"settings": {"num_heads": 2}}, "settings num_heads"),
+        ({"n_neighbors": 65}, "n_neighbors=65 is more than the 64"),
+    ],
+    ids=str,
+)
+def test_what_it_cannot_do_is_refused_before_anything_is_fitted(parameters, message):
+    X, y = blobs()
+    with pytest.raises(ValueError, match=message) as error:
+        AttnKNNClassifier(**{"preset": "instant"} | parameters).fit(X, y)
+    assert "fast" in str(error.value)
+
+
+def test_images_and_views_are_refused():
+    X, y = blobs()
+    images = np.zeros((90, 8, 8, 1), np.uint8)
+    with pytest.raises(ValueError, match="tables and ready embeddings in one view"):
+        AttnKNNClassifier(preset="instant").fit(images, y)
+    with pytest.raises(ValueError, match="tables and ready embeddings in one view"):
+        AttnKNNClassifier(preset="instant").fit(X, y, views=[X])

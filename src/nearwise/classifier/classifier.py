@@ -249,7 +249,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             n_views=1 + len(others),
             images=validation.is_images(rows),
         )
-        fitter = label_fitter(self.label_noise, classes, per_class=settings.per_class)
+        fitter = label_fitter(self.label_noise, classes, settings)
         settings = settings.model_copy(update={"label_fitter": fitter})
         settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
         problem = self._problem(rows, codes, weight, len(classes))

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from nearwise.functional.devices import Threads
 from nearwise.functional.set_attention import (
     HAS_BASE,
     LEAST,
@@ -218,8 +219,8 @@ class PretrainedNeighborHead(nn.Module):
                 tokens, query = layer(tokens, query, weight, classes)
         else:
             given = (labels, log_weight, log_prior.contiguous())
-            arrays = (one.numpy() for one in (tokens, query, *given))
-            pool_rows(*arrays, self._arrays())
+            arrays = [one.numpy() for one in (tokens, query, *given)]
+            self._pool(arrays, self._arrays())
         query = self.query_norm(query)
         plain = (self.score(tokens)[:, :, 0] + log_weight).split(sizes, dim=1)
         scores, made = [], []
@@ -234,6 +235,14 @@ class PretrainedNeighborHead(nn.Module):
         base = base.masked_fill(spaces[0].summary[:, HAS_BASE] == 0, -math.inf)
         shares = torch.softmax(torch.cat([base[:, None], prior[:, None], gates], dim=1), dim=1)
         return Attention(tuple(scores), null, shares, sharpness.clamp(-3.0, 3.0).exp())
+
+    def _pool(self, arrays: list[np.ndarray], layers: tuple[Any, ...]) -> None:
+        """Renew tokens and queries in place, in threads where there are many."""
+        work = arrays[0].size * 2 * self.config["hidden"] * self.config["n_layers"]
+        with Threads(work) as threads:
+            threads.run(
+                lambda part: pool_rows(*(array[part] for array in arrays), layers), len(arrays[0])
+            )
 
     def _arrays(self) -> tuple[Any, ...]:
         """Weights of the layers as `pool_rows` takes them, made anew where they have changed."""

@@ -31,7 +31,6 @@ _OF_INSTANT: dict[str, tuple[Any, ...]] = {
     "embedder": ("auto", "identity"),
     "n_members": ("auto", 1),
     "validation_fraction": ("auto", None),
-    "label_noise": (None,),
 }
 _OF_HEADS = ("pooling", "null", "num_heads", "head", "train", "max_per_class")
 _MOST_ASKED = 64

@@ -153,9 +153,7 @@ class TableEncoder:
         ValueError if a number is too large, or too far from those of training, to compute with in
         float32.
         """
-        frame = as_frame(X)
-        frame.columns = pd.Index(self.columns)
-        numbers = self._numbers(frame)
+        numbers, codes = self._from_array(X) if self._takes_array(X) else self._from_table(X)
         _refuse_huge(numbers, self.numeric, _FARTHEST, self.mean, self.scale)
         if numbers.shape[1]:
             known = np.asarray(self.has_gaps, dtype=bool)
@@ -166,7 +164,21 @@ class TableEncoder:
                     f"Missing values in columns that had none in training: {named}. They are "
                     "filled with the training median."
                 )
-        return Encoded(numbers, self._codes(frame, count=True))
+        return Encoded(numbers, codes)
+
+    def _takes_array(self, X: pd.DataFrame | np.ndarray) -> bool:
+        """Whether rows are numbers of an array: these need no table, which takes a millisecond."""
+        numbers = isinstance(X, np.ndarray) and X.dtype.kind in "biuf" and not self.gap_words
+        return numbers and all(kind == "number" for kind in self.kinds.values())
+
+    def _from_array(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        numbers = self._checked(np.array(X, dtype=float, order="C"))
+        return numbers, np.zeros((len(X), 0), dtype=np.int64)
+
+    def _from_table(self, X: pd.DataFrame | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        frame = as_frame(X)
+        frame.columns = pd.Index(self.columns)
+        return self._numbers(frame), self._codes(frame, count=True)
 
     @property
     def _sources(self) -> list[str]:
@@ -184,9 +196,7 @@ class TableEncoder:
         plain_types = all(kind.kind in "biuf" for kind in frame.dtypes[names])
         if plain_types and not self.dates and not self.gap_words:
             # All at once: column by column takes a millisecond for each, however few the rows.
-            numbers = np.ascontiguousarray(frame[names].to_numpy(dtype=float))
-            for at in np.flatnonzero(np.isinf(numbers).any(axis=0)):
-                _refuse_infinity(numbers[:, at], names[at])
+            return self._checked(np.ascontiguousarray(frame[names].to_numpy(dtype=float)))
         else:
             parts = [
                 DateColumn(**self.dates[name]).numbers(frame[name], name)
@@ -195,6 +205,13 @@ class TableEncoder:
                 for name in names
             ]
             numbers = np.column_stack(parts) if parts else np.zeros((len(frame), 0))
+        _refuse_huge(numbers, self.numeric, _LARGEST)
+        return numbers
+
+    def _checked(self, numbers: np.ndarray) -> np.ndarray:
+        """Refuse infinity and what float32 cannot hold, by the column's name."""
+        for at in np.flatnonzero(np.isinf(numbers).any(axis=0)):
+            _refuse_infinity(numbers[:, at], self.numeric[at])
         _refuse_huge(numbers, self.numeric, _LARGEST)
         return numbers
 

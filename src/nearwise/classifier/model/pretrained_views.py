@@ -7,9 +7,11 @@ from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.classifier.model.memory_views import BASE, MemoryViews, SpaceSpec
-from nearwise.functional import Neighbors, topk_neighbors
+from nearwise.functional import Neighbors, pairwise_distances
 from nearwise.nn import NeighborSet, RememberedSpace
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, typical_distance
+
+_AT_ONCE = 2**24  # distances to new rows that are measured at once
 
 
 class PretrainedViews(MemoryViews):
@@ -104,15 +106,14 @@ class PretrainedViews(MemoryViews):
                 continue
             old = torch.ones(len(self.bank), dtype=torch.bool)
             old[positions] = False
-            keys = self.bank.keys[spec.name]
-            near = topk_neighbors(
-                keys[old], keys[positions], min(self._width, len(positions)), metric=spec.metric
-            )
-            apart_new = torch.cat([apart[old], near.distances / spec.unit], dim=1)
-            own_new = torch.cat([own[old], self.bank.ids[positions][near.indices]], dim=1)
-            order = apart_new.sort(dim=1, stable=True).indices[:, : self._width]
+            keys, ids = self.bank.keys[spec.name], self.bank.ids
+            near, theirs, before = apart[old], own[old], keys[old]
+            for new in positions.split(max(1, _AT_ONCE // len(before))):
+                to_new = pairwise_distances(before, keys[new], spec.metric) / spec.unit
+                near, order = torch.cat([near, to_new], 1).topk(self._width, largest=False)
+                theirs = torch.cat([theirs, ids[new].expand(len(before), -1)], 1).gather(1, order)
             own, apart = own.clone(), apart.clone()
-            own[old], apart[old] = own_new.gather(1, order), apart_new.gather(1, order)
+            own[old], apart[old] = theirs, near
             self.bank.columns |= dict(zip(_columns(spec), (own, apart), strict=True))
             self._note(spec, positions)
 

@@ -35,16 +35,21 @@ from nearwise.classifier.noise.true_labels import (
 from nearwise.warn import warn_user
 
 
-def label_fitter(label_noise: Any, classes: np.ndarray, *, per_class: bool) -> LabelFitter:
+def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -> LabelFitter:
     """Check the parameter `label_noise` and return what fits the label model.
 
-    ValueError if it is not usable, or a calibration per class would take wrong labels for true
-    ones.
+    ValueError if it is not usable, or a calibration per class or a head that comes trained would
+    take wrong labels for true ones.
     """
     transition = check_label_noise(label_noise, classes)
     if transition is None:
         return LabelFitter()
-    if per_class:
+    if settings.preset == "instant":
+        raise ValueError(
+            f'label_noise={label_noise!r} does not fit preset="instant", whose head takes labels '
+            'as they are given. Use preset="fast", or leave label_noise out.'
+        )
+    if settings.per_class:
         raise ValueError(
             'calibration="per-class" is fitted to given labels, which label_noise takes for wrong '
             "in part. Use one of the two."

@@ -39,7 +39,7 @@ def flow(device):
         "knn": KNNProbe(5, weights="softmax", temperature="val", **options),
         "distance": KNNProbe(5, weights="distance", **options),
         "linear": LinearProbe(**options),
-        "attention": AttentionProbe(5, keys="both", epochs=2, key_dim=4, **options),
+        "attention": AttentionProbe(5, keys="both", **options),
         "features": AttentionProbe(5, keys="features", **options),
     }.items():
         fitted = probe.fit(X, y, validation=held, refit=True)

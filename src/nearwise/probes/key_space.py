@@ -1,6 +1,5 @@
-"""Key spaces and indexes of probes: the features themselves, and a linear map of them."""
+"""Key spaces and indexes of probes: the features themselves, and the features whitened by class."""
 
-import math
 from typing import Literal
 
 import numpy as np
@@ -8,18 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearwise.functional import Metric, Neighbors
+from nearwise.functional import Metric
 from nearwise.functional.devices import choose_device
 from nearwise.memory import IndexName, NeighborIndex, make_index
-from nearwise.nn import (
-    Neighborhood,
-    NeighborNetwork,
-    TableEmbedder,
-    describe_neighborhood,
-    pair_reliability,
-)
-from nearwise.probes.base import Rows, channel_scale
-from nearwise.training import TrainConfig, TrainingResult, TrainingRows, train_embedder
+from nearwise.nn import NeighborSet, RememberedSpace
+from nearwise.probes.base import Rows
 
 ProbeMetric = Literal["cosine", "l2"]
 METRICS: dict[str, Metric] = {"cosine": "cosine", "l2": "euclidean"}
@@ -37,116 +29,105 @@ def make_probe_index(
 
 
 OWN_NEIGHBORS = 16
-_UNIT_ROWS = 1000
-_LARGE = 10_000
 
-Keys = Literal["auto", "features", "learned", "both"]
+Keys = Literal["auto", "features", "whitened", "both"]
 
 
 class KeySpace:
-    """Remembered rows in one space, and what a head sees of a query's nearest."""
+    """Remembered rows in one space, and what a pretrained head is given of a query's nearest."""
 
-    def __init__(self, index: NeighborIndex, keys: Tensor, codes: Tensor, n_neighbors: int) -> None:
-        self.index, self.keys, self.codes = index, keys, codes
-        self.n_neighbors = min(n_neighbors, len(keys) - 1)
-        self._rows = torch.arange(len(keys), device=keys.device)
-        self.unit = self._median_distance()
-        wanted = min(OWN_NEIGHBORS + 1, len(keys) - 1)
-        self.own = index.search(keys, wanted, self._rows).indices
-        counted = self.own[:, : max(wanted - 1, 1)]
-        self.reliability = (codes[counted] == codes[:, None]).float().mean(1)
+    def __init__(
+        self, index: NeighborIndex, keys: Tensor, codes: Tensor, *, n_classes: int, n_columns: int
+    ) -> None:
+        self.index, self.keys = index, keys
+        self._rows = torch.arange(len(keys))
+        own = index.search(keys, min(OWN_NEIGHBORS + 1, len(keys) - 1), self._rows)
+        positive = own.distances[own.distances > 0]
+        unit = float(positive.median()) if len(positive) else 1.0
+        self.remembered = RememberedSpace(
+            codes, own.indices, own.distances, unit, n_classes, n_columns
+        )
 
-    def _median_distance(self) -> float:
-        some = self._rows[:: max(1, len(self._rows) // _UNIT_ROWS)]
-        found = self.index.search(self.keys[some], self.n_neighbors, some).distances
-        positive = found[found > 0]
-        return float(positive.median()) if len(positive) else 1.0
+    def see(self, query: Tensor | None, n_neighbors: int) -> tuple[NeighborSet, Tensor]:
+        """Describe the nearest rows of queries, and give their positions (n, n_neighbors).
 
-    def search(self, query: Tensor | None, rows: Tensor | None = None) -> Neighbors:
-        """Find the nearest rows of queries, or of remembered `rows`, each without itself."""
+        Without queries, those of the remembered rows, each without itself.
+        """
         if query is None:
-            assert rows is not None  # one of the two is given
-            return self.index.search(self.keys[rows], self.n_neighbors, rows)
-        return self.index.search(query, self.n_neighbors)
-
-    def see(self, found: Neighbors, prior: Tensor, rows: Tensor | None = None) -> Neighborhood:
-        """Describe what was found, with the class shares as the base's prediction."""
-        labels = self.codes[found.indices]
-        if rows is None:
-            reliability = self.reliability[found.indices]
-        else:
-            reliability = pair_reliability(found.indices, self.own, self.codes, rows)
-        base = prior.log().expand(len(labels), -1)
-        return describe_neighborhood(found.distances / self.unit, labels, reliability, base)
+            found = self.index.search(self.keys, min(n_neighbors, len(self.keys) - 1), self._rows)
+            return self.remembered.describe(found, left_out=self._rows), found.indices
+        found = self.index.search(query, min(n_neighbors, len(self.keys)))
+        return self.remembered.describe(found), found.indices
 
 
-class LearnedMap:
-    """A linear map to unit keys, trained so that the nearest rows share a label.
+class Whitening:
+    """A linear map after which the rows of each class spread alike in all directions.
 
-    It starts as the leading principal components of the standardised features. Without `epochs` it
-    trains for 40 at most, or 15 above 10,000 rows.
+    Directions in which rows of one class differ count less, so that those in which classes differ
+    count more. The covariance within classes is shrunk towards a multiple of the identity by the
+    formula of Ledoit and Wolf; nothing is trained. Keys are right up to a common factor, which
+    cosine distances do not see.
+
+    References
+    ----------
+    Ledoit and Wolf, "A well-conditioned estimator for large-dimensional covariance matrices",
+    Journal of Multivariate Analysis, 2004.
     """
 
-    def __init__(self, dim: int, epochs: int | None) -> None:
-        self.dim, self.epochs = dim, epochs
+    def __init__(self, rows: Rows) -> None:
+        X, (n, width) = rows.X.astype(np.float64), rows.X.shape
+        self.mean = X.mean(axis=0).astype(np.float32)
+        sums = np.zeros((int(rows.codes.max()) + 1, width))
+        np.add.at(sums, rows.codes, X)
+        counts = np.bincount(rows.codes)
+        within = X - (sums / np.maximum(counts, 1)[:, None])[rows.codes]
+        if width <= n:
+            powers, axes = np.linalg.eigh(within.T @ within)
+        else:  # the same axes from the smaller of the two products
+            powers, of_rows = np.linalg.eigh(within @ within.T)
+            kept = powers > 1e-9 * powers[-1]
+            powers, of_rows = powers[kept], of_rows[:, kept]
+            axes = within.T @ of_rows / np.sqrt(powers)
+        variances = np.maximum(powers, 0.0) / n
+        target = _shrunk_to(variances, np.square(within).sum(axis=1), width)
+        factors = np.sqrt(target / (variances + target)) if target else np.ones(len(powers))
+        self.axes, self.factors = axes.astype(np.float32), factors.astype(np.float32)
 
-    def fit(
-        self, rows: Rows, valid: Rows, n_classes: int, *, seed: int, device: torch.device
-    ) -> TrainingResult:
-        """Train on `rows` by the leave-one-out NLL of all, stopped by the NLL of `valid`."""
-        self.mean = rows.X.mean(axis=0, dtype=np.float64)
-        self.scale = channel_scale(rows.X.std(axis=0, dtype=np.float64), self.mean)
-        X = self._standardized(rows.X)
-        dim = min(self.dim, *X.shape)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            embedder = TableEmbedder(
-                X.shape[1], numeric_embedding=None, dim=dim, dropout=0.1, normalize=True
-            )
-            self.network = NeighborNetwork(embedder, n_classes, similarity="cosine")
-        _start_as_components(embedder, X, seed)
-        held = TrainingRows(
-            self._standardized(valid.X),
-            torch.from_numpy(valid.codes),
-            ids=torch.arange(len(valid.codes)) + len(X),
+    @property
+    def n_parameters(self) -> int:
+        """Numbers that were estimated."""
+        return int(self.axes.size + self.factors.size + self.mean.size)
+
+    def __call__(self, X: NDArray[np.float32]) -> Tensor:
+        """Keys (n, width)."""
+        centered = X - self.mean
+        return torch.from_numpy(
+            centered + (centered @ self.axes * (self.factors - 1)) @ self.axes.T
         )
-        epochs = self.epochs or (40 if len(X) <= _LARGE else 15)
-        config = TrainConfig.model_validate(
-            {"epochs": epochs, "lr": 1e-3, "weight_decay": 1e-3, "patience": 5}
-            | {"batch_size": min(256, max(2, len(X) // 4))}
-        )
-        train = TrainingRows(X, torch.from_numpy(rows.codes))
-        result = train_embedder(
-            self.network, train.to(device), held.to(device), config, seed=seed, device=device
-        )
-        self.network.eval()
-        return result
-
-    def _standardized(self, X: NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(((X - self.mean) / self.scale).astype(np.float32))
-
-    def __call__(self, X: NDArray[np.float32], device: torch.device) -> Tensor:
-        """Keys (n, dim) on the device."""
-        with torch.no_grad():
-            parts = [
-                self.network.embedder(part.to(device), None)
-                for part in self._standardized(X).split(8192)
-            ]
-        keys: Tensor = torch.cat(parts)
-        return keys
 
 
-def _start_as_components(embedder: TableEmbedder, X: Tensor, seed: int) -> None:
-    """Set the linear map to the leading principal components."""
-    layer = embedder.trunk[1]  # type: ignore[index]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        some = X[torch.randperm(len(X))[:_LARGE]]
-        rank = min(embedder.dim + 8, *some.shape)
-        _, _, components = torch.pca_lowrank(some, q=rank, niter=3)
-    # a component counts as much as in the standardised features, whose typical length is one
-    width = min(embedder.dim, components.shape[1])
-    with torch.no_grad():
-        layer.weight.zero_()
-        layer.weight[:width] = components[:, :width].T / math.sqrt(X.shape[1])
-        layer.bias.zero_()
+def _shrunk_to(variances: NDArray[np.float64], squares: NDArray[np.float64], width: int) -> float:
+    """Multiple of the identity that the shrunk covariance adds to the given one.
+
+    Parameters
+    ----------
+    variances : array of shape (min(n, width),)
+        Of the rows along the axes of their covariance.
+    squares : array of shape (n,)
+        Squared length of each row.
+    width : int
+        Columns of the covariance.
+
+    Returns
+    -------
+    target : float
+        0 where there is nothing to shrink: all directions spread alike, or no row differs.
+    """
+    n, mean = len(squares), variances.sum() / width
+    total = np.square(variances).sum()
+    apart = total / width - mean**2
+    if apart <= 1e-12 * mean**2:
+        return 0.0
+    noise = (np.square(squares).mean() - total) / (n * width)
+    share = np.clip(noise / apart, 1e-6, 1 - 1e-6)
+    return float(share * mean / (1 - share))

@@ -11,11 +11,10 @@ from torch import Tensor
 from nearwise.functional import aggregate_labels, distance_weights, uniform_weights
 from nearwise.memory import IndexName
 from nearwise.metrics import brier
-from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Codes, Probe, Rows, Validation, joined
 from nearwise.probes.key_space import METRICS, ProbeMetric, make_probe_index
 
-Weights = Literal["uniform", "distance", "softmax", "attention"]
+Weights = Literal["uniform", "distance", "softmax"]
 SIZES = (5, 10, 20, 50, 100, 200)
 TEMPERATURES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.2, 0.5)
 _JUDGED = 2000  # training rows that choices are made on, where no validation rows are given
@@ -30,11 +29,11 @@ class KNNProbe(Probe):
         "val" takes the size with the lowest Brier score among 5, 10, 20, 50, 100, 200. The NLL of
         votes would mostly ask whether any is for the right class, which takes more neighbors than
         are good for accuracy.
-    weights : {"uniform", "distance", "softmax", "attention"}, default="uniform"
-        Votes: equal; by the inverse of the distance, as in scikit-learn; by
+    weights : {"uniform", "distance", "softmax"}, default="uniform"
+        Votes: equal; by the inverse of the distance, as in scikit-learn; or by
         ``softmax(-distance / temperature)``, which for "cosine" is DINO's
-        ``softmax(similarity / temperature)``; or by an attention head that learns the weights
-        among these same neighbors.
+        ``softmax(similarity / temperature)``. `AttentionProbe` weighs these same neighbors with
+        ``keys="features"``.
     metric : {"cosine", "l2"}, default="cosine"
     temperature : float or "val", default=0.07
         Positive; of "softmax", in the unit of the distance.
@@ -43,7 +42,7 @@ class KNNProbe(Probe):
     device : str, default="cpu"
         Where neighbors are sought: "cpu", "cuda", "auto".
     random_state : int, RandomState or None, default=None
-        Of the attention head, and of the training rows that choices are made on.
+        Of the training rows that choices are made on.
 
     Attributes
     ----------
@@ -96,8 +95,8 @@ class KNNProbe(Probe):
         X : array of shape (n, D)
         y : array of shape (n,)
         validation : (array (m, D), array (m,)), optional
-            Rows that "val" choices and the attention head are made on; they do not vote. Without
-            them, training rows are used, each left out of its own neighbors.
+            Rows that "val" choices are made on; they do not vote. Without them, training rows are
+            used, each left out of its own neighbors.
         refit : bool, default=False
             Whether validation rows join those that vote, once the choices are made.
 
@@ -120,16 +119,6 @@ class KNNProbe(Probe):
         }
         if "val" in (self.n_neighbors, self.temperature):
             self._choose(validation)
-        self.attention_: AttentionProbe | None = None
-        if self.weights == "attention":
-            self.attention_ = AttentionProbe(
-                self.choice_["n_neighbors"],
-                keys="features",
-                metric=self.metric,
-                index=self.index,
-                device=self.device,
-                random_state=self._seed(),
-            ).fit(X, y, validation, refit=refit)
         held = None if validation is None else self._other_rows(validation)  # checks them, too
         if refit and held is not None:
             self._remember(joined(rows, held))
@@ -211,8 +200,6 @@ class KNNProbe(Probe):
             None: the rows that vote, each without itself (leave-one-out).
         """
         check_is_fitted(self)
-        if self.attention_ is not None:
-            return self.attention_.predict_proba(X)
         distances, positions = self.kneighbors(X)
         temperature = self.choice_["temperature"]
         return self._vote(torch.from_numpy(distances), torch.from_numpy(positions), temperature)

@@ -36,8 +36,7 @@ def probe_flops(probe: Probe, X: NDArray[Any]) -> int:
     spaces = getattr(probe, "spaces_", None)
     if spaces is not None:
         mapped = getattr(probe, "map_", None)
-        learned = [] if mapped is None else list(mapped.network.parameters())
-        search = sum(2 * space.keys.numel() for space in spaces)
-        return int(search + sum(2 * p.numel() for p in learned if p.ndim == 2))
+        search = sum(2 * space.keys.numel() for space in spaces.values())
+        return int(search + (0 if mapped is None else 4 * mapped.axes.size))
     keys = getattr(probe, "_keys", None)
     return 2 * int(probe_parameters(probe) if keys is None else keys.numel())

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from nearwise.nn import KNNAttention as KNNAttention
     from nearwise.nn import KNNMultiheadAttention as KNNMultiheadAttention
     from nearwise.nn import KvtAttention as KvtAttention
-    from nearwise.nn import LocalAttention as LocalAttention
     from nearwise.nn import MemoryAttention as MemoryAttention
     from nearwise.nn import NeighborAttention as NeighborAttention
     from nearwise.nn import NeighborhoodAttention1D as NeighborhoodAttention1D
@@ -41,7 +40,6 @@ _LAYERS = {
     "KNNMultiheadAttention": "nearwise.nn",
     "KvtAttention": "nearwise.nn",
     "ConvNNAttention": "nearwise.nn",
-    "LocalAttention": "nearwise.nn",
     "NeighborhoodAttention1D": "nearwise.nn",
     "NeighborhoodAttention2D": "nearwise.nn",
     "MemoryAttention": "nearwise.nn",

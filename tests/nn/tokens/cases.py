@@ -6,16 +6,16 @@ from typing import Any
 import torch
 
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv
+from nearwise.lab.nn.local import LocalAttention
+from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.nn import (
     ConvNNAttention,
     KNNAttention,
     KvtAttention,
-    LocalAttention,
     MultiHeadAttention,
     NeighborhoodAttention1D,
     NeighborhoodAttention2D,
     Sampling,
-    SparseAttention,
 )
 
 DIM, HEADS, N_TOKENS = 24, 3, 17

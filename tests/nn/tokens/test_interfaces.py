@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from nearwise.functional import attention_implementation
+from nearwise.lab.nn.local import LocalAttention
 from nearwise.nn import (
     ConvNNAttention,
     KNNAttention,
     KNNMultiheadAttention,
-    LocalAttention,
     VisionTransformer,
     token_layer,
 )

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from nearwise.lab.nn.local import LocalAttention
+from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.nn import (
-    LocalAttention,
     MultiHeadAttention,
     NeighborhoodAttention1D,
     NeighborhoodAttention2D,
-    SparseAttention,
 )
 from nearwise.nn.tokens import neighborhood as neighborhood_module
 from tests.nn.tokens.cases import tokens

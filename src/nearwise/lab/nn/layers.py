@@ -1,12 +1,16 @@
 """Token layers by name: the library's, the lab's own, and what the published command line says."""
 
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
+from nearwise.lab.nn.local import LocalAttention
+from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.nn import TOKEN_LAYERS
 from nearwise.nn import token_layer as layer_among
 from nearwise.nn.tokens.registry import LayerFactory
 
 ALL_LAYERS: dict[str, LayerFactory] = {
     **TOKEN_LAYERS,
+    "LocalAttention": LocalAttention,
+    "SparseAttention": SparseAttention,
     "BranchingAttention": BranchingAttention,
     "BranchingConv": BranchingConv,
     "TokenConvolution": TokenConvolution,

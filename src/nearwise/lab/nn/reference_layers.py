@@ -18,10 +18,11 @@ from nearwise.lab.nn.legacy import (
     LegacyConvNNAttention,
     LegacyTokenConvolution,
 )
+from nearwise.lab.nn.local import LocalAttention
+from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.nn.tokens.convnn import ConvNNAttention
-from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
+from nearwise.nn.tokens.dense import MultiHeadAttention
 from nearwise.nn.tokens.knn import KvtAttention
-from nearwise.nn.tokens.local import LocalAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 
 Arguments = dict[str, Any]

@@ -2,10 +2,9 @@
 
 from nearwise.nn.tokens.base import Sampling
 from nearwise.nn.tokens.convnn import ConvNNAttention
-from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
+from nearwise.nn.tokens.dense import MultiHeadAttention
 from nearwise.nn.tokens.for_transformers import transformers_attention
 from nearwise.nn.tokens.knn import KNNAttention, KvtAttention
-from nearwise.nn.tokens.local import LocalAttention
 from nearwise.nn.tokens.memory import MemoryAttention
 from nearwise.nn.tokens.multihead import KNNMultiheadAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
@@ -17,13 +16,11 @@ __all__ = [
     "KNNAttention",
     "KNNMultiheadAttention",
     "KvtAttention",
-    "LocalAttention",
     "MemoryAttention",
     "MultiHeadAttention",
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "Sampling",
-    "SparseAttention",
     "token_layer",
     "transformers_attention",
 ]

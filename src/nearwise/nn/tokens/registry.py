@@ -6,9 +6,8 @@ from torch import nn
 
 from nearwise.names import did_you_mean
 from nearwise.nn.tokens.convnn import ConvNNAttention
-from nearwise.nn.tokens.dense import MultiHeadAttention, SparseAttention
+from nearwise.nn.tokens.dense import MultiHeadAttention
 from nearwise.nn.tokens.knn import KNNAttention, KvtAttention
-from nearwise.nn.tokens.local import LocalAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 
 LayerFactory = Callable[..., nn.Module]
@@ -18,10 +17,8 @@ TOKEN_LAYERS: dict[str, LayerFactory] = {
     "KNNAttention": KNNAttention,
     "KvtAttention": KvtAttention,
     "ConvNNAttention": ConvNNAttention,
-    "LocalAttention": LocalAttention,
     "NeighborhoodAttention1D": NeighborhoodAttention1D,
     "NeighborhoodAttention2D": NeighborhoodAttention2D,
-    "SparseAttention": SparseAttention,
 }
 
 

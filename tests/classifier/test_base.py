@@ -138,3 +138,22 @@ def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fit
     model = attn_knn(embedder="deep", train=setting, random_state=0)
     with pytest.raises(ValueError, match=f'{next(iter(setting))}.*"deep" network'):
         model.fit(X, X[:, 0] > 0)
+
+
+def test_where_a_trained_space_brings_nothing_one_network_is_trained():
+    generator = np.random.default_rng(1)
+    X, y = generator.normal(size=(420, 3)), generator.integers(0, 2, 420)
+    model = attn_knn(n_members=3, **QUICK | {"base": LogisticRegression(), "embedder": "auto"})
+    model.fit(X, y)
+    assert model.choice_["embedder"] == "identity (table brought nothing)"
+    trained = {one["member"] for one in model.history_ if one["stage"] == "embedder table"}
+    assert trained == {0}
+    assert "trained" not in model.choice_["spaces"]
+
+
+def test_a_trained_space_that_tells_labels_apart_is_kept():
+    X = np.random.default_rng(0).normal(size=(500, 6))
+    y = (X[:, 0] * X[:, 1] > 0).astype(int)  # four others drown it in the plain space
+    model = attn_knn(n_members=2, base=LogisticRegression(), random_state=0).fit(X, y)
+    assert model.choice_["embedder"] == "table"
+    assert "trained" in model.choice_["spaces"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
+from nearwise.classifier.model.gates import pooled
 from nearwise.classifier.model.memory_views import (
     BASE,
     FINDABLE,
@@ -37,11 +39,14 @@ from nearwise.classifier.model.memory_views import (
 )
 from nearwise.classifier.model.predictor import Predictor, as_float
 from nearwise.classifier.model.row_models import FeatureSpace, FoldModels, supervised_keys
+from nearwise.functional import topk_neighbors
 from nearwise.memory import MemoryBank
+from nearwise.nn import NeighborNetwork
 from nearwise.training import TrainConfig
 from nearwise.training.settings import plain_message
 
 _SMALL_FOR_EMBEDDER = 400
+_SHARPNESS, _SURE = 4.0, 0.98  # of plain votes: per median distance, and beside even shares
 
 
 def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
@@ -51,8 +56,16 @@ def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progres
     features = fit_features(problem, np.arange(len(problem.labels)), settings, progress)
     keys = features(*problem.table)
     settings.label_fitter.fit(problem, settings, lambda: keys, progress)
-    embedding = fit_embedding(kind, train, problem, settings, progress)
-    base = _fit_base(problem, settings, embedding, progress)
+    if kind == "table" and settings.embedder == "auto":  # it has no part in the base
+
+        def earns(network: NeighborNetwork) -> bool:
+            return _earns_its_space(network, problem, settings, keys, base)
+
+        base = _fit_base(problem, settings, None, progress)
+        embedding = fit_embedding(kind, train, problem, settings, progress, earns=earns)
+    else:
+        embedding = fit_embedding(kind, train, problem, settings, progress)
+        base = _fit_base(problem, settings, embedding, progress)
     progress.stage("memory")
     views = _build_views(problem, settings, keys, embedding, base)
     encoder, _ = problem.table
@@ -94,8 +107,12 @@ def fit_embedding(
     settings: FitSettings,
     progress: Progress,
     second: AnyRows | None = None,
+    earns: Callable[[NeighborNetwork], bool] | None = None,
 ) -> Embedding | None:
-    """Train one network per fold; `second` is another view of the rows, taken half the time."""
+    """Train one network per fold; `second` is another view of the rows, taken half the time.
+
+    `earns` says of the first network whether the others shall be trained.
+    """
     choice = problem.choice
     choice["embedder"] = kind or "identity"
     if kind is None:
@@ -139,8 +156,45 @@ def fit_embedding(
             )
             choice["embedder"] = "identity (interrupted)"
             return None
+        if earns is not None and not member and not earns(network):
+            choice["embedder"] = f"identity ({kind} brought nothing)"
+            return None
     choice["embedder_nll"], choice["networks"] = nlls, len(networks)
     return Embedding(kind, networks)
+
+
+def _earns_its_space(
+    network: NeighborNetwork,
+    problem: Problem,
+    settings: FitSettings,
+    features: Tensor,
+    base: Base | None,
+) -> bool:
+    """Whether votes in the first member's trained space add to the base and to other votes.
+
+    They are pooled on the rows that the member held out, and must lower the NLL by more than two
+    parameters do by chance, 1/n: their power, and the epoch, which these rows have chosen.
+    """
+    train, held_out = problem.folds[0]
+    own = Embedding("table", [network]).keys(0, problem.encoder, problem.rows)
+    parts = {} if base is None else {BASE: base.oof_log_proba[held_out]}
+    for name, keys in (("features", features), ("trained", own)):
+        found = topk_neighbors(
+            keys[held_out],
+            keys[train],
+            min(settings.n_neighbors, len(train)),
+            metric=settings.metric if name == "features" else "euclidean",
+            memory_budget=settings.memory_budget,
+        )
+        unit = found.distances.median().clamp_min(1e-12)
+        share = torch.softmax(-_SHARPNESS * found.distances / unit, dim=1).double()
+        labels = problem.truth[torch.from_numpy(train)][found.indices]
+        vote = share.new_zeros(len(held_out), problem.n_classes).scatter_add_(1, labels, share)
+        parts[name] = np.log(_SURE * vote.numpy() + (1 - _SURE) / problem.n_classes)
+    some = problem.labels[held_out], None if problem.weight is None else problem.weight[held_out]
+    with_own = pooled(parts, *some, problem.label_model).nll
+    del parts["trained"]
+    return pooled(parts, *some, problem.label_model).nll - with_own > 1 / len(held_out)
 
 
 def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:

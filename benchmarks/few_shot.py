@@ -2,9 +2,10 @@
 
 A seed splits a data set's classes into those that may be learned from and five that are asked. The
 attention is learned from episodes of the first and, like its rivals, answers the same episodes of
-the last: 5 ways, 15 queries a class. All rivals see the same scaled rows. "class means (learned
-metric)" and "uniform k-NN (learned metric)" also get the linear map that the attention learned,
-where it took one. The temperature of class means is fitted on episodes of the first classes.
+the last: 5 ways, 15 queries a class. All rivals see the same scaled rows. Those "(learned metric)"
+also get the linear map that the attention learned, where it took one; of them "pretrained head" is
+the head of the package in place of the one that was trained on episodes. The temperature of class
+means is fitted on episodes of the first classes.
 Intervals are over episodes (and over splits, where several seeds were run).
 
     python benchmarks/few_shot.py --data-root DATA
@@ -26,11 +27,13 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from nearwise.conditions import hardware, versions
+from nearwise.functional import topk_neighbors
 from nearwise.lab.data import load_dataset
 from nearwise.lab.few_shot.episodes import Episode, draw_episodes
 from nearwise.lab.few_shot.estimator import FewShotAttention
 from nearwise.lab.results.measures import mean_with_interval
 from nearwise.metrics import ece, nll
+from nearwise.nn import RememberedSpace, shared_head
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
@@ -43,6 +46,7 @@ METHODS = (
     "class means (learned metric)",
     "uniform k-NN",
     "uniform k-NN (learned metric)",
+    "pretrained head (learned metric)",
     "logistic regression",
 )
 
@@ -75,6 +79,7 @@ def run(name: str, data_root: str | None, shot: int, n_episodes: int, seed: int)
         for tag, space in spaces.items():
             answers["class means" + tag] = by_means(space, episode, scale[tag])
             answers["uniform k-NN" + tag] = by_neighbors(space, episode, shot)
+        answers["pretrained head (learned metric)"] = by_pretrained_head(mapped, episode)
         answers["logistic regression"] = by_logistic(plain, episode)
         truths.append(episode.query_labels)
         for method, proba in answers.items():
@@ -128,6 +133,19 @@ def by_neighbors(space: np.ndarray, episode: Episode, k: int) -> np.ndarray:
     return (votes + 1 / N_WAY) / (k + 1)
 
 
+def by_pretrained_head(space: np.ndarray, episode: Episode) -> np.ndarray:
+    """The head of the package as it is: nothing of it was learned from episodes."""
+    support, query = (
+        torch.from_numpy(space[at]).float() for at in (episode.support, episode.query)
+    )
+    labels = torch.from_numpy(episode.support_labels)
+    columns = space.shape[1]
+    remembered = RememberedSpace.of(support, labels, n_classes=N_WAY, n_columns=columns)
+    found = topk_neighbors(query, support, min(32, len(support)))
+    proba = shared_head().predict([remembered.describe(found)]).log_proba.double().exp()
+    return (proba / proba.sum(1, keepdim=True)).numpy()
+
+
 def by_logistic(space: np.ndarray, episode: Episode) -> np.ndarray:
     """Logistic regression fitted on the support rows."""
     model = LogisticRegression(max_iter=300)
@@ -174,7 +192,7 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    colors = ("#0f86c9", "#d9822b", "#f0c48f", "#8a8f94", "#c9cdd1", "#3a9a5b")
+    colors = ("#0f86c9", "#d9822b", "#f0c48f", "#8a8f94", "#c9cdd1", "#8e5bb5", "#3a9a5b")
     datasets = list(dict.fromkeys(r["dataset"] for r in rows))
     style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
@@ -188,11 +206,11 @@ def draw(rows: list[dict[str, Any]], out: Path) -> None:
                     for r in rows
                     if (r["dataset"], r["method"]) == (dataset, method)
                 }
-                at = np.arange(len(shots)) + 0.14 * (place - 2.5)
+                at = np.arange(len(shots)) + 0.12 * (place - 3)
                 means = [found[s]["mean"] for s in shots]
                 halves = [found[s]["half"] or 0.0 for s in shots]
-                axis.bar(at, means, 0.13, yerr=halves, color=color, label=method, ecolor="#444444")
-            axis.set_xticks(range(len(shots)), [f"{s} row{'s' * (s > 1)} a class" for s in shots])
+                axis.bar(at, means, 0.11, yerr=halves, color=color, label=method, ecolor="#444444")
+            axis.set_xticks(range(len(shots)), [f"{s} row{'s' * (s > 1)} per class" for s in shots])
             axis.set_title(dataset)
             axis.set_ylim(0.2, 1.0)
         axes[0].set_ylabel("accuracy, 5 new classes")

@@ -49,7 +49,7 @@ def stream_table(rows: list[dict[str, Any]]) -> str:
 def few_shot_table(rows: list[dict[str, Any]]) -> str:
     """One line a data set, number of rows and method."""
     lines = [
-        "| data | rows a class | method | accuracy | attention is ahead by | NLL | ECE |",
+        "| data | rows per class | method | accuracy | attention is ahead by | NLL | ECE |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -75,21 +75,22 @@ class Whitening:
     """
 
     def __init__(self, rows: Rows) -> None:
-        X, (n, width) = rows.X.astype(np.float64), rows.X.shape
-        self.mean = X.mean(axis=0).astype(np.float32)
-        sums = np.zeros((int(rows.codes.max()) + 1, width))
-        np.add.at(sums, rows.codes, X)
-        counts = np.bincount(rows.codes)
-        within = X - (sums / np.maximum(counts, 1)[:, None])[rows.codes]
+        n, width = rows.X.shape
+        self.mean = rows.X.mean(axis=0, dtype=np.float64).astype(np.float32)
+        within = np.empty_like(rows.X)
+        for code in np.unique(rows.codes):
+            own = rows.codes == code
+            within[own] = rows.X[own] - rows.X[own].mean(axis=0, dtype=np.float64)
         if width <= n:
-            powers, axes = np.linalg.eigh(within.T @ within)
+            powers, axes = np.linalg.eigh((within.T @ within).astype(np.float64))
         else:  # the same axes from the smaller of the two products
-            powers, of_rows = np.linalg.eigh(within @ within.T)
-            kept = powers > 1e-9 * powers[-1]
+            powers, of_rows = np.linalg.eigh((within @ within.T).astype(np.float64))
+            kept = powers > 1e-6 * powers[-1]  # the others are rounding
             powers, of_rows = powers[kept], of_rows[:, kept]
             axes = within.T @ of_rows / np.sqrt(powers)
         variances = np.maximum(powers, 0.0) / n
-        target = _shrunk_to(variances, np.square(within).sum(axis=1), width)
+        squares = np.einsum("ij,ij->i", within, within, dtype=np.float64)
+        target = _shrunk_to(variances, squares, width)
         factors = np.sqrt(target / (variances + target)) if target else np.ones(len(powers))
         self.axes, self.factors = axes.astype(np.float32), factors.astype(np.float32)
 

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils.extmath import softmax
 
 from nearwise.functional.devices import SMALL_WORK, Threads
@@ -83,7 +82,9 @@ class KernelLogistic(_Model):
         if self._gamma <= 0:
             raise ValueError(f"gamma is {self._gamma}, which is not positive")
         self._components = _floats(arrays, "components", (None, None))
-        n, self.n_features_in_ = self._components.shape
+        self._wide = wide = self._components.astype(np.float64)
+        self._norms = np.einsum("ij,ij->i", wide, wide)
+        n, self.n_features_in_ = wide.shape
         self._normalization = _floats(arrays, "normalization", (n, n))
         if self._logistic.n_features_in_ != n:
             n_columns = self._logistic.n_features_in_
@@ -91,8 +92,11 @@ class KernelLogistic(_Model):
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
-        kernel = -self._gamma * euclidean_distances(X, self._components, squared=True)
-        return self._logistic.predict_proba(np.exp(kernel, out=kernel) @ self._normalization.T)
+        rows = X.astype(np.float64)  # in the order of scikit-learn's sums, for the same bits
+        squared = -2 * (rows @ self._wide.T) + np.einsum("ij,ij->i", rows, rows)[:, None]
+        squared = np.maximum(squared + self._norms, 0).astype(self._components.dtype)
+        kernel = np.exp(squared * -self._gamma)
+        return self._logistic.predict_proba(kernel @ self._normalization.T)
 
 
 class _Trees(_Model):

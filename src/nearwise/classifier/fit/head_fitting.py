@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -184,12 +185,18 @@ def cross_fit_heads(
     progress: Progress,
     begun: CrossFit | None = None,
 ) -> CrossFit:
-    """Fit the first `n_members` heads, each stopped on its fold; go on from those begun."""
+    """Fit the first `n_members` heads; go on from those begun.
+
+    Each is stopped on another fold than its own, whose rows are then judged by a head that they
+    have neither trained nor stopped. Only where there are two folds do they stop it.
+    """
     empty = torch.zeros(len(problem.labels), problem.n_classes)
     fit = begun or CrossFit([], empty, empty.clone())
     for member in range(len(fit.heads), min(n_members, len(problem.folds))):
         train, held_out = problem.folds[member]
         rows = torch.from_numpy(held_out)
+        stop = problem.folds[member - 1][1] if len(problem.folds) > 2 else held_out
+        train = np.setdiff1d(train, stop)
         head = _make_head(predictor, settings, pooling, data.spaces, settings.seed + member)
         head.to(data.labels.device)
         epochs = settings.head.for_rows(len(train)).epochs
@@ -201,7 +208,7 @@ def cross_fit_heads(
         records = train_head(
             head,
             data.take(torch.from_numpy(train)),
-            held,
+            data.take(torch.from_numpy(stop)),
             settings.head,
             seed=settings.seed + member,
             progress=note,

@@ -148,17 +148,17 @@ class AttentionProbe(Probe):
         order = order[np.argsort(rows.codes[order], kind="stable")]
         for fold in range(1 if len(order) > _MANY else _FOLDS):
             judged = np.arange(len(order)) % _FOLDS == fold
-            known, asked = order[~judged], order[judged]
-            yield Rows(rows.X[known], rows.codes[known]), Rows(rows.X[asked], rows.codes[asked])
+            known, left = order[~judged], order[judged]
+            yield Rows(rows.X[known], rows.codes[known]), Rows(rows.X[left], rows.codes[left])
 
     def _choose(self, parts: Iterable[tuple[Rows, Rows]]) -> None:
-        """Take the keys by the NLL of rows that are asked when others are remembered."""
+        """Take the keys by the NLL of queries when other rows are remembered."""
         losses: dict[str, list[Tensor]] = {"features": [], "both": []}
         self.choice_["keys"] = "both"
-        for known, asked in parts:
+        for known, queries in parts:
             self._remember(known)
-            seen, _ = self._see(asked.X)
-            truth = torch.from_numpy(asked.codes)[:, None]
+            seen, _ = self._see(queries.X)
+            truth = torch.from_numpy(queries.codes)[:, None]
             for keys, spaces in (("features", seen[:1]), ("both", seen)):
                 log_proba = shared_head().predict(spaces).log_proba
                 losses[keys].append(-log_proba.gather(1, truth)[:, 0])

@@ -28,11 +28,11 @@ import torch
 from judge_head import MOST_QUERIES, SIZES, compared, sklearn_tables, splits
 from pretrain_tasks import Table, family_split, read_table
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
-from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 
 from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
+from nearwise.data import hold_out
 from nearwise.lab.experiments.boosting import StoppedBoosting
 from nearwise.lab.experiments.linear import TunedLogistic
 from nearwise.lab.experiments.neighbors import TunedKNN
@@ -73,19 +73,19 @@ def forest_with_temperature(kind: Any, seed: int) -> Callable[[pd.DataFrame, np.
     return fit
 
 
-def with_temperature(
-    make: Callable[[], Any], seed: int
-) -> Callable[[pd.DataFrame, np.ndarray], Fitted]:
-    """Fit to all rows, with a temperature fitted to predictions of three folds."""
+def boosting_with_temperature(seed: int) -> Callable[[pd.DataFrame, np.ndarray], Fitted]:
+    """CatBoost, rounds by early stopping; its temperature is fitted to a fifth of the rows."""
+
+    def make() -> StoppedBoosting:
+        return StoppedBoosting("catboost", 0.1, max_rounds=500, patience=30, random_state=seed)
 
     def fit(X: pd.DataFrame, y: np.ndarray) -> Fitted:
-        model, unseen = make().fit(X, y), np.zeros((len(y), len(np.unique(y))))
-        classes = model.classes_
-        for train, held in StratifiedKFold(3, shuffle=True, random_state=seed).split(X, y):
-            part = make().fit(X.iloc[train], y[train])
-            at = np.searchsorted(classes, part.classes_)
-            unseen[np.ix_(held, at)] = part.predict_proba(X.iloc[held])
-        t = fit_temperature(floored(unseen), np.searchsorted(classes, y), ridge=RIDGE / len(y))
+        model = make().fit(X, y)
+        train, held = hold_out(np.searchsorted(model.classes_, y), 0.2, seed)
+        part, unseen = make().fit(X.iloc[train], y[train]), np.zeros((len(held), len(np.unique(y))))
+        unseen[:, np.searchsorted(model.classes_, part.classes_)] = part.predict_proba(X.iloc[held])
+        truth = np.searchsorted(model.classes_, y[held])
+        t = fit_temperature(floored(unseen), truth, ridge=RIDGE / len(held))
         return lambda new: tempered(floored(model.predict_proba(new)), t)
 
     return fit
@@ -121,7 +121,7 @@ def methods(seed: int) -> dict[str, Callable[[pd.DataFrame, np.ndarray], Fitted]
         "tuned logistic": as_it_is(columns(lambda: TunedLogistic(random_state=seed))),
         "random forest + T": forest_with_temperature(RandomForestClassifier, seed),
         "extra-trees + T": forest_with_temperature(ExtraTreesClassifier, seed),
-        "boosting + T": with_temperature(lambda: StoppedBoosting(random_state=seed), seed),
+        "CatBoost + T": boosting_with_temperature(seed),
         "MLP": as_it_is(columns(lambda: BaggedMLP((256, 128), n_folds=5, random_state=seed))),
         "instant without base": as_it_is(ours(preset="instant", base=None)),
         "instant": as_it_is(ours(preset="instant")),

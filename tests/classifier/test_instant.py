@@ -244,6 +244,16 @@ def test_prediction_sets_hold_their_coverage_with_a_forest():
     assert 0.87 < held < 0.94
 
 
+@pytest.mark.parametrize(
+    ("base", "told"), [("auto", "trees that saw its label"), (None, "itself.")]
+)
+def test_a_risk_bound_says_what_its_rows_are(base, told):
+    X, y = blobs(120)
+    chosen = instant(X, y, base).predict_selective(X[:5] + 0.01, coverage=0.8)
+    assert "each predicted without itself" in chosen.guarantee and told in chosen.guarantee
+    assert "leave-one-out" in instant(X, y, base).calibration_source_
+
+
 def test_it_fits_many_classes_and_two_rows():
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(70), 3)

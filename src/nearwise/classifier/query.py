@@ -244,7 +244,7 @@ class Query:
                 confidence,
                 bound,
                 n_tests,
-                held_out=not self.model.predictor.is_cross_fitted,
+                judged_on=self.model.predictor.judged_on,
                 refreshed="refreshed_rows" in self.model.predictor.choice,
                 caveat=rows.caveat if rows.in_shares else "",
             ),

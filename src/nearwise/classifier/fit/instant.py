@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -110,4 +111,6 @@ def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -
     labelled = (problem.truth[rows], problem.row_weight[rows])
     data = HeadRows([], answer.base_log_proba, *labelled)
     fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
-    return accept_heads(predictor, fit, data, problem, settings, ridge=_RIDGE / len(rows))
+    predictor = accept_heads(predictor, fit, data, problem, settings, ridge=_RIDGE / len(rows))
+    source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
+    return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

@@ -201,6 +201,13 @@ class Predictor:
         return self.is_pretrained and not self.has_base
 
     @property
+    def judged_on(self) -> str:
+        """What calibration rows are: "held out", "cross-fitted", "left out" or "out of bag"."""
+        if not self.is_pretrained:
+            return "cross-fitted" if self.is_cross_fitted else "held out"
+        return "out of bag" if self.has_base else "left out"
+
+    @property
     def is_cross_fitted(self) -> bool:
         """Whether every remembered row has a member whose models were fitted without it."""
         return not self.row_models.shared

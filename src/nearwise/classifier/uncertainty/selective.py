@@ -361,22 +361,27 @@ def check_request(coverage: float | None, max_risk: float | None, confidence: fl
         )
 
 
+_HOW = {
+    "held out": "a held-out part that only heads and temperatures were fitted on",
+    "cross-fitted": "training rows, each predicted without itself by one member, while new rows "
+    "are predicted by all",
+    "left out": "training rows, each predicted without itself",
+    "out of bag": "training rows, each predicted without itself, but by a head that hears of its "
+    "neighbors from trees that saw its label",
+}
+
+
 def guarantee(
     confidence: float,
     bound: float,
     n_tests: int,
     *,
-    held_out: bool,
+    judged_on: str,
     refreshed: bool,
     caveat: str,
 ) -> str:
-    """Say in words what a risk bound promises and what not."""
-    how = (
-        "the rows are a held-out part that only heads and temperatures were fitted on"
-        if held_out
-        else "the rows are training rows, each predicted without itself by one member, while new "
-        "rows are predicted by all"
-    )
+    """Say in words what a risk bound promises and what not; `judged_on` as of `Predictor`."""
+    how = f"the rows are {_HOW[judged_on]}"
     if refreshed:
         how += ", and the head that was refreshed has trained on some of the calibration rows"
     how += caveat

@@ -238,6 +238,7 @@ def main() -> None:
                     for what, value in measure(fit, table, *split).items():
                         rows[what].append(value)
                 done[name] = {what: float(np.mean(values)) for what, values in rows.items()}
+                done[name]["splits"] = len(cut)
                 shown[name] = round(done[name]["nll"], 4)
             if shown:
                 kept.write_text(json.dumps(results, indent=1) + "\n")
@@ -245,7 +246,7 @@ def main() -> None:
     results = {setting: {t: one for t, one in of.items() if one} for setting, of in results.items()}
     found = summary(results, args.methods)
     record = {"command": "benchmarks/instant.py", "versions": versions(), "hardware": hardware()}
-    record |= {"part": args.part, "seed": args.seed, "repeats": args.repeats}
+    record |= {"part": args.part, "seed": args.seed}
     record |= {"summary": found, "tables": results}
     if args.part == "judge":
         path = Path(__file__).parent / "results" / "instant.json"

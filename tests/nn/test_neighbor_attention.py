@@ -207,7 +207,7 @@ def test_each_query_is_answered_alone():
 
 
 def test_config_rebuilds_the_head():
-    head = make_head(3, pooling="mixture", temperature=True, null=None, num_heads=2)
+    head = make_head(3, pooling="mixture", null=None, num_heads=2)
     twin = NeighborHead(prior=head.prior, **head.config)
     twin.load_state_dict(head.state_dict())
     spaces, base = spaces_and_base(n_spaces=3)
@@ -231,25 +231,6 @@ def test_where_no_neighbor_is_asked_the_null_gives_what_it_carries(pooling, null
         head.space_gate.fill_(math.log(math.expm1(1.0)))
     carried = head.prior.expand(len(base), -1) if null == "prior" else base.exp()
     torch.testing.assert_close(head([nobody], base).log_proba.exp(), carried, **CLOSE)
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_learned_temperature_starts_as_none(pooling):
-    spaces, base = spaces_and_base()
-    plain, warm = make_head(pooling=pooling), make_head(pooling=pooling, temperature=True)
-    warm.load_state_dict(plain.state_dict(), strict=False)
-    torch.testing.assert_close(warm(spaces, base).log_proba, plain(spaces, base).log_proba, **CLOSE)
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_temperature_divides_the_pooled_log_probabilities(pooling):
-    spaces, base = spaces_and_base()
-    head = make_head(pooling=pooling, temperature=True)
-    before = head(spaces, base).log_proba
-    with torch.no_grad():
-        head.log_temperature.fill_(math.log(2.0))
-    after = head(spaces, base).log_proba
-    torch.testing.assert_close(after, torch.log_softmax(before / 2, dim=1), **CLOSE)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

@@ -306,8 +306,6 @@ class NeighborHead(nn.Module):
         What the null neighbor carries: the class prior or the base's prediction. "auto" takes the
         prior in "log-linear", where the base has a gate of its own, and the base in "mixture".
         None switches the null off.
-    temperature : bool, default=False
-        Learn a temperature of the pooled prediction together with the rest.
 
     Raises
     ------
@@ -327,7 +325,6 @@ class NeighborHead(nn.Module):
         num_heads: int = 4,
         hidden: int = 16,
         null: Null | None = "auto",
-        temperature: bool = False,
     ) -> None:
         super().__init__()
         if null == "parametric" and not has_base:
@@ -344,7 +341,6 @@ class NeighborHead(nn.Module):
             "num_heads": num_heads,
             "hidden": hidden,
             "null": null,
-            "temperature": temperature,
         }
         self.attention = nn.ModuleList(
             NeighborAttention(num_heads, hidden) for _ in range(n_spaces)
@@ -353,9 +349,6 @@ class NeighborHead(nn.Module):
         self.base_gate = nn.Parameter(torch.tensor(_inverse_softplus(1.0)))
         start = 0.2 if has_base else 1.0
         self.space_gate = nn.Parameter(torch.full((n_spaces,), _inverse_softplus(start / n_spaces)))
-        self.log_temperature: nn.Parameter | None = None
-        if temperature:
-            self.log_temperature = nn.Parameter(torch.zeros(()))
 
     @property
     def null_carries_base(self) -> bool:
@@ -373,8 +366,7 @@ class NeighborHead(nn.Module):
     @property
     def pool_parameters(self) -> list[nn.Parameter]:
         """The few parameters that pool spaces and base, which learn at a rate of their own."""
-        learned = (self.base_gate, self.space_gate, self.log_temperature)
-        return [parameter for parameter in learned if parameter is not None]
+        return [self.base_gate, self.space_gate]
 
     def forward(self, spaces: list[Neighborhood], base_log_proba: Tensor) -> HeadOutput:
         """Predict from the neighborhoods of each space and the base's (B, C) log-probabilities."""
@@ -455,8 +447,6 @@ class NeighborHead(nn.Module):
             both = torch.log(_shares(old + empty[:, :, None] * of_base))
         if self.pooling == "mixture":
             both, alone, fresh = both[:, 0], neighbors[:, 0], fresh[:, 0]
-            if self.log_temperature is not None:
-                both = self._finished(both)
             return _with_new_classes(both, fresh), _with_new_classes(alone, fresh)
         gates = F.softplus(self.space_gate)[:, None]
         shares = gates / gates.sum()
@@ -464,13 +454,8 @@ class NeighborHead(nn.Module):
         if self.has_base:
             both = both + F.softplus(self.base_gate) * base_log_proba
         fresh = (shares * fresh).sum(1)
-        return _with_new_classes(self._finished(both), fresh), _with_new_classes(alone, fresh)
-
-    def _finished(self, scores: Tensor) -> Tensor:
-        """Log-probabilities at the learned temperature, where there is one."""
-        if self.log_temperature is not None:
-            scores = scores * torch.exp(-self.log_temperature)
-        return torch.log_softmax(scores, dim=1)
+        both = torch.log_softmax(both, dim=1)
+        return _with_new_classes(both, fresh), _with_new_classes(alone, fresh)
 
     def _attended(
         self, logits: list[Logits], spaces: list[Neighborhood]

@@ -221,3 +221,16 @@ def test_a_variant_beside_a_base_sums_to_one():
         base=logistic(), settings__pooling="mixture"
     )
     assert sums_to_one(model.fit(X, y).predict_proba(X))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_learned_temperature_starts_as_none_and_divides_the_pooled_log_probabilities(pooling):
+    spaces, base = spaces_and_base()
+    plain, warm = make_head(pooling=pooling), make_head(pooling=pooling, temperature=True)
+    warm.load_state_dict(plain.state_dict(), strict=False)
+    before = plain(spaces, base).log_proba
+    torch.testing.assert_close(warm(spaces, base).log_proba, before, **CLOSE)
+    with torch.no_grad():
+        warm.log_temperature.fill_(math.log(2.0))
+    after = warm(spaces, base).log_proba
+    torch.testing.assert_close(after, torch.log_softmax(before / 2, dim=1), **CLOSE)

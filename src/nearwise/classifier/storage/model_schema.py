@@ -135,7 +135,6 @@ class StoredHead(Part):
     num_heads: Size
     hidden: Size
     null: Null | None
-    temperature: bool
 
 
 class StoredPretrainedHead(Part):

@@ -171,6 +171,8 @@ class VariantHead(NeighborHead):
         Learn a temperature of the logits for each size of `k_ensemble`.
     clusters : {"label", "band"}, optional
         Attend over clusters of the neighbors, then within; see `ClusterAttention`.
+    temperature : bool, default=False
+        Learn a temperature of the pooled prediction together with the rest.
     options
         As in `NeighborHead`.
     """
@@ -184,12 +186,13 @@ class VariantHead(NeighborHead):
         adaptive_k: AdaptiveK | None = None,
         k_temperature: bool = False,
         clusters: Clusters | None = None,
+        temperature: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(n_spaces, prior, **options)
         self.k_ensemble, self.adaptive_k = k_ensemble, adaptive_k
         variant = {"k_ensemble": k_ensemble, "adaptive_k": adaptive_k, "clusters": clusters}
-        self.config |= variant | {"k_temperature": k_temperature}
+        self.config |= variant | {"k_temperature": k_temperature, "temperature": temperature}
         if clusters is not None:
             shape = (self.config["num_heads"], self.config["hidden"])
             self.attention = nn.ModuleList(
@@ -198,12 +201,21 @@ class VariantHead(NeighborHead):
         self.log_k_temperature: nn.Parameter | None = None
         if k_temperature and k_ensemble:
             self.log_k_temperature = nn.Parameter(torch.zeros(len(k_ensemble)))
+        self.log_temperature = nn.Parameter(torch.zeros(())) if temperature else None
 
     @property
     def pool_parameters(self) -> list[nn.Parameter]:
-        """As in `NeighborHead`, with the temperatures per size."""
-        own = [] if self.log_k_temperature is None else [self.log_k_temperature]
-        return [*super().pool_parameters, *own]
+        """As in `NeighborHead`, with the temperatures."""
+        own = (self.log_temperature, self.log_k_temperature)
+        return [*super().pool_parameters, *(one for one in own if one is not None)]
+
+    def _pooled(
+        self, votes: Tensor, empty: Tensor, base_log_proba: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        log_proba, alone = super()._pooled(votes, empty, base_log_proba)
+        if self.log_temperature is not None:
+            log_proba = torch.log_softmax(log_proba * torch.exp(-self.log_temperature), dim=1)
+        return log_proba, alone
 
     def _attended(
         self, logits: list[Logits], spaces: list[Neighborhood]

@@ -140,11 +140,13 @@ def measure(
     train: np.ndarray,
     test: np.ndarray,
 ) -> dict[str, float]:
-    """NLL on the test rows, and CPU time."""
+    """NLL on the test rows, and CPU time; nothing where fewer than two classes can be fitted."""
     classes, counts = np.unique(table.labels[train], return_counts=True)
     known = classes[counts > 1]  # a class of one row cannot be fitted
     train = train[np.isin(table.labels[train], known)]
     test = test[np.isin(table.labels[test], known)][:MOST_QUERIES]
+    if len(known) < 2 or not len(test):
+        return {}
     X, y = table.frame.iloc[train].reset_index(drop=True), table.labels[train]
     X = X.loc[:, X.notna().any()]
     new, truth = table.frame.iloc[test][X.columns], np.searchsorted(known, table.labels[test])
@@ -237,8 +239,10 @@ def main() -> None:
                     fit = methods(args.seed + at)[name]
                     for what, value in measure(fit, table, *split).items():
                         rows[what].append(value)
+                if not rows:
+                    continue
                 done[name] = {what: float(np.mean(values)) for what, values in rows.items()}
-                done[name]["splits"] = len(cut)
+                done[name]["splits"] = len(rows["nll"])
                 shown[name] = round(done[name]["nll"], 4)
             if shown:
                 kept.write_text(json.dumps(results, indent=1) + "\n")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nearwise.functional.neighbor_votes import vote_gradients, vote_rows
+from nearwise.functional.kernels import vote_gradients, vote_rows
 
 Pooling = Literal["log-linear", "mixture"]
 Null = Literal["auto", "prior", "parametric"]

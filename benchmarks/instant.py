@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--part", choices=["judge", "dev"], default="judge")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=USUAL)
     parser.add_argument("--settings", default="folds,few", help="folds, few (at most 48 rows)")
+    parser.add_argument("--tables", type=lambda text: text.split(","), help="some of them")
     parser.add_argument("--repeats", type=int, default=2, help="folds or shuffles per table")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kept", type=Path, help="file of what was measured")
@@ -224,6 +225,7 @@ def main() -> None:
     tables = [read_table(folder, name) for name in family_split(folder)[args.part]]
     if args.part == "judge":
         tables += sklearn_tables()
+    tables = [one for one in tables if args.tables is None or one.source in args.tables]
     sizes = [None] * ("folds" in args.settings) + list(SIZES) * ("few" in args.settings)
     for size in sizes:
         setting = "folds" if size is None else f"{size} rows"

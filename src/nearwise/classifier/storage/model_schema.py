@@ -281,7 +281,9 @@ def check_params(kind: Any, params: dict[str, Any]) -> None:
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    # Of a part that may be one of two, the classes tried stand in the path.
+    parts = [str(part) for part in first["loc"] if not str(part).startswith("Stored")]
+    where = ".".join(parts)
     value = repr(first["input"])
     shown = "" if first["type"] == "missing" or len(value) > 80 else f", not {value}"
     return f"{where}: {first['msg']}{shown}" if where else f"{first['msg']}{shown}"

@@ -252,7 +252,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         fitter = label_fitter(self.label_noise, classes, settings)
         settings = settings.model_copy(update={"label_fitter": fitter})
         settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
-        problem = self._problem(rows, codes, weight, len(classes))
+        plans = [] if validation.is_images(rows) else self._plan_columns(rows)
+        problem = _problem(rows, plans, codes, weight, len(classes))
         check_bound_of_fit(self, settings, problem.encoder, codes)
         problem.views = _further_views(problem.encoder, problem.rows, others, self.tta)
         problem.tta = check_tta(self.tta)
@@ -276,24 +277,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         stream = replace(model.stream, refreshed_size=len(model.bank))
         return replace(model, stream=stream)
 
-    def _problem(
-        self, rows: Any, codes: np.ndarray, weight: np.ndarray | None, n_classes: int
-    ) -> Problem:
-        """Encode training rows."""
-        if validation.is_images(rows):
-            images = ImageEncoder()
-            return Problem(images, images.fit(rows), codes, weight, n_classes)
-        table = TableEncoder()
-        encoded = table.fit(rows, self._plan_columns(rows))
-        return Problem(table, encoded, codes, weight, n_classes)
-
     def _fit_again(self, model: FittedModel) -> FittedModel:
         """Fit to what is remembered, with the same seed, as preset="instant" does in no time."""
         bank = model.bank
         weight = bank.sample_weight.double().numpy()
         own = None if (weight == 1).all() else weight / weight.mean()
         codes = model.label_positions.numpy()
-        problem = self._problem(model.rows, codes, own, model.n_classes)
+        # A row number that was left out no longer counts up by one, and stays left out.
+        kinds = model.predictor.encoder.kinds
+        left_out = [name for name, use in kinds.items() if use == "left out"]
+        plans = self._plan_columns(model.rows, left_out)
+        problem = _problem(model.rows, plans, codes, own, model.n_classes)
         problem.ids = bank.ids
         with Progress(self.verbose) as progress:
             predictor = fit_problem(problem, 1, self._settings_of_refresh(model), progress)
@@ -302,10 +296,18 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank))
         return changes.fading(replace(model, predictor=predictor, stream=stream))
 
-    def _plan_columns(self, rows: pd.DataFrame | np.ndarray) -> list[ColumnPlan]:
-        """Decide what the columns are used as; those of an array are numbers, all of them."""
+    def _plan_columns(
+        self, rows: pd.DataFrame | np.ndarray, left_out: Sequence[str] | None = None
+    ) -> list[ColumnPlan]:
+        """Decide what the columns are used as; those of an array are numbers, all of them.
+
+        `left_out` names those that an earlier fit left out, which then warned of what it did.
+        """
         if isinstance(rows, pd.DataFrame):
             frame = rows.set_axis([str(name) for name in rows.columns], axis=1)
+            if left_out is not None:
+                fixed: dict[str, Wish] = {**(self.columns or {})}
+                return plan_columns(frame, fixed | dict.fromkeys(left_out, "left out"))
             plans = plan_columns(frame, self.columns)
             warn_of_columns(plans)
             return plans
@@ -1222,3 +1224,18 @@ def _further_views(encoder: Any, rows: Any, given: Sequence[Any], tta: Any) -> l
     if isinstance(encoder, TableEncoder):
         return [encoder.transform(view) for view in given]
     return [*views_by_tta(rows, given, tta)]
+
+
+def _problem(
+    rows: Any,
+    plans: list[ColumnPlan],
+    codes: np.ndarray,
+    weight: np.ndarray | None,
+    n_classes: int,
+) -> Problem:
+    """Encode training rows; `plans` are of the columns of a table."""
+    if validation.is_images(rows):
+        images = ImageEncoder()
+        return Problem(images, images.fit(rows), codes, weight, n_classes)
+    table = TableEncoder()
+    return Problem(table, table.fit(rows, plans), codes, weight, n_classes)

@@ -177,18 +177,22 @@ def summary(results: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """Mean NLL, ranks, differences and costs over the tables that every method has."""
     found = {}
     for setting, tables in results.items():
-        asked = [name for name in names if any(name in one for one in tables.values())]
-        whole = {t: one for t, one in tables.items() if all(name in one for name in asked)}
+        measured = [name for name in names if any(name in one for one in tables.values())]
+        whole = {t: one for t, one in tables.items() if all(name in one for name in measured)}
         if not whole:
             continue
-        nll = {t: {name: one[name]["nll"] for name in asked} for t, one in whole.items()}
+        nll = {t: {name: one[name]["nll"] for name in measured} for t, one in whole.items()}
         frame = pd.DataFrame(nll).T
-        others = [name for name in asked if name not in ("fast", "default", "instant without base")]
+        others = [
+            name for name in measured if name not in ("fast", "default", "instant without base")
+        ]
         costs = {
-            cost: {n: float(np.mean([one[n][cost] for one in whole.values()])) for n in asked}
+            cost: {n: float(np.mean([one[n][cost] for one in whole.values()])) for n in measured}
             for cost in ("accuracy", "left_out_nll", "fit_s", "batch_us_per_row", "one_row_ms")
         }
-        pairs = [(a, b) for a in ("instant", "instant without base") for b in asked if a in asked]
+        pairs = [
+            (a, b) for a in ("instant", "instant without base") for b in measured if a in measured
+        ]
         found[setting] = {
             "tables": len(whole),
             "mean_nll": frame.mean().to_dict(),

@@ -1,9 +1,9 @@
 """Probes that vote, with few and many remembered rows.
 
 Does the pretrained head weigh the neighbors of frozen features as well as one that is trained on
-them? A seed shuffles a data set; its first 2,000 rows (500 of digits) are asked, the next ones are
-remembered. Rows named "trained" are of the `AttentionProbe` that trained a head and a map of its
-own, measured on the same rows at commit 839f4ff; they are kept, and cannot be measured again.
+them? A seed shuffles a data set; its first 2,000 rows (500 of digits) are queries, the next ones
+are remembered. Rows named "trained" are of the `AttentionProbe` that trained a head and a map of
+its own, measured on the same rows at commit 839f4ff; they are kept, and cannot be measured again.
 
     python benchmarks/probe_memory.py --data-root DATA
     python benchmarks/probe_memory.py --data-root DATA --datasets digits --sizes 500
@@ -39,21 +39,21 @@ def split(X: Any, y: Any, n: int, seed: int) -> tuple[Any, ...]:
     """Rows to remember and rows to ask, of the classes that are remembered."""
     order = np.random.default_rng(seed).permutation(len(y))
     n_asked = 500 if len(y) < 5_000 else min(2_000, len(y) - n)
-    asked, known = order[:n_asked], order[n_asked : n_asked + n]
+    queries, known = order[:n_asked], order[n_asked : n_asked + n]
     classes = np.unique(y[known])
-    asked = asked[np.isin(y[asked], classes)]
-    codes = [np.searchsorted(classes, y[rows]) for rows in (known, asked)]
-    return X[known], codes[0], X[asked], codes[1]
+    queries = queries[np.isin(y[queries], classes)]
+    codes = [np.searchsorted(classes, y[rows]) for rows in (known, queries)]
+    return X[known], codes[0], X[queries], codes[1]
 
 
 def measure(data: str, X: Any, y: Any, n: int, seed: int) -> Iterator[dict[str, Any]]:
     """Fit every probe, and predict."""
-    known, y_known, asked, y_asked = split(X, y, n, seed)
+    known, y_known, queries, y_asked = split(X, y, n, seed)
     for name in PROBES:
         start = time.process_time()
         probe = make_probe(name, seed=seed).fit(known, y_known)
         fitted = time.process_time()
-        proba = probe.predict_proba(asked)
+        proba = probe.predict_proba(queries)
         yield {
             "data": data,
             "n": len(known),
@@ -62,7 +62,7 @@ def measure(data: str, X: Any, y: Any, n: int, seed: int) -> Iterator[dict[str, 
             "nll": round(nll(y_asked, proba), 5),
             "accuracy": round(accuracy(y_asked, proba), 5),
             "fit_seconds": round(fitted - start, 3),
-            "query_us": round(1e6 * (time.process_time() - fitted) / len(asked), 1),
+            "query_us": round(1e6 * (time.process_time() - fitted) / len(queries), 1),
             "keys": probe.choice_.get("keys"),
         }
 

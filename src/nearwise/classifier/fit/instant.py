@@ -32,8 +32,9 @@ _RIDGE = 4.0  # pull of the temperatures towards 1, in rows
 def fit_instant(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Map the features, fit a forest, remember the rows, and take the pretrained head.
 
-    The forest speaks for each row by the trees that did not see it. Temperatures are fitted to
-    remembered rows, each left out; without a base nothing then depends on a row's own label.
+    Each row has the forest's out-of-bag prediction, by trees that did not see it. Temperatures
+    are fitted to remembered rows, each left out; without a base nothing then depends on a row's
+    own label.
     """
     encoder, rows = problem.table
     n, choice = len(problem.labels), problem.choice

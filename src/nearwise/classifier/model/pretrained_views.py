@@ -87,10 +87,10 @@ class PretrainedViews(MemoryViews):
     def _width(self) -> int:
         return min(OWN_NEIGHBORS, len(self.bank) - 1)
 
-    def judge(self, n_members: int = 1) -> None:
+    def judge(self, n_members: int) -> None:
         """Note each row's own neighbors."""
         for spec in self.specs:
-            self._note(spec, torch.arange(len(self.bank)), anew=True)
+            self._note(spec)
 
     def columns_of_new(self, n_rows: int) -> dict[str, Tensor]:
         """Columns that `judge_new` fills for rows that are added."""
@@ -102,7 +102,7 @@ class PretrainedViews(MemoryViews):
         for spec in self.specs:
             own, apart = (self.bank.columns[name] for name in _columns(spec))
             if own.shape[1] < self._width:  # there were too few rows before
-                self._note(spec, torch.arange(len(self.bank)), anew=True)
+                self._note(spec)
                 continue
             old = torch.ones(len(self.bank), dtype=torch.bool)
             old[positions] = False
@@ -125,24 +125,25 @@ class PretrainedViews(MemoryViews):
         for spec in self.specs:
             own = self.bank.columns[f"own.{spec.name}"]
             if own.shape[1] > self._width:
-                self._note(spec, torch.arange(len(self.bank)), anew=True)
+                self._note(spec)
                 continue
             lost = ~torch.isin(own, self.bank.ids).all(1)
             self._note(spec, torch.nonzero(lost)[:, 0])
 
-    def _note(self, spec: SpaceSpec, positions: Tensor, *, anew: bool = False) -> None:
-        """Search for the neighbors of some rows among all others, and keep them."""
+    def _note(self, spec: SpaceSpec, positions: Tensor | None = None) -> None:
+        """Search for the neighbors of all rows, or of some, among all others, and keep them."""
         self._own.pop((spec.name, 0), None)
         bank, names = self.bank, _columns(spec)
-        if not len(positions):
+        if positions is not None and not len(positions):
             return
-        keys, ids = bank.keys[spec.name][positions], bank.ids[positions]
+        keys, ids = bank.keys[spec.name], bank.ids
+        if positions is not None:
+            keys, ids = keys[positions], ids[positions]
         found = self.search(spec, 0, keys, self._width, ids)
         for name, values in zip(names, (bank.ids[found.indices], found.distances), strict=True):
-            if anew:
-                bank.columns[name] = values
-            else:
-                bank.columns[name] = bank.columns[name].index_copy(0, positions, values)
+            if positions is not None:
+                values = bank.columns[name].index_copy(0, positions, values)
+            bank.columns[name] = values
 
 
 def _columns(spec: SpaceSpec) -> tuple[str, str]:

@@ -36,7 +36,8 @@ from nearwise.data import hold_out
 from nearwise.lab.experiments.boosting import StoppedBoosting
 from nearwise.lab.experiments.linear import TunedLogistic
 from nearwise.lab.experiments.neighbors import TunedKNN
-from nearwise.lab.experiments.network import BaggedMLP, fit_temperature, tempered
+from nearwise.lab.experiments.network import StoppedMLP, fit_temperature, tempered
+from nearwise.lab.experiments.peers.bag import TemperedBag
 from nearwise.lab.experiments.preprocess import FeatureEncoder
 from nearwise.safe_files import plain
 
@@ -122,7 +123,7 @@ def methods(seed: int) -> dict[str, Callable[[pd.DataFrame, np.ndarray], Fitted]
         "random forest + T": forest_with_temperature(RandomForestClassifier, seed),
         "extra-trees + T": forest_with_temperature(ExtraTreesClassifier, seed),
         "CatBoost + T": boosting_with_temperature(seed),
-        "MLP": as_it_is(columns(lambda: BaggedMLP((256, 128), n_folds=5, random_state=seed))),
+        "MLP": as_it_is(columns(lambda: TemperedBag(StoppedMLP(), random_state=seed))),
         "instant without base": as_it_is(ours(preset="instant", base=None)),
         "instant": as_it_is(ours(preset="instant")),
         "fast": as_it_is(ours(preset="fast")),

@@ -5,6 +5,7 @@ NLL than every peer, paired by seed; and the first mean NLL rank over all data s
 
     python benchmarks/quality.py --data-root DATA
     python benchmarks/quality.py --datasets digits,wine --seeds 0,1 --methods attention,lightgbm
+    python benchmarks/quality.py --datasets wine --methods attention,peers,higher-peers
     python benchmarks/quality.py --judge-only          # no fits: judge the rows there are
 
 Rows are kept in runs/quality as they finish (`nearwise compare`); run again, it goes on. Writes
@@ -21,8 +22,9 @@ from typing import Any
 
 from results_page import write_page, write_readme
 
-from nearwise.lab.experiments import PEERS, Record, compare, get_method, read_records
-from nearwise.lab.experiments.records import METRICS
+from nearwise.lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
+from nearwise.lab.experiments.methods import get_methods
+from nearwise.lab.experiments.records import COSTS, METRICS
 from nearwise.lab.report.summary import Results
 from nearwise.lab.results.measures import Mean, mean_with_interval
 from nearwise.safe_files import plain, write_aside
@@ -124,7 +126,7 @@ def judge(results: Results, dataset: str, bar: Bar, peers: list[str]) -> dict[st
         if difference is not None:
             paired[peer] = difference.as_dict()
     means = {
-        method: {key: _as_dict(results.mean(dataset, method, key)) for key in METRICS}
+        method: {key: _as_dict(results.mean(dataset, method, key)) for key in (*METRICS, *COSTS)}
         for method in [own, *results.halves(own), *peers]
         if results.mean(dataset, method, "nll") is not None
     }
@@ -224,7 +226,9 @@ def summarize(folder: Path, datasets: list[str], peers: list[str], command: str)
 KEPT = (
     *("dataset", "method", "seed", "k", "n_train", "n_test"),
     *METRICS,
-    *("null_mass", "fit_seconds", "predict_us_per_row", "peak_memory_mib", "time"),
+    "null_mass",
+    *COSTS,
+    "time",
 )
 
 
@@ -244,7 +248,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--datasets", default=",".join(BARS), help="comma-separated")
-    parser.add_argument("--methods", default=",".join([OURS, *PEERS]), help="comma-separated")
+    parser.add_argument(
+        "--methods",
+        default=f"{OURS},peers",
+        help='comma-separated; "peers" and "higher-peers" stand for many (default: %(default)s)',
+    )
     parser.add_argument("--seeds", help="comma-separated; default: 0..4, adult 0..2")
     parser.add_argument("--data-root", help="default: NEARWISE_DATA")
     parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="folder for rows")
@@ -253,7 +261,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     options.datasets = options.datasets.split(",")
-    options.methods = [get_method(m).name for m in options.methods.split(",")]
+    options.methods = [m.name for m in get_methods(options.methods.split(","))]
     if unknown := [d for d in options.datasets if d not in BARS]:
         parser.error(f"no bar for {', '.join(unknown)}; known: {', '.join(BARS)}")
     return options
@@ -288,7 +296,7 @@ def main(arguments: list[str]) -> None:
             progress=not options.quiet,
             command=command,
         )
-    peers = [m for m in options.methods if m in PEERS]
+    peers = [m for m in options.methods if m in (*PEERS, *HIGHER_PEERS)]
     summary = summarize(options.out, options.datasets, peers, command)
     text = json.dumps(plain(summary), indent=1, ensure_ascii=False)
     write_aside(options.results / "quality.json", (text + "\n").encode())

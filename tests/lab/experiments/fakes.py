@@ -87,18 +87,23 @@ class Broken(ClassifierMixin, BaseEstimator):
         raise RuntimeError("this method never works")
 
 
+class CountingBayes(GaussianNB):
+    """Naive Bayes that notes (name, seed) of every fit in the list that it is given."""
+
+    fitted_ = None
+
+    def fit(self, X, y, sample_weight=None):
+        if self.fitted_ is not None:
+            self.fitted_.append((self.name_, self.seed_))
+        return super().fit(X, y, sample_weight)
+
+
 def bayes(name="bayes", fitted=None) -> Method:
     """A quick method; `fitted` collects (seed) of every fit."""
 
-    class Counting(GaussianNB):
-        def fit(self, X, y, sample_weight=None):
-            if fitted is not None:
-                fitted.append((name, self.seed_))
-            return super().fit(X, y, sample_weight)
-
     def build(context):
-        model = Counting()
-        model.seed_ = context.seed
+        model = CountingBayes()
+        model.name_, model.seed_, model.fitted_ = name, context.seed, fitted
         return model
 
     return Method(name, build, "linear", "naive Bayes")

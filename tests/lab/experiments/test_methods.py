@@ -10,8 +10,9 @@ from sklearn.base import clone
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise.data import split_dataset
-from nearwise.lab.experiments import METHODS, PEERS, Method, get_method
+from nearwise.lab.experiments import HIGHER_PEERS, METHODS, PEERS, Method, get_method
 from nearwise.lab.experiments.boosting import StoppedBoosting, stopping_splits
+from nearwise.lab.experiments.methods import get_methods
 from nearwise.lab.experiments.modern_nca import ModernNCAClassifier
 from nearwise.lab.experiments.neighbors import FLOOR, NEARLY_ZERO, PlainKNN, TunedKNN
 from nearwise.lab.experiments.network import fit_temperature, mean_nll, tempered
@@ -23,7 +24,7 @@ def table():
     return mixed_table()
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", [*PEERS, *HIGHER_PEERS])
 def test_every_peer_takes_a_raw_table_and_gives_probabilities(name, table):
     train, test = split_dataset(table, 0)
     X, y = table.rows(train)
@@ -38,9 +39,17 @@ def test_every_peer_takes_a_raw_table_and_gives_probabilities(name, table):
 
 
 def in_few_epochs(model, n_epochs=5):
-    """Let a network train for a few epochs only; other models stay as they are."""
-    few = {name: n_epochs for name in model.get_params() if name.endswith("max_epochs")}
-    return model.set_params(**few)
+    """Let a network train for a few epochs, and a search try few settings in few rounds."""
+    few = {"max_epochs": n_epochs, "n_trials": 2, "n_estimators": 40}
+    names = (name.rpartition("__")[2] for name in model.get_params())
+    short = {
+        name: few[last]
+        for name, last in zip(model.get_params(), names, strict=True)
+        if last in few and name != "memory"
+    }
+    if "max_rounds" in model.get_params() and "n_trials" in model.get_params():
+        short["max_rounds"] = 60
+    return model.set_params(**short)
 
 
 @pytest.mark.slow
@@ -53,7 +62,7 @@ def test_a_seed_repeats_its_probabilities(name):
     np.testing.assert_array_equal(first, again)
 
 
-@pytest.mark.parametrize("name", sorted(set(PEERS) - {"hgb", "catboost"}))
+@pytest.mark.parametrize("name", sorted({*PEERS, *HIGHER_PEERS} - {"hgb", "catboost"}))
 def test_a_class_with_one_row_does_not_stop_a_peer(name):
     data = blobs(n=40, n_classes=2)
     y = data.y.astype(object)
@@ -92,6 +101,13 @@ def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "catboost", None)
     with pytest.raises(ImportError, match=r"pip install nearwise\[peers\]"):
         METHODS["catboost"](0, 10, 2)
+
+
+def test_a_group_stands_for_its_methods_once():
+    names = [m.name for m in get_methods(["attention", "higher-peers", "stack"])]
+    assert names == ["attention", *HIGHER_PEERS]
+    with pytest.raises(ValueError, match="Did you mean 'higher-peers'"):
+        get_methods(["higher-pears"])
 
 
 def test_every_method_says_what_it_does():

@@ -6,6 +6,7 @@ import io
 import pytest
 
 from nearwise.lab.experiments import Record, read_records
+from nearwise.lab.experiments.records import METRICS
 from nearwise.lab.report.summary import Results
 from nearwise.lab.report.tables import (
     all_tables,
@@ -62,6 +63,18 @@ def test_ranks_need_two_data_sets(results):
     assert "Mean rank over 2 data sets" in table.title
     assert "left out: broken" in table.caption
     assert ranks_table(Results([Record("d", "a", 0, nll=0.1)])) is None
+
+
+def test_costs_stand_beside_the_ranks_as_geometric_means():
+    quality = dict.fromkeys(METRICS, 0.1)
+    rows = [
+        Record(d, "a", 0, **quality, fit_seconds=s, one_row_ms=ms)
+        for d, s, ms in (("one", 1.0, 2.0), ("two", 100.0, None))
+    ]
+    table = ranks_table(Results(rows))
+    shown = dict(zip(table.columns[1:], (cell.text for cell in table.rows[0][1]), strict=True))
+    assert shown["fit s"] == "10.0"
+    assert shown["one row ms"] == "-"  # not known on every data set
 
 
 def test_markdown_has_as_many_cells_in_every_line(results):

@@ -4,22 +4,17 @@ import warnings
 from typing import Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 from sklearn.utils.validation import check_is_fitted
 
-from nearwise.lab.experiments.preprocess import NativeEncoder, Table
+from nearwise.lab.experiments.preprocess import NativeEncoder, Table, take_rows
 
 Library = Literal["sklearn", "lightgbm", "catboost"]
 FOLDS = 3
 FOLDS_BELOW = 5_000
 VALIDATION_FRACTION = 0.15
-
-
-def _take(X: Table, rows: np.ndarray) -> Table:
-    return X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
 
 
 def stopping_splits(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -102,7 +97,10 @@ class StoppedBoosting(ClassifierMixin, BaseEstimator):
             stop = stop_rows[known]
             rounds.append(
                 self._fit_stopped(
-                    _take(encoded, fit_rows), labels[fit_rows], _take(encoded, stop), labels[stop]
+                    take_rows(encoded, fit_rows),
+                    labels[fit_rows],
+                    take_rows(encoded, stop),
+                    labels[stop],
                 )
             )
         self.n_rounds_ = max(1, int(np.median(rounds)))

@@ -13,11 +13,14 @@ from nearwise.data.dataset import Kind
 from nearwise.lab.experiments.boosting import StoppedBoosting
 from nearwise.lab.experiments.linear import TunedLogistic
 from nearwise.lab.experiments.neighbors import PlainKNN, TunedKNN
-from nearwise.lab.experiments.network import BaggedMLP
+from nearwise.lab.experiments.network import StoppedMLP
+from nearwise.lab.experiments.peers.bag import TemperedBag
+from nearwise.lab.experiments.peers.boosting_search import Library, SearchedBoosting
+from nearwise.lab.experiments.peers.without_neighbors import BaseAlone, stack
 from nearwise.lab.experiments.preprocess import FeatureEncoder
 from nearwise.names import did_you_mean
 
-Family = Literal["neighbors", "linear", "trees", "boosting", "network", "attention"]
+Family = Literal["neighbors", "linear", "trees", "boosting", "network", "ensemble", "attention"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ class Method:
         Optional package it needs, and the extra that installs it.
     takes_views : bool
         Whether `fit` and `predict_proba` take further views of the rows (`views=`).
+    higher : bool
+        Whether it is one of the higher peers: tuned, bagged and tempered; minutes on a table of a
+        thousand rows, and not run unless it is asked for.
     """
 
     name: str
@@ -70,6 +76,7 @@ class Method:
     module: str | None = None
     extra: str | None = None
     takes_views: bool = False
+    higher: bool = False
 
     def __call__(
         self, seed: int, n_train: int, n_classes: int = 2, kind: Kind = "table"
@@ -132,8 +139,38 @@ def _boosting(
 def _mlp(context: MethodContext) -> Pipeline:
     n_folds = 3 if context.n_train > 20_000 else 5
     hidden = (256, 128) if context.kind == "table" else (512, 256)
-    bag = BaggedMLP(hidden, n_folds=n_folds, random_state=context.seed)
+    bag = TemperedBag(StoppedMLP(hidden), n_folds=n_folds, random_state=context.seed)
     return make_pipeline(FeatureEncoder(_units(context)), bag)
+
+
+def _tempered_forest(context: MethodContext) -> Pipeline:
+    forest = RandomForestClassifier(
+        n_estimators=300, oob_score=True, n_jobs=context.n_threads, random_state=context.seed
+    )
+    bag = TemperedBag(forest, "out-of-bag", stops=False, random_state=context.seed)
+    return make_pipeline(FeatureEncoder("none"), bag)
+
+
+def _searched(library: Library) -> Callable[[MethodContext], SearchedBoosting]:
+    def build(context: MethodContext) -> SearchedBoosting:
+        return SearchedBoosting(
+            library,
+            default_rate=0.05 if context.n_classes == 2 else 0.1,
+            n_threads=context.n_threads,
+            random_state=context.seed,
+        )
+
+    return build
+
+
+def _stack(context: MethodContext) -> Pipeline:
+    n_folds = 3 if context.n_train > 20_000 else 5
+    stacked = stack(n_folds, context.n_threads, context.seed)
+    return make_pipeline(FeatureEncoder(_units(context)), stacked)
+
+
+def _base_alone(context: MethodContext) -> BaseAlone:
+    return BaseAlone(n_threads=context.n_threads, random_state=context.seed)
 
 
 def _modern_nca(context: MethodContext) -> Any:
@@ -157,6 +194,12 @@ def _attention(**settings: Any) -> Callable[[MethodContext], Any]:
 _STOPPED = (
     "rate 0.05 (0.1 for three or more classes), native categories, rounds stopped on held-out "
     "training rows, refitted on all of them"
+)
+_PULL = " (pulled towards 1 by two rows)"
+_BAG = f"bag of 5 folds, each member stopped on its fold; out-of-fold temperature{_PULL}"
+_SEARCHED = (
+    "30 trials (the defaults, then random search over the space of TabArena) by the NLL of folds "
+    f"left out, on which the rounds are stopped too; then a {_BAG}"
 )
 _ALL = (
     Method(
@@ -223,6 +266,48 @@ _ALL = (
         "step, all at inference; stopped on held-out NLL, which also chooses the learning rate "
         "of small tables",
     ),
+    Method(
+        "random-forest-tempered",
+        _tempered_forest,
+        "trees",
+        f"300 trees, scikit-learn's defaults; temperature by out-of-bag NLL{_PULL}",
+        higher=True,
+    ),
+    Method(
+        "lightgbm-tuned",
+        _searched("lightgbm"),
+        "boosting",
+        f"LightGBM, {_SEARCHED}",
+        "lightgbm",
+        "peers",
+        higher=True,
+    ),
+    Method(
+        "catboost-tuned",
+        _searched("catboost"),
+        "boosting",
+        f"CatBoost, {_SEARCHED}",
+        "catboost",
+        "peers",
+        higher=True,
+    ),
+    Method(
+        "stack",
+        _stack,
+        "ensemble",
+        "scikit-learn's StackingClassifier of a logistic regression, 300 random and 300 extremely "
+        "random trees and HistGradientBoosting; a logistic regression on their out-of-fold "
+        "probabilities, C by cross-validated NLL",
+        higher=True,
+    ),
+    Method(
+        "base-alone",
+        _base_alone,
+        "ensemble",
+        "the base of AttnKNNClassifier without neighbors: cross-fitted classifiers in a log-linear "
+        f"pool by out-of-fold NLL; 5 folds averaged, out-of-fold temperature{_PULL}",
+        higher=True,
+    ),
     Method("attention", _attention(), "attention", "AttnKNNClassifier, defaults"),
     Method(
         "attention-fast",
@@ -253,7 +338,9 @@ _ALL = (
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
-PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.family != "attention")
+PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.family != "attention" and not m.higher)
+HIGHER_PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.higher)
+GROUPS: dict[str, tuple[str, ...]] = {"peers": PEERS, "higher-peers": HIGHER_PEERS}
 
 
 def get_method(method: str | Method) -> Method:
@@ -262,10 +349,21 @@ def get_method(method: str | Method) -> Method:
         return method
     if method in METHODS:
         return METHODS[method]
-    hint = did_you_mean(method, METHODS)
-    raise ValueError(f"unknown method {method!r}.{hint} Known methods: {', '.join(METHODS)}.")
+    hint = did_you_mean(method, (*METHODS, *GROUPS))
+    raise ValueError(
+        f"unknown method {method!r}.{hint} Known methods: {', '.join(METHODS)}; groups of them: "
+        f"{', '.join(GROUPS)}."
+    )
 
 
 def get_methods(methods: Iterable[str | Method]) -> list[Method]:
-    """Look several methods up, duplicates dropped, order kept."""
-    return list({m.name: m for m in map(get_method, methods)}.values())
+    """Look several methods up, duplicates dropped, order kept.
+
+    The name of a group in `GROUPS` stands for its methods.
+    """
+    names = [
+        name
+        for one in methods
+        for name in (GROUPS.get(one, (one,)) if isinstance(one, str) else (one,))
+    ]
+    return list({m.name: m for m in map(get_method, names)}.values())

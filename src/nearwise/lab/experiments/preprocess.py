@@ -18,6 +18,11 @@ MAX_ONE_HOT = 64
 MAX_NATIVE = 250  # scikit-learn's boosting takes at most 255 categories per column
 
 
+def take_rows(X: Table, rows: np.ndarray) -> Table:
+    """Rows of a table or an array by their positions."""
+    return X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
+
+
 def column_kinds(X: pd.DataFrame) -> tuple[list[Any], list[Any]]:
     """Split the columns of a table into numeric and categorical names.
 

@@ -29,7 +29,14 @@ METRICS = (
     "aurc",
     "augrc",
 )
-COSTS = ("fit_seconds", "predict_us_per_row", "peak_memory_mib")
+COSTS = (
+    "fit_seconds",
+    "fit_cpu_seconds",
+    "predict_us_per_row",
+    "one_row_ms",
+    "model_mb",
+    "peak_memory_mib",
+)
 
 Key = tuple[str, str, int, float, str, str, str, str]
 
@@ -66,8 +73,14 @@ class Record:
         Mean weight of the null neighbor over test rows, in [0, 1].
     fit_seconds : float, optional
         Wall time of `fit`, tuning included.
+    fit_cpu_seconds : float, optional
+        CPU time of `fit`, all threads of this process added up.
     predict_us_per_row : float, optional
         Wall microseconds a test row of `predict_proba`, after a warm-up on a few rows.
+    one_row_ms : float, optional
+        Wall milliseconds of `predict_proba` on one row: the median over a few test rows.
+    model_mb : float, optional
+        Size of the fitted model on disk in MB (10**6 bytes); see `stored_mb`.
     peak_memory_mib : float, optional
         Growth of resident memory during `fit` at its peak, MiB; see `PeakMemory`.
     experiment, preset, condition : str
@@ -110,7 +123,10 @@ class Record:
     augrc: float | None = None
     null_mass: float | None = None
     fit_seconds: float | None = None
+    fit_cpu_seconds: float | None = None
     predict_us_per_row: float | None = None
+    one_row_ms: float | None = None
+    model_mb: float | None = None
     peak_memory_mib: float | None = None
     experiment: str = ""
     preset: str = ""

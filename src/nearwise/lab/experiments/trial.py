@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from nearwise.data import Dataset, split_dataset
 from nearwise.lab.corrupt import label_noise
 from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_predictions
-from nearwise.lab.experiments.measure import PeakMemory
+from nearwise.lab.experiments.measure import PeakMemory, one_row_ms, stored_mb
 from nearwise.lab.experiments.methods import Method
 from nearwise.lab.experiments.records import Record
 from nearwise.lab.interrupts import whole_or_nothing
@@ -128,9 +128,10 @@ def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
 def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Record) -> list[Record]:
     model: Any = method(split.seed, blank.n_train, blank.n_classes, split.dataset.kind)
     with whole_or_nothing(), PeakMemory() as memory:
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         model.fit(split.X_train, split.y_train, **split.views(method, test=False))
         fit_seconds = time.perf_counter() - start
+        fit_cpu_seconds = time.process_time() - cpu_start
     views = split.views(method, test=True)
     few = {name: [view[:WARM_UP_ROWS] for view in given] for name, given in views.items()}
     model.predict_proba(split.X_test[:WARM_UP_ROWS], **few)
@@ -138,6 +139,11 @@ def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Reco
     raw = model.predict_proba(split.X_test, **views)
     predict_us = 1e6 * (time.perf_counter() - start) / len(split.y_test)
     proba = align(raw, model.classes_, split.classes)
+
+    def predict_one(row: int) -> None:
+        one = {name: [view[row : row + 1] for view in given] for name, given in views.items()}
+        model.predict_proba(split.X_test[row : row + 1], **one)
+
     last = model[-1] if hasattr(model, "steps") else model
     halves, null_mass = _halves(last, split, setting, blank, views)
     _keep_artifacts(method.name, last, split, setting, _predictions(split, proba))
@@ -147,7 +153,10 @@ def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Reco
         k=_neighbors_consulted(last, split),
         null_mass=null_mass,
         fit_seconds=fit_seconds,
+        fit_cpu_seconds=fit_cpu_seconds,
         predict_us_per_row=predict_us,
+        one_row_ms=one_row_ms(predict_one, len(split.y_test)),
+        model_mb=stored_mb(model),
         peak_memory_mib=memory.mib,
         choice=_choices(last),
         time=_now(),

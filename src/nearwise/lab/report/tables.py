@@ -2,14 +2,17 @@
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 
 from nearwise.lab.report.summary import SHOT_MEASURES, Results
 from nearwise.lab.results.measures import (
     COMPARED,
+    COST_MEASURES,
     LEVEL,
     MEASURES,
     Cell,
+    Mean,
     Measure,
     Table,
     difference_cell,
@@ -125,8 +128,8 @@ def ranks_table(results: Results) -> Table | None:
     table = Table(
         f"Mean rank over {len(results.datasets)} data sets",
         f"Rank of the mean over seeds, averaged over {', '.join(results.datasets)}; 1 is best."
-        f"{missing}",
-        ["method", *(m.title for m in COMPARED)],
+        f"{missing} Costs are geometric means over the data sets.",
+        ["method", *(m.title for m in (*COMPARED, *COST_MEASURES))],
     )
     for method in ranks["nll"]:
         cells = [
@@ -136,8 +139,18 @@ def ranks_table(results: Results) -> Table | None:
             )
             for x in COMPARED
         ]
+        cells += [Cell(show_mean(typical_cost(results, method, x), x)) for x in COST_MEASURES]
         table.rows.append((method, cells))
     return table
+
+
+def typical_cost(results: Results, method: str, measure: Measure) -> Mean | None:
+    """Geometric mean over data sets of a cost; None where it is not known for each of them."""
+    means = [results.mean(dataset, method, measure.key) for dataset in results.datasets]
+    costs = [max(mean.mean, 1e-9) for mean in means if mean is not None]
+    if len(costs) < len(means):
+        return None
+    return Mean(math.exp(sum(map(math.log, costs)) / len(costs)), None, len(costs))
 
 
 def all_tables(results: Results) -> list[Table]:

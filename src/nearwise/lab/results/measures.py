@@ -74,7 +74,10 @@ MEASURES = (
     Measure("aurc", "AURC x1000", 1, False, 1000.0),
     Measure("augrc", "AUGRC x1000", 1, False, 1000.0),
     Measure("fit_seconds", "fit s", 1, None, interval=False),
+    Measure("fit_cpu_seconds", "fit CPU s", 1, None, interval=False),
     Measure("predict_us_per_row", "predict µs/row", 0, None, interval=False),
+    Measure("one_row_ms", "one row ms", 2, None, interval=False),
+    Measure("model_mb", "MB", 2, None, interval=False),
     Measure("peak_memory_mib", "peak MiB", 0, None, interval=False),
 )
 _MORE_CALIBRATION = ("equal_mass_ece", "smooth_ece", "signed_gap", "augrc")
@@ -86,6 +89,11 @@ BARS = {  # drawn, each with its title
     "ece": "ECE",
     "aurc": "AURC x1000",
 }
+COST_MEASURES = tuple(
+    m
+    for m in MEASURES
+    if m.key in ("fit_seconds", "fit_cpu_seconds", "predict_us_per_row", "one_row_ms", "model_mb")
+)
 COMPARED = tuple(m for m in MEASURES if m.key in ("accuracy", "nll", "brier", "ece", "aurc"))
 
 

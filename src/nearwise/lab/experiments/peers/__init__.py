@@ -1,0 +1,1 @@
+"""Higher peers: tuned boosting, stacks, networks for tables and foundation models."""

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from nearwise.functional import METRICS, kernels, paired_distances, topk_neighbors
+from nearwise.functional import METRICS, kernels, paired_distances, search_cpu, topk_neighbors
 from nearwise.functional import search as search_module
 from nearwise.functional.search_cpu import refuse_not_finite
 from nearwise.functional.search_torch import _Search, search_torch
 from tests.reference.search import slow_topk
 
-PATHS = ["pairs", "products", "torch"]
+PATHS = ["pairs", "products", "sifted", "torch"]
 
 
 @pytest.fixture(params=PATHS)
 def path(request, monkeypatch):
-    """Run on the path of few pairs, on that of matrix products, and on that of other devices."""
+    """Run on the path of few pairs, on those of matrix products, and on that of other devices."""
     _take(request.param, monkeypatch)
     return request.param
 
 
-@pytest.fixture(params=PATHS[:2])
+@pytest.fixture(params=PATHS[:3])
 def compiled_path(request, monkeypatch):
     """Run on the compiled paths alone."""
     _take(request.param, monkeypatch)
@@ -37,6 +37,11 @@ def _take(path, monkeypatch):
 
     if path != "pairs":
         monkeypatch.setattr(search_module, "measured_at_once", lambda *_: False)
+    halves = path == "sifted"  # keys sifted by bfloat16 products, whether that is faster or not
+    monkeypatch.setattr(search_cpu, "_halves_win", lambda width: halves)
+    if halves:
+        monkeypatch.setattr(search_cpu, "_FIRST_TILE", 4)
+        monkeypatch.setattr(search_cpu, "_SIFTED_TILE", 7)
     if path == "torch":
         monkeypatch.setattr(search_module, "search_cpu", plain)
 
@@ -300,3 +305,19 @@ def test_collapsed_keys_are_settled_without_measuring_every_key(metric, monkeypa
     want = topk_neighbors(query, keys, 10, metric=metric)
     assert torch.equal(got[1], want.indices)
     assert measured and sum(measured) == 0  # float32 products alone could not tell them apart
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner_product"])
+@pytest.mark.parametrize("spread", ["even", "heavy tails", "collapsed"])
+def test_keys_sifted_by_bfloat16_products_give_the_same_neighbors(metric, spread, monkeypatch):
+    scale = rows(5001, 1, 3).mul(3).exp() if spread == "heavy tails" else torch.ones(5001, 1)
+    keys, query = rows(5001, 48) * scale, rows(1100, 48, 1) * scale[:1100]
+    if spread == "collapsed":
+        keys, query = rows(8, 48, 2).repeat(626, 1)[:5001] + 1e-4 * keys, keys[:1100]
+    sifted, way = [], kernels.sift
+    monkeypatch.setattr(kernels, "sift", lambda *given: sifted.append(way(*given)) or sifted[-1])
+    found = []
+    for wins in (True, False):
+        monkeypatch.setattr(search_cpu, "_halves_win", lambda width, wins=wins: wins)
+        found.append(topk_neighbors(query, keys, 10, metric=metric))
+    assert sifted and all(map(torch.equal, *found))

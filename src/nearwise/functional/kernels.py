@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 _BLOCK = 64
 _F = np.float32
-_UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
+UNIT = 6.6e-8  # 1.1 times the rounding unit of float32
+_TINY = _F(1e-18)  # more than the root of what squares in float32 lose
+_BLOCK_WORDS = 16  # of four bfloat16 each
+_SIGNS = np.uint64(0x8000_8000_8000_8000)
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -97,14 +100,14 @@ def _slack(squared, metric, q_norm, k_max, width, rough):  # type: ignore[no-unt
     dot product summed in any order (Higham, Accuracy and Stability, sec. 3.1), plus what is lost
     where products underflow and, as `rough`, where torch rounds the factors themselves.
     """
-    relative = (width + 16.0) * _UNIT + rough
+    relative = (width + 16.0) * UNIT + rough
     if metric <= 1:
         slack = 2.0 * relative * q_norm * k_max
-        slack += 8.0 * _UNIT * (k_max * k_max + q_norm * q_norm + abs(squared))
+        slack += 8.0 * UNIT * (k_max * k_max + q_norm * q_norm + abs(squared))
     elif metric == 2:
-        slack = (relative + 8.0 * _UNIT) * q_norm
+        slack = (relative + 8.0 * UNIT) * q_norm
     else:
-        slack = relative * q_norm * k_max + 8.0 * _UNIT * abs(squared)
+        slack = relative * q_norm * k_max + 8.0 * UNIT * abs(squared)
     return slack + (width + 1.0) * 1e-37 * (1.0 + q_norm + k_max)
 
 
@@ -122,7 +125,7 @@ def _limit(worst, metric, q_norm, k_max, width, rough):  # type: ignore[no-untyp
         squared = worst
         bound = worst
     bound += _slack(squared, metric, q_norm, k_max, width, rough)
-    return np.float32(bound + abs(bound) * _UNIT)
+    return np.float32(bound + abs(bound) * UNIT)
 
 
 @reordered
@@ -176,30 +179,14 @@ def _insert(value, at, distances, indices, count):  # type: ignore[no-untyped-de
 
 @compiled
 def _scan_row(  # type: ignore[no-untyped-def]
-    row,
-    bias,
-    factor,
-    limit,
-    k_max,
-    rough,
-    first,
-    q,
-    keys,
-    q_norm,
-    q_scale,
-    k_scale,
-    own_id,
-    key_ids,
-    metric,
-    direct,
-    found,
-    places,
-    count,
+    row, scores, limit, first, query, keys, metric, direct, found, places, count
 ):
     """Merge one tile of keys into the neighbors of one query.
 
     Return how many it now has and how many keys within the limit had its id.
     """
+    (bias, factor, k_max, rough), (q, q_norm, q_scale, own_id) = scores, query
+    rows, k_scale, key_ids = keys
     n_neighbors, n_keys = found.shape[0], row.shape[0]
     width = np.float64(q.shape[0])
     left_out = 0
@@ -213,7 +200,7 @@ def _scan_row(  # type: ignore[no-untyped-def]
             if key_ids.shape[0] > 0 and key_ids[at] == own_id:
                 left_out += 1
                 continue
-            value = _exact(q, keys[at], q_scale, k_scale[at], metric)
+            value = _exact(q, rows[at], q_scale, k_scale[at], metric)
             if count == n_neighbors and not value < found[n_neighbors - 1]:
                 continue  # keys come in ascending order: an equal distance loses
             _insert(value, first + at, found, places, count)
@@ -224,40 +211,52 @@ def _scan_row(  # type: ignore[no-untyped-def]
     return count, left_out
 
 
+@reordered
+def halve(rows, factor, out, norms):  # type: ignore[no-untyped-def]
+    """Write `rows` (n, d), times `factor` (n,), into `out` (n, >= d) as the bits of bfloat16.
+
+    `norms` (n, 2) float32 take their norm, and that of what rounding took away; no less.
+    """
+    exact, half = np.empty(rows.shape[1], _F), np.empty(rows.shape[1], _F)
+    bits, kept = exact.view(np.uint32), half.view(np.uint32)
+    for i in range(rows.shape[0]):
+        row, line, total, lost = rows[i], out[i], _F(0), _F(0)
+        for c in range(row.shape[0]):
+            exact[c] = row[c] * factor[i]
+        for c in range(row.shape[0]):
+            kept[c] = bits[c] + np.uint32(0x7FFF) + ((bits[c] >> np.uint32(16)) & np.uint32(1))
+            line[c] = kept[c] >> np.uint32(16)
+            kept[c] = kept[c] & np.uint32(0xFFFF0000)
+        for c in range(row.shape[0]):
+            total += exact[c] * exact[c]
+            lost += (exact[c] - half[c]) * (exact[c] - half[c])
+        norms[i, 0], norms[i, 1] = np.sqrt(total) + _TINY, np.sqrt(lost) + _TINY
+
+
 @compiled
-def scan(  # type: ignore[no-untyped-def]
-    products,
-    bias,
-    factor,
-    k_max,
-    rough,
-    first,
-    query,
-    keys,
-    q_norm,
-    q_scale,
-    k_scale,
-    query_ids,
-    key_ids,
-    metric,
-    direct,
-    distances,
-    indices,
-    counts,
-):
+def limits(worst, metric, q_norm, k_max, width, rough, out):  # type: ignore[no-untyped-def]
+    """Write the `_limit` of every query into `out` (b,)."""
+    for i in range(worst.shape[0]):
+        out[i] = _limit(worst[i], metric, q_norm[i], k_max, width, rough)
+
+
+@compiled
+def scan(products, scores, first, queries, keys, metric, direct, found):  # type: ignore[no-untyped-def]
     """Merge one tile of keys into the running nearest neighbors of some queries.
 
-    `products` (b, t) holds float32 ``q.k``; ``bias[j] + factor[j] * products[i, j]`` is the score
-    of `_slack`. Rows whose score could belong to a neighbor are measured by `_exact`, so
-    `distances` (b, k) ascending, `indices` (b, k) and `counts` (b,) are exact, ties to the lowest
-    index, whatever the rounding of the products; `rough` bounds that of their factors. `direct`
-    measures every row. `query_ids` (b,) and `key_ids` (t,) are both empty where nothing is left
-    out.
+    `products` (b, t) holds float32 ``q.k``; with `scores` of bias (t,), factor (t,), largest norm
+    of a key and `rough`, ``bias[j] + factor[j] * products[i, j]`` is the score of `_slack`. Rows
+    whose score could belong to a neighbor are measured by `_exact`, so what is `found`, distances
+    (b, k) ascending, indices (b, k) and counts (b,), is exact, ties to the lowest index, whatever
+    the rounding of the products; `rough` bounds that of their factors. `direct` measures every
+    row. `queries` are rows, norms, scale and ids, `keys` rows, scale and ids, of which the first
+    has index `first`; both ids are empty where nothing is left out.
     """
+    (bias, factor, k_max, rough), (query, q_norm, q_scale, query_ids) = scores, queries
+    (distances, indices, counts), by_id = found, keys[2].shape[0] > 0
     n_queries, n_keys = products.shape
     n_neighbors = distances.shape[1]
     width = np.float64(query.shape[1])
-    by_id = key_ids.shape[0] > 0
     # One more than wanted, for the query itself may be among them.
     smallest = np.empty(n_neighbors + 1 if by_id else n_neighbors, dtype=np.float32)
     n_lanes = 64
@@ -274,34 +273,56 @@ def scan(  # type: ignore[no-untyped-def]
             score = np.float64(_first_limit(row, bias, factor, lanes, smallest))
             squared = score + norm * norm if metric <= 1 else score
             slack = 2.0 * _slack(squared, metric, norm, k_max, width, rough)
-            limit = np.float32(score + slack + abs(score) * _UNIT)
+            limit = np.float32(score + slack + abs(score) * UNIT)
         while True:
+            one = (query[i], norm, q_scale[i], own_id)
+            lists = (distances[i], indices[i], counts[i])
             count, left_out = _scan_row(
-                row,
-                bias,
-                factor,
-                limit,
-                k_max,
-                rough,
-                first,
-                query[i],
-                keys,
-                norm,
-                q_scale[i],
-                k_scale,
-                own_id,
-                key_ids,
-                metric,
-                direct,
-                distances[i],
-                indices[i],
-                counts[i],
+                row, scores, limit, first, one, keys, metric, direct, *lists
             )
             if not is_guess or left_out <= 1:
                 break
             # Several keys bear the id of the query: the guess counted on one.
             is_guess, limit = False, np.float32(np.inf)
         counts[i] = count
+
+
+@compiled
+def sift(words, first, queries, keys, metric, distances, indices):  # type: ignore[no-untyped-def]
+    """Merge keys, of which signs tell those that may be neighbors, into full lists of neighbors.
+
+    `words` (b, t / 4) uint64 are t bfloat16 per query, negative where a key may be nearer than
+    the last neighbor so far; such keys are measured by `_exact`, and their number is returned. See
+    `scan` for the rest.
+    """
+    (query, _, q_scale, query_ids), (rows, k_scale, key_ids) = queries, keys
+    last, n_words, n_measured = distances.shape[1] - 1, words.shape[1], 0
+    near, apart = np.empty(4 * n_words + 1, np.int64), np.empty(4 * n_words, np.float32)
+    for i in range(words.shape[0]):
+        row, found, places, n_near = words[i], distances[i], indices[i], 0
+        for start in range(0, n_words, _BLOCK_WORDS):
+            stop = min(start + _BLOCK_WORDS, n_words)
+            any_sign = np.uint64(0)
+            for j in range(np.uint64(start), np.uint64(stop)):
+                any_sign |= row[j]
+            if not any_sign & _SIGNS:
+                continue
+            for j in range(start, stop):
+                if row[j] & _SIGNS:
+                    for lane in range(4):
+                        near[n_near] = 4 * j + lane
+                        n_near += int((row[j] >> np.uint64(16 * lane + 15)) & np.uint64(1))
+        while n_near > 0 and near[n_near - 1] >= rows.shape[0]:  # filled up to whole words
+            n_near -= 1
+        n_measured += n_near
+        # Measured one after the other without a look at the result, they come from memory at once.
+        for j in range(n_near):
+            apart[j] = _exact(query[i], rows[near[j]], q_scale[i], k_scale[near[j]], metric)
+        for j in range(n_near):
+            own = key_ids.shape[0] > 0 and key_ids[near[j]] == query_ids[i]
+            if not own and apart[j] < found[last]:
+                _insert(apart[j], first + near[j], found, places, last + 1)
+    return n_measured
 
 
 @compiled

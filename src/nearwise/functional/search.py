@@ -165,25 +165,11 @@ def _measure_all(
     distances = np.full((len(rows), n_neighbors), np.inf, dtype=np.float32)
     indices = np.zeros((len(rows), n_neighbors), dtype=np.int64)
     counts = np.zeros(len(rows), dtype=np.int64)
+    products = np.empty((len(rows), len(others)), dtype=np.float32)  # that are not looked at
+    queries, tile = (rows, norms, scale, query_ids), (others, key_scale, key_ids)
+    found = (distances, indices, counts)
     scan(
-        np.empty((len(rows), len(others)), dtype=np.float32),  # products that are not looked at
-        nothing,
-        nothing,
-        0.0,
-        0.0,
-        0,
-        rows,
-        others,
-        norms,
-        scale,
-        key_scale,
-        query_ids,
-        key_ids,
-        METRICS.index(metric),
-        True,
-        distances,
-        indices,
-        counts,
+        products, (nothing, nothing, 0.0, 0.0), 0, queries, tile, METRICS.index(metric), True, found
     )
     return torch.from_numpy(distances), torch.from_numpy(indices), torch.from_numpy(counts)
 

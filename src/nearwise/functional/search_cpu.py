@@ -1,8 +1,10 @@
 """Exact search on the CPU: matrix products in tiles, selection in compiled loops."""
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,6 +19,8 @@ from nearwise.functional.distances import METRICS, Metric, center_of, product_er
 Array = NDArray[Any]
 
 _KEY_TILE = 4096
+# Of keys that bfloat16 products sift; the first ones fill the lists of neighbors without.
+_FIRST_TILE, _SIFTED_TILE = 1024, 2048
 _QUERY_TILE = 1024
 # From here on sorting whole rows is cheaper than keeping a sorted list up to date.
 _MANY_NEIGHBORS = 1024
@@ -24,6 +28,9 @@ _NO_IDS: Array = np.empty(0, dtype=np.int64)
 # Outside these norms float32 products could overflow or vanish: rows are then measured directly.
 _LARGEST_NORM = 1e18
 _SMALLEST_NORM = 1e-15
+_MANY_NEAR = 0.05  # share of the keys, which take as long to measure as float32 products
+_MUCH_FASTER = 0.5  # share of the time of float32 products
+_ROUNDED_TWICE = 1.02  # more than three roundings to bfloat16 take from a product of norms
 
 
 class KeyNorms(NamedTuple):
@@ -41,12 +48,12 @@ class KeyNorms(NamedTuple):
     scale: Array
 
     @classmethod
-    def of(cls, keys: Tensor, is_euclidean: bool) -> Self | None:
+    def of(cls, keys: Tensor, is_euclidean: bool, name: str = "keys") -> Self | None:
         """Return the norms, or None where a search would not use them."""
         ready = keys.device.type == "cpu" and keys.dtype == torch.float32 and keys.is_contiguous()
         if not ready or (is_euclidean and center_of(keys) is not None):
             return None
-        return cls(*_norms("keys", keys, 0))
+        return cls(*_norms(name, keys, 0))
 
 
 @dataclass
@@ -198,6 +205,41 @@ class _Scores:
             return cls(tile, bias.astype(np.float32), factor.astype(np.float32))
 
 
+@cache
+def _halves_win(width: int) -> bool:
+    """Whether bfloat16 products of this width are much faster here; measured in milliseconds."""
+    taken = []
+    for dtype in (torch.float32, torch.bfloat16):
+        rows, keys = (torch.zeros(n, width, dtype=dtype) for n in (128, 1024))
+        out, least = torch.empty(128, 1024, dtype=dtype), math.inf
+        for _ in range(4):
+            start = time.thread_time()
+            torch.mm(rows, keys.T, out=out)
+            least = min(least, time.thread_time() - start)
+        taken.append(least)
+    return taken[1] < _MUCH_FASTER * taken[0]
+
+
+def _halved(rows: Tensor, factor: Array, values: Tensor, *, is_query: bool) -> Tensor:
+    """Operand (n, d + 8) of a bfloat16 product that is negative where a key may be a neighbor.
+
+    Of keys `values` are the biases of their scores, of queries the limits of these, negative. The
+    product is ``q.k + bias - limit`` less all that rounding q and k to q' and k' may have added,
+    ``|q - q'| |k| + |q'| |k - k'|``. Keys are filled up to a multiple of four.
+    """
+    n, width = rows.shape
+    half = torch.empty(n if is_query else n + -n % 4, width + 8, dtype=torch.bfloat16)
+    half[n:], half[:n, width:] = 0.0, 1.0
+    norms = np.empty((n, 2), dtype=np.float32)
+    kernels.halve(rows.numpy(), factor, half.view(torch.uint16).numpy(), norms)
+    for at in range(width, width + 3):  # three bfloat16 add up to a float32
+        half[:n, at + 3 * is_query] = values
+        values = values - half[:n, at + 3 * is_query]
+    # Both norms are rounded here once more, those of queries and of keys.
+    half[:n, -2:] = torch.from_numpy(norms[:, [1, 0]] if is_query else norms * -_ROUNDED_TWICE)
+    return half
+
+
 class _Search:
     """The arguments and the results of one search."""
 
@@ -218,6 +260,8 @@ class _Search:
         self.distances: Array = np.full((len(query), n_neighbors), np.inf, dtype=np.float32)
         self.indices: Array = np.zeros((len(query), n_neighbors), dtype=np.int64)
         self.counts: Array = np.zeros(len(query), dtype=np.int64)
+        self._query_norms: KeyNorms | None = None
+        self._sifts = False
 
     def scan_tiles(self, memory_budget: int, norms: KeyNorms | None) -> None:
         """Keep the best of every query up to date over tiles of keys."""
@@ -226,16 +270,48 @@ class _Search:
             len(self.query), n_keys, width, memory_budget, self._threads.n
         )
         center = center_of(self.keys) if self.metric <= 1 and norms is None else None
-        everything = slice(0, len(self.keys))
+        if center is None and self.dtype == torch.float32:
+            self._query_norms = KeyNorms.of(self.query, False, "query")
+        many = min(len(self.query), n_keys // 4) >= _FIRST_TILE and self.metric < 4
+        self._sifts = many and _halves_win(width)
+        first, key_step = (
+            (_FIRST_TILE, min(key_step, _SIFTED_TILE)) if self._sifts else (0, key_step)
+        )
         buffers: dict[int, Tensor] = {}
-        for tile in tiles_of("keys", self.keys, everything, self.dtype, key_step, center, norms):
-            scores = _Scores.of(tile, self.metric)
-            scan = partial(self._scan, scores, query_step, center, buffers)
-            self._threads.run(scan, len(self.query))
+        for span, step in ((slice(0, first), key_step), (slice(first, n_keys), key_step)):
+            for tile in tiles_of("keys", self.keys, span, self.dtype, step, center, norms):
+                scores = _Scores.of(tile, self.metric)
+                halved = None
+                if self._sifts and span.start and tile.is_safe(self.metric):
+                    bias = torch.from_numpy(scores.bias)
+                    halved = _halved(tile.factors, scores.factor, bias, is_query=False)
+                scan = partial(self._scan, scores, halved, query_step, center, buffers)
+                self._threads.run(scan, len(self.query))
+
+    def _sift(self, scores: _Scores, halved: Tensor, part: Tile, buffer: Tensor) -> None:
+        """Show some queries, whose lists of neighbors are full, those keys that may be near."""
+        tile, distances = scores.tile, self.distances[part.span]
+        q, k_max, width = torch.from_numpy(part.norms), tile.norms.max(), part.rows.shape[1]
+        limit = torch.empty(len(part.rows), dtype=torch.float64)
+        given = (distances[:, -1], self.metric, part.norms, k_max, width, self.rough)
+        kernels.limits(*given, limit.numpy())
+        # Sums of so many float32 numbers, of this size, come in any order.
+        size = limit.abs() + np.abs(scores.bias).max() + q * np.abs(scores.factor).max() * k_max
+        limit += (width + 32) * kernels.UNIT * size + 1e-36
+        one = np.ones(len(limit), dtype=np.float32)
+        query = _halved(part.factors, one, -limit.float(), is_query=True)
+        words = buffer.view(torch.bfloat16)[: len(query) * len(halved)].view(len(query), -1)
+        torch.mm(query, halved.T, out=words)
+        sides, found = self._sides(part, tile), (distances, self.indices[part.span])
+        signs = words.view(torch.uint64).numpy()
+        n_near = kernels.sift(signs, tile.span.start, *sides, self.metric, *found)
+        if n_near > _MANY_NEAR * len(query) * len(tile.rows):  # as where the keys have collapsed
+            self._sifts = False
 
     def _scan(
         self,
         scores: _Scores,
+        halved: Tensor | None,
         query_step: int,
         center: Tensor | None,
         buffers: dict[int, Tensor],
@@ -244,34 +320,28 @@ class _Search:
         """Show one tile of keys to some of the queries."""
         tile = scores.tile
         rows = min(query_step, here.stop - here.start)
-        if here.start not in buffers:  # the first tile is the largest
-            buffers[here.start] = torch.empty(rows * len(tile.rows))
-        for part in tiles_of("query", self.query, here, self.dtype, query_step, center):
+        if len(buffers.get(here.start, ())) < rows * len(tile.rows):  # the first may be smaller
+            buffers[here.start] = torch.empty(rows * (len(tile.rows) + 3))
+        given = (self.query, here, self.dtype, query_step, center, self._query_norms)
+        for part in tiles_of("query", *given):
             direct = not (tile.is_safe(self.metric) and part.is_safe(self.metric))
+            full = self.counts[part.span].min() == self.distances.shape[1]
+            if halved is not None and full and not direct:
+                self._sift(scores, halved, part, buffers[here.start])
+                continue
             size = len(part.rows) * len(tile.rows)
             products = buffers[here.start][:size].view(len(part.rows), -1)
             if not direct:
                 torch.mm(part.factors, tile.factors.T, out=products)
-            kernels.scan(
-                products.numpy(),
-                scores.bias,
-                scores.factor,
-                tile.norms.max(),
-                self.rough,
-                tile.span.start,
-                part.rows,
-                tile.rows,
-                part.norms,
-                part.scale,
-                tile.scale,
-                self.query_ids[part.span],
-                self.key_ids[tile.span],
-                self.metric,
-                direct,
-                self.distances[part.span],
-                self.indices[part.span],
-                self.counts[part.span],
-            )
+            at, known = part.span, (scores.bias, scores.factor, tile.norms.max(), self.rough)
+            found = (self.distances[at], self.indices[at], self.counts[at])
+            tiles = (products.numpy(), known, tile.span.start, *self._sides(part, tile))
+            kernels.scan(*tiles, self.metric, direct, found)
+
+    def _sides(self, part: Tile, tile: Tile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Return queries and keys as the kernels take them."""
+        queries = (part.rows, part.norms, part.scale, self.query_ids[part.span])
+        return queries, (tile.rows, tile.scale, self.key_ids[tile.span])
 
     def sort_rows(self, memory_budget: int) -> None:
         """Measure every pair directly and sort."""

@@ -18,6 +18,19 @@ from nearwise.lab.experiments.neighbors import FLOOR, NEARLY_ZERO, PlainKNN, Tun
 from nearwise.lab.experiments.network import fit_temperature, mean_nll, tempered
 from nearwise.lab.experiments.preprocess import FeatureEncoder, NativeEncoder
 
+SHORT = {  # settings of networks that take seconds
+    "realmlp": {"n_epochs": 8},
+    "tabm": {"n_epochs": 40, "tabm_k": 4, "d_block": 32},
+    "xrfm": None,
+}
+
+
+def here(name):
+    """A method whose package is installed; the test is skipped where it is not."""
+    if METHODS[name].module is not None:
+        pytest.importorskip(METHODS[name].module)
+    return METHODS[name]
+
 
 @pytest.fixture(scope="module")
 def table():
@@ -30,7 +43,7 @@ def test_every_peer_takes_a_raw_table_and_gives_probabilities(name, table):
     X, y = table.rows(train)
     X_test = table.rows(test)[0].copy()
     X_test.loc[X_test.index[0], "color"] = "never seen"
-    model = in_few_epochs(METHODS[name](0, len(train), 2), 20).fit(X, y)
+    model = in_few_epochs(here(name)(0, len(train), 2), 20).fit(X, y)
     proba = model.predict_proba(X_test)
     assert list(model.classes_) == ["no", "yes"]
     assert proba.shape == (len(test), 2)
@@ -47,6 +60,9 @@ def in_few_epochs(model, n_epochs=5):
         for name, last in zip(model.get_params(), names, strict=True)
         if last in few and name != "memory"
     }
+    for name, value in model.get_params().items():
+        if name.endswith("member__network"):
+            short[name.replace("network", "settings")] = SHORT[value]
     if "max_rounds" in model.get_params() and "n_trials" in model.get_params():
         short["max_rounds"] = 60
     return model.set_params(**short)
@@ -67,7 +83,7 @@ def test_a_class_with_one_row_does_not_stop_a_peer(name):
     data = blobs(n=40, n_classes=2)
     y = data.y.astype(object)
     y[0] = "rare"
-    model = in_few_epochs(METHODS[name](0, 40, 3)).fit(data.X, y)
+    model = in_few_epochs(here(name)(0, 40, 3)).fit(data.X, y)
     assert list(model.classes_) == ["ant", "bee", "rare"]
     np.testing.assert_allclose(model.predict_proba(data.X).sum(axis=1), 1, atol=1e-6)
 
@@ -101,6 +117,9 @@ def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "catboost", None)
     with pytest.raises(ImportError, match=r"pip install nearwise\[peers\]"):
         METHODS["catboost"](0, 10, 2)
+    monkeypatch.setitem(sys.modules, "pytabkit", None)
+    with pytest.raises(ImportError, match=r'"tabm" needs .* nearwise\[peers-neural\]'):
+        METHODS["tabm"](0, 10, 2)
 
 
 def test_a_group_stands_for_its_methods_once():

@@ -55,8 +55,8 @@ def compare(
 
     Quality stands beside its cost: seconds to fit, microseconds per row of a batch, milliseconds
     for one row, megabytes of the stored model. The group higher-peers is tuned, bagged and
-    tempered (LightGBM and CatBoost with 30 trials, a stack, the base without neighbors): minutes
-    on a table of a thousand rows.
+    tempered (LightGBM and CatBoost with 30 trials, RealMLP, TabM, xRFM, a stack, the base without
+    neighbors): minutes on a table of a thousand rows.
 
     [bold]Examples[/bold]
       nearwise compare digits wine-red --seeds 0-4 --out runs/first

@@ -2,6 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.trial import NoiseKind, Setting, make_split, run_trial
 
 TEST_SIZE = 0.2
+PEER_PACKAGES = ("pytabkit", "xrfm", "tabicl", "tabpfn", "lightpfn")
 
 
 def compare(
@@ -87,7 +90,7 @@ def compare(
             noise_kind,
             TEST_SIZE,
             gallery_seed=seeds[0],
-            versions=versions(),
+            versions=versions() | _peer_versions(),
             hardware=hardware(),
             command=command_line() if command is None else command,
         )
@@ -151,6 +154,15 @@ def fingerprint(dataset: Dataset) -> dict[str, Any]:
         "n_classes": len(dataset.classes),
         "sha256": digest.hexdigest()[:16],
     }
+
+
+def _peer_versions() -> dict[str, str]:
+    """Versions of the packages of higher peers that are installed."""
+    found = {}
+    for package in PEER_PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _load(name: str | PathLike[str], data_root: str | PathLike[str] | None, views: bool) -> Dataset:

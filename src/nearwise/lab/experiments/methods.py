@@ -16,8 +16,9 @@ from nearwise.lab.experiments.neighbors import PlainKNN, TunedKNN
 from nearwise.lab.experiments.network import StoppedMLP
 from nearwise.lab.experiments.peers.bag import TemperedBag
 from nearwise.lab.experiments.peers.boosting_search import Library, SearchedBoosting
+from nearwise.lab.experiments.peers.networks import Network, TabularNetwork
 from nearwise.lab.experiments.peers.without_neighbors import BaseAlone, stack
-from nearwise.lab.experiments.preprocess import FeatureEncoder
+from nearwise.lab.experiments.preprocess import CompleteEncoder, FeatureEncoder
 from nearwise.names import did_you_mean
 
 Family = Literal["neighbors", "linear", "trees", "boosting", "network", "ensemble", "attention"]
@@ -163,6 +164,14 @@ def _searched(library: Library) -> Callable[[MethodContext], SearchedBoosting]:
     return build
 
 
+def _tabular_network(network: Network) -> Callable[[MethodContext], Pipeline]:
+    def build(context: MethodContext) -> Pipeline:
+        member = TabularNetwork(network, n_threads=context.n_threads)
+        return make_pipeline(CompleteEncoder(), TemperedBag(member, random_state=context.seed))
+
+    return build
+
+
 def _stack(context: MethodContext) -> Pipeline:
     n_folds = 3 if context.n_train > 20_000 else 5
     stacked = stack(n_folds, context.n_threads, context.seed)
@@ -289,6 +298,33 @@ _ALL = (
         f"CatBoost, {_SEARCHED}",
         "catboost",
         "peers",
+        higher=True,
+    ),
+    Method(
+        "realmlp",
+        _tabular_network("realmlp"),
+        "network",
+        f"RealMLP-TD of pytabkit, its tuned defaults without label smoothing; {_BAG}",
+        "pytabkit",
+        "peers-neural",
+        higher=True,
+    ),
+    Method(
+        "tabm",
+        _tabular_network("tabm"),
+        "network",
+        f"TabM-D of pytabkit, its defaults (32 members share one network); {_BAG}",
+        "pytabkit",
+        "peers-neural",
+        higher=True,
+    ),
+    Method(
+        "xrfm",
+        _tabular_network("xrfm"),
+        "network",
+        f"xRFM-D of pytabkit, its defaults; {_BAG}",
+        "xrfm",
+        "peers-neural",
         higher=True,
     ),
     Method(

@@ -175,3 +175,41 @@ class NativeEncoder(TransformerMixin, BaseEstimator):
                 known = texts[c].where(texts[c].isin(self.categories_[c]))
                 texts[c] = pd.Categorical(known, categories=self.categories_[c])
         return pd.concat([_numbers(X, self.numeric_), texts], axis=1)
+
+
+class CompleteEncoder(TransformerMixin, BaseEstimator):
+    """A table without gaps whose categories stay categories, for networks that embed them.
+
+    Missing numbers become the median of the training part, with a column that says so where there
+    were gaps in training; missing categories are a category, unseen ones count as missing. Columns
+    are named by text, and an array becomes a table.
+    """
+
+    def fit(self, X: Table, y: Any = None) -> Self:
+        """Learn medians, gaps and categories from the training part."""
+        self.native_ = NativeEncoder("category").fit(X)
+        numbers = self._numbers(self.native_.transform(X))
+        self.median_ = numbers.median().fillna(0.0)
+        self.gaps_ = [c for c in numbers.columns if numbers[c].isna().any()]
+        return self
+
+    def _numbers(self, encoded: Table) -> pd.DataFrame:
+        frame = pd.DataFrame(encoded)
+        return frame.drop(columns=self.native_.categorical_)
+
+    def transform(self, X: Table) -> pd.DataFrame:
+        """Encode rows; every cell has a value."""
+        check_is_fitted(self, "median_")
+        encoded = self.native_.transform(X)
+        numbers = self._numbers(encoded)
+        parts = {f"number {c}": numbers[c].fillna(self.median_[c]) for c in numbers.columns}
+        parts |= {f"gap {c}": numbers[c].isna().astype(np.float64) for c in self.gaps_}
+        for c in self.native_.categorical_:
+            known = self.native_.categories_[c]
+            texts = encoded[c].astype(object)
+            filled = texts.where(texts.notna(), MISSING_CATEGORY)
+            levels = list(dict.fromkeys([*known, MISSING_CATEGORY]))
+            parts[f"category {c}"] = pd.Series(
+                pd.Categorical(filled, categories=levels), index=numbers.index
+            )
+        return pd.DataFrame(parts, index=numbers.index)

@@ -23,7 +23,8 @@ from typing import Any
 from results_page import write_page, write_readme
 
 from nearwise.lab.experiments import HIGHER_PEERS, PEERS, Record, compare, read_records
-from nearwise.lab.experiments.methods import get_methods
+from nearwise.lab.experiments.methods import FOUNDATION_MODELS, get_methods
+from nearwise.lab.experiments.peers.foundation import find_checkpoints
 from nearwise.lab.experiments.records import COSTS, METRICS
 from nearwise.lab.report.summary import Results
 from nearwise.lab.results.measures import Mean, mean_with_interval
@@ -253,6 +254,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         default=f"{OURS},peers",
         help='comma-separated; "peers" and "higher-peers" stand for many (default: %(default)s)',
     )
+    parser.add_argument(
+        "--peer-weights",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="checkpoints of foundation models, as in `nearwise compare`",
+    )
     parser.add_argument("--seeds", help="comma-separated; default: 0..4, adult 0..2")
     parser.add_argument("--data-root", help="default: NEARWISE_DATA")
     parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="folder for rows")
@@ -261,7 +269,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     options.datasets = options.datasets.split(",")
-    options.methods = [m.name for m in get_methods(options.methods.split(","))]
+    options.weights = find_checkpoints(options.peer_weights)
+    asked = [m.name for m in get_methods(options.methods.split(","))]
+    options.methods = [m for m in asked if m not in FOUNDATION_MODELS or m in options.weights]
+    if left_out := [m for m in asked if m not in options.methods]:
+        print(f"left out without --peer-weights: {', '.join(left_out)}", file=sys.stderr)
     if unknown := [d for d in options.datasets if d not in BARS]:
         parser.error(f"no bar for {', '.join(unknown)}; known: {', '.join(BARS)}")
     return options
@@ -274,6 +286,7 @@ def own_command(options: argparse.Namespace) -> str:
         words += ["--datasets", ",".join(options.datasets)]
     if options.methods != [OURS, *PEERS]:
         words += ["--methods", ",".join(options.methods)]
+    words += [f"--peer-weights={name}=PATH" for name in options.weights]
     if options.seeds:
         words += ["--seeds", options.seeds]
     return shlex.join(words)
@@ -293,10 +306,11 @@ def main(arguments: list[str]) -> None:
             seeds,
             options.out,
             data_root=options.data_root,
+            peer_weights=options.weights,
             progress=not options.quiet,
             command=command,
         )
-    peers = [m for m in options.methods if m in (*PEERS, *HIGHER_PEERS)]
+    peers = [m for m in options.methods if m in (*PEERS, *HIGHER_PEERS, *FOUNDATION_MODELS)]
     summary = summarize(options.out, options.datasets, peers, command)
     text = json.dumps(plain(summary), indent=1, ensure_ascii=False)
     write_aside(options.results / "quality.json", (text + "\n").encode())

@@ -1,7 +1,7 @@
 """Compare methods on the same splits; every finished row is kept, a killed run goes on."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
@@ -15,6 +15,7 @@ from nearwise.conditions import command_line, hardware, versions
 from nearwise.data import Dataset
 from nearwise.lab.data import load_dataset
 from nearwise.lab.experiments.methods import Method, get_methods
+from nearwise.lab.experiments.peers.foundation import Checkpoint, as_checkpoints
 from nearwise.lab.experiments.progress import Bar, shown_bar
 from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.trial import NoiseKind, Setting, make_split, run_trial
@@ -32,6 +33,7 @@ def compare(
     noise: float = 0.0,
     noise_kind: NoiseKind = "symmetric",
     data_root: str | PathLike[str] | None = None,
+    peer_weights: Mapping[str, str | PathLike[str] | Checkpoint] | None = None,
     progress: bool = True,
     command: str | None = None,
 ) -> list[Record]:
@@ -59,6 +61,8 @@ def compare(
         Another class uniformly, or the next class.
     data_root : path, optional
         Where `load_dataset` looks first.
+    peer_weights : mapping of str to path or Checkpoint, optional
+        Checkpoints on this machine of "tabicl", "tabpfn" and "lightpfn"; nothing is downloaded.
     progress : bool, default=True
         Show a bar with the remaining time on standard error; False is silent.
     command : str, optional
@@ -72,9 +76,11 @@ def compare(
     Raises
     ------
     ValueError
-        If a name is unknown, nothing is asked for, or `noise` is out of range.
+        If a name is unknown, nothing is asked for, a checkpoint is missing, or `noise` is out of
+        range.
     RecordsError
-        If the folder belongs to other settings, other data or another running process.
+        If the folder belongs to other settings, other data, other weights of a foundation model or
+        another running process.
     KeyboardInterrupt
         After Ctrl-C; the finished rows are on disk.
     """
@@ -82,6 +88,7 @@ def compare(
     seeds = _check_seeds(seeds, noise, noise_kind)
     if not datasets or not chosen:
         raise ValueError("compare needs at least one data set and one method; got none.")
+    weights = as_checkpoints(peer_weights)
     settings = {"noise": float(noise), "noise_kind": noise_kind, "test_size": TEST_SIZE}
     with RunFolder(Path(out), settings) as folder:
         setting = Setting(
@@ -93,7 +100,10 @@ def compare(
             versions=versions() | _peer_versions(),
             hardware=hardware(),
             command=command_line() if command is None else command,
+            weights=weights,
         )
+        for name in sorted({m.name for m in chosen} & {*weights}):
+            folder.claim_preset(f"weights of {name}", {"sha256": weights[name].sha256})
         views = any(method.takes_views for method in chosen)
         loaded = [d if isinstance(d, Dataset) else _load(d, data_root, views) for d in datasets]
         _refuse_images(loaded)

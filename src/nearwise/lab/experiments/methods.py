@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib.util import find_spec
+from typing import Any, Literal, get_args
 
 from sklearn.base import BaseEstimator
 from sklearn.ensemble import RandomForestClassifier
@@ -16,9 +17,15 @@ from nearwise.lab.experiments.neighbors import PlainKNN, TunedKNN
 from nearwise.lab.experiments.network import StoppedMLP
 from nearwise.lab.experiments.peers.bag import TemperedBag
 from nearwise.lab.experiments.peers.boosting_search import Library, SearchedBoosting
+from nearwise.lab.experiments.peers.foundation import (
+    CLASSES,
+    Checkpoint,
+    FoundationModel,
+    PretrainedClassifier,
+)
 from nearwise.lab.experiments.peers.networks import Network, TabularNetwork
 from nearwise.lab.experiments.peers.without_neighbors import BaseAlone, stack
-from nearwise.lab.experiments.preprocess import CompleteEncoder, FeatureEncoder
+from nearwise.lab.experiments.preprocess import CompleteEncoder, FeatureEncoder, NativeEncoder
 from nearwise.names import did_you_mean
 
 Family = Literal["neighbors", "linear", "trees", "boosting", "network", "ensemble", "attention"]
@@ -38,6 +45,8 @@ class MethodContext:
         Embeddings share one unit: they are scaled by one number, not column by column.
     n_threads : int
         Threads the method may use.
+    weights : Checkpoint, optional
+        Weights of a foundation model on this machine.
     """
 
     seed: int
@@ -45,6 +54,7 @@ class MethodContext:
     n_classes: int
     kind: Kind = "table"
     n_threads: int = 1
+    weights: Checkpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,8 @@ class Method:
     higher : bool
         Whether it is one of the higher peers: tuned, bagged and tempered; minutes on a table of a
         thousand rows, and not run unless it is asked for.
+    needs_weights : bool
+        Whether it is a foundation model, which needs a checkpoint on this machine.
     """
 
     name: str
@@ -78,15 +90,36 @@ class Method:
     extra: str | None = None
     takes_views: bool = False
     higher: bool = False
+    needs_weights: bool = False
 
     def __call__(
-        self, seed: int, n_train: int, n_classes: int = 2, kind: Kind = "table"
+        self,
+        seed: int,
+        n_train: int,
+        n_classes: int = 2,
+        kind: Kind = "table",
+        weights: Checkpoint | None = None,
     ) -> BaseEstimator:
-        """Build the classifier; names the missing extra where a package is absent."""
+        """Build the classifier; names the missing extra or package where it is absent."""
         if self.module is not None and self.extra is not None:
             require_extra(f'the method "{self.name}"', self.extra, self.module)
-        context = MethodContext(seed, n_train, n_classes, kind, available_threads())
+        if self.needs_weights and weights is None:
+            raise ValueError(f"{self.name} {weights_wanted(self.name)}")
+        if self.module is not None and find_spec(self.module) is None:
+            raise ImportError(
+                f'the method "{self.name}" needs the package {self.module}: '
+                f"pip install {self.module}"
+            )
+        context = MethodContext(seed, n_train, n_classes, kind, available_threads(), weights)
         return self.build(context)
+
+
+def weights_wanted(name: str) -> str:
+    """Say how the checkpoint of a foundation model is given."""
+    return (
+        f"needs a checkpoint on this machine: --peer-weights {name}=PATH, or "
+        f'compare(..., peer_weights={{"{name}": PATH}}).'
+    )
 
 
 def _units(context: MethodContext) -> Literal["columns", "overall"]:
@@ -168,6 +201,16 @@ def _tabular_network(network: Network) -> Callable[[MethodContext], Pipeline]:
     def build(context: MethodContext) -> Pipeline:
         member = TabularNetwork(network, n_threads=context.n_threads)
         return make_pipeline(CompleteEncoder(), TemperedBag(member, random_state=context.seed))
+
+    return build
+
+
+def _pretrained(model: FoundationModel) -> Callable[[MethodContext], Pipeline]:
+    def build(context: MethodContext) -> Pipeline:
+        assert context.weights is not None  # Method.__call__ asks for them
+        one = PretrainedClassifier(model, context.weights, context.n_threads)
+        bag = TemperedBag(one, "folds, refitted", stops=False, n_folds=3, random_state=context.seed)
+        return make_pipeline(NativeEncoder("category"), bag)
 
     return build
 
@@ -313,7 +356,7 @@ _ALL = (
         "tabm",
         _tabular_network("tabm"),
         "network",
-        f"TabM-D of pytabkit, its defaults (32 members share one network); {_BAG}",
+        f"TabM-D of pytabkit, its defaults (32 in one network), batches as in its paper; {_BAG}",
         "pytabkit",
         "peers-neural",
         higher=True,
@@ -343,6 +386,18 @@ _ALL = (
         "the base of AttnKNNClassifier without neighbors: cross-fitted classifiers in a log-linear "
         f"pool by out-of-fold NLL; 5 folds averaged, out-of-fold temperature{_PULL}",
         higher=True,
+    ),
+    *(
+        Method(
+            name,
+            _pretrained(name),
+            "network",
+            f"{CLASSES[name]}, its defaults, with weights of this machine on the CPU; temperature "
+            f"out of 3 folds{_PULL}; all rows as context",
+            name,
+            needs_weights=True,
+        )
+        for name in get_args(FoundationModel)
     ),
     Method("attention", _attention(), "attention", "AttnKNNClassifier, defaults"),
     Method(
@@ -374,9 +429,16 @@ _ALL = (
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
-PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.family != "attention" and not m.higher)
+PEERS: tuple[str, ...] = tuple(
+    m.name for m in _ALL if m.family != "attention" and not (m.higher or m.needs_weights)
+)
 HIGHER_PEERS: tuple[str, ...] = tuple(m.name for m in _ALL if m.higher)
-GROUPS: dict[str, tuple[str, ...]] = {"peers": PEERS, "higher-peers": HIGHER_PEERS}
+FOUNDATION_MODELS: tuple[str, ...] = tuple(m.name for m in _ALL if m.needs_weights)
+GROUPS: dict[str, tuple[str, ...]] = {
+    "peers": PEERS,
+    "higher-peers": HIGHER_PEERS,
+    "foundation-models": FOUNDATION_MODELS,
+}
 
 
 def get_method(method: str | Method) -> Method:

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from nearwise.lab.corrupt import label_noise
 from nearwise.lab.experiments.artifacts import artifact_path, save_json, save_predictions
 from nearwise.lab.experiments.measure import PeakMemory, one_row_ms, stored_mb
 from nearwise.lab.experiments.methods import Method
+from nearwise.lab.experiments.peers.foundation import Checkpoint
 from nearwise.lab.experiments.records import Record
 from nearwise.lab.interrupts import whole_or_nothing
 from nearwise.lab.results.gallery import make_gallery
@@ -41,6 +43,7 @@ class Setting:
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
     command: str = ""
+    weights: Mapping[str, Checkpoint] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,13 @@ def run_trial(method: Method, split: Split, setting: Setting) -> list[Record]:
 
 
 def _fit_and_measure(method: Method, split: Split, setting: Setting, blank: Record) -> list[Record]:
-    model: Any = method(split.seed, blank.n_train, blank.n_classes, split.dataset.kind)
+    model: Any = method(
+        split.seed,
+        blank.n_train,
+        blank.n_classes,
+        split.dataset.kind,
+        setting.weights.get(method.name),
+    )
     with whole_or_nothing(), PeakMemory() as memory:
         start, cpu_start = time.perf_counter(), time.process_time()
         model.fit(split.X_train, split.y_train, **split.views(method, test=False))

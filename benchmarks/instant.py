@@ -1,4 +1,4 @@
-"""Judge preset="instant" beside tuned peers and the other presets, with what each costs.
+"""Judge presets "instant" and "tuned" beside tuned peers and the others, with what each costs.
 
 Claims: on families of tables that nothing was trained, tuned or chosen on, the lowest mean rank of
 NLL among tuned nearest neighbors, logistic regression, forest, boosting and an MLP, each with a
@@ -126,12 +126,14 @@ def methods(seed: int) -> dict[str, Callable[[pd.DataFrame, np.ndarray], Fitted]
         "MLP": as_it_is(columns(lambda: TemperedBag(StoppedMLP(), random_state=seed))),
         "instant without base": as_it_is(ours(preset="instant", base=None)),
         "instant": as_it_is(ours(preset="instant")),
+        "tuned": as_it_is(ours(preset="tuned")),
         "fast": as_it_is(ours(preset="fast")),
         "default": as_it_is(ours()),
     }
 
 
 OF_FEW_ROWS = ("class shares", "tuned k-NN", "tuned logistic", "instant without base", "instant")
+OWN = ("instant without base", "tuned", "fast", "default")  # ranks are of "instant" and peers
 USUAL = [name for name in methods(0) if name != "default"]
 
 
@@ -184,15 +186,16 @@ def summary(results: dict[str, Any], names: list[str]) -> dict[str, Any]:
             continue
         nll = {t: {name: one[name]["nll"] for name in measured} for t, one in whole.items()}
         frame = pd.DataFrame(nll).T
-        others = [
-            name for name in measured if name not in ("fast", "default", "instant without base")
-        ]
+        others = [name for name in measured if name not in OWN]
         costs = {
             cost: {n: float(np.mean([one[n][cost] for one in whole.values()])) for n in measured}
             for cost in ("accuracy", "left_out_nll", "fit_s", "batch_us_per_row", "one_row_ms")
         }
         pairs = [
-            (a, b) for a in ("instant", "instant without base") for b in measured if a in measured
+            (a, b)
+            for a in ("instant", "instant without base", "tuned")
+            for b in measured
+            if a in measured
         ]
         found[setting] = {
             "tables": len(whole),

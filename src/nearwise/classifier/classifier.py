@@ -98,10 +98,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
     base : "auto", None or classifier, default="auto"
         "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
-    preset : {"default", "fast", "instant"}, default="default"
+    preset : {"default", "fast", "tuned", "instant"}, default="default"
         "fast": 3 members, fewer candidates, no trained space in large tables. "instant": one
         forest (none with base=None) and a head that other tables have trained; every change
-        counts at once. For tables and ready embeddings without `label_noise`.
+        counts at once. "tuned": that head, trained further where it helps, and other classifiers
+        where they add to it. Both for tables and ready embeddings without `label_noise`.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     n_members : int or "auto", default="auto"
@@ -1154,7 +1155,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         sets and p-values that are counted on them) is no longer exactly leave-one-out: searches
         and base still are, the head is not.
 
-        With preset="instant" all that there is to fit is fitted anew: map, forest, temperatures.
+        With preset="instant" and "tuned" all that there is to fit is fitted anew.
 
         Raises
         ------

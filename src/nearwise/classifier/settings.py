@@ -17,7 +17,7 @@ from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import plain_message, refuse_unknown
 
 P = ParamSpec("P")
-Preset = Literal["default", "fast", "instant"]
+Preset = Literal["default", "fast", "tuned", "instant"]
 
 # What other classifiers call what this one has under another name.
 _OTHER_NAMES = {

@@ -1,10 +1,12 @@
 """Devices by name, and threads for compiled loops that do not fight with torch's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
+from threadpoolctl import threadpool_limits
 
 
 def choose_device(name: str | torch.device) -> torch.device:
@@ -39,6 +41,22 @@ def choose_device(name: str | torch.device) -> torch.device:
 # Below this many multiplications a search is over before a second thread has started.
 SMALL_WORK = 2**24
 _FEWEST_ROWS = 4
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch, BLAS and OpenMP to one thread.
+
+    Many small steps are faster so: threads that wait for each other spin, and on a busy machine
+    they take most of the time.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Threads:

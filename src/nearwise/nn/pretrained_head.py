@@ -181,6 +181,11 @@ class PretrainedNeighborHead(nn.Module):
         self.of_query = _two_layers(width, 3, 1.0, -2.0, 0.2)
         nn.init.zeros_(self.score.weight)
 
+    @property
+    def pool_parameters(self) -> list[nn.Parameter]:
+        """Weights that are trained at a rate of their own: none."""
+        return []
+
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
         """Load weights; by default those of the package."""

@@ -1,7 +1,7 @@
 """Training of a neighbor head on rows whose neighborhoods are given."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from nearwise.functional.devices import one_thread
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.training.engine import NotFiniteError, Progress, train_epochs
 from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.settings import EngineConfig, refuse_unknown
 from nearwise.warn import warn_user
 
-_SMALL_STEP = 20_000  # neighbors a step
+_SMALL_STEP = 20_000  # neighbors per step, below which threads cost more than they save
 _LARGE = 5_000
 _LAST_RATE = 0.02  # share of the rate that is left at the end
 _MIN_GAIN = 1e-5  # nats by which an epoch must be better than the best one
@@ -162,7 +163,8 @@ def train_head(
         epoch, train_loss, held_out_nll.
     """
     objective = HeadObjective(head, train, held_out, config)
-    with _few_threads(objective.steps.batch_size * train.spaces[0].labels.shape[1]):
+    work = objective.steps.batch_size * train.spaces[0].labels.shape[1]
+    with one_thread() if work < _SMALL_STEP else nullcontext():
         try:
             result = train_epochs(
                 objective,
@@ -178,18 +180,6 @@ def train_head(
             warn_user(kept)
     first = (result.monitored or [held_out_nll(head, held_out)])[0]  # none: Ctrl-C came before it
     return [{"epoch": 0, "train_loss": None, "held_out_nll": first}, *result.history]
-
-
-@contextmanager
-def _few_threads(work: int) -> Iterator[None]:
-    """One thread for steps so small that handing them out costs more than doing them."""
-    before = torch.get_num_threads()
-    if work < _SMALL_STEP:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class HeadObjective(Objective):

@@ -29,13 +29,13 @@ from nearwise.classifier.inputs.table import (
     category_places,
     ready_embeddings,
 )
-from nearwise.classifier.model.gates import Pool, clearly_lower, lean_pool, tempered_nll
+from nearwise.classifier.model.gates import Pool, clearly_lower, lean_pool, pooled, tempered_nll
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
-_FEW = 1_000  # rows up to which the threads of a forest cost more than they save
+FEW = 1_000  # rows up to which threads cost more than they save
 _TRIED = 2  # folds by which candidates are dropped that bring nothing
 _MANY = 5  # classes beyond which boosting, a tree per class and round, costs more than it gives
 
@@ -136,7 +136,7 @@ def forest_settings(n_rows: int, *, seed: int, n_jobs: int | None) -> dict[str, 
     return {
         "n_estimators": trees,
         "min_samples_leaf": leaf,
-        "n_jobs": 1 if n_jobs is None and n_rows <= _FEW else n_jobs or os.cpu_count(),
+        "n_jobs": 1 if n_jobs is None and n_rows <= FEW else n_jobs or os.cpu_count(),
         "random_state": seed,
     }
 
@@ -199,17 +199,22 @@ class Base:
         names = {one.view for one in self.candidates}
         return {name: getattr(encoder, name)(rows) for name in names}
 
-    def log_proba(
+    def parts(
         self, views: dict[View, np.ndarray], fold: int, extra: dict[str, np.ndarray]
-    ) -> np.ndarray:
-        """Normalised log-probabilities (n, C) of one fold's models.
+    ) -> dict[str, np.ndarray]:
+        """Log-probabilities (n, C) of one fold's models, by their names.
 
-        `extra` holds the log-probabilities of candidates that live elsewhere (the embedder's
-        linear head).
+        `extra` holds those of candidates that live elsewhere (the embedder's linear head).
         """
-        parts, as_given = dict(extra), self.label_model.as_given
-        for one in self.candidates:
-            parts[one.name] = one.log_proba(views[one.view], fold, self.n_classes)
+        found = {
+            one.name: one.log_proba(views[one.view], fold, self.n_classes)
+            for one in self.candidates
+        }
+        return extra | found
+
+    def pooled(self, parts: dict[str, np.ndarray]) -> np.ndarray:
+        """Normalised log-probabilities (n, C) of the pool of what `parts` gave."""
+        as_given = self.label_model.as_given
         total = np.zeros(next(iter(parts.values())).shape)
         for name, part in parts.items():
             for reading, gate in self._gates_of(name):
@@ -241,6 +246,7 @@ def cross_fit(
     n_classes: int,
     *,
     extra: dict[str, np.ndarray] | None = None,
+    beside: dict[str, np.ndarray] | None = None,
     label_model: LabelModel = AS_GIVEN,
     progress: Callable[[str], None] | None = None,
 ) -> Base:
@@ -248,11 +254,13 @@ def cross_fit(
 
     After the first folds, candidates that bring the pool nothing are dropped; their NLL is that of
     these folds. `labels` are class positions; `folds` pairs of training and held-out rows; `extra`
-    holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. The
-    label model gives what each fold's models are fitted to, and scores the pool on `labels`.
+    holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. Where
+    `beside` is given, candidates must add to its log-probabilities, which take no part: the pool is
+    of those that do, of `extra` where none does, or empty. The label model gives what each fold's
+    models are fitted to, and scores the pool on `labels`.
     `progress` is called with a line before each fit.
     """
-    known = dict(extra or {})
+    known = {**(extra or {}), **(beside or {})}
     out = {one.name: np.zeros((len(labels), n_classes)) for one in candidates}
 
     def fitted(ones: list[Candidate], numbers: range) -> list[Candidate]:
@@ -298,6 +306,11 @@ def cross_fit(
             done = asked(pool_of(done, np.concatenate([at for _, at in folds[:_TRIED]])), done)
         done = fitted(done, range(_TRIED, len(folds)))
     pool = pool_of(done, np.arange(len(labels)))
+    if beside is not None:
+        parts = {name: part for name, part in pool.parts.items() if name not in beside} or extra
+        if not parts:
+            return Base([], {}, n_classes)
+        pool = pooled(parts, labels, weight, label_model)
     base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
     base.oof_log_proba, base.nll = pool.log_proba, nll | {"pool": pool.nll}
     return base

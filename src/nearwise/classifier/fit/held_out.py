@@ -1,5 +1,6 @@
 """A fit on one split: networks and memory from most rows, heads and calibration from the rest."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.classifier.fit.base import FEW
 from nearwise.classifier.fit.cross_fitting import (
     changed_by_user,
     cross_fit_problem,
@@ -18,8 +20,8 @@ from nearwise.classifier.fit.cross_fitting import (
 )
 from nearwise.classifier.fit.embedding import Depths
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
-from nearwise.classifier.fit.instant import fit_instant
 from nearwise.classifier.fit.parameter_checks import check_held_out
+from nearwise.classifier.fit.pretrained import fit_instant, fit_tuned
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import (
@@ -28,7 +30,7 @@ from nearwise.classifier.inputs.images import (
     image_backbone,
     image_config,
 )
-from nearwise.classifier.inputs.table import Encoded
+from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.learned_rows import held_digests
@@ -60,6 +62,7 @@ from nearwise.classifier.model.row_models import (
     average_views,
 )
 from nearwise.data import hold_out
+from nearwise.functional.devices import one_thread
 from nearwise.memory import MemoryBank
 from nearwise.training import HeadRows
 
@@ -72,9 +75,19 @@ _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 def fit_problem(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
-    """Cross-fit, hold rows out once, or train nothing, as the settings say."""
+    """Cross-fit, hold rows out once, or start from the pretrained head, as the settings say."""
+    small = isinstance(problem.encoder, TableEncoder) and len(problem.labels) <= FEW
+    with one_thread() if small else nullcontext():
+        return _fit(problem, n_members, settings, progress)
+
+
+def _fit(
+    problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
+) -> Predictor:
     if settings.preset == "instant":
         return fit_instant(problem, settings, progress)
+    if settings.preset == "tuned":
+        return fit_tuned(problem, settings, progress)
     fraction, n_rows = settings.validation_fraction, len(problem.labels)
     if n_members == "auto":
         shared = fraction is not None

@@ -26,7 +26,7 @@ _FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
 
 # What a fit that trains nothing may be asked for, and settings that it has no use for.
-_OF_INSTANT: dict[str, tuple[Any, ...]] = {
+_OF_PRETRAINED: dict[str, tuple[Any, ...]] = {
     "base": ("auto", None),
     "embedder": ("auto", "identity"),
     "n_members": ("auto", 1),
@@ -71,9 +71,9 @@ def check_settings(
         )
     _check_embedder(estimator, settings, images)
     _check_cache(settings, images)
-    instant = estimator.preset == "instant"
-    if instant:
-        _check_instant(estimator, settings, n_views, images)
+    pretrained = estimator.preset in ("instant", "tuned")
+    if pretrained:
+        _check_pretrained(estimator, settings, n_views, images)
         fraction = None
     else:
         fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
@@ -92,34 +92,35 @@ def check_settings(
         metric=estimator.metric,
         class_prior=check_class_prior(estimator.class_prior, n_classes),
         seed=seed,
-        device="cpu" if instant else str(choose_device(estimator.device)),
+        device="cpu" if pretrained else str(choose_device(estimator.device)),
         validation_fraction=fraction,
         n_jobs=estimator.n_jobs,
     )
 
 
-def _check_instant(estimator: Any, settings: Settings, n_views: int, images: bool) -> None:
-    """Refuse what a fit that trains nothing cannot do."""
+def _check_pretrained(estimator: Any, settings: Settings, n_views: int, images: bool) -> None:
+    """Refuse what a fit around the pretrained head cannot do."""
+    preset = f'preset="{estimator.preset}"'
     if images or n_views > 1:
         raise ValueError(
-            'preset="instant" is for tables and ready embeddings in one view: images need a '
-            'network, and views need rows held out. Use preset="fast", or embed images first.'
+            f"{preset} is for tables and ready embeddings in one view: images need a network, and "
+            'views need rows held out. Use preset="fast", or embed images first.'
         )
-    for name, allowed in _OF_INSTANT.items():
+    for name, allowed in _OF_PRETRAINED.items():
         value = getattr(estimator, name)
         if not any(
             value is one or (isinstance(value, str | int) and value == one) for one in allowed
         ):
             options = " or ".join(map(repr, allowed))
             raise ValueError(
-                f'{name}={value!r} does not fit preset="instant", which trains nothing but one '
-                f'forest. Use {name}={options}, or preset="fast".'
+                f"{name}={value!r} does not fit {preset}, whose attention comes trained. Use "
+                f'{name}={options}, or preset="fast".'
             )
     usual = Settings()
     changed = [name for name in _OF_HEADS if getattr(settings, name) != getattr(usual, name)]
     if changed:
         raise ValueError(
-            f'The settings {", ".join(changed)} do not fit preset="instant", whose head comes '
+            f"The settings {', '.join(changed)} do not fit {preset}, whose attention comes "
             'trained. Leave them out, or use preset="fast".'
         )
     if isinstance(estimator.n_neighbors, int | np.integer) and estimator.n_neighbors > _MOST_ASKED:

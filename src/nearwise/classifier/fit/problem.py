@@ -68,6 +68,11 @@ class FitSettings(Settings):
         return self.preset == "fast"
 
     @property
+    def pretrained(self) -> bool:
+        """Whether the head is one that other tables have trained."""
+        return self.preset in ("instant", "tuned")
+
+    @property
     def search_device(self) -> torch.device | None:
         """Accelerator for searches and heads; None: the CPU."""
         device = torch.device(self.device)

@@ -19,6 +19,7 @@ from nearwise.nn.neighbor_set import typical_distance
 FOLD = "fold"  # int64 (n,): the member that held the row out; -1 for rows added after fitting
 FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
+OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
 Searchable = NeighborIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
 _OWN_NEIGHBORS = 16
@@ -293,7 +294,8 @@ class MemoryViews:
         ----------
         member : int
         keys : dict of str to Tensor of shape (n, width)
-            The queries, by the names of the spaces.
+            The queries, by the names of the spaces, and OPINION where neighbors are compared by
+            another prediction than the base's.
         base_log_proba : Tensor of shape (n, C0)
             For the classes beyond, up to `n_classes`, neighbors in the first space stand in.
         n_classes : int
@@ -306,6 +308,7 @@ class MemoryViews:
         base = self.on_device(base_log_proba)
         found: list[Neighbors] = []
         spaces: list[Any] = []
+        opinion = keys.get(OPINION, base)
         for spec in self.specs:
             result = found_by_all.get(spec.name)
             if result is None:
@@ -314,10 +317,10 @@ class MemoryViews:
                 if spec.is_shared:
                     found_by_all[spec.name] = result
             if not found and base.shape[1] < n_classes:
-                labels = self.labels_of(0, result.indices)
-                base = with_new_classes(base, result.distances, labels, n_classes)
+                near = (result.distances, self.labels_of(0, result.indices), n_classes)
+                base, opinion = (with_new_classes(one, *near) for one in (base, opinion))
             found.append(result)
-            spaces.append(self.neighborhood(spec, member, result, base, positions))
+            spaces.append(self.neighborhood(spec, member, result, opinion, positions))
         return MemberView(base, found, spaces)
 
     def retrieve_remembered(
@@ -325,6 +328,8 @@ class MemoryViews:
     ) -> MemberView:
         """Do what `retrieve` does for rows of the bank."""
         keys = {spec.name: self.bank.keys[spec.key(member)][positions] for spec in self.specs}
+        if OPINION in self.bank.columns:
+            keys[OPINION] = self.bank.columns[OPINION][positions]
         return self.retrieve(member, keys, base_log_proba, n_classes, {}, positions)
 
     def search(

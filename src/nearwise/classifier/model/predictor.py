@@ -26,6 +26,7 @@ from nearwise.classifier.model.log_linear_pool import (
 from nearwise.classifier.model.memory_views import (
     BASE,
     FOLD,
+    OPINION,
     MemberView,
     MemoryViews,
     below_each_other,
@@ -198,7 +199,7 @@ class Predictor:
     @property
     def forgets_exactly(self) -> bool:
         """Whether a fit is a search, so that removed rows leave nothing behind."""
-        return self.is_pretrained and not self.has_base
+        return self.is_pretrained and not self.has_base and "tuned" not in self.choice
 
     @property
     def judged_on(self) -> str:
@@ -303,7 +304,7 @@ class Predictor:
         keys : dict of str to Tensor of shape (n, width)
             In every key space of the bank.
         columns : dict of str to Tensor
-            BASE, where the bank has it.
+            BASE and OPINION, where the bank has them.
         """
         keyed = [rows.cpu() for rows in _average_of_members([*map(self.row_models, views)])]
         columns: dict[str, Tensor] = {}
@@ -311,7 +312,10 @@ class Predictor:
             bases = [rows.base_log_proba for rows in keyed if rows.base_log_proba is not None]
             base = columns[BASE] = mean_log_proba(bases)
             for rows in keyed:
-                rows.keys["supervised"] = supervised_keys(rows.keys["features"], base)
+                opinion = rows.keys.get(OPINION, base)
+                rows.keys["supervised"] = supervised_keys(rows.keys["features"], opinion)
+        if OPINION in self.views.bank.columns:
+            columns[OPINION] = keyed[0].keys[OPINION]
         keys = {
             spec.key(member): rows.keys[spec.name]
             for spec in self.views.specs

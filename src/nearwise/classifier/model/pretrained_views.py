@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import with_new_classes
-from nearwise.classifier.model.memory_views import BASE, MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
 from nearwise.functional import Neighbors, pairwise_distances
 from nearwise.nn import NeighborSet, RememberedSpace
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, typical_distance
@@ -51,7 +51,7 @@ class PretrainedViews(MemoryViews):
         query_positions: Tensor | None = None,
     ) -> NeighborSet:
         """Describe what was found; `query_positions` where queries are rows of the bank."""
-        base = base_log_proba if BASE in self.bank.columns else None
+        base = base_log_proba if OPINION in self.bank.columns else None
         weight = self.weight(found.indices)
         return self._space(spec).describe(found, base, query_positions, torch.log(weight))
 
@@ -63,7 +63,7 @@ class PretrainedViews(MemoryViews):
 
     def _described(self, spec: SpaceSpec) -> RememberedSpace:
         bank, apart = self.bank, self.bank.columns[f"apart.{spec.name}"]
-        base = bank.columns.get(BASE)
+        base = bank.columns.get(OPINION)
         if base is not None and base.shape[1] < bank.n_classes:
             first = self.specs[0]
             labels = bank.labels[self.own_neighbors(first, 0)]

@@ -18,6 +18,7 @@ from nearwise.classifier.fit.base import Base
 from nearwise.classifier.fit.embedding import HEAD, AnyRows, Depths, Embedding
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
+from nearwise.classifier.model.memory_views import OPINION
 from nearwise.nn import NeighborNetwork
 
 FeatureMap = Literal["standard", "quantile", "raw", "whitened"]
@@ -25,6 +26,7 @@ FEATURE_MAPS: tuple[FeatureMap, ...] = get_args(FeatureMap)
 _N_QUANTILES = 256
 _CLIP = 3.0
 _CATEGORY_SCALE = 0.7  # two different categories lie one standard deviation apart
+FOREST = "extra-trees"  # the candidate whose predictions a pretrained head compares
 BLOCK = 16_384  # rows; a whole number of the chunks that heads take
 
 
@@ -34,7 +36,8 @@ class KeyedRows(NamedTuple):
     Attributes
     ----------
     keys : dict of str to Tensor of shape (n, width)
-        Keys of every space; "features" is among them.
+        Keys of every space; "features" is among them. Beside a pretrained head also "opinion",
+        log-probabilities (n, C) of the forest.
     base_log_proba : Tensor of shape (n, C), or None
         Normalized log-probabilities of the base; None without a base.
     """
@@ -207,10 +210,14 @@ class FoldModels(_OfTable):
         One model per member and candidate; with the features its log-probabilities make the
         space "supervised".
     n_members : int
+    shows_opinion : bool
+        Whether the forest's predictions, instead of the base's, make the space "supervised"; they
+        then come with the keys.
     """
 
     base: Base | None
     n_members: int
+    shows_opinion: bool = False
     shared = False
 
     @property
@@ -221,27 +228,29 @@ class FoldModels(_OfTable):
     def __call__(self, rows: Encoded) -> list[KeyedRows]:
         """Make keys of rows as every member sees them."""
         features = self.feature_keys(rows)
-        base = [None] * self.n_members if self.base is None else self._of_base(self.base, rows)
+        views = {} if self.base is None else self.base.views(self.encoder, rows)
         keyed = []
-        for member, log_proba in enumerate(base):
-            keys = {"features": features}
-            if log_proba is not None:
-                keys["supervised"] = supervised_keys(features, log_proba)
+        for member in range(self.n_members):
+            keys: dict[str, Tensor] = {"features": features}
+            log_proba = None
+            if self.base is not None:
+                parts = self.base.parts(views, member, self._extra(self.base, member, rows))
+                opinion = log_proba = torch.from_numpy(self.base.pooled(parts)).float()
+                if self.shows_opinion:
+                    alone = torch.from_numpy(parts[FOREST]).float()
+                    opinion = keys[OPINION] = torch.log_softmax(alone, dim=1)
+                keys["supervised"] = supervised_keys(features, opinion)
             if self.embedding is not None:
                 keys["trained"] = self.embedding.keys(member, self.encoder, rows)
             keyed.append(KeyedRows(keys, log_proba))
         return keyed
 
-    def _of_base(self, base: Base, rows: Encoded) -> list[Tensor]:
-        """Log-probabilities of the base (n, C), of every member."""
-        views, found = base.views(self.encoder, rows), []
-        for member in range(self.n_members):
-            extra = {}
-            if self.embedding is not None and base.asks(HEAD):
-                of_network = self.embedding.head_log_proba(member, self.encoder, rows)
-                extra[HEAD] = of_network.double().numpy()
-            found.append(torch.from_numpy(base.log_proba(views, member, extra)).float())
-        return found
+    def _extra(self, base: Base, member: int, rows: Encoded) -> dict[str, np.ndarray]:
+        """Log-probabilities of what has a part in the base and is no candidate."""
+        if self.embedding is None or not base.asks(HEAD):
+            return {}
+        of_network = self.embedding.head_log_proba(member, self.encoder, rows)
+        return {HEAD: of_network.double().numpy()}
 
 
 @dataclass

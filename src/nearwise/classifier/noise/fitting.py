@@ -44,10 +44,10 @@ def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -
     transition = check_label_noise(label_noise, classes)
     if transition is None:
         return LabelFitter()
-    if settings.preset == "instant":
+    if settings.pretrained:
         raise ValueError(
-            f'label_noise={label_noise!r} does not fit preset="instant", whose head takes labels '
-            'as they are given. Use preset="fast", or leave label_noise out.'
+            f"label_noise={label_noise!r} does not fit preset={settings.preset!r}, whose head "
+            'takes labels as they are given. Use preset="fast", or leave label_noise out.'
         )
     if settings.per_class:
         raise ValueError(

@@ -33,7 +33,7 @@ def check_bound_of_fit(
     check_bound(estimator)
     if estimator.capacity is None:
         return
-    by_fold = settings.validation_fraction is None and settings.preset != "instant"
+    by_fold = settings.validation_fraction is None and not settings.pretrained
     counts = np.bincount(codes)
     n_members = estimator.n_members
     if n_members == "auto":

@@ -24,7 +24,7 @@ from nearwise.classifier.model.class_prior import ClassCorrection
 from nearwise.classifier.model.fitted_model import FittedModel, StreamState
 from nearwise.classifier.model.label_model import LabelModel
 from nearwise.classifier.model.log_linear_pool import Acceptance, Calibration
-from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import HeldOut, Predictor
 from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.model.row_models import (
@@ -247,7 +247,8 @@ def _unpack_row_models(
     if meta.get("shared") is not None:
         return TableNetworks(encoder, features, embedding, meta["use_head"])
     base = _unpack_base(folder, trusted, label_model)
-    return FoldModels(encoder, features, embedding, base, meta["n_members"])
+    shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
+    return FoldModels(encoder, features, embedding, base, meta["n_members"], shows_opinion)
 
 
 def _unpack_features(

@@ -60,10 +60,11 @@ def fit(
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
     preset: Annotated[
-        Literal["default", "fast", "instant"] | None,
+        Literal["default", "fast", "tuned", "instant"] | None,
         typer.Option(
             help="fast: fewer members and candidates, for a first look. instant: one forest and "
-            "attention that other tables have trained (tables only)."
+            "attention that other tables have trained. tuned: that attention, trained further "
+            "where it helps, and a base; quick to predict with. The last two take tables only."
         ),
     ] = None,
     base: Annotated[

@@ -413,6 +413,12 @@ _ALL = (
         'AttnKNNClassifier(preset="instant"): one forest and the pretrained head',
     ),
     Method(
+        "attention-tuned",
+        _attention(preset="tuned"),
+        "attention",
+        'AttnKNNClassifier(preset="tuned"): the pretrained head, trained further, and a base',
+    ),
+    Method(
         "attention-no-base",
         _attention(base=None),
         "attention",

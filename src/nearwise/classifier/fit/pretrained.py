@@ -1,0 +1,311 @@
+"""Fits around the head that other tables have trained: as it is, or trained further on this one."""
+
+import copy
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+from sklearn.ensemble import ExtraTreesClassifier
+from torch import Tensor
+
+from nearwise.classifier.fit.as_arrays import as_arrays
+from nearwise.classifier.fit.base import (
+    Base,
+    Candidate,
+    auto_candidates,
+    cross_fit,
+    floored_log,
+    forest_settings,
+)
+from nearwise.classifier.fit.cross_fitting import fit_features
+from nearwise.classifier.fit.head_fitting import CrossFit, accept_heads, cross_fit_heads
+from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.table import LARGE, ready_embeddings
+from nearwise.classifier.model.gates import tempered_nll
+from nearwise.classifier.model.log_linear_pool import mean_nll
+from nearwise.classifier.model.memory_views import BASE, FOLD, OPINION, SpaceSpec
+from nearwise.classifier.model.predictor import Predictor, as_float
+from nearwise.classifier.model.pretrained_views import PretrainedViews
+from nearwise.classifier.model.row_models import FOREST, FoldModels, supervised_keys
+from nearwise.memory import MemoryBank
+from nearwise.nn import NeighborSet, PretrainedNeighborHead, shared_head
+from nearwise.training import HeadConfig, HeadRows
+
+_JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
+_RIDGE = 4.0  # pull of the temperatures towards 1, in rows
+_FOLDS, _FOLDS_OF_MANY = 5, 3  # below and above LARGE rows
+_TUNED = 3  # folds whose heads are trained further
+_TRAINING = {"lr": 2e-3, "weight_decay": 0.0, "epochs": 12, "patience": 3, "batch_size": 128} | {
+    "neighbor_weight": 0.2
+}
+_NEIGHBORS = "neighbors"
+
+
+class _FromPretrained(HeadConfig):
+    """Short training that starts from the pretrained head."""
+
+    def make_head(self, n_spaces: int, prior: Tensor, **options: Any) -> Any:
+        """Copy the pretrained head; it takes any number of spaces and any class shares."""
+        return copy.deepcopy(shared_head()).requires_grad_(True)
+
+
+def fit_instant(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    """Map the features, fit a forest, remember the rows, and take the pretrained head.
+
+    Each row has the forest's out-of-bag prediction, by trees that did not see it. Temperatures
+    are fitted to remembered rows, each left out; without a base nothing then depends on a row's
+    own label.
+    """
+    every = np.arange(len(problem.labels))
+    features = fit_features(problem, every, settings, progress)
+    keys, base, opinion = features(*problem.table), None, None
+    if _takes_forest(problem, settings):
+        progress.stage("forest")
+        forest, opinion = _forest(problem, settings, every)
+        base = Base([forest], {FOREST: 1.0}, problem.n_classes)
+        nll = tempered_nll(opinion.double().numpy(), problem.labels, problem.weight)
+        problem.choice["base_nll"] = {FOREST: nll}
+    problem.choice["base"] = None if base is None else base.gates
+    progress.stage("memory")
+    views = _remember(problem, settings, keys, every, opinion, opinion)
+    predictor = Predictor(
+        encoder=problem.table[0],
+        row_models=FoldModels(problem.table[0], features, None, base, 1, opinion is not None),
+        views=views,
+        prior=problem.prior,
+        heads=(copy.deepcopy(shared_head()),),
+        choice=problem.choice,
+        history=problem.history,
+    )
+    progress.stage("temperature")
+    return _calibrated(predictor, problem, settings)
+
+
+def fit_tuned(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+    """Do what `fit_instant` does, then train the head further and let other classifiers join.
+
+    Both by rows of one fold at a time, which are found in a memory and predicted by classifiers of
+    the other folds, as new rows will be. The parts are then fitted to all rows.
+    """
+    every = np.arange(len(problem.labels))
+    features = fit_features(problem, every, settings, progress)
+    keys = features(*problem.table)
+    n_folds = _FOLDS if len(every) <= LARGE else _FOLDS_OF_MANY
+    problem.folds = make_folds(problem.labels, n_folds, settings.seed)
+    spaces, opinion = _as_new(problem, settings, keys, progress)
+    base = _fit_base(problem, settings, spaces, opinion, progress)
+    of_base = problem.prior.log().expand(len(every), -1)
+    if base is not None:
+        of_base = as_float(base.oof_log_proba)
+    data = HeadRows(spaces, of_base, problem.truth, problem.row_weight)  # type: ignore[arg-type]
+    if opinion is not None and base is not None:
+        progress.stage("forest")
+        forest, opinion = _forest(problem, settings, every)
+        base.candidates.insert(0, forest)
+    progress.stage("memory")
+    predictor = Predictor(
+        encoder=problem.table[0],
+        row_models=FoldModels(problem.table[0], features, None, base, 1, opinion is not None),
+        views=_remember(problem, settings, keys, every, opinion, None if base is None else of_base),
+        prior=problem.prior,
+        choice=problem.choice,
+        history=problem.history,
+    )
+    fit, rows = _tuned(predictor, problem, settings, data, progress)
+    return accept_heads(predictor, fit, data.take(rows), problem, settings)
+
+
+def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
+    large = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
+    return settings.base is not None and not large
+
+
+def _forest(
+    problem: Problem, settings: FitSettings, rows: np.ndarray, *, smaller: int = 1
+) -> tuple[Candidate, Tensor]:
+    """Fit trees to bootstrap samples of some rows, and predict these out of bag.
+
+    Gives log-probabilities (n_rows, C); the class shares where a row is in all samples. `smaller`
+    divides the number of trees.
+    """
+    encoder, encoded = problem.table
+    options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
+    options["n_estimators"] //= smaller
+    model = ExtraTreesClassifier(**options, bootstrap=True, oob_score=True)
+    weight = None if problem.weight is None else problem.weight[rows]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
+        view = encoder.ordinal_filled(encoded.take(rows))
+        model.fit(view, problem.labels[rows], sample_weight=weight)
+    shares = problem.prior.double().repeat(len(rows), 1).numpy()
+    out_of_bag = np.asarray(model.oob_decision_function_)
+    known = np.isfinite(out_of_bag).all(1) & (out_of_bag.sum(1) > 0)
+    shares[known] = 0.0
+    shares[np.ix_(known, model.classes_)] = out_of_bag[known]
+    candidate = Candidate(FOREST, model, "ordinal_filled", [as_arrays(model)])
+    return candidate, as_float(log_softmax(floored_log(shares), axis=1))
+
+
+def _remember(
+    problem: Problem,
+    settings: FitSettings,
+    keys: Tensor,
+    rows: np.ndarray,
+    opinion: Tensor | None,
+    base_log_proba: Tensor | None,
+) -> PretrainedViews:
+    """Fill a memory with some rows, their predictions out of bag and those of the whole base."""
+    at = torch.from_numpy(rows)
+    columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)}
+    spaces = {"features": keys[at]}
+    if base_log_proba is not None:
+        columns[BASE] = base_log_proba
+    if opinion is not None:
+        columns[OPINION] = opinion
+        spaces["supervised"] = supervised_keys(spaces["features"], opinion)
+    bank = MemoryBank(
+        spaces,
+        problem.truth[at],
+        ids=None if problem.ids is None else problem.ids[at],
+        sample_weight=None if problem.weight is None else as_float(problem.weight[rows]),
+        n_classes=problem.n_classes,
+        columns=columns,
+    )
+    k = min(settings.n_neighbors, len(rows) - 1)
+    metrics = {"features": settings.metric, "supervised": "euclidean"}
+    specs = [SpaceSpec(name, "all", False, metrics[name], 1.0, k) for name in spaces]
+    width = problem.table[0].width
+    options = (settings.index, settings.memory_budget, settings.search_device)
+    return PretrainedViews(width, bank, [], *options).measure(specs, 1)
+
+
+def _as_new(
+    problem: Problem, settings: FitSettings, keys: Tensor, progress: Progress
+) -> tuple[list[NeighborSet], Tensor | None]:
+    """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out."""
+    encoder, rows = problem.table
+    looks, opinions, back = [], [], []
+    fewest = min(len(train) for train, _ in problem.folds)
+    k = min(settings.n_neighbors, fewest - 1)
+    for number, (train, held_out) in enumerate(problem.folds):
+        progress.stage(f"neighbors of fold {number + 1} of {len(problem.folds)}")
+        out_of_bag, asked = None, {"features": keys[torch.from_numpy(held_out)]}
+        if _takes_forest(problem, settings):
+            forest, out_of_bag = _forest(problem, settings, train, smaller=2)
+            view = encoder.ordinal_filled(rows.take(held_out))
+            log_proba = log_softmax(forest.log_proba(view, 0, problem.n_classes), axis=1)
+            asked[OPINION] = as_float(log_proba)
+            asked["supervised"] = supervised_keys(asked["features"], asked[OPINION])
+            opinions.append(asked[OPINION])
+        some = settings.model_copy(update={"n_neighbors": k})
+        views = _remember(problem, some, keys, train, out_of_bag, None)
+        prior = problem.prior.log().expand(len(held_out), -1)
+        looks.append(views.retrieve(0, asked, prior, problem.n_classes, {}).spaces)
+        back.append(torch.from_numpy(held_out))
+    order = torch.argsort(torch.cat(back))
+    spaces = [
+        NeighborSet(*map(torch.cat, zip(*parts, strict=True))).take(order)
+        for parts in zip(*looks, strict=True)
+    ]
+    return spaces, torch.cat(opinions)[order] if opinions else None
+
+
+def _fit_base(
+    problem: Problem,
+    settings: FitSettings,
+    spaces: list[NeighborSet],
+    opinion: Tensor | None,
+    progress: Progress,
+) -> Base | None:
+    """Cross-fit classifiers; fit those that add to forest and neighbors to all rows."""
+    problem.choice["base"] = None
+    if settings.base is None:
+        return None
+    encoder, rows = problem.table
+    n = len(problem.labels)
+    candidates = auto_candidates(
+        encoder, n, problem.n_classes, fast=False, seed=settings.seed, n_jobs=settings.n_jobs
+    )
+    beside = {_NEIGHBORS: shared_head().predict(spaces, opinion).log_proba.double().numpy()}
+    base = cross_fit(
+        [one for one in candidates if one.name != FOREST],
+        encoder,
+        rows,
+        problem.labels,
+        problem.weight,
+        problem.folds,
+        problem.n_classes,
+        extra={} if opinion is None else {FOREST: opinion.double().numpy()},
+        beside=beside,
+        progress=progress.stage,
+    )
+    if not base.gates:
+        return None
+    everyone = (np.arange(n), np.arange(0))
+    for candidate in base.candidates:
+        progress.stage(f"base: {candidate.name}, all rows")
+        candidate.folds.clear()
+        view = getattr(encoder, candidate.view)(rows)
+        candidate.fit_fold(view, problem.labels, problem.weight, everyone)
+    problem.choice["base"] = {name: round(gate, 4) for name, gate in base.gates.items()}
+    problem.choice["base_nll"] = base.nll
+    return base
+
+
+def _tuned(
+    predictor: Predictor,
+    problem: Problem,
+    settings: FitSettings,
+    data: HeadRows,
+    progress: Progress,
+) -> tuple[CrossFit, Tensor]:
+    """Train the head further, and keep that where other rows are predicted better.
+
+    Also gives the rows by which that was judged, predicted by heads that they neither trained nor
+    stopped.
+    """
+    n_tuned = min(_TUNED, len(problem.folds))
+    rows = torch.from_numpy(np.concatenate([held for _, held in problem.folds[:n_tuned]]))
+    some = data.take(rows)
+    plain = shared_head().predict(some.spaces, some.base_log_proba)  # type: ignore[arg-type]
+    training = _FromPretrained.model_validate(_TRAINING)
+    settings = settings.model_copy(update={"head": training})
+    fit = cross_fit_heads(predictor, problem, settings, data, "log-linear", n_tuned, progress).take(
+        rows
+    )
+    before, after = (
+        mean_nll(one, some.labels, some.weight) for one in (plain.log_proba, fit.log_proba)
+    )
+    problem.choice["tuned"] = {"nll_before": before, "nll_after": after}
+    if before - after < 1 / len(rows):
+        head = copy.deepcopy(shared_head())
+        return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows
+    return fit._replace(heads=[_mean_of(fit.heads)]), rows
+
+
+def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
+    """Mean of the weights; heads that start alike can be averaged."""
+    mean = copy.deepcopy(heads[0])
+    states = [head.state_dict() for head in heads]
+    mean.load_state_dict(
+        {name: torch.stack([s[name] for s in states]).mean(0) for name in states[0]}
+    )
+    return mean.eval().requires_grad_(False)
+
+
+def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -> Predictor:
+    """Fit the temperatures, and what brings predictions to the wanted class shares."""
+    n = len(problem.labels)
+    some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:_JUDGED])
+    rows = torch.from_numpy(some)
+    answer = predictor.predict_left_out(problem.n_classes, rows)
+    labelled = (problem.truth[rows], problem.row_weight[rows])
+    data = HeadRows([], answer.base_log_proba, *labelled)
+    fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
+    predictor = accept_heads(predictor, fit, data, problem, settings, ridge=_RIDGE / len(rows))
+    source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
+    return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

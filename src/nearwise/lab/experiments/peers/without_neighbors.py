@@ -103,7 +103,8 @@ class BaseAlone(ClassifierMixin, BaseEstimator):
         rows = self._encoder.transform(X if isinstance(X, pd.DataFrame) else np.asarray(X))
         views = self._base.views(self._encoder, rows)
         folds = range(len(self._folds))
-        given = [np.exp(self._base.log_proba(views, fold, {})) for fold in folds]
+        base = self._base
+        given = [np.exp(base.pooled(base.parts(views, fold, {}))) for fold in folds]
         return np.mean([tempered(one, self.temperature_) for one in given], axis=0)
 
     def predict(self, X: Table) -> np.ndarray:

@@ -144,20 +144,25 @@ def _ranks(ranks: dict[str, Any]) -> list[str]:
 def _means(datasets: dict[str, Any]) -> list[str]:
     lines = ["### All methods", ""]
     for name, judged in datasets.items():
+        costs = {  # those that any method's records have
+            key: cost
+            for key, cost in COSTS.items()
+            if any(found.get(key) for found in judged["means"].values())
+        }
         rows = [
             [
                 method,
                 *(_mean(found[key], 4) for key in ("accuracy", "nll", "ece", "brier")),
                 _mean(found["aurc"], 1, 1000.0),
-                *(_cost(found.get(key), digits) for key, (_, digits) in COSTS.items()),
+                *(_cost(found.get(key), digits) for key, (_, digits) in costs.items()),
             ]
             for method, found in sorted(
                 judged["means"].items(), key=lambda item: item[1]["nll"]["mean"]
             )
         ]
         n = f"{judged['n_train']:,} training and {judged['n_test']:,} test rows"
-        costs = [title for title, _ in COSTS.values()]
-        head = ["method", "accuracy", "NLL", "ECE", "Brier", "AURC x1000", *costs]
+        titles = [title for title, _ in costs.values()]
+        head = ["method", "accuracy", "NLL", "ECE", "Brier", "AURC x1000", *titles]
         lines += [f"**{name}** ({n})", "", *_table(head, rows), ""]
     return lines
 

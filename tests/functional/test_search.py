@@ -321,3 +321,13 @@ def test_keys_sifted_by_bfloat16_products_give_the_same_neighbors(metric, spread
         monkeypatch.setattr(search_cpu, "_halves_win", lambda width, wins=wins: wins)
         found.append(topk_neighbors(query, keys, 10, metric=metric))
     assert sifted and all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("make", [rows, lattice])
+def test_one_query_among_many_keys_matches_the_slow_search(metric, make):
+    keys = make(5000, 9)
+    keys[7], keys[4000] = 0.0, keys[11]
+    for at in (7, 11):
+        check(keys[at : at + 1], keys, 20, metric, torch.tensor([at]), torch.arange(5000))
+        check(keys[at : at + 1] * 1e-17, keys * 1e-17, 20, metric)

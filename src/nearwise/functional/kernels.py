@@ -65,6 +65,17 @@ def squared_norms(rows, out):  # type: ignore[no-untyped-def]
 
 
 @reordered
+def dot_products(query, keys, out):  # type: ignore[no-untyped-def]
+    """Write the float32 products of every query with every key into `out` (b, n)."""
+    for i in range(query.shape[0]):
+        for j in range(keys.shape[0]):
+            total = _F(0)
+            for c in range(np.uint64(query.shape[1])):
+                total += query[i, c] * keys[j, c]
+            out[i, j] = total
+
+
+@reordered
 def _exact(q, k, q_scale, k_scale, metric):  # type: ignore[no-untyped-def]
     """Distance of two rows summed in float64, rounded once to float32."""
     total = 0.0

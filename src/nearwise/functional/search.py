@@ -1,14 +1,14 @@
 """Exact nearest neighbors: the k nearest keys of every query, itself left out by id."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nearwise.functional.distances import METRICS, Metric, check_metric
-from nearwise.functional.kernels import norms_of, scan
-from nearwise.functional.search_cpu import KeyNorms, refuse_not_finite, search_cpu
+from nearwise.functional.kernels import dot_products, norms_of, scan
+from nearwise.functional.search_cpu import KeyNorms, Scores, Tile, refuse_not_finite, search_cpu
 from nearwise.functional.search_torch import search_torch
 
 DEFAULT_MEMORY_BUDGET = 256 * 2**20
@@ -150,27 +150,32 @@ def _measure_all(
     ids: tuple[Tensor, Tensor] | None,
     known: KeyNorms | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Measure every pair, without a matrix product; see `search_cpu`."""
+    """Measure every pair, or those that compiled products leave; see `search_cpu`."""
     dtype = torch.float64 if torch.float64 in (query.dtype, keys.dtype) else torch.float32
-    rows, others = (each.detach().to(dtype).contiguous().numpy() for each in (query, keys))
-    (norms, scale), (key_norms, key_scale) = (
-        norms_of(rows),
-        known or norms_of(others),
-    )
-    for name, values, each in (("query", norms, query), ("keys", key_norms, keys)):
-        if not np.isfinite(values).all():
+    rows, others = (each.detach().to(dtype).contiguous() for each in (query, keys))
+    sides = []
+    for name, each, its in (("query", rows, None), ("keys", others, known)):
+        norms, scale = its or norms_of(each.numpy())
+        if not np.isfinite(norms).all():
             refuse_not_finite(name, each)
-    nothing = np.empty(0, dtype=np.float32)
+        sides.append(Tile(slice(0, len(each)), each.numpy(), each, norms, scale))
+    part, tile = sides
     query_ids, key_ids = (each.numpy() for each in ids) if ids else (_NO_IDS, _NO_IDS)
     distances = np.full((len(rows), n_neighbors), np.inf, dtype=np.float32)
     indices = np.zeros((len(rows), n_neighbors), dtype=np.int64)
     counts = np.zeros(len(rows), dtype=np.int64)
-    products = np.empty((len(rows), len(others)), dtype=np.float32)  # that are not looked at
-    queries, tile = (rows, norms, scale, query_ids), (others, key_scale, key_ids)
-    found = (distances, indices, counts)
-    scan(
-        products, (nothing, nothing, 0.0, 0.0), 0, queries, tile, METRICS.index(metric), True, found
-    )
+    products, number = np.empty((len(rows), len(others)), np.float32), METRICS.index(metric)
+    nothing = np.empty(0, dtype=np.float32)
+    scores: tuple[Any, ...] = (nothing, nothing, 0.0, 0.0)
+    many = dtype == torch.float32 and len(rows) and products.size > _FEW_PAIRS
+    direct = not (many and part.is_safe(number) and tile.is_safe(number))
+    if not direct:
+        dot_products(part.rows, tile.rows, products)
+        given = Scores.of(tile, number)
+        scores = (given.bias, given.factor, float(tile.norms.max()), 0.0)
+    queries = (part.rows, part.norms, part.scale, query_ids)
+    among, found = (tile.rows, tile.scale, key_ids), (distances, indices, counts)
+    scan(products, scores, 0, queries, among, number, direct, found)
     return torch.from_numpy(distances), torch.from_numpy(indices), torch.from_numpy(counts)
 
 

@@ -187,7 +187,7 @@ def _common_dtype(query: Tensor, keys: Tensor) -> torch.dtype:
 
 
 @dataclass
-class _Scores:
+class Scores:
     """A tile of keys with what turns products into the scores `kernels.scan` compares."""
 
     tile: Tile
@@ -195,7 +195,8 @@ class _Scores:
     factor: Array
 
     @classmethod
-    def of(cls, tile: Tile, metric: int) -> "_Scores":
+    def of(cls, tile: Tile, metric: int) -> "Scores":
+        """Take the scores of a metric."""
         n = len(tile.norms)
         with np.errstate(over="ignore"):  # tiles that overflow are measured directly
             if metric <= 1:
@@ -280,7 +281,7 @@ class _Search:
         buffers: dict[int, Tensor] = {}
         for span, step in ((slice(0, first), key_step), (slice(first, n_keys), key_step)):
             for tile in tiles_of("keys", self.keys, span, self.dtype, step, center, norms):
-                scores = _Scores.of(tile, self.metric)
+                scores = Scores.of(tile, self.metric)
                 halved = None
                 if self._sifts and span.start and tile.is_safe(self.metric):
                     bias = torch.from_numpy(scores.bias)
@@ -288,7 +289,7 @@ class _Search:
                 scan = partial(self._scan, scores, halved, query_step, center, buffers)
                 self._threads.run(scan, len(self.query))
 
-    def _sift(self, scores: _Scores, halved: Tensor, part: Tile, buffer: Tensor) -> None:
+    def _sift(self, scores: Scores, halved: Tensor, part: Tile, buffer: Tensor) -> None:
         """Show some queries, whose lists of neighbors are full, those keys that may be near."""
         tile, distances = scores.tile, self.distances[part.span]
         q, k_max, width = torch.from_numpy(part.norms), tile.norms.max(), part.rows.shape[1]
@@ -310,7 +311,7 @@ class _Search:
 
     def _scan(
         self,
-        scores: _Scores,
+        scores: Scores,
         halved: Tensor | None,
         query_step: int,
         center: Tensor | None,

@@ -117,8 +117,8 @@ def _check_table(
     refuse_repeated([str(name) for name in X.columns])  # before narwhals does
     names = None if reset else columns.names
     if names is not None and any(isinstance(name, str) for name in X.columns):
-        X = _match(X, names, optional)
-    elif len({isinstance(name, str) for name in X.columns}) > 1:
+        return _match(X, names, optional)
+    if len({isinstance(name, str) for name in X.columns}) > 1:
         X = X.rename(columns=str)
     validate_data(columns, X, skip_check_array=True, reset=reset)
     if not X.shape[1]:

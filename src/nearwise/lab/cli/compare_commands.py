@@ -34,8 +34,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Names; peers and higher-peers stand for all of their kind. Default: attention "
-            "and the peers that are installed.",
+            help="Names; peers, higher-peers and foundation-models stand for all of a kind. "
+            "Default: attention and the peers that are installed.",
         ),
     ] = None,
     noise: Annotated[

@@ -21,7 +21,7 @@ from nearwise.classifier.fit.cross_fitting import (
 from nearwise.classifier.fit.embedding import Depths
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.classifier.fit.parameter_checks import check_held_out
-from nearwise.classifier.fit.pretrained import fit_instant, fit_tuned
+from nearwise.classifier.fit.pretrained import fit_pretrained
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import (
@@ -84,10 +84,8 @@ def fit_problem(
 def _fit(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
-    if settings.preset == "instant":
-        return fit_instant(problem, settings, progress)
-    if settings.preset == "tuned":
-        return fit_tuned(problem, settings, progress)
+    if settings.pretrained:
+        return fit_pretrained(problem, settings, progress)
     fraction, n_rows = settings.validation_fraction, len(problem.labels)
     if n_members == "auto":
         shared = fraction is not None

@@ -53,68 +53,49 @@ class _FromPretrained(HeadConfig):
         return copy.deepcopy(shared_head()).requires_grad_(True)
 
 
-def fit_instant(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
+def fit_pretrained(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
     """Map the features, fit a forest, remember the rows, and take the pretrained head.
 
-    Each row has the forest's out-of-bag prediction, by trees that did not see it. Temperatures
-    are fitted to remembered rows, each left out; without a base nothing then depends on a row's
-    own label.
+    Each row has the forest's out-of-bag prediction, by trees that did not see it. With the preset
+    "instant" temperatures are fitted to remembered rows, each left out; without a base nothing then
+    depends on a row's own label. With "tuned" the head is trained further and other classifiers
+    join, by rows of one fold at a time, which are found in a memory and predicted by classifiers of
+    the other folds, as new rows will be; what predicts later is fitted to all rows.
     """
     every = np.arange(len(problem.labels))
     features = fit_features(problem, every, settings, progress)
-    keys, base, opinion = features(*problem.table), None, None
+    keys = features(*problem.table)
+    base: Base | None = None
+    data = opinion = None
+    if settings.preset == "tuned":
+        n_folds = _FOLDS if len(every) <= LARGE else _FOLDS_OF_MANY
+        problem.folds = make_folds(problem.labels, n_folds, settings.seed)
+        base, data = _cross_fitted(problem, settings, keys, progress)
     if _takes_forest(problem, settings):
         progress.stage("forest")
         forest, opinion = _forest(problem, settings, every)
-        base = Base([forest], {FOREST: 1.0}, problem.n_classes)
-        nll = tempered_nll(opinion.double().numpy(), problem.labels, problem.weight)
-        problem.choice["base_nll"] = {FOREST: nll}
+        if base is None:
+            base = Base([], {FOREST: 1.0}, problem.n_classes)
+            base.oof_log_proba = opinion.double().numpy()
+            base.nll = {FOREST: tempered_nll(base.oof_log_proba, problem.labels, problem.weight)}
+        base.candidates.insert(0, forest)
     problem.choice["base"] = None if base is None else base.gates
+    if base is not None:
+        problem.choice["base_nll"] = base.nll
     progress.stage("memory")
-    views = _remember(problem, settings, keys, every, opinion, opinion)
+    of_base = None if base is None else as_float(base.oof_log_proba)
     predictor = Predictor(
         encoder=problem.table[0],
         row_models=FoldModels(problem.table[0], features, None, base, 1, opinion is not None),
-        views=views,
+        views=_remember(problem, settings, keys, every, opinion, of_base),
         prior=problem.prior,
         heads=(copy.deepcopy(shared_head()),),
         choice=problem.choice,
         history=problem.history,
     )
-    progress.stage("temperature")
-    return _calibrated(predictor, problem, settings)
-
-
-def fit_tuned(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
-    """Do what `fit_instant` does, then train the head further and let other classifiers join.
-
-    Both by rows of one fold at a time, which are found in a memory and predicted by classifiers of
-    the other folds, as new rows will be. The parts are then fitted to all rows.
-    """
-    every = np.arange(len(problem.labels))
-    features = fit_features(problem, every, settings, progress)
-    keys = features(*problem.table)
-    n_folds = _FOLDS if len(every) <= LARGE else _FOLDS_OF_MANY
-    problem.folds = make_folds(problem.labels, n_folds, settings.seed)
-    spaces, opinion = _as_new(problem, settings, keys, progress)
-    base = _fit_base(problem, settings, spaces, opinion, progress)
-    of_base = problem.prior.log().expand(len(every), -1)
-    if base is not None:
-        of_base = as_float(base.oof_log_proba)
-    data = HeadRows(spaces, of_base, problem.truth, problem.row_weight)  # type: ignore[arg-type]
-    if opinion is not None and base is not None:
-        progress.stage("forest")
-        forest, opinion = _forest(problem, settings, every)
-        base.candidates.insert(0, forest)
-    progress.stage("memory")
-    predictor = Predictor(
-        encoder=problem.table[0],
-        row_models=FoldModels(problem.table[0], features, None, base, 1, opinion is not None),
-        views=_remember(problem, settings, keys, every, opinion, None if base is None else of_base),
-        prior=problem.prior,
-        choice=problem.choice,
-        history=problem.history,
-    )
+    if data is None:
+        progress.stage("temperature")
+        return _calibrated(predictor, problem, settings)
     fit, rows = _tuned(predictor, problem, settings, data, progress)
     return accept_heads(predictor, fit, data.take(rows), problem, settings)
 
@@ -214,46 +195,44 @@ def _as_new(
     return spaces, torch.cat(opinions)[order] if opinions else None
 
 
-def _fit_base(
-    problem: Problem,
-    settings: FitSettings,
-    spaces: list[NeighborSet],
-    opinion: Tensor | None,
-    progress: Progress,
-) -> Base | None:
-    """Cross-fit classifiers; fit those that add to forest and neighbors to all rows."""
-    problem.choice["base"] = None
-    if settings.base is None:
-        return None
-    encoder, rows = problem.table
-    n = len(problem.labels)
-    candidates = auto_candidates(
-        encoder, n, problem.n_classes, fast=False, seed=settings.seed, n_jobs=settings.n_jobs
-    )
-    beside = {_NEIGHBORS: shared_head().predict(spaces, opinion).log_proba.double().numpy()}
-    base = cross_fit(
-        [one for one in candidates if one.name != FOREST],
-        encoder,
-        rows,
-        problem.labels,
-        problem.weight,
-        problem.folds,
-        problem.n_classes,
-        extra={} if opinion is None else {FOREST: opinion.double().numpy()},
-        beside=beside,
-        progress=progress.stage,
-    )
-    if not base.gates:
-        return None
-    everyone = (np.arange(n), np.arange(0))
-    for candidate in base.candidates:
-        progress.stage(f"base: {candidate.name}, all rows")
-        candidate.folds.clear()
-        view = getattr(encoder, candidate.view)(rows)
-        candidate.fit_fold(view, problem.labels, problem.weight, everyone)
-    problem.choice["base"] = {name: round(gate, 4) for name, gate in base.gates.items()}
-    problem.choice["base_nll"] = base.nll
-    return base
+def _cross_fitted(
+    problem: Problem, settings: FitSettings, keys: Tensor, progress: Progress
+) -> tuple[Base | None, HeadRows]:
+    """Cross-fit classifiers, and fit those that add to forest and neighbors to all rows.
+
+    Also gives every row as the head would see it, were it new.
+    """
+    spaces, opinion = _as_new(problem, settings, keys, progress)
+    base, n = None, len(problem.labels)
+    if settings.base is not None:
+        encoder, rows = problem.table
+        candidates = auto_candidates(
+            encoder, n, problem.n_classes, fast=False, seed=settings.seed, n_jobs=settings.n_jobs
+        )
+        of_neighbors = shared_head().predict(spaces, opinion).log_proba.double().numpy()
+        base = cross_fit(
+            [one for one in candidates if one.name != FOREST],
+            encoder,
+            rows,
+            problem.labels,
+            problem.weight,
+            problem.folds,
+            problem.n_classes,
+            extra={} if opinion is None else {FOREST: opinion.double().numpy()},
+            beside={_NEIGHBORS: of_neighbors},
+            progress=progress.stage,
+        )
+        for candidate in base.candidates:
+            progress.stage(f"base: {candidate.name}, all rows")
+            candidate.folds.clear()
+            view = getattr(encoder, candidate.view)(rows)
+            everyone = (np.arange(n), np.arange(0))
+            candidate.fit_fold(view, problem.labels, problem.weight, everyone)
+        base = base if base.gates else None
+    of_base = problem.prior.log().expand(n, -1)
+    if base is not None:
+        of_base = as_float(base.oof_log_proba)
+    return base, HeadRows(spaces, of_base, problem.truth, problem.row_weight)  # type: ignore[arg-type]
 
 
 def _tuned(

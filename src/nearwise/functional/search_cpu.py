@@ -20,7 +20,8 @@ Array = NDArray[Any]
 
 _KEY_TILE = 4096
 # Of keys that bfloat16 products sift; the first ones fill the lists of neighbors without.
-_FIRST_TILE, _SIFTED_TILE = 1024, 2048
+_FIRST_TILE, _SIFTED_TILE = 1024, 4096
+_SIFTED_NUMBERS = 2**19  # of a tile of keys, so that it stays in the cache
 _QUERY_TILE = 1024
 # From here on sorting whole rows is cheaper than keeping a sorted list up to date.
 _MANY_NEIGHBORS = 1024
@@ -29,7 +30,7 @@ _NO_IDS: Array = np.empty(0, dtype=np.int64)
 _LARGEST_NORM = 1e18
 _SMALLEST_NORM = 1e-15
 _MANY_NEAR = 0.05  # share of the keys, which take as long to measure as float32 products
-_MUCH_FASTER = 0.5  # share of the time of float32 products
+_FASTER = 0.9  # share of the time of float32 products; scanning these takes twice as long
 _ROUNDED_TWICE = 1.02  # more than three roundings to bfloat16 take from a product of norms
 
 
@@ -208,17 +209,19 @@ class Scores:
 
 @cache
 def _halves_win(width: int) -> bool:
-    """Whether bfloat16 products of this width are much faster here; measured in milliseconds."""
-    taken = []
+    """Whether bfloat16 products of this width are faster here; measured in milliseconds."""
+    taken, n_threads = [], torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the workers of a search
     for dtype in (torch.float32, torch.bfloat16):
-        rows, keys = (torch.zeros(n, width, dtype=dtype) for n in (128, 1024))
-        out, least = torch.empty(128, 1024, dtype=dtype), math.inf
+        rows, keys = (torch.zeros(n, width, dtype=dtype) for n in (512, 2048))
+        out, least = torch.empty(512, 2048, dtype=dtype), math.inf
         for _ in range(4):
             start = time.thread_time()
             torch.mm(rows, keys.T, out=out)
             least = min(least, time.thread_time() - start)
         taken.append(least)
-    return taken[1] < _MUCH_FASTER * taken[0]
+    torch.set_num_threads(n_threads)
+    return taken[1] < _FASTER * taken[0]
 
 
 def _halved(rows: Tensor, factor: Array, values: Tensor, *, is_query: bool) -> Tensor:
@@ -267,9 +270,13 @@ class _Search:
     def scan_tiles(self, memory_budget: int, norms: KeyNorms | None) -> None:
         """Keep the best of every query up to date over tiles of keys."""
         n_keys, width = self.keys.shape
-        query_step, key_step = _tile_sizes(
-            len(self.query), n_keys, width, memory_budget, self._threads.n
-        )
+        many = min(len(self.query), n_keys // 4) >= _FIRST_TILE and self.metric < 4
+        self._sifts = many and _halves_win(width)
+        most = (_QUERY_TILE, _KEY_TILE)
+        if self._sifts:
+            most = (2 * _QUERY_TILE, min(_SIFTED_TILE, max(2048, _SIFTED_NUMBERS // width)))
+        sizes = (min(len(self.query), most[0]), min(n_keys, most[1]))
+        query_step, key_step = _tile_sizes(*sizes, width, memory_budget, self._threads.n)
         center = center_of(self.keys) if self.metric <= 1 and norms is None else None
         if center is None and self.dtype == torch.float32:
             self._query_norms = KeyNorms.of(self.query, False, "query")
@@ -375,10 +382,10 @@ class _Search:
 
 
 def _tile_sizes(
-    n_queries: int, n_keys: int, width: int, memory_budget: int, n_threads: int
+    query_step: int, key_step: int, width: int, memory_budget: int, n_threads: int
 ) -> tuple[int, int]:
     """Rows of queries and of keys in a tile: products, converted rows and their norms fit."""
-    query_step, key_step = max(1, min(n_queries, _QUERY_TILE)), min(n_keys, _KEY_TILE)
+    query_step = max(1, query_step)
     row = 16 * width + 48
 
     def needed() -> int:

@@ -360,9 +360,25 @@ def make_task(
     return Task(spaces, new_base, torch.from_numpy(of_queries), len(known), table.source)
 
 
+def few_first(rng: np.random.Generator, table: Table) -> tuple[Table, int]:
+    """Put the same small number of rows per class first: a memory as in few-shot learning."""
+    n_each = int(rng.choice([1, 1, 2, 3, 5]))
+    order = rng.permutation(len(table.labels))
+    nth = pd.Series(table.labels[order]).groupby(table.labels[order]).cumcount().to_numpy()
+    order = np.concatenate([order[nth < n_each], order[nth >= n_each]])
+    frame = table.frame.iloc[order].reset_index(drop=True)
+    return Table(frame, table.labels[order], table.source), int((nth < n_each).sum())
+
+
+def memory_size(rng: np.random.Generator) -> int:
+    """Mostly 16 to 1,600 rows; some of the tasks have fewer or more."""
+    edges = ((16, 1600), (3, 16), (1600, 6400))[rng.choice(3, p=[0.77, 0.2, 0.03])]
+    return int(np.exp(rng.uniform(*np.log(edges))))
+
+
 def draw_task(rng: np.random.Generator, table: Table | None, relabel: float = 0.0) -> Task | None:
     """Draw a task from a table, its labels as they are or not, or from a synthetic one."""
-    n_memory = int(np.exp(rng.uniform(np.log(16), np.log(1600))))
+    n_memory = memory_size(rng)
     if table is None:
         table = synthetic_table(rng, n_memory + N_QUERIES)
     elif rng.random() < relabel:
@@ -370,5 +386,7 @@ def draw_task(rng: np.random.Generator, table: Table | None, relabel: float = 0.
     n_memory = min(n_memory, int(0.75 * len(table.labels)))
     table = varied(rng, table, n_memory + N_QUERIES)
     n_memory = min(n_memory, int(0.75 * len(table.labels)))
+    if n_memory < 64 and rng.random() < 0.2:
+        table, n_memory = few_first(rng, table)
     k = int(rng.choice([32, 32, 32, 32, 32, 32, 24, 16, 64]))
     return make_task(rng, table, n_memory, k=k, has_base=rng.random() < 0.67)

@@ -35,6 +35,7 @@ from nearwise.warn import warn_user
 
 View = Literal["dense", "ordinal", "ordinal_filled"]
 FLOOR = 1e-4  # share of the uniform distribution mixed in before logarithms are taken
+RIDGE = 4.0  # pull of powers and temperatures towards 1, in rows, beside a pretrained head
 FEW = 1_000  # rows up to which threads cost more than they save
 _TRIED = 2  # folds by which candidates are dropped that bring nothing
 _MANY = 5  # classes beyond which boosting, a tree per class and round, costs more than it gives
@@ -310,7 +311,7 @@ def cross_fit(
         parts = {name: part for name, part in pool.parts.items() if name not in beside} or extra
         if not parts:
             return Base([], {}, n_classes)
-        pool = pooled(parts, labels, weight, label_model)
+        pool = pooled(parts, labels, weight, label_model, ridge=RIDGE / len(labels))
     base = Base(asked(pool, done), pool.powers, n_classes, label_model.remembered())
     base.oof_log_proba, base.nll = pool.log_proba, nll | {"pool": pool.nll}
     return base

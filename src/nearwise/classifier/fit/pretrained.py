@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nearwise.classifier.fit.as_arrays import as_arrays
 from nearwise.classifier.fit.base import (
+    RIDGE,
     Base,
     Candidate,
     auto_candidates,
@@ -36,7 +37,6 @@ from nearwise.nn import NeighborSet, PretrainedNeighborHead, shared_head
 from nearwise.training import HeadConfig, HeadRows
 
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
-_RIDGE = 4.0  # pull of the temperatures towards 1, in rows
 _FOLDS, _FOLDS_OF_MANY = 5, 3  # below and above LARGE rows
 _TUNED = 3  # folds whose heads are trained further
 _TRAINING = {"lr": 2e-3, "weight_decay": 0.0, "epochs": 12, "patience": 3, "batch_size": 128} | {
@@ -97,7 +97,8 @@ def fit_pretrained(problem: Problem, settings: FitSettings, progress: Progress) 
         progress.stage("temperature")
         return _calibrated(predictor, problem, settings)
     fit, rows = _tuned(predictor, problem, settings, data, progress)
-    return accept_heads(predictor, fit, data.take(rows), problem, settings)
+    ridge = RIDGE / len(rows)
+    return accept_heads(predictor, fit, data.take(rows), problem, settings, ridge=ridge)
 
 
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
@@ -285,6 +286,6 @@ def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -
     labelled = (problem.truth[rows], problem.row_weight[rows])
     data = HeadRows([], answer.base_log_proba, *labelled)
     fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
-    predictor = accept_heads(predictor, fit, data, problem, settings, ridge=_RIDGE / len(rows))
+    predictor = accept_heads(predictor, fit, data, problem, settings, ridge=RIDGE / len(rows))
     source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
     return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

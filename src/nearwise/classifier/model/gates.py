@@ -45,9 +45,11 @@ def pooled(
     labels: np.ndarray,
     weight: np.ndarray | None,
     label_model: LabelModel = AS_GIVEN,
+    *,
+    ridge: float = 1e-3,
 ) -> Pool:
-    """Pool predictions by the powers that lower the NLL of labels most."""
-    gates, nll = pool_gates(list(parts.values()), labels, weight, label_model)
+    """Pool predictions by the powers that lower the NLL of labels most; `ridge` as below."""
+    gates, nll = pool_gates(list(parts.values()), labels, weight, label_model, ridge=ridge)
     pool = Pool(parts, dict(zip(parts, gates, strict=True)), nll, np.zeros(0))
     return pool._replace(losses=given_losses(pool.log_proba, labels, label_model))
 

@@ -28,6 +28,7 @@ LEVELS = (
         "lab.data",
         "lab.geometry",
         "lab.few_shot",
+        "lab.retrieval",
         "lab.triton",
     },
     {"lab.results"},

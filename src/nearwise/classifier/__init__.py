@@ -6,7 +6,6 @@ from nearwise.classifier.inputs.validation import report_columns
 from nearwise.classifier.model.learned_rows import LearnedRows
 from nearwise.classifier.noise.transition import audited_transition
 from nearwise.classifier.query import Query
-from nearwise.classifier.retrieval import RetrievalConfidence
 from nearwise.classifier.settings import Settings
 from nearwise.classifier.uncertainty.explain import Explanation, Neighbor, Parts
 from nearwise.classifier.uncertainty.selective import Selection
@@ -20,7 +19,6 @@ __all__ = [
     "Neighbor",
     "Parts",
     "Query",
-    "RetrievalConfidence",
     "Selection",
     "Settings",
     "audited_transition",

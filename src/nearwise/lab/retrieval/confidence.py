@@ -12,8 +12,8 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from nearwise.lab.retrieval.rank_attention import RankAttention
 from nearwise.memory import read_folder, write_folder
-from nearwise.nn.retrieval import RankAttention
 from nearwise.training import EngineConfig, Objective, train_epochs
 from nearwise.training.objective import Parts, Record
 

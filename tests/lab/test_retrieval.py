@@ -5,8 +5,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
-from nearwise.classifier import RetrievalConfidence
-from nearwise.classifier.retrieval import first_relevant
+from nearwise.lab.retrieval import RetrievalConfidence, first_relevant
 from nearwise.metrics import ece, nll
 from tests.classifier.cases import same
 

@@ -39,8 +39,13 @@ from nearwise.training import HeadConfig, HeadRows
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
 _FOLDS, _FOLDS_OF_MANY = 5, 3  # below and above LARGE rows
 _TUNED = 3  # folds whose heads are trained further
-_TRAINING = {"lr": 2e-3, "weight_decay": 0.0, "epochs": 12, "patience": 3, "batch_size": 128} | {
-    "neighbor_weight": 0.2
+_TRAINING = {
+    "lr": 2e-3,
+    "weight_decay": 0.0,
+    "epochs": 12,
+    "patience": 3,
+    "batch_size": 128,
+    "neighbor_weight": 0.2,
 }
 _NEIGHBORS = "neighbors"
 

@@ -100,27 +100,24 @@ def test_a_folder_gives_the_same_and_takes_rows(tmp_path):
 
 def test_what_is_removed_is_found_no_more_and_refresh_fits_again():
     X, y = blobs(120)
-    model = tuned(X, y)
+    model = tuned(X, y, None)
     model.remove(np.arange(0, 20))
     assert not {*range(20)} & {*model.kneighbors(X)[1].ravel().tolist()}
     model.refresh()
-    fresh = tuned(X[20:], y[20:])
+    fresh = tuned(X[20:], y[20:], None)
     assert same(model.predict_proba(X), fresh.predict_proba(X))
 
 
 def test_the_same_seed_gives_the_same_model():
-    X, y = table(100)
-    one, other = (
-        AttnKNNClassifier(preset="tuned", random_state=3).fit(X, y).predict_proba(X)
-        for _ in range(2)
-    )
-    assert same(one, other)
+    X, y = table(120)
+    again = AttnKNNClassifier(preset="tuned", random_state=0).fit(X, y)
+    assert same(tuned(X, y).predict_proba(X), again.predict_proba(X))
 
 
-@pytest.mark.parametrize("rows", [4, 9, 20])
-def test_few_rows_are_enough(rows):
+@pytest.mark.parametrize(("rows", "base"), [(4, "auto"), (9, None), (20, None)])
+def test_few_rows_are_enough(rows, base):
     X, y = blobs(rows, n_classes=2) if rows > 4 else (np.arange(8.0).reshape(4, 2), [0, 0, 1, 1])
-    assert sums_to_one(tuned(pd.DataFrame(X), y).predict_proba(X))
+    assert sums_to_one(tuned(pd.DataFrame(X), y, base).predict_proba(X))
 
 
 def test_wrong_labels_are_refused_with_what_to_do():

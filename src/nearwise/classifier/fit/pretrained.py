@@ -180,18 +180,18 @@ def _as_new(
     k = min(settings.n_neighbors, fewest - 1)
     for number, (train, held_out) in enumerate(problem.folds):
         progress.stage(f"neighbors of fold {number + 1} of {len(problem.folds)}")
-        out_of_bag, asked = None, {"features": keys[torch.from_numpy(held_out)]}
+        out_of_bag, queries = None, {"features": keys[torch.from_numpy(held_out)]}
         if _takes_forest(problem, settings):
             forest, out_of_bag = _forest(problem, settings, train, smaller=2)
             view = encoder.ordinal_filled(rows.take(held_out))
             log_proba = log_softmax(forest.log_proba(view, 0, problem.n_classes), axis=1)
-            asked[OPINION] = as_float(log_proba)
-            asked["supervised"] = supervised_keys(asked["features"], asked[OPINION])
-            opinions.append(asked[OPINION])
+            queries[OPINION] = as_float(log_proba)
+            queries["supervised"] = supervised_keys(queries["features"], queries[OPINION])
+            opinions.append(queries[OPINION])
         some = settings.model_copy(update={"n_neighbors": k})
         views = _remember(problem, some, keys, train, out_of_bag, None)
         prior = problem.prior.log().expand(len(held_out), -1)
-        looks.append(views.retrieve(0, asked, prior, problem.n_classes, {}).spaces)
+        looks.append(views.retrieve(0, queries, prior, problem.n_classes, {}).spaces)
         back.append(torch.from_numpy(held_out))
     order = torch.argsort(torch.cat(back))
     spaces = [

@@ -18,6 +18,7 @@ from nearwise.training.settings import plain_message, refuse_unknown
 
 P = ParamSpec("P")
 Preset = Literal["default", "fast", "tuned", "instant"]
+PRETRAINED = ("tuned", "instant")  # presets whose head is one that other tables have trained
 
 # What other classifiers call what this one has under another name.
 _OTHER_NAMES = {

@@ -261,7 +261,7 @@ def cross_fit(
     models are fitted to, and scores the pool on `labels`.
     `progress` is called with a line before each fit.
     """
-    known = {**(extra or {}), **(beside or {})}
+    known = (extra or {}) | (beside or {})
     out = {one.name: np.zeros((len(labels), n_classes)) for one in candidates}
 
     def fitted(ones: list[Candidate], numbers: range) -> list[Candidate]:

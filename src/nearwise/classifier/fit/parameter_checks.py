@@ -13,7 +13,7 @@ from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.inputs.images import check_tta
 from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import check_class_prior
-from nearwise.classifier.settings import Preset, Settings, check_count
+from nearwise.classifier.settings import PRETRAINED, Preset, Settings, check_count
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
@@ -71,7 +71,7 @@ def check_settings(
         )
     _check_embedder(estimator, settings, images)
     _check_cache(settings, images)
-    pretrained = estimator.preset in ("instant", "tuned")
+    pretrained = estimator.preset in PRETRAINED
     if pretrained:
         _check_pretrained(estimator, settings, n_views, images)
         fraction = None

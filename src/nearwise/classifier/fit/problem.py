@@ -18,7 +18,7 @@ from nearwise.classifier.inputs.images import ImageEncoder, TTAView
 from nearwise.classifier.inputs.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.predictor import as_float
-from nearwise.classifier.settings import Preset, Settings
+from nearwise.classifier.settings import PRETRAINED, Preset, Settings
 from nearwise.functional import Metric
 
 
@@ -70,7 +70,7 @@ class FitSettings(Settings):
     @property
     def pretrained(self) -> bool:
         """Whether the head is one that other tables have trained."""
-        return self.preset in ("instant", "tuned")
+        return self.preset in PRETRAINED
 
     @property
     def search_device(self) -> torch.device | None:

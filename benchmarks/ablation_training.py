@@ -1,10 +1,10 @@
 """What each piece of the embedder's training is worth: one row a piece, switched on or off alone.
 
-The reference is the "table" network that `AttnKNNClassifier` trains on small tables, with its
-settings; 80 % of the training part are its training rows, the rest stops it. Every row changes one
-piece. The test NLL is that of the plain vote of those training rows, without base and without
-attention head, so that nothing makes good for a worse space; differences are paired by seed,
-positive where the change hurts.
+The reference is the "table" network that `AttnKNNClassifier` trains where rows are held out for it
+(`embedder="table"`), with its settings; 80 % of the training part are its training rows, the rest
+stops it. Every row changes one piece. The test NLL is that of the plain vote of those training
+rows, without base and without attention head, so that nothing makes good for a worse space;
+differences are paired by seed, positive where the change hurts.
 
     python benchmarks/ablation_training.py --data-root DATA
     python benchmarks/ablation_training.py --datasets digits --seeds 0 --rows "reference,MixUp .4"

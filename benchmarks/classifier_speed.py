@@ -36,7 +36,7 @@ def predictions(repeats: int) -> dict:
     ).fit(rows, labels)
     peer = KNeighborsClassifier(16, algorithm="brute").fit(rows, labels)
     result = paired(lambda: ours.predict_proba(query), lambda: peer.predict_proba(query), repeats)
-    task = "predict_proba of 10,000 queries over 50,000 x 64, k = 16, 5 members' attention included"
+    task = "predict_proba of 10,000 queries over 50,000 x 64, k = 16, attention included"
     return {"task": task, "against": "KNeighborsClassifier(algorithm='brute')"} | result
 
 

@@ -14,8 +14,8 @@ training share, after their own temperature where they have one). On CIFAR-10's 
 Methods: knn-uniform, logistic, mlp (each recorded with "+prior" as well, from one fit), and
 attention or attention-fast with "+prior" for uniform shares, "+prior+per-class" (per-class
 calibration), "+prior+cap" (at most as many remembered rows of a class as of the median class),
-"+prior+balanced" (its network's candidates drawn class by class). Rows that the JSON file holds
-already are kept.
+"+prior+balanced" (its network's candidates drawn class by class; tables have no such network).
+Rows that the JSON file holds already are kept.
 """
 
 import argparse

@@ -7,9 +7,10 @@ maximum probability; the share of wrong answers lies under its 95 % bound in 95 
     python benchmarks/trust.py --data-root DATA
     python benchmarks/trust.py --datasets digits --seeds 0-4 --fits held-out
 
-Two cheap fits a split (30 % of rows are the test part, stratified), both without base and trained
-space and with heads of 8 epochs: "cross-fitted" has preset="fast" (3 members), "held-out" is judged
-by 20 % of the training rows. adult is a random 4,000 rows. Rows are kept in runs/trust as they
+Two cheap fits per split (30 % of rows are the test part, stratified), both without base and trained
+space: "cross-fitted" has preset="fast" (3 folds, the pretrained head trained further for up to 8
+epochs), "held-out" trains heads of its own for 8 epochs on 20 % of the training rows, which judge
+it too. adult is a random 4,000 rows. Rows are kept in runs/trust as they
 finish; run again, it goes on. Writes benchmarks/results/trust.json, keeping its other data sets.
 """
 

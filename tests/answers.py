@@ -97,7 +97,9 @@ def weighted() -> tuple[AttnKNNClassifier, dict]:
 CASES: dict[str, Callable[[], tuple[AttnKNNClassifier, dict]]] = {
     "table-default": lambda: fit(*table(200)),
     "table-fast": lambda: fit(*table(260, 1), preset="fast", calibration="per-class"),
-    "numbers-embedder": lambda: fit(*blobs(440, 3, 6), train={"epochs": 3}, n_members=2),
+    "numbers-embedder": lambda: fit(
+        *blobs(440, 3, 6), embedder="mlp", train={"epochs": 3}, n_members=2
+    ),
     "embeddings-fast": lambda: fit(*embeddings(330), preset="fast"),
     "embeddings-held-out": lambda: fit(
         *embeddings(400), validation_fraction=0.2, embedder="deep", train={"epochs": 3}

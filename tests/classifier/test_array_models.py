@@ -14,6 +14,7 @@ from sklearn.ensemble import (
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 
 from nearwise.classifier.fit.as_arrays import as_arrays, round_down
@@ -25,6 +26,7 @@ MODELS = {
     "kernel-logistic": make_pipeline(
         Nystroem(gamma=1e-3, n_components=40, random_state=0), LogisticRegression(max_iter=30)
     ),
+    "mlp": MLPClassifier((9, 7), max_iter=5, random_state=0),
     "extra-trees": ExtraTreesClassifier(20, random_state=0),
     "random-forest": RandomForestClassifier(20, min_samples_leaf=3, random_state=0),
     "leafy-forest": ExtraTreesClassifier(5, max_leaf_nodes=9, random_state=0),
@@ -153,6 +155,10 @@ FORGERIES = {
     "coefficients of integers": ("logistic", {"coef": lambda a: a.astype(int)}, "has type int64"),
     "infinite intercept": ("logistic", {"intercept": put(np.inf)}, "NaN or infinity"),
     "gamma zero": ("kernel-logistic", {"gamma": lambda a: np.array(0.0)}, "not positive"),
+    "layers that do not follow": ("mlp", {"coef_1": lambda a: a[:-1]}, "shape"),
+    "a layer is missing": ("mlp", {"coef_2": None}, "outputs for 3 classes"),
+    "no layer": ("mlp", {"coef_0": None}, "'coef_0' is missing"),
+    "NaN in a layer": ("mlp", {"intercept_1": put(np.nan)}, "NaN or infinity"),
     "components cut": ("kernel-logistic", {"components": lambda a: a[:-1]}, "shape"),
 }
 

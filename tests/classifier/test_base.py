@@ -6,11 +6,12 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 
+from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.base import auto_candidates, cross_fit, given_candidate
 from nearwise.classifier.fit.embedding import network_inputs
-from nearwise.classifier.fit.problem import auto_members, make_folds
+from nearwise.classifier.fit.problem import auto_folds, make_folds
 from nearwise.classifier.inputs.table import TableEncoder
-from tests.classifier.cases import QUICK, attn_knn
+from tests.classifier.cases import QUICK, attn_knn, same
 
 
 def boosting(encoder):
@@ -108,20 +109,11 @@ def test_a_table_of_fewer_columns_is_standardised():
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "n_columns", "preset", "members"),
-    [
-        (1_000, 10, "default", 5),
-        (20_001, 63, "default", 5),
-        (20_000, 64, "default", 5),
-        (20_001, 64, "default", 4),
-        (1_000, 10, "fast", 3),
-        (20_001, 64, "fast", 3),
-    ],
+    ("n_rows", "fast", "folds"),
+    [(1_000, False, 5), (5_000, False, 5), (5_001, False, 3), (1_000, True, 3)],
 )
-def test_members_by_size(n_rows, n_columns, preset, members):
-    encoder = TableEncoder()
-    encoder.fit(np.random.default_rng(0).normal(size=(30, n_columns)))
-    assert auto_members(encoder, n_rows, fast=preset == "fast") == members
+def test_folds_by_size(n_rows, fast, folds):
+    assert auto_folds(n_rows, fast=fast) == folds
 
 
 def test_a_network_that_ignores_categories_does_not_become_the_only_base():
@@ -140,20 +132,10 @@ def test_settings_that_do_not_fit_the_network_are_refused_before_anything_is_fit
         model.fit(X, X[:, 0] > 0)
 
 
-def test_where_a_trained_space_brings_nothing_one_network_is_trained():
-    generator = np.random.default_rng(1)
-    X, y = generator.normal(size=(420, 3)), generator.integers(0, 2, 420)
-    model = attn_knn(n_members=3, **QUICK | {"base": LogisticRegression(), "embedder": "auto"})
-    model.fit(X, y)
-    assert model.choice_["embedder"] == "identity (table brought nothing)"
-    trained = {one["member"] for one in model.history_ if one["stage"] == "embedder table"}
-    assert trained == {0}
-    assert "trained" not in model.choice_["spaces"]
-
-
-def test_a_trained_space_that_tells_labels_apart_is_kept():
-    X = np.random.default_rng(0).normal(size=(500, 6))
-    y = (X[:, 0] * X[:, 1] > 0).astype(int)  # four others drown it in the plain space
-    model = attn_knn(n_members=2, base=LogisticRegression(), random_state=0).fit(X, y)
-    assert model.choice_["embedder"] == "table"
-    assert "trained" in model.choice_["spaces"]
+def test_the_heads_of_networks_join_the_base_and_open_again(tmp_path):
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    y = (X.prod(axis=1) > 0).astype(int)
+    model = attn_knn(embedder="mlp", preset="fast", train={"epochs": 30}, **QUICK).fit(X, y)
+    assert "embedder-head" in model.choice_["base"] and model.choice_["networks"] == 3
+    model.save(tmp_path / "m")
+    assert same(AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X))

@@ -25,8 +25,8 @@ def one_view(X, y, **settings):
 
 MODELS = {
     "no base": lambda: one_view(*blobs(), embedder="identity"),
-    "a base and a trained space": lambda: one_view(
-        *blobs(), base=logistic(), embedder="table", train={"epochs": 2}
+    "a base and networks": lambda: one_view(
+        *blobs(), base="auto", embedder="mlp", train={"epochs": 2}
     ),
     "a table": lambda: one_view(*table(), base=logistic()),
     "views merged": lambda: held_out("logits"),
@@ -76,9 +76,9 @@ def test_no_search_is_larger_than_a_block(case, model, monkeypatch):
     sizes = []
     search = MemoryViews.search
 
-    def watched(self, spec, member, query, *rest):
+    def watched(self, spec, query, *rest):
         sizes.append(len(query))
-        return search(self, spec, member, query, *rest)
+        return search(self, spec, query, *rest)
 
     monkeypatch.setattr(MemoryViews, "search", watched)
     monkeypatch.setattr(row_models, "BLOCK", SMALL)

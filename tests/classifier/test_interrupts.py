@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier
-from nearwise.classifier.fit import cross_fitting as fitting
+from nearwise.classifier.fit import networks as fitting
 from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one
 
 ROOT = Path(__file__).resolve().parents[2]
-EMBEDDED = {**CHEAP, "n_members": 3, "embedder": "table", "train": {"epochs": 4}}
+EMBEDDED = {
+    **CHEAP, "base": "auto", "preset": "fast", "n_members": 3, "embedder": "mlp",
+    "train": {"epochs": 4},
+}  # fmt: skip
+HEADS = {"head": {"epochs": 1}}
 
 
 def interrupt(monkeypatch, member, epoch, error=KeyboardInterrupt):
@@ -42,12 +46,10 @@ def test_ctrl_c_before_every_member_has_an_embedder_goes_on_without(monkeypatch,
     calls = interrupt(monkeypatch, member=1, epoch=2)
     with pytest.warns(UserWarning, match="interrupted in epoch"):
         model = attn_knn(**EMBEDDED).fit(X, y)
-    assert "trained space is left out and the fit goes on" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "networks are left out and the fit goes on" in " ".join(capsys.readouterr().err.split())
     assert len(calls) == 2 and model.choice_["embedder"] == "identity (interrupted)"
     assert model.score(X, y) > 0.7 and sums_to_one(model.predict_proba(X))
-    without = fitted(X, y, n_members=3, embedder="identity", train=EMBEDDED["train"])
+    without = fitted(X, y, **EMBEDDED | {"embedder": "identity"})
     assert same(model.predict_proba(X), without.predict_proba(X))
 
 
@@ -56,22 +58,22 @@ def test_ctrl_c_in_the_last_member_keeps_its_best_epoch(monkeypatch):
     interrupt(monkeypatch, member=2, epoch=2)
     with pytest.warns(UserWarning, match="best weights so far"):
         model = attn_knn(**EMBEDDED).fit(X, y)
-    assert model.choice_["embedder"] == "table"
-    epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder table"]
+    assert model.choice_["embedder"] == "mlp"
+    epochs = [r["epoch"] for r in model.history_ if r["stage"] == "embedder mlp"]
     assert epochs[-2:] == [1, 2]
 
 
 def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
-    X, y = blobs(420)
+    X, y = blobs()
 
     def stop(*args, **settings):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
-    settings = {**EMBEDDED, "embedder": "auto", "train": {"epochs": 1, "fit_scale": True}}
+    held_out = {"embedder": "table", "train": {"fit_scale": True}, "validation_fraction": 0.3}
     with quietly():
-        model = attn_knn(**settings).fit(X, y)
-    assert model.choice_["embedder"] == "identity (interrupted)"
+        model = attn_knn(**EMBEDDED | held_out).fit(X, y)
+    assert sums_to_one(model.predict_proba(X))
 
 
 def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeypatch, tmp_path):
@@ -86,8 +88,8 @@ def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeyp
         lambda self, name, record, total: seen.append((name, record["epoch"])),
     )
     resumed = attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
-    again = [epoch for name, epoch in seen if name == "embedder table, member 2"]
-    assert again[0] == 4 and "embedder table, member 1" not in dict(seen)
+    again = [epoch for name, epoch in seen if name == "embedder mlp, member 2"]
+    assert again[0] == 4 and "embedder mlp, member 1" not in dict(seen)
     assert same(resumed.predict_proba(X), unbroken.predict_proba(X))
     assert same(resumed.predict_proba(None), unbroken.predict_proba(None))
     assert resumed.history_ == unbroken.history_
@@ -118,9 +120,9 @@ def test_a_fit_that_differs_in_its_heads_alone_trains_no_network_again(monkeypat
     X, y = blobs()
     settings = {**EMBEDDED, "checkpoint_dir": tmp_path}
     attn_knn(**settings).fit(X, y)
-    fresh = attn_knn(**EMBEDDED, num_heads=2).fit(X, y)
+    fresh = attn_knn(**EMBEDDED | HEADS).fit(X, y)
     monkeypatch.setattr("nearwise.training.embedder.EmbedderObjective.batches", pytest.fail)
-    again = attn_knn(**settings, num_heads=2).fit(X, y)
+    again = attn_knn(**settings | HEADS).fit(X, y)
     assert same(again.predict_proba(X), fresh.predict_proba(X))
 
 

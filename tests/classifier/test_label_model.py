@@ -1,5 +1,7 @@
 """Label models: what fits, pools and memory ask, with labels as given and with wrong labels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from tests.classifier.cases import same
 
 LABELS = np.array([0, 1, 2, 2, 1, 0, 0, 2])
 N, C = len(LABELS), 3
+FOLDS = [(np.arange(1, N, 2), np.arange(0, N, 2)), (np.arange(0, N, 2), np.arange(1, N, 2))]
 MATRIX = np.array([[0.8, 0.2, 0.0], [0.1, 0.7, 0.2], [0.0, 0.3, 0.7]])
 
 
@@ -42,8 +45,8 @@ def test_a_transition_without_mistakes_takes_labels_as_given():
     model, scores, truth = noisy(np.eye(C)), log_proba(5), torch.from_numpy(LABELS)
     torch.testing.assert_close(model.given_log_proba(scores), AS_GIVEN.given_log_proba(scores))
     assert same(model.class_weights(LABELS, C), AS_GIVEN.class_weights(LABELS, C))
-    found, certainty = model.labels(remembered(model), 0)
-    plain, none = AS_GIVEN.labels(remembered(AS_GIVEN), 0)
+    found, certainty = model.labels(remembered(model))
+    plain, none = AS_GIVEN.labels(remembered(AS_GIVEN))
     assert same(found, plain) and same(plain, truth)
     assert none is None and (certainty > 0.999).all()
 
@@ -57,7 +60,7 @@ def test_labels_as_given_change_nothing():
     parts = {"one": scores.numpy()}
     assert AS_GIVEN.pool_options(parts) == [parts]
     assert AS_GIVEN.columns(torch.arange(N)) == {} == AS_GIVEN.columns_of_new(pytest.fail)
-    assert AS_GIVEN.column("side", 3) == "side"
+    assert AS_GIVEN.of_fold(1) is AS_GIVEN is AS_GIVEN.of_all(FOLDS)
     AS_GIVEN.refuse_refresh()
 
 
@@ -70,18 +73,25 @@ def test_class_weights_count_the_true_classes_without_bias():
     assert same(later, np.eye(4)[[3]])  # a class that came after the fit
 
 
-def test_each_version_of_the_members_has_its_own_labels_and_columns():
+def test_each_fold_has_its_own_labels_and_all_have_those_of_the_fold_that_left_them_out():
+    targets = [(np.full(N, fold), np.full(N, fold + 0.5)) for fold in range(2)]
     model = noisy(MATRIX)
-    bank = remembered(model)
-    for version in range(2):
-        joint = log_proba(version).exp().numpy() * MATRIX[:, LABELS].T
-        found, certainty = model.labels(bank, version)
-        assert same(found, joint.argmax(axis=1))
-        share = joint.max(axis=1) / joint.sum(axis=1)
+    model = replace(model, rows=model.rows._replace(targets=targets))
+    joint = [log_proba(fold).exp().numpy() * MATRIX[:, LABELS].T for fold in range(2)]
+    for fold in range(2):
+        one = model.of_fold(fold)
+        found, certainty = one.labels(remembered(one))
+        assert same(found, joint[fold].argmax(axis=1))
+        share = joint[fold].max(axis=1) / joint[fold].sum(axis=1)
         np.testing.assert_allclose(certainty, share, rtol=1e-5)
-    assert [model.column("side", member) for member in (0, 1, 7)] == ["side_0", "side_1", "side_1"]
-    new = model.columns_of_new(lambda: log_proba(9))
-    assert {*new} == {f"{LOG_PROBA}_0", f"{LOG_PROBA}_1"}
+        assert one.target(0, LABELS, None) is targets[fold]
+    every = model.of_all(FOLDS)
+    own = np.arange(N) % 2
+    found, _ = every.labels(remembered(every))
+    assert same(found, np.where(own == 0, joint[0].argmax(1), joint[1].argmax(1)))
+    assert same(every.target(0, LABELS, None)[0], own)
+    assert same(every.target(0, LABELS, None)[1], own + 0.5)
+    assert {*model.columns_of_new(lambda: log_proba(9))} == {LOG_PROBA}
 
 
 def test_targets_of_posterior_labels_replace_those_given():
@@ -105,9 +115,9 @@ def test_targets_of_posterior_labels_replace_those_given():
     ids=["as given", "checked", "noisy"],
 )
 def test_what_is_stored_is_rebuilt(model):
-    kept = model.remembered()
+    kept = model.of_all(FOLDS).remembered()
     meta, tensors = label_model_state(kept)
-    again = label_model_from_state(meta, tensors, {"label_noise": {}}, C, 2)
+    again = label_model_from_state(meta, tensors, {"label_noise": {}}, C)
     assert type(again) is type(model) and again.as_given == model.as_given
     assert same(again.given_log_proba(log_proba()), model.given_log_proba(log_proba()))
     assert same(again.class_weights(LABELS, C), model.class_weights(LABELS, C))
@@ -117,7 +127,7 @@ def test_what_is_stored_is_rebuilt(model):
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"matrices": torch.eye(C).repeat(3, 1, 1)}, "3 matrices for 2 members"),
+        ({"matrices": torch.eye(C).repeat(3, 1, 1)}, "there are 3 matrices"),
         ({"matrices": torch.eye(C)[None] * 2}, "not stochastic"),
         ({"matrices": torch.eye(4)[None]}, "not stochastic matrices of the classes"),
         ({"matrices": torch.tensor(1.0)}, "not stochastic"),
@@ -127,8 +137,8 @@ def test_what_is_stored_is_rebuilt(model):
     ],
 )
 def test_stored_parts_that_do_not_fit_are_refused(broken, said):
-    meta, tensors = label_model_state(noisy(MATRIX))
+    meta, tensors = label_model_state(noisy(MATRIX, 1))
     parts = {"meta": meta, "choice": {"label_noise": {}}, "n_classes": C} | broken
     tensors = {"matrices": parts.pop("matrices", tensors["matrices"])}
     with pytest.raises(ValueError, match=said):
-        label_model_from_state(tensors=tensors, n_members=2, **parts)
+        label_model_from_state(tensors=tensors, **parts)

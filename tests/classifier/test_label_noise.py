@@ -163,7 +163,7 @@ def test_noise_is_found_and_most_labels_are_mended(noisy, fitted_noisy):
     assert 0.2 < model.noise_rate_ < 0.4
     low, high = model.transition_interval_
     assert (low <= high).all()
-    mended = model._predictor.views.labels(0).numpy()
+    mended = model._predictor.views.labels.numpy()
     assert (mended == y).mean() > (given == y).mean() + 0.15
     assert model.choice_["label_noise"]["interval"][0] > 0.05
 
@@ -242,11 +242,11 @@ def test_an_added_row_with_a_wrong_label_is_seen_through(noisy):
     right = model.predict(X[[sure]])[0]
     (added,) = model.add(X[[sure]], [(right + 1) % 3]).tolist()
     at = int(model.memory_.positions([added])[0])
-    assert int(model._predictor.views.labels(0)[at]) == right
+    assert int(model._predictor.views.labels[at]) == right
     assert model.memory_.labels[at] == (right + 1) % 3
     (fresh,) = model.add(X[[0]] + 30, [9]).tolist()
     at = int(model.memory_.positions([fresh])[0])
-    assert int(model._predictor.views.labels(0)[at]) == 3
+    assert int(model._predictor.views.labels[at]) == 3
     assert sums_to_one(model.predict_proba(X))
 
 
@@ -255,7 +255,7 @@ def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     settings = {**CHEAP, "train": {"epochs": 3}, "n_members": 1}
     model = attn_knn(label_noise=0.3, validation_fraction=0.25, **settings)
     model.fit(X, given, views=[X + 0.01])
-    mended = model._predictor.views.labels(0).numpy()
+    mended = model._predictor.views.labels.numpy()
     kept = model.memory_.ids.numpy()
     assert (mended == y[kept]).mean() > (given == y)[kept].mean() + 0.15
     assert sums_to_one(model.predict_proba(X, views=[X]))
@@ -267,7 +267,7 @@ def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_
     X, _, given = noisy
     (why,) = fitted_noisy.explain(X[:1], n_neighbors=None)
     shown = {neighbor.id: neighbor for neighbor in why.neighbors}
-    believed = fitted_noisy._predictor.views.labels(0)
+    believed = fitted_noisy._predictor.views.labels
     assert all(n.label == given[i] for i, n in shown.items())
     assert all(n.posterior_label == believed[i] for i, n in shown.items())
     assert any(n.label != n.posterior_label for n in shown.values())

@@ -22,13 +22,16 @@ CONFIGURATIONS = {
     "default": {},
     "one-neighbor": {"n_neighbors": 1},
     "two-neighbors": {"n_neighbors": 2},
-    "all-neighbors": {"n_neighbors": 89},
-    "no-null": {"null": None},
+    "many-neighbors": {"n_neighbors": 64},
     "cosine": {"metric": "cosine"},
     "base": {"base": logistic()},
-    "mixture": {"base": logistic(), "pooling": "mixture"},
-    "embedder": {"embedder": "table", "train": {"epochs": 2}},
+    "capped": {"max_per_class": 20},
 }
+
+
+def unmoved(proba, before):
+    """Whether predictions are the same but for the order of sums."""
+    return np.allclose(proba, before, atol=1e-6, rtol=0)
 
 
 def relabeled_one_by_one(model, ids):
@@ -47,7 +50,7 @@ def test_changing_a_rows_label_leaves_its_own_prediction_unmoved(name):
         model = fitted(**CONFIGURATIONS[name])
     before = model.predict_proba(None)
     for i, proba in relabeled_one_by_one(model, [0, 7, 44, 89]):
-        assert same(proba, before[i])
+        assert unmoved(proba, before[i])
     assert same(model.predict_proba(None), before)
 
 
@@ -73,7 +76,7 @@ def test_twenty_exact_duplicates_never_lend_a_row_its_own_label(settings):
     before = model.predict_proba(None)
     assert sums_to_one(before)
     for i, proba in relabeled_one_by_one(model, [10, 17, 29]):
-        assert same(proba, before[i])
+        assert unmoved(proba, before[i])
 
 
 def test_a_row_is_never_its_own_neighbor_among_duplicates():
@@ -89,7 +92,7 @@ def test_a_row_is_never_its_own_neighbor_among_duplicates():
 def test_twins_with_opposite_labels_are_predicted_by_each_other():
     X, _ = blobs(60, 2)
     X, y = np.repeat(X[:40] * 10, 2, axis=0), np.tile([0, 1], 40)
-    model = fitted(X, y, n_neighbors=1, null=None)
+    model = fitted(X, y, n_neighbors=1)
     assert (model.predict(None) == y).mean() < 0.1
 
 
@@ -146,4 +149,4 @@ def test_the_model_of_a_row_added_later_leaves_it_out_too():
     (added,) = model.add(X[:1], y[:1]).tolist()
     before = model.predict_proba(None)[90]
     model.relabel([added], [(y[0] + 1) % 3])
-    assert same(model.predict_proba(None)[90], before)
+    assert unmoved(model.predict_proba(None)[90], before)

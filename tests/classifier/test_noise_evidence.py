@@ -120,7 +120,7 @@ def test_what_was_made_of_pure_noise_is_said_and_saved(on_pure_noise, tmp_path):
         assert any("labels are taken as they are" in one for one in said)
         assert "Wrong labels: not known (between 0.0% and" in line
         assert model.noise_rate_ == 0 and same(model.transition_, np.eye(len(model.classes_)))
-        assert same(model._predictor.views.labels(0), y)
+        assert same(model._predictor.views.labels, y)
         low, high = model.transition_interval_
         assert (low <= model.transition_).all() and (model.transition_ <= high).all()
     model.save(tmp_path / "model")

@@ -42,7 +42,15 @@ def test_share_of_the_null_is_returned_and_shown_and_stays_after_a_change(kind):
 def test_kinds_of_null_predict_differently(pooling):
     X, y = blobs()
     proba = {
-        null: fitted(X, y, base=logistic(), pooling=pooling, null=null).predict_proba(X)
+        null: fitted(
+            X,
+            y,
+            base="auto",
+            validation_fraction=0.3,
+            train={"epochs": 1},
+            pooling=pooling,
+            null=null,
+        ).predict_proba(X)
         for null in ("prior", "parametric", None, "auto")
     }
     auto = "prior" if pooling == "log-linear" else "parametric"

@@ -30,13 +30,11 @@ CONFIGURATIONS = {
     "no-base": CHEAP,
     "fast": {"preset": "fast", **QUICK},
     "logistic": {**CHEAP, "base": logistic()},
-    "mixture": {**CHEAP, "base": logistic(), "pooling": "mixture"},
-    "sizes": {**CHEAP, "n_neighbors": np.int64(9), "null": None},
-    "table": {**CHEAP, "embedder": "table", "train": {"epochs": 1}},
-    "deep": {**CHEAP, "embedder": "deep", "train": {"epochs": 1}},
-    "mlp": {**CHEAP, "embedder": "mlp", "train": {"epochs": 1}},
+    "sizes": {**CHEAP, "n_neighbors": np.int64(9)},
+    "deep": {**CHEAP, "base": "auto", "embedder": "deep", "train": {"epochs": 1}},
+    "mlp": {**CHEAP, "base": "auto", "embedder": "mlp", "train": {"epochs": 1}},
+    "capped": {**CHEAP, "base": "auto", "max_per_class": 20},
     "cosine": {**CHEAP, "metric": "cosine"},
-    "parametric": {**CHEAP, "base": logistic(), "pooling": "log-linear", "null": "parametric"},
 }
 
 

@@ -11,7 +11,7 @@ from nearwise.classifier import AttnKNNClassifier, Settings
 from nearwise.training import HeadConfig
 from tests.classifier.cases import CHEAP, attn_knn, blobs, same
 
-RARE = Settings(head={"epochs": 3}, pooling="log-linear")
+RARE = Settings(head={"epochs": 3}, calibration=None)
 CHEAPEST = {"base": None, "n_members": 2, "random_state": 0}
 
 
@@ -23,9 +23,9 @@ def test_settings_a_dict_and_one_list_of_names_fit_the_same():
     X, y = blobs()
     models = [
         AttnKNNClassifier(**CHEAPEST, settings=RARE),
-        AttnKNNClassifier(**CHEAPEST, settings={"head": {"epochs": 3}, "pooling": "log-linear"}),
+        AttnKNNClassifier(**CHEAPEST, settings={"head": {"epochs": 3}, "calibration": None}),
         AttnKNNClassifier(**CHEAPEST).set_params(
-            settings__head=HeadConfig(epochs=3), settings__pooling="log-linear"
+            settings__head=HeadConfig(epochs=3), settings__calibration=None
         ),
     ]
     first, *others = [model.fit(X, y).predict_proba(X) for model in models]
@@ -87,19 +87,21 @@ def test_single_settings_are_parameters_by_name():
 
 def test_grid_search_over_a_setting():
     X, y = blobs()
-    grid = {"settings__null": ["prior", None]}
+    grid = {"settings__calibration": ["auto", None]}
     search = GridSearchCV(attn_knn(**CHEAP), grid, cv=2).fit(X, y)
-    assert search.best_estimator_.settings.null == search.best_params_["settings__null"]
+    assert (
+        search.best_estimator_.settings.calibration == search.best_params_["settings__calibration"]
+    )
 
 
 def test_settings_come_back_from_a_folder_without_those_of_this_machine(tmp_path):
     X, y = blobs()
-    settings = RARE.changed(null="prior", checkpoint_dir=tmp_path / "checkpoints")
+    settings = RARE.changed(index="exact", checkpoint_dir=tmp_path / "checkpoints")
     model = AttnKNNClassifier(**CHEAPEST, settings=settings).fit(X, y)
     model.save(tmp_path / "model")
     again = AttnKNNClassifier.load(tmp_path / "model")
-    assert again.settings == RARE.changed(null="prior")
+    assert again.settings == RARE.changed(index="exact")
     meta = json.loads(next((tmp_path / "model").glob("meta-*.json")).read_text())
-    stored = {"pooling": "log-linear", "null": "prior", "head": {"epochs": 3}}
+    stored = {"calibration": None, "index": "exact", "head": {"epochs": 3}}
     assert meta["params"]["settings"] == stored
     assert same(again.fit(X, y).predict_proba(X), model.predict_proba(X))

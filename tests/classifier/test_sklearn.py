@@ -18,7 +18,6 @@ from tests.classifier.cases import (
     attn_knn,
     blobs,
     fit_once,
-    logistic,
     quietly,
     same,
     table,
@@ -85,7 +84,7 @@ def test_pipeline_predicts_with_the_scaled_features():
 
 def test_grid_search_tries_the_settings_and_refits_the_best():
     X, y = blobs()
-    grid = {"n_neighbors": np.array([3, 9]), "settings__pooling": ["log-linear", "mixture"]}
+    grid = {"n_neighbors": np.array([3, 9]), "settings__calibration": ["auto", None]}
     search = GridSearchCV(attn_knn(**CHEAP), grid, cv=2, scoring="neg_log_loss").fit(X, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert len(search.cv_results_["params"]) == 4
@@ -122,9 +121,9 @@ def test_calibrated_classifier_wraps_it():
     [
         CHEAP,
         {"preset": "fast", **QUICK},
-        {"base": logistic(), "embedder": "table", "train": {"epochs": 2}, **QUICK},
+        {"embedder": "mlp", "train": {"epochs": 2}, **QUICK},
     ],
-    ids=["no-base", "fast", "base-and-embedder"],
+    ids=["no-base", "fast", "base-and-networks"],
 )
 def test_a_clone_repeats_the_fit_bit_for_bit(settings):
     X, y = blobs()
@@ -204,10 +203,11 @@ def test_names_of_columns_and_target_are_remembered():
 def test_history_names_stage_member_and_losses():
     X, y = blobs()
     with quietly():
-        model = attn_knn(embedder="table", train={"epochs": 2}, **CHEAP).fit(X, y)
+        settings = {**CHEAP, "base": "auto", "preset": "fast", "embedder": "mlp"}
+        model = attn_knn(**settings, train={"epochs": 2}).fit(X, y)
     stages = {record["stage"] for record in model.history_}
-    assert stages == {"embedder table", "log-linear head"}
+    assert stages == {"embedder mlp", "head"}
     for record in model.history_:
         assert set(record) == {"stage", "member", "epoch", "train_loss", "held_out_nll"}
-    assert model.choice_["embedder"] == "table"
+    assert model.choice_["embedder"] == "mlp"
     assert model.temperature_ > 0 and model.calibration_source_ and np.isfinite(model.oof_nll_)

@@ -161,10 +161,10 @@ def test_the_bound_is_the_share_at_which_so_few_errors_have_that_chance(wrong, n
     assert binom.cdf(wrong, n, bound) == pytest.approx(1.0 if wrong == n else 0.05, abs=1e-6)
 
 
-def test_members_beside_their_pool_say_what_predict_proba_says(case):
+def test_heads_beside_their_pool_say_what_predict_proba_says(case):
     model, X, more = case
-    (proba,) = model.query(X, **more, sets=True)._member_probabilities()
-    assert len(proba) == model._predictor.n_members + 1
+    (proba,) = model.query(X, **more, sets=True)._head_probabilities()
+    assert len(proba) == len(model._predictor.heads) + 1
     np.testing.assert_allclose(proba[-1], model.predict_proba(X, **more), atol=1e-12)
 
 

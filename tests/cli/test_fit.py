@@ -27,7 +27,7 @@ def test_an_existing_model_is_kept_unless_overwrite_is_given(nearwise, tables, m
     assert "--overwrite" in refused.err
     assert nearwise("predict", model, tables / "new.csv", "--proba").out == before
 
-    replaced = nearwise(*arguments, "--overwrite")
+    replaced = nearwise(*arguments, "--class-prior", "uniform", "--overwrite")
     assert (replaced.exit_code, replaced.out) == (0, "")
     assert "2 classes from 160 rows" in replaced.err
     assert f"nearwise predict {model}" in replaced.err

@@ -30,7 +30,7 @@ def round_trip(model, folder):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"num_heads": np.int64(2), "memory_budget": np.int64(10**8)},
+        {"max_per_class": np.int64(9), "memory_budget": np.int64(10**8)},
         {"device": torch.device("cpu")},
         {"label_noise": 0.0},
     ],

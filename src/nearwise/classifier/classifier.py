@@ -57,7 +57,7 @@ from nearwise.classifier.noise.label_issues import (
 from nearwise.classifier.noise.noisy_labels import transition_of
 from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import changes
-from nearwise.classifier.online.capacity import check_bound, check_bound_of_fit
+from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.online.changes import Bound, NewRows
 from nearwise.classifier.online.refreshing import can_refresh, refuse_refresh
 from nearwise.classifier.query import Query, kneighbors
@@ -69,6 +69,7 @@ from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.functional import Metric
 from nearwise.memory import EvictionName, MemoryBank
+from nearwise.memory.eviction import check_capacity
 
 _RARE = "settings__"  # how settings are named among the parameters
 
@@ -76,9 +77,9 @@ _RARE = "settings__"  # how settings are named among the parameters
 class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     """Classify by learned attention over the nearest remembered rows.
 
-    A query's nearest rows are sought in key spaces (the features, a supervised space, a trained
-    one); an attention head weighs them beside a null neighbor; neighbors and base are pooled. All
-    is cross-fitted: what is learned about a row comes from members that were not fitted on it.
+    A query's nearest rows are sought in key spaces; an attention head, trained on other tables and
+    further on this one, weighs them beside a null neighbor; neighbors and base are pooled. What is
+    learned about a row comes from models that were fitted without its fold, or rows are held out.
 
     Parameters
     ----------
@@ -90,23 +91,23 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         By default types decide; text that writes a date in every row is one; and row numbers, row
         ids and text that differs in (nearly) every row are left out. `column_report_` tells.
     embedder : str, default="auto"
-        Where the trained key space comes from. Tables: "identity": none, for ready embeddings.
-        "table": numeric and categorical embeddings with a linear key. "deep": an MLP with a linear
-        head. "mlp": the original study's. "auto": by size and columns, and none in a small table;
-        "deep" where rows are held out once.
+        Networks. Tables: "identity": none. "deep": an MLP with a linear head. "mlp": the original
+        study's. Their heads may join the base; where rows are held out once their keys are a space
+        too, and so are those of "table": numeric and categorical embeddings with a linear key.
+        "auto": "deep" for many ready embeddings and where rows are held out once, else none.
         Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
         "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
     base : "auto", None or classifier, default="auto"
-        "auto" cross-fits and pools a few (or the "deep" network); None: the class shares stand in.
-    preset : {"default", "fast", "tuned", "instant"}, default="default"
-        "fast": 3 members, fewer candidates, no trained space in large tables. "instant": one
-        forest (none with base=None) and a head that other tables have trained; every change
-        counts at once. "tuned": that head, trained further where it helps, and other classifiers
-        where they add to it. Both for tables and ready embeddings without `label_noise`.
+        "auto" takes a forest, and classifiers that add to it and the neighbors (or the heads of
+        "deep" networks); None: the class shares stand in. One of your own is always taken.
+    preset : {"default", "fast", "instant"}, default="default"
+        "fast": 3 folds, fewer candidates, no "deep" networks. "instant": one forest (none with
+        base=None) and the head as it comes; for tables and ready embeddings without
+        `label_noise`.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     n_members : int or "auto", default="auto"
-        Cross-fitted members; "auto" is 5, 3 with preset="fast", 4 for many ready embeddings.
+        Folds of a cross-fit; "auto" is 5, 3 with preset="fast" and above 5,000 rows.
         Where rows are held out once: networks that share the memory; "auto" is 3, 1 for images.
     validation_fraction : float, "auto" or None, default="auto"
         Share of the rows held out once, from memory and networks, to stop the networks and to fit
@@ -127,10 +128,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         on least, or the oldest, whose votes fade too: by half every `capacity` / 4 rows. The
         second and third change class shares, and with them every probability.
     settings : Settings or dict, optional
-        What few users change: pooling, null, calibration, index, training, folders, ...; see
-        `Settings`. Single ones are set by `set_params(settings__null="prior")`.
+        What few users change: calibration, index, training, folders, ...; see `Settings`. Single
+        ones are set by `set_params(settings__index="exact")`.
     n_jobs : int, optional
-        Processor cores of the base's forests. By default all, but one for 1,000 rows and fewer,
+        Processor cores of the forests. By default all, but one for 1,000 rows and fewer,
         where threads cost more than they save.
     random_state : int, RandomState or None, default=None
         An int makes the fit repeatable.
@@ -242,6 +243,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         weight_unit = 1.0 if weight is None else float(weight.mean())
         weight = None if weight is None else weight / weight_unit
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        check_bound(self)
         settings = check_settings(
             self,
             len(rows),
@@ -255,7 +257,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         settings = check_checkpoint(self, settings, [rows, *others], codes, weight)
         plans = [] if validation.is_images(rows) else self._plan_columns(rows)
         problem = _problem(rows, plans, codes, weight, len(classes))
-        check_bound_of_fit(self, settings, problem.encoder, codes)
+        if self.capacity is not None:
+            check_capacity(self.capacity, len(classes))
         problem.views = _further_views(problem.encoder, problem.rows, others, self.tta)
         problem.tta = check_tta(self.tta)
         with Progress(self.verbose) as progress:
@@ -279,7 +282,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return replace(model, stream=stream)
 
     def _fit_again(self, model: FittedModel) -> FittedModel:
-        """Fit to what is remembered, with the same seed, as preset="instant" does in no time."""
+        """Fit to what is remembered, with the same seed; what is known of wrong labels stays."""
         bank = model.bank
         weight = bank.sample_weight.double().numpy()
         own = None if (weight == 1).all() else weight / weight.mean()
@@ -291,7 +294,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         problem = _problem(model.rows, plans, codes, own, model.n_classes)
         problem.ids = bank.ids
         with Progress(self.verbose) as progress:
-            predictor = fit_problem(problem, 1, self._settings_of_refresh(model), progress)
+            settings = self._settings_of_refresh(model)
+            predictor = fit_problem(problem, self.n_members, settings, progress)
+        predictor.views.label_model = model.predictor.label_model
+        if "label_noise" in model.predictor.choice:
+            predictor.choice["label_noise"] = model.predictor.choice["label_noise"]
         predictor.views.bank.next_id = bank.next_id
         arrived = int(bank.ids.max()) + 1
         stream = replace(model.stream, refreshed_at=arrived, refreshed_size=len(bank))
@@ -320,7 +327,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return plan_columns(as_frame(rows), judge=False)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters by name; where `deep`, settings as "settings__null" and so on, too."""
+        """Parameters by name; where `deep`, settings as "settings__index" and so on, too."""
         params: dict[str, Any] = super().get_params(deep)
         if deep and "settings" in params:
             settings = params["settings"]
@@ -330,7 +337,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters by name, settings as `settings__null="prior"`; see scikit-learn."""
+        """Change parameters by name, settings as `settings__index="exact"`; see scikit-learn."""
         known = self._get_param_names()
         strange = [name for name in params if name.partition("__")[0] not in known]
         if strange:
@@ -441,7 +448,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def history_(self) -> list[dict[str, Any]]:
-        """Training curves: dicts of stage, member, epoch, train_loss, held_out_nll."""
+        """Training curves: dicts of stage, member (fold, network), epoch, train_loss, ..."""
         return self._predictor.history
 
     @property
@@ -456,7 +463,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def oof_nll_(self) -> float:
-        """Out-of-fold NLL of the training rows (of those held out once), in nats."""
+        """Out-of-fold NLL of training rows (of those held out once), in nats."""
         return self._predictor.acceptance.nll
 
     @property
@@ -562,8 +569,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : DataFrame, ndarray or Tensor of shape (n, n_features), optional
-            None means the training rows, each without itself, from the members that left it out.
-            Images may be given as a folder that holds them, or as a list of files.
+            None means the remembered rows, each left out of its own neighbors, with out-of-fold and
+            out-of-bag predictions of the base. Images may be given as a folder that holds them, or
+            as a list of files.
         views : sequence of arrays like `X`, optional
             Further views of the rows, as many as `fit` was given, to be merged with the first.
             Images have theirs by `tta`; an empty list asks for the prediction from one view.
@@ -716,11 +724,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Notes
         -----
-        CV+: a calibration row is compared with what the member that was not fitted on it says of
-        the new one. For rows drawn like the training rows, and members that saw nothing of a row
-        they judge, coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and
-        in practice near confidence. Here the memory, the gates and the temperatures have seen the
-        calibration rows of a cross-fit; held-out rows are unseen by memory and networks. What is
+        CV+: a calibration row is compared with what the head that predicted it says of the new one.
+        For rows drawn like the training rows, and heads that saw nothing of a row they judge,
+        coverage is at least 2 x confidence - 1 (less a term of order sqrt(1 / n)), and in practice
+        near confidence. Held-out rows are unseen by memory and networks; calibration rows of a
+        cross-fit have been seen by memory, head and temperatures, and nothing is proved. What is
         covered is the average over rows, or over the rows of a class, not every row.
 
         Where `label_noise` found wrong labels, the sets are to hold the *true* class: the
@@ -768,7 +776,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Flagging rows with p <= 0.05 raises about one false alarm in twenty known rows; exactly at
         most that for "distance" and "sparsity" and rows drawn like the calibration rows, about
-        that for scores that depend on how members are pooled.
+        that for scores that depend on predictions.
 
         Parameters
         ----------
@@ -908,8 +916,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def predict_learned(self, found: LearnedRows) -> tuple[np.ndarray, Parts]:
         """Predict rows that were learned from as if they were new, as far as that is possible.
 
-        After a cross-fit that is every remembered row, without itself and by the members that were
-        not fitted on it, as `predict_proba(None)` gives it. Where rows were held out once, it is
+        After a cross-fit that is every remembered row, without itself, as `predict_proba(None)`
+        gives it. Where rows were held out once, it is
         these, by heads that were not fitted on them: the networks know the labels of the others.
 
         Parameters
@@ -937,7 +945,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     def label_issues(self, *, n_neighbors: int = 5, judge: JudgeName = "nearwise") -> pd.DataFrame:
         """Rank the remembered rows by how likely their label is wrong.
 
-        Every row is predicted without its own label: by members that were not fitted on it. With
+        Every row is predicted without itself, as by `predict_proba(None)`. With
         `label_noise`, Bayes' rule then weighs that prediction against how often such a label is
         given.
 
@@ -1016,11 +1024,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return changes.with_rows(model, new, self._bound)
 
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
-        """Forget remembered rows by id; the head is not trained again.
+        """Forget remembered rows by id; nothing is trained again.
 
         With preset="instant" and base=None they leave nothing behind: the model is the one that a
         fit without them gives, to the bit without sample weights, in the time of such a fit.
-        Elsewhere feature map, base and heads keep what they learned from them.
+        Elsewhere feature map, base and head keep what they learned from them until `refresh`.
 
         Parameters
         ----------
@@ -1038,7 +1046,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self._change(self._exactly, changes.without_rows, ids, forget_classes=forget_classes)
 
     def relabel(self, ids: Any, y: Any, *, forget_classes: bool = False) -> None:
-        """Give remembered rows other labels among `classes_`; the head is not trained again.
+        """Give remembered rows other labels among `classes_`; nothing is trained again.
 
         Parameters
         ----------
@@ -1072,11 +1080,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> Self:
         """Learn from the next batch: the first is fitted, later ones are added.
 
-        After half as many new rows as the memory held, or some rows of a new class, the
-        attention is refreshed (`refresh`), so that its cost a row stays bounded. It is not where
-        `refresh` would refuse: with `label_noise`, per-class calibration, and where rows were held
-        out once (`validation_fraction`, images, views). Rows are then added
-        and no more, and new classes stay uncalibrated.
+        After half as many new rows as the memory held, or some rows of a new class, all is fitted
+        again (`refresh`). It is not where `refresh` would refuse: where wrong labels were found
+        (`label_noise`), and where rows were held out once (`validation_fraction`, images, views).
+        Rows are then added and no more.
 
         Parameters
         ----------
@@ -1143,34 +1150,23 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return check_settings(self, n_rows, n_classes, model.stream.seed)
 
     def refresh(self) -> Self:
-        """Fit the attention to what is remembered now; networks and base stay as they are.
+        """Fit again to what is remembered now, with the same seed.
 
-        A few hundred remembered rows, each left out of its own neighbors, go on training the
-        heads for some epochs. Classes that came later are full classes from then on: the class
-        shares, the units of distances and the reliability of all rows are taken anew, and the
-        base's prediction of these classes is that of the neighbors in the feature space.
-
-        One head then serves all members, and it has trained on up to 600 of the remembered rows.
-        So what is said of remembered rows (`predict_proba(None)`, `label_issues`, and the risks,
-        sets and p-values that are counted on them) is no longer exactly leave-one-out: searches
-        and base still are, the head is not.
-
-        With preset="instant" and "tuned" all that there is to fit is fitted anew.
+        That takes as long as `fit`. Classes that came later are full classes from then on, to the
+        base as well.
 
         Raises
         ------
         ValueError
-            If the fit held rows out once (its networks know the remembered labels), or has
-            `label_noise` or per-class calibration. Nothing is then changed.
+            If the fit held rows out once (its networks know the remembered labels), or took
+            labels for wrong in part (`label_noise`). Nothing is then changed.
         """
         self._change(self._refreshed)
         return self
 
     def _refreshed(self, model: FittedModel) -> FittedModel:
         refuse_refresh(model.predictor)
-        if model.predictor.is_pretrained:
-            return self._fit_again(model)
-        return changes.refreshed(model, self._settings_of_refresh(model))
+        return self._fit_again(model)
 
     # --- folders ------------------------------------------------------------------------------
 

@@ -56,13 +56,13 @@ from nearwise.classifier.uncertainty.selective import (
 
 SET_CONFIDENCE = 0.9
 DEFAULT_SHOWN = 10  # neighbors in an explanation that was not named beforehand
-Extra = Literal["members", "remoteness", "reasons"]
+Extra = Literal["heads", "remoteness", "reasons"]
 
 
 class Query:
     """Rows, and what one version of a fitted model finds for them.
 
-    Encoding, base, searches and members' predictions are computed in one pass over the rows,
+    Encoding, base, searches and the heads' predictions are computed in one pass over the rows,
     block by block, when the first answer is asked for; all answers are made from them. What an
     answer needs beyond a prediction is named beforehand, or costs a second pass.
 
@@ -90,7 +90,7 @@ class Query:
     ) -> None:
         self.model, self.views, self._n_classes = model, views, len(model.classes)
         named: dict[Extra, bool] = {
-            "members": sets,
+            "heads": sets,
             "remoteness": novelty,
             "reasons": explain is not False,
         }
@@ -102,14 +102,14 @@ class Query:
     # --- one pass over the rows ---------------------------------------------------------------
 
     def _pass(self, *extras: Extra) -> None:
-        """Have the rows seen by all members, with what else is needed; once."""
+        """Have the rows predicted, with what else is needed; once."""
         if self._passed is not None and self._passed.issuperset(extras):
             return
         self._passed = None  # until all rows have been seen
         self._extras.update(extras)
         self._merged: list[Answer] = []
         self._each: list[list[Answer]] = []
-        self._members: list[list[Answer]] = []
+        self._heads: list[list[Answer]] = []
         self._apart: list[Remoteness] = []
         self._reasons: list[Reason] = []
         for retrieved in self._retrieve():
@@ -117,39 +117,35 @@ class Query:
         self._passed = set(self._extras)
 
     def _retrieve(self) -> Iterator[Retrieved]:
-        assert self.views is not None  # remembered rows are predicted fold by fold
+        assert self.views is not None  # remembered rows are predicted left out
         for block in view_blocks(self.views):
             n_rows = len(block[0])
             if "reasons" not in self._extras or n_rows <= CHUNK:
                 yield self.model.predictor.retrieve(block)
                 continue
-            for rows in torch.arange(n_rows).split(
-                CHUNK
-            ):  # what members retrieve for a row is large
+            for rows in torch.arange(n_rows).split(CHUNK):  # what is retrieved for a row is large
                 yield self.model.predictor.retrieve([view.take(rows.numpy()) for view in block])
 
     def _note(self, retrieved: Retrieved) -> None:
-        """Keep what the answers need of what the members retrieve."""
+        """Keep what the answers need of what was retrieved."""
         predictor, n_classes = self.model.predictor, self._n_classes
         attended = []
         if "reasons" in self._extras:
-            attended = [predictor.attend(group) for group in retrieved.merged]
-            answers = [predictor.answers_of(group, n_classes) for group in attended]
+            attended = [predictor.attend(view) for view in retrieved.merged]
+            answers = [predictor.answers_of(of_view, n_classes) for of_view in attended]
         else:
-            answers = [predictor.answers(group, n_classes) for group in retrieved.merged]
+            answers = [predictor.answers(view, n_classes) for view in retrieved.merged]
         pooled = [pool(of_view) for of_view in answers]
         merged = predictor.merged(pooled)
         self._merged.append(merged)
         if retrieved.each is not retrieved.merged:
-            pooled = [pool(predictor.answers(group, n_classes)) for group in retrieved.each]
+            pooled = [pool(predictor.answers(view, n_classes)) for view in retrieved.each]
         self._each.append(pooled)
-        if "members" in self._extras:
-            self._members.append(
-                [predictor.merged(list(one)) for one in zip(*answers, strict=True)]
-            )
+        if "heads" in self._extras:
+            self._heads.append([predictor.merged(list(one)) for one in zip(*answers, strict=True)])
         if "remoteness" in self._extras:
-            _, first = retrieved.each[0][0]
-            self._apart.append(remoteness_of(predictor.views, first.found[0]))
+            found = retrieved.each[0].found[0]
+            self._apart.append(remoteness_of(predictor.views, found))
         if "reasons" in self._extras:
             self._reasons += reasons(
                 predictor,
@@ -245,7 +241,6 @@ class Query:
                 bound,
                 n_tests,
                 judged_on=self.model.predictor.judged_on,
-                refreshed="refreshed_rows" in self.model.predictor.choice,
                 caveat=rows.caveat if rows.in_shares else "",
             ),
         )
@@ -274,7 +269,7 @@ class Query:
 
         judged = nonconformity(rows.parts.proba, method, raps, draw(len(rows.labels)))
         blocks = []
-        for proba in self._member_probabilities():
+        for proba in self._head_probabilities():
             drawn = draw(proba.shape[1])
             p = p_values(
                 np.stack([nonconformity(one, method, raps, drawn) for one in proba]),
@@ -325,11 +320,11 @@ class Query:
         self._pass("remoteness")
         return Remoteness(*map(np.concatenate, zip(*self._apart, strict=True)))
 
-    def _member_probabilities(self) -> Iterator[np.ndarray]:
-        """Probabilities by every member alone and by all, (n_members + 1, n, n_classes) a block."""
-        self._pass("members")
+    def _head_probabilities(self) -> Iterator[np.ndarray]:
+        """Probabilities by every head alone and by all, (n_heads + 1, n, n_classes) per block."""
+        self._pass("heads")
         calibration = self._calibration
-        columns = zip(*self._members, strict=True)
+        columns = zip(*self._heads, strict=True)
         everyone = [joined(list(blocks)) for blocks in columns] + [joined(self._merged)]
         for rows in row_blocks(torch.arange(len(everyone[0].log_proba))):
             yield np.stack([_finished(one, rows, calibration) for one in everyone])
@@ -356,14 +351,14 @@ def kneighbors(
     views = model.predictor.views
     spec = views.specs[0]
     k = spec.n_neighbors if n_neighbors is None else n_neighbors
-    spare = len(views.rows(spec, 0)) - (features is None)
+    spare = len(views.rows()) - (features is None)
     if not 1 <= k <= spare:
         raise ValueError(
             f"n_neighbors={k} must lie between 1 and the {spare} rows that may be found."
         )
     if features is None:
-        found = views.search(spec, 0, views.bank.keys["features"], k, views.bank.ids)
+        found = views.search(spec, views.bank.keys["features"], k, views.bank.ids)
     else:
-        found = views.search(spec, 0, features(), k)
+        found = views.search(spec, features(), k)
     ids: Any = views.bank.ids[found.indices].numpy()
     return (found.distances * spec.unit).numpy(), ids

@@ -17,8 +17,7 @@ from nearwise.training import HeadConfig, TrainConfig
 from nearwise.training.settings import plain_message, refuse_unknown
 
 P = ParamSpec("P")
-Preset = Literal["default", "fast", "tuned", "instant"]
-PRETRAINED = ("tuned", "instant")  # presets whose head is one that other tables have trained
+Preset = Literal["default", "fast", "instant"]
 
 # What other classifiers call what this one has under another name.
 _OTHER_NAMES = {
@@ -52,7 +51,8 @@ class Settings(BaseModel):
         Further arguments of `nearwise.nn.ImageEmbedder`: dim, pretrained, frozen, ...
     pooling : {"auto", "log-linear", "mixture"}, default="auto"
         How neighbors and base are combined; "auto" tries both up to 5,000 rows, else takes
-        log-linear.
+        log-linear. This, `null` and `num_heads` only go with rows held out once
+        (validation_fraction, views, images); the head of a cross-fit comes trained.
     null : {"auto", "prior", "parametric"} or None, default="auto"
         What a prediction gets where attention goes to no neighbor: the class shares or the base's
         prediction; "auto" takes the first in log-linear pooling, else the second. None: no null.
@@ -72,7 +72,7 @@ class Settings(BaseModel):
     train : dict
         Settings of `nearwise.training.TrainConfig` to change, for networks that make keys.
     head : HeadConfig or dict
-        Settings of the attention head's training.
+        Settings of the attention head's training; in a cross-fit, of its further training.
     checkpoint_dir : path, optional
         Folder for training checkpoints; a fit that was killed goes on from them.
     cache_dir : path, optional
@@ -80,10 +80,10 @@ class Settings(BaseModel):
 
     Examples
     --------
-    >>> Settings(null="prior", head={"epochs": 5}).null
-    'prior'
-    >>> Settings(num_heads=2)
-    Settings(num_heads=2)
+    >>> Settings(index="exact", head={"epochs": 5}).index
+    'exact'
+    >>> Settings(calibration=None)
+    Settings(calibration=None)
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -133,7 +133,7 @@ class Settings(BaseModel):
         if not isinstance(given, Mapping | None):
             raise ValueError(
                 f"settings={given!r} must be a Settings or a dict, such as "
-                'settings=Settings(null="prior").'
+                'settings=Settings(index="exact").'
             )
         try:
             return Settings.model_validate(dict(given or {}))

@@ -69,6 +69,11 @@ class NeighborSet(NamedTuple):
         """Return the neighbors of some queries."""
         return NeighborSet(*(tensor[rows] for tensor in self))
 
+    def nearest(self, k: int) -> "NeighborSet":
+        """Return the nearest `k` only; the summary stays that of all."""
+        cut = {name: getattr(self, name)[:, :k] for name in self._fields[:8]}
+        return self._replace(**cut)
+
 
 @dataclass(frozen=True, eq=False)
 class RememberedSpace:
@@ -92,6 +97,9 @@ class RememberedSpace:
         Each row's log-probabilities by a base that did not see the row.
     weight : Tensor of shape (n,), optional
         How much each row counts in the class shares; 1 by default.
+    metric : str, default="euclidean"
+        Of the distances. Those of "inner_product" have no zero, so that they are taken from the
+        nearest of each row and query.
     """
 
     labels: Tensor
@@ -103,6 +111,7 @@ class RememberedSpace:
     supervised: bool = False
     base_log_proba: Tensor | None = None
     weight: Tensor | None = None
+    metric: Metric = "euclidean"
 
     @classmethod
     def of(
@@ -140,9 +149,9 @@ class RememberedSpace:
         found = Neighbors(keys.new_zeros(n, 0, dtype=torch.float32), ids[:, None][:, :0])
         if k:
             found = topk_neighbors(keys, keys, k, metric=metric, query_ids=ids, key_ids=ids)
-        unit = typical_distance(found.distances)
+        unit = typical_distance(from_zero(found.distances, metric))
         sizes = (unit, n_classes, n_columns, supervised, base_log_proba)
-        return cls(labels, found.indices, found.distances, *sizes)
+        return cls(labels, found.indices, found.distances, *sizes, metric=metric)
 
     def describe(
         self,
@@ -178,7 +187,8 @@ class RememberedSpace:
                 "alone. Give both, or neither."
             )
         at, (n_queries, k) = found.indices, found.indices.shape
-        distances, labels = found.distances.float() / self.unit, self.labels[at]
+        distances = from_zero(found.distances, self.metric).float() / self.unit
+        labels = self.labels[at]
         nothing = torch.zeros_like(distances)
         summary = distances.new_zeros(n_queries, N_SUMMARY)
         summary[:, :10] = self._of_table
@@ -217,6 +227,10 @@ class RememberedSpace:
             summary,
             log_prior,
         )
+
+    @cached_property
+    def _apart(self) -> Tensor:
+        return from_zero(self.own_distances, self.metric)
 
     @property
     def _m(self) -> int:
@@ -257,7 +271,7 @@ class RememberedSpace:
     def _own_distance(self) -> Tensor:
         if not self.own.shape[1]:
             return torch.ones(len(self.labels), device=self.labels.device)
-        return self.own_distances[:, : self._m].float().mean(1) / self.unit
+        return self._apart[:, : self._m].float().mean(1) / self.unit
 
     @cached_property
     def _own_opinion(self) -> Tensor:
@@ -287,7 +301,7 @@ class RememberedSpace:
         if self.own.shape[1] < 2:
             return torch.zeros(len(self._judged), len(_SHARPNESS) + 1, device=self.labels.device)
         at = self._judged
-        return _judge(self.own_distances[at, : self._m], self._agrees[at, : self._m])
+        return _judge(self._apart[at, : self._m], self._agrees[at, : self._m])
 
     @cached_property
     def _votes_without(self) -> Tensor:
@@ -304,7 +318,7 @@ class RememberedSpace:
         width = self.own.shape[1]
         for gone in range(width - 1):
             others = [at for at in range(width) if at != gone]
-            distances, agrees = self.own_distances[judged], self._agrees[judged]
+            distances, agrees = self._apart[judged], self._agrees[judged]
             change = _judge(distances[:, others], agrees[:, others]) - self._votes
             total.index_add_(0, self.own[judged, gone], change)
         return total / n_left.clamp_min(1)
@@ -316,6 +330,13 @@ def _judge(distances: Tensor, agrees: Tensor) -> Tensor:
     shares = [(torch.softmax(-s * relative, dim=1) * agrees).sum(1) for s in _SHARPNESS]
     logs = [torch.log(0.98 * share + 0.01) for share in shares]
     return torch.stack([*logs, shares[0]], dim=1)
+
+
+def from_zero(distances: Tensor, metric: Metric) -> Tensor:
+    """Distances (n, k), ascending, of which none is below zero."""
+    if metric != "inner_product" or not distances.shape[1]:
+        return distances
+    return distances - distances[:, :1]
 
 
 def typical_distance(distances: Tensor) -> float:

@@ -17,7 +17,7 @@ from nearwise.lab.nn.head_variants import (
 )
 from nearwise.memory import StoreError
 from nearwise.nn import describe_neighborhood
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one
 from tests.nn.test_neighbor_attention import (
     CLOSE,
     POOLINGS,
@@ -46,7 +46,8 @@ def make_head(n_spaces=2, n_classes=3, **settings):
 
 
 def classifier(**variant):
-    return attn_knn(**{**CHEAP, "head": VariantConfig(epochs=3, **variant)})
+    head, train = VariantConfig(epochs=3, **variant), {"epochs": 2}
+    return attn_knn(**{**CHEAP, "validation_fraction": 0.3, "train": train, "head": head})
 
 
 def seen_of(kind="random", k=6):
@@ -201,25 +202,18 @@ def test_a_head_of_several_sizes_equals_loops(pooling, kind, null):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_variant_changes_the_fit_and_a_row_never_sees_its_own_label(variant, tmp_path):
+def test_a_variant_changes_the_fit_and_is_not_saved(variant, tmp_path):
     X, y = blobs()
     model = classifier(**VARIANTS[variant]).fit(X, y)
     proba = model.predict_proba(X)
     assert sums_to_one(proba) and not same(proba, classifier().fit(X, y).predict_proba(X))
-    before = model.predict_proba(None)
-    for i in (0, 44):
-        model.relabel([i], [(y[i] + 1) % 3])
-        assert same(model.predict_proba(None)[i], before[i])
-        model.relabel([i], [y[i]])
     with pytest.raises(StoreError, match="was not written"):
         model.save(tmp_path / "model")
 
 
 def test_a_variant_beside_a_base_sums_to_one():
     X, y = blobs()
-    model = classifier(adaptive_k="entropy").set_params(
-        base=logistic(), settings__pooling="mixture"
-    )
+    model = classifier(adaptive_k="entropy").set_params(base="auto", settings__pooling="mixture")
     assert sums_to_one(model.fit(X, y).predict_proba(X))
 
 

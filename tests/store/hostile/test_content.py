@@ -20,7 +20,7 @@ from sklearn.naive_bayes import GaussianNB
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.storage.persistence import KIND, VERSION
 from nearwise.memory import StoreError, read_folder
-from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, quietly, sums_to_one
+from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, sums_to_one
 from tests.store.folders import DELETED, copied, edited, put
 
 HUGE = 10**9
@@ -35,8 +35,8 @@ JSON = {
     "a space with a new entry": ("specs.0.new", 1, "specs.0.new"),
     "choice is missing": ("choice", DELETED, "choice"),
     "history is a number": ("history", 5, "history"),
-    "too many members": ("n_members", HUGE, "n_members"),
-    "no members": ("n_members", 0, "n_members"),
+    "too many heads": ("n_heads", HUGE, "n_heads"),
+    "no heads": ("n_heads", 0, "n_heads"),
     "too many classes": ("bank.n_classes", HUGE, "bank.n_classes"),
     "two classes more": ("bank.n_classes", 5, "bank.n_classes"),
     "a class twice": ("classes", [0, 1, 1], "classes: one occurs twice"),
@@ -64,8 +64,8 @@ JSON = {
     "a temperature as text": ("acceptance.temperature", "1", "acceptance.temperature"),
     "heads without number": ("head.num_heads", HUGE, "head/0"),
     "hidden units without number": ("head.hidden", HUGE, "head/0"),
-    "heads with a new entry": ("head.n_heads", HUGE, "head.n_heads"),
-    "a head for five spaces": ("head.n_spaces", 5, "head.n_spaces"),
+    "a head without width": ("head.width", 0, "JSON: head"),
+    "a head with a new entry": ("head.n_heads", HUGE, "JSON: head"),
     "columns that are missing": ("encoder.columns", ["x0"], "encoder"),
     "a column of no kind": ("encoder.kinds.x0", "dream", "encoder"),
     "a scale of zero": ("encoder.scale.0", 0.0, "encoder"),
@@ -120,6 +120,31 @@ def test_an_entry_that_cannot_be_is_named(name, plain_folder, tmp_path):
     path, value, message = JSON[name]
     folder = edited(plain_folder, tmp_path / "m", meta=lambda meta: put(meta, path, value))
     refused(folder, message)
+
+
+HELD_OUT = {
+    "heads without number": ("head.num_heads", HUGE, "head/0"),
+    "a head for five spaces": ("head.n_spaces", 5, "head.n_spaces"),
+    "a head too many": ("n_heads", 6, "heads"),
+    "views that are merged in no way": ("shared.merge", "tossed", "shared.merge"),
+    "temperatures of zero": ("shared.of_views", [0, 0, 0], "shared.of_views"),
+}
+
+
+@pytest.fixture(scope="module")
+def held_out_folder(tmp_path_factory):
+    """A saved classifier that held rows out once, with heads of its own."""
+    folder = tmp_path_factory.mktemp("held") / "m"
+    with quietly():
+        fitted(validation_fraction=0.3, embedder="identity").save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_an_entry_of_rows_held_out_once_is_named(name, held_out_folder, tmp_path):
+    path, value, message = HELD_OUT[name]
+    edit = functools.partial(put, path=path, value=value)
+    refused(edited(held_out_folder, tmp_path / "m", meta=edit), message)
 
 
 def leaves(value, path=()):
@@ -200,15 +225,15 @@ TENSORS = {
     "a prior that sums to two": (replace("prior", lambda t: t * 2), "prior"),
     "a prior of one class": (replace("prior", lambda t: torch.ones(1)), "prior"),
     "a prior of nine classes": (replace("prior", lambda t: torch.full((9,), 1 / 9)), "prior"),
-    "a prior of two classes": (replace("prior", lambda t: torch.full((2,), 0.5)), "head/0"),
+    "a prior of two classes": (replace("prior", lambda t: torch.full((2,), 0.5)), "predictions"),
     "keys of NaN": (fill("bank/keys.features", np.nan), "bank/keys.features"),
     "keys with fewer columns": (replace("bank/keys.features", lambda t: t[:, :2]), "predictions"),
     "keys of fewer rows": (replace("bank/keys.features", lambda t: t[:5]), "bank"),
     "folds that are not there": (fill("bank/columns.fold", 99), "columns.fold"),
-    "head weights of NaN": (fill("head/0/smoothing", np.nan), "head/0/smoothing"),
-    "half a head": (drop("head/0/attention"), "head/0"),
-    "a head too few": (drop("head/1"), "heads"),
-    "head weights of another type": (replace("head/0/smoothing", torch.Tensor.double), "head/0"),
+    "head weights of NaN": (fill("head/0/space.bias", np.nan), "head/0/space.bias"),
+    "half a head": (drop("head/0/layers"), "head/0"),
+    "a head too few": (drop("head/0"), "heads"),
+    "head weights of another type": (replace("head/0/space.bias", torch.Tensor.double), "head/0"),
     "no tensors at all": (drop(""), "prior"),
     "no rows": (drop("rows"), "rows"),
     "fewer rows": (replace("rows", lambda t: t[:5]), "rows"),
@@ -223,10 +248,11 @@ def test_a_tensor_that_cannot_be_is_named(name, plain_folder, tmp_path):
 
 
 BASE_TENSORS = {
+    "a model is missing": (drop("base/logistic/1"), "base/logistic/1"),
     "a child beyond the end": (fill("base/extra-trees/0/left", 5_000_000), "later node"),
-    "a child that is its parent": (fill("base/extra-trees/1/left", 0), "later node"),
+    "a child that is its parent": (fill("base/extra-trees/0/left", 0), "later node"),
     "a column of no row": (fill("base/extra-trees/0/feature", 2**30), "splits by a column"),
-    "a forest is missing": (drop("base/extra-trees/1"), "base/extra-trees/1"),
+    "a forest is missing": (drop("base/extra-trees/0"), "base/extra-trees/0"),
     "coefficients of NaN": (fill("base/logistic/0/coef", np.nan), "NaN or infinity"),
     "a class that is not there": (fill("base/logistic/0/classes", 7, at=-1), "classes"),
     "other columns": (replace("base/logistic/0/coef", lambda t: t[:, :2]), "predictions"),
@@ -384,14 +410,14 @@ def test_a_base_of_another_model_is_refused(own_base_folder, tmp_path):
 
 def test_a_network_that_asks_for_more_memory_than_there_is_is_refused(tmp_path):
     X, y = blobs()
-    settings = {**CHEAP, "embedder": "table", "train": {"epochs": 1}, "base": logistic()}
+    settings = {**CHEAP, "train": {"epochs": 1}, "validation_fraction": 0.3}
     attn_knn(**settings).fit(X, y).save(tmp_path / "m")
     for number, (path, value) in enumerate(
         {
             "embedding.networks.0.embedder.dim": HUGE,
             "embedding.networks.0.embedder.n_numeric": HUGE,
             "embedding.networks.0.embedder.kind": "novel",
-            "embedding.networks.0.head": True,
+            "embedding.networks.0.head": False,
             "embedding.networks": [],
         }.items()
     ):

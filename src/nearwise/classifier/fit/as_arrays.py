@@ -11,6 +11,7 @@ from sklearn.ensemble import (
 )
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 
 from nearwise.classifier.model.array_models import (
@@ -19,6 +20,7 @@ from nearwise.classifier.model.array_models import (
     Forest,
     KernelLogistic,
     Logistic,
+    MultilayerPerceptron,
 )
 
 _WORDS = CODES // 32
@@ -36,6 +38,8 @@ def as_arrays(model: Any) -> Any:
         return _forest(model) if model.n_outputs_ == 1 else model
     if kind is HistGradientBoostingClassifier:
         return _boosting(model) if _codes_fit(model) else model
+    if kind is MLPClassifier and model.activation == "relu":
+        return _mlp(model)
     if kind is Pipeline and [type(step) for _, step in model.steps] == [
         Nystroem,
         LogisticRegression,
@@ -60,6 +64,15 @@ def _kernel_logistic(model: Pipeline) -> Any:
         "gamma": np.float64(kernel.gamma),
     }
     return KernelLogistic(arrays | _logistic(logistic).to_arrays())
+
+
+def _mlp(model: MLPClassifier) -> MultilayerPerceptron:
+    """Take over a fitted network."""
+    layers = enumerate(zip(model.coefs_, model.intercepts_, strict=True))
+    arrays = {"classes": np.asarray(model.classes_, dtype=np.int64)}
+    for i, (coef, intercept) in layers:
+        arrays |= {f"coef_{i}": coef, f"intercept_{i}": intercept}
+    return MultilayerPerceptron(arrays)
 
 
 def _forest(model: ExtraTreesClassifier | RandomForestClassifier) -> Forest:

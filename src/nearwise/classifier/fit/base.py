@@ -17,6 +17,7 @@ from sklearn.ensemble import (
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 
@@ -91,6 +92,12 @@ class Candidate:
             proba[:, model.classes_] = model.predict_proba(view)
         return floored_log(proba)
 
+    def mean_log_proba(self, view: np.ndarray, n_classes: int) -> np.ndarray:
+        """Normalised mean of the log-probabilities of all its models, (n, n_classes)."""
+        each = [self.log_proba(view, fold, n_classes) for fold in range(len(self.folds))]
+        mean: np.ndarray = log_softmax(np.mean(each, axis=0), axis=1)
+        return mean
+
 
 def floored_log(proba: np.ndarray) -> np.ndarray:
     """Logarithm of probabilities with a little of the uniform distribution mixed in."""
@@ -126,6 +133,7 @@ def auto_candidates(
         chosen.append(
             Candidate("random-forest", RandomForestClassifier(**forest), "ordinal_filled", [])
         )
+        chosen.append(Candidate("mlp", _mlp(large=large, seed=seed), "dense", []))
     if not many:
         chosen.append(_boosting(encoder, large=large, fast=False, seed=seed))
     return chosen
@@ -140,6 +148,15 @@ def forest_settings(n_rows: int, *, seed: int, n_jobs: int | None) -> dict[str, 
         "n_jobs": 1 if n_jobs is None and n_rows <= FEW else n_jobs or os.cpu_count(),
         "random_state": seed,
     }
+
+
+def _mlp(*, large: bool, seed: int) -> MLPClassifier:
+    """Two hidden layers, which find products of columns that no other candidate does."""
+    settings: dict[str, Any] = {"alpha": 0.3, "batch_size": 64, "max_iter": 100}
+    if large:
+        settings = {"alpha": 0.03, "batch_size": 256, "max_iter": 40}
+    width = 256 if large else 64
+    return MLPClassifier((width, width), learning_rate_init=3e-3, random_state=seed, **settings)
 
 
 def _boosting(encoder: TableEncoder, *, large: bool, fast: bool, seed: int) -> Candidate:
@@ -175,11 +192,11 @@ def given_candidate(model: Any) -> Candidate:
 class Base:
     """Cross-fitted candidates and their log-linear pool.
 
-    `candidates` are those with a part in the pool, each with one model per fold; `gates` are the
-    positive powers of their predictions in it, fitted to the out-of-fold NLL. `oof_log_proba` (n,
-    C) has the training rows' normalised log-probabilities, each from the fold that left it out;
-    `nll` the out-of-fold NLL of each candidate alone and of the pool. `label_model` names what a
-    candidate's prediction may join the pool as.
+    `candidates` are those with a part in the pool, each with one model per fold or one of all rows;
+    `gates` are the positive powers of their predictions in it, fitted to the out-of-fold NLL.
+    `oof_log_proba` (n, C) has the training rows' normalised log-probabilities, each from the fold
+    that left it out; `nll` the out-of-fold NLL of each candidate alone and of the pool.
+    `label_model` names what a candidate's prediction may join the pool as.
     """
 
     def __init__(
@@ -195,23 +212,12 @@ class Base:
         self.nll: dict[str, float] = {}
         self._known_gates: dict[str, list[tuple[str, float]]] = {}
 
-    def views(self, encoder: TableEncoder, rows: Encoded) -> dict[View, np.ndarray]:
-        """Make the views of a table that the candidates take; they are the same for all folds."""
-        names = {one.view for one in self.candidates}
-        return {name: getattr(encoder, name)(rows) for name in names}
-
-    def parts(
-        self, views: dict[View, np.ndarray], fold: int, extra: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Log-probabilities (n, C) of one fold's models, by their names.
-
-        `extra` holds those of candidates that live elsewhere (the embedder's linear head).
-        """
-        found = {
-            one.name: one.log_proba(views[one.view], fold, self.n_classes)
-            for one in self.candidates
+    def parts(self, encoder: TableEncoder, rows: Encoded) -> dict[str, np.ndarray]:
+        """Log-probabilities (n, C) of the candidates, each the mean over its models."""
+        views = {name: getattr(encoder, name)(rows) for name in {c.view for c in self.candidates}}
+        return {
+            one.name: one.mean_log_proba(views[one.view], self.n_classes) for one in self.candidates
         }
-        return extra | found
 
     def pooled(self, parts: dict[str, np.ndarray]) -> np.ndarray:
         """Normalised log-probabilities (n, C) of the pool of what `parts` gave."""
@@ -257,7 +263,7 @@ def cross_fit(
     these folds. `labels` are class positions; `folds` pairs of training and held-out rows; `extra`
     holds out-of-fold log-probabilities (n, C) that come from elsewhere and may join the pool. Where
     `beside` is given, candidates must add to its log-probabilities, which take no part: the pool is
-    of those that do, of `extra` where none does, or empty. The label model gives what each fold's
+    of those that do and of `extra`, or empty. The label model gives what each fold's
     models are fitted to, and scores the pool on `labels`.
     `progress` is called with a line before each fit.
     """
@@ -308,7 +314,9 @@ def cross_fit(
         done = fitted(done, range(_TRIED, len(folds)))
     pool = pool_of(done, np.arange(len(labels)))
     if beside is not None:
-        parts = {name: part for name, part in pool.parts.items() if name not in beside} or extra
+        hidden = {reading for name in beside for reading in label_model.reading_names(name)}
+        added = {name: part for name, part in pool.parts.items() if name not in hidden}
+        parts = (extra or {}) | added
         if not parts:
             return Base([], {}, n_classes)
         pool = pooled(parts, labels, weight, label_model, ridge=RIDGE / len(labels))

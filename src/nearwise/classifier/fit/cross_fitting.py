@@ -1,344 +1,376 @@
-"""The stages of a fit: features, embedder, base, memory, heads, acceptance."""
+"""The fit of a table, around the head that other tables have trained."""
 
-import hashlib
-import re
-from collections.abc import Callable
-from typing import Any
+import copy
+import warnings
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.special import log_softmax
+from sklearn.ensemble import ExtraTreesClassifier
 from torch import Tensor
 
+from nearwise.classifier.fit.as_arrays import as_arrays
 from nearwise.classifier.fit.base import (
+    RIDGE,
     Base,
     Candidate,
     auto_candidates,
     cross_fit,
+    floored_log,
+    forest_settings,
     given_candidate,
 )
-from nearwise.classifier.fit.embedding import (
-    HEAD,
-    AnyRows,
-    Embedding,
-    default_config,
-    train_member,
+from nearwise.classifier.fit.embedding import HEAD, Embedding
+from nearwise.classifier.fit.head_fitting import CrossFit, accept_heads, cross_fit_heads
+from nearwise.classifier.fit.networks import (
+    embedder_kind,
+    fit_embedding,
+    fit_features,
+    training_settings,
 )
-from nearwise.classifier.fit.feature_space import choose_feature_space
-from nearwise.classifier.fit.head_fitting import fit_heads
-from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.problem import FitSettings, Problem, auto_folds, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
-from nearwise.classifier.model.gates import pooled
+from nearwise.classifier.model.gates import tempered_nll
+from nearwise.classifier.model.label_model import LabelModel
+from nearwise.classifier.model.log_linear_pool import mean_nll
 from nearwise.classifier.model.memory_views import (
     BASE,
     FINDABLE,
     FOLD,
-    MemoryViews,
+    OPINION,
     SpaceSpec,
+    below_each_other,
 )
 from nearwise.classifier.model.predictor import Predictor, as_float
-from nearwise.classifier.model.row_models import FeatureSpace, FoldModels, supervised_keys
-from nearwise.functional import topk_neighbors
+from nearwise.classifier.model.pretrained_views import PretrainedViews
+from nearwise.classifier.model.row_models import FOREST, TableModels, supervised_keys
 from nearwise.memory import MemoryBank
-from nearwise.nn import NeighborNetwork
-from nearwise.training import TrainConfig
-from nearwise.training.settings import plain_message
+from nearwise.nn import NeighborSet, PretrainedNeighborHead, shared_head
+from nearwise.training import HeadConfig, HeadRows
 
-_SMALL_FOR_EMBEDDER = 400
-_SHARPNESS, _SURE = 4.0, 0.98  # of plain votes: per median distance, and beside even shares
+_JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
+_TUNED = 3  # folds whose heads are trained further
+_TRAINING = {
+    "lr": 2e-3,
+    "weight_decay": 0.0,
+    "epochs": 12,
+    "patience": 3,
+    "batch_size": 128,
+    "neighbor_weight": 0.2,
+}
+_NEIGHBORS = "neighbors"
 
 
-def cross_fit_problem(problem: Problem, settings: FitSettings, progress: Progress) -> Predictor:
-    """Run all stages and return what predicts."""
-    kind = embedder_kind(problem, settings)
-    train = {} if kind is None else training_settings(kind, problem, settings)
-    features = fit_features(problem, np.arange(len(problem.labels)), settings, progress)
+class _FromPretrained(HeadConfig):
+    """Short training that starts from the pretrained head."""
+
+    def make_head(self, n_spaces: int, prior: Tensor, **options: Any) -> Any:
+        """Copy the pretrained head; it takes any number of spaces and any class shares."""
+        return copy.deepcopy(shared_head()).requires_grad_(True)
+
+
+def cross_fit_table(
+    problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
+) -> Predictor:
+    """Map the features, fit a forest, remember the rows, and take the pretrained head.
+
+    Each row has the forest's out-of-bag prediction, by trees that did not see it. With the preset
+    "instant" temperatures are fitted to remembered rows, each left out; without a base nothing then
+    depends on a row's own label. With the others the head is trained further and other classifiers
+    join, by rows of one fold at a time, which are found in a memory and predicted by classifiers of
+    the other folds, as new rows will be. Later the forest and the memory are of all rows, and of
+    the other classifiers the mean over the folds predicts.
+    """
+    every = np.arange(len(problem.labels))
+    features = fit_features(problem, every, settings, progress)
     keys = features(*problem.table)
-    settings.label_fitter.fit(problem, settings, lambda: keys, progress)
-    if kind == "table" and settings.embedder == "auto":  # it has no part in the base
-
-        def earns(network: NeighborNetwork) -> bool:
-            return _earns_its_space(network, problem, settings, keys, base)
-
-        base = _fit_base(problem, settings, None, progress)
-        embedding = fit_embedding(kind, train, problem, settings, progress, earns=earns)
-    else:
-        embedding = fit_embedding(kind, train, problem, settings, progress)
-        base = _fit_base(problem, settings, embedding, progress)
+    base: Base | None = None
+    data = opinion = embedding = None
+    if settings.preset != "instant":
+        if n_members == "auto":
+            n_members = auto_folds(len(every), fast=settings.fast)
+        problem.folds = make_folds(problem.labels, n_members, settings.seed)
+        settings.label_fitter.fit(problem, settings, lambda: keys, progress)
+        embedding = _networks(problem, settings, progress)
+        base, data = _cross_fitted(problem, settings, keys, embedding, progress)
+    if embedding is not None and (base is None or not base.asks(HEAD)):
+        embedding = None
+    every_label = problem.label_model.of_all(problem.folds)
+    if _takes_forest(problem, settings):
+        progress.stage("forest")
+        forest, opinion = _forest(problem, settings, every, every_label)
+        if base is None:
+            base = Base([], {FOREST: 1.0}, problem.n_classes)
+            base.oof_log_proba = opinion.double().numpy()
+            base.nll = {FOREST: tempered_nll(base.oof_log_proba, problem.labels, problem.weight)}
+        base.candidates.insert(0, forest)
+    problem.choice["base"] = None if base is None else base.gates
+    if base is not None:
+        problem.choice["base_nll"] = base.nll
     progress.stage("memory")
-    views = _build_views(problem, settings, keys, embedding, base)
-    encoder, _ = problem.table
-    n_members = len(problem.folds)
+    of_base = None if base is None else as_float(base.oof_log_proba)
     predictor = Predictor(
-        encoder=encoder,
-        row_models=FoldModels(encoder, features, embedding, base, n_members),
-        views=views,
+        encoder=problem.table[0],
+        row_models=TableModels(problem.table[0], features, embedding, base, opinion is not None),
+        views=_remember(problem, settings, keys, every, opinion, of_base, every_label),
         prior=problem.prior,
+        heads=(copy.deepcopy(shared_head()),),
         choice=problem.choice,
         history=problem.history,
     )
-    return fit_heads(predictor, problem, settings, progress)
+    if data is None:
+        progress.stage("temperature")
+        return _calibrated(predictor, problem, settings)
+    fit, rows = _tuned(predictor, problem, settings, data, progress)
+    ridge = RIDGE / len(rows)
+    return accept_heads(predictor, fit, data.take(rows), problem, settings, ridge=ridge)
 
 
-def fit_features(
-    problem: Problem, positions: np.ndarray, settings: FitSettings, progress: Progress
-) -> FeatureSpace:
-    """Choose the feature space of a table by the rows at these positions."""
-    progress.stage("features")
-    encoder, rows = problem.table
-    features, problem.choice["feature_nll"] = choose_feature_space(
-        encoder,
-        rows.take(positions),
-        problem.labels[positions],
-        settings.n_neighbors,
-        metric=settings.metric,
-        seed=settings.seed,
-        memory_budget=settings.memory_budget,
+def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
+    """Whether a forest of the fit's own says what rows are alike; it also joins the base."""
+    large = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
+    return settings.base == "auto" and not large
+
+
+def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
+    """Train one network per fold whose head may join the base, where one is worth trying."""
+    kind = embedder_kind(problem, settings)
+    if kind is None or settings.base is None:
+        problem.choice["embedder"] = "identity"
+        return None
+    train = training_settings(kind, problem, settings)
+    return fit_embedding(kind, train, problem, settings, progress)
+
+
+def _forest(
+    problem: Problem,
+    settings: FitSettings,
+    rows: np.ndarray,
+    label_model: LabelModel,
+    *,
+    smaller: int = 1,
+) -> tuple[Candidate, Tensor]:
+    """Fit trees to bootstrap samples of some rows, and predict these out of bag.
+
+    Gives log-probabilities (n_rows, C); the class shares where a row is in all samples. `smaller`
+    divides the number of trees.
+    """
+    encoder, encoded = problem.table
+    options = forest_settings(len(rows), seed=settings.seed, n_jobs=settings.n_jobs)
+    options["n_estimators"] //= smaller
+    model = ExtraTreesClassifier(**options, bootstrap=True, oob_score=True)
+    labels, weight = label_model.target(0, problem.labels, problem.weight)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
+        view = encoder.ordinal_filled(encoded.take(rows))
+        model.fit(view, labels[rows], sample_weight=None if weight is None else weight[rows])
+    shares = problem.prior.double().repeat(len(rows), 1).numpy()
+    out_of_bag = np.asarray(model.oob_decision_function_)
+    known = np.isfinite(out_of_bag).all(1) & (out_of_bag.sum(1) > 0)
+    shares[known] = 0.0
+    shares[np.ix_(known, model.classes_)] = out_of_bag[known]
+    candidate = Candidate(FOREST, model, "ordinal_filled", [as_arrays(model)])
+    return candidate, as_float(log_softmax(floored_log(shares), axis=1))
+
+
+def _remember(
+    problem: Problem,
+    settings: FitSettings,
+    keys: Tensor,
+    rows: np.ndarray,
+    opinion: Tensor | None,
+    base_log_proba: Tensor | None,
+    label_model: LabelModel,
+) -> PretrainedViews:
+    """Fill a memory with some rows, their predictions out of bag and those of the whole base."""
+    at = torch.from_numpy(rows)
+    columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
+    spaces = {"features": keys[at]}
+    weight, n_found = problem.row_weight[at], len(rows)
+    if settings.max_per_class is not None:
+        labels = problem.labels[rows]
+        votes, stands_for = capped_rows(labels, settings.max_per_class, settings.seed)
+        columns[FINDABLE] = torch.from_numpy(np.isin(np.arange(len(rows)), votes))
+        weight[torch.from_numpy(votes)] *= as_float(stands_for)
+        n_found = len(votes)
+    if base_log_proba is not None:
+        columns[BASE] = base_log_proba
+    if opinion is not None:
+        columns[OPINION] = opinion
+        spaces["supervised"] = supervised_keys(spaces["features"], opinion)
+    bank = MemoryBank(
+        spaces,
+        problem.truth[at],
+        ids=None if problem.ids is None else problem.ids[at],
+        sample_weight=weight,
+        n_classes=problem.n_classes,
+        columns=columns,
     )
-    problem.choice["features"] = features.kind
-    return features
+    k = min(settings.n_neighbors, n_found - 1)
+    metrics = {"features": settings.metric, "supervised": "euclidean"}
+    specs = [SpaceSpec(name, metrics[name], 1.0, k) for name in spaces]
+    width = problem.table[0].width
+    options = (settings.index, settings.memory_budget, settings.search_device)
+    return PretrainedViews(width, bank, [], *options, label_model.remembered()).measure(specs)
 
 
-def fit_embedding(
-    kind: str | None,
-    train: dict[str, Any],
+def _as_new(
+    problem: Problem, settings: FitSettings, keys: Tensor, progress: Progress
+) -> tuple[list[NeighborSet], Tensor | None]:
+    """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out."""
+    encoder, rows = problem.table
+    looks, opinions, back = [], [], []
+    for number, (train, held_out) in enumerate(problem.folds):
+        progress.stage(f"neighbors of fold {number + 1} of {len(problem.folds)}")
+        label_model = problem.label_model.of_fold(number)
+        out_of_bag, queries = None, {"features": keys[torch.from_numpy(held_out)]}
+        if _takes_forest(problem, settings):
+            forest, out_of_bag = _forest(problem, settings, train, label_model, smaller=2)
+            view = encoder.ordinal_filled(rows.take(held_out))
+            log_proba = log_softmax(forest.log_proba(view, 0, problem.n_classes), axis=1)
+            queries[OPINION] = as_float(log_proba)
+            queries["supervised"] = supervised_keys(queries["features"], queries[OPINION])
+            opinions.append(queries[OPINION])
+        views = _remember(problem, settings, keys, train, out_of_bag, None, label_model)
+        prior = problem.prior.log().expand(len(held_out), -1)
+        looks.append(views.retrieve(queries, prior, problem.n_classes))
+        back.append(torch.from_numpy(held_out))
+    order = torch.argsort(torch.cat(back))
+    spaces = [space.take(order) for space in below_each_other(looks)[0]]
+    return spaces, torch.cat(opinions)[order] if opinions else None
+
+
+def _cross_fitted(
     problem: Problem,
     settings: FitSettings,
-    progress: Progress,
-    second: AnyRows | None = None,
-    earns: Callable[[NeighborNetwork], bool] | None = None,
-) -> Embedding | None:
-    """Train one network per fold; `second` is another view of the rows, taken half the time.
-
-    `earns` says of the first network whether the others shall be trained.
-    """
-    choice = problem.choice
-    choice["embedder"] = kind or "identity"
-    if kind is None:
-        return None
-    networks, nlls = [], []
-    described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
-    name = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
-    name += problem.label_model.checkpoint_tag
-    for member, fold in enumerate(problem.folds):
-
-        def note(record: dict[str, Any], member: int = member) -> None:
-            progress.epoch(f"embedder {kind}, member {member + 1}", record, train["epochs"])
-
-        network, result = train_member(
-            kind,
-            problem.encoder,
-            problem.rows,
-            *problem.target(member),
-            fold,
-            problem.n_classes,
-            train,
-            seed=settings.seed + member,
-            device=settings.device,
-            checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{name}-{member}",
-            progress=note,
-            second=second,
-            options=settings.embedder_options,
-        )
-        networks.append(network)
-        nlls.append(result.best_value)
-        problem.history.extend(
-            {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
-            for record in result.history
-        )
-        if result.interrupted and settings.validation_fraction is not None:
-            break  # the networks so far share the memory as well as all of them would
-        if result.interrupted and member + 1 < len(problem.folds):
-            progress.say(
-                "Interrupted before every member had an embedder: the trained space is left out "
-                "and the fit goes on with what there is."
-            )
-            choice["embedder"] = "identity (interrupted)"
-            return None
-        if earns is not None and not member and not earns(network):
-            choice["embedder"] = f"identity ({kind} brought nothing)"
-            return None
-    choice["embedder_nll"], choice["networks"] = nlls, len(networks)
-    return Embedding(kind, networks)
-
-
-def _earns_its_space(
-    network: NeighborNetwork,
-    problem: Problem,
-    settings: FitSettings,
-    features: Tensor,
-    base: Base | None,
-) -> bool:
-    """Whether votes in the first member's trained space add to the base and to other votes.
-
-    They are pooled on the rows that the member held out, and must lower the NLL by more than two
-    parameters do by chance, 1/n: their power, and the epoch, which these rows have chosen.
-    """
-    train, held_out = problem.folds[0]
-    own = Embedding("table", [network]).keys(0, problem.encoder, problem.rows)
-    parts = {} if base is None else {BASE: base.oof_log_proba[held_out]}
-    for name, keys in (("features", features), ("trained", own)):
-        found = topk_neighbors(
-            keys[held_out],
-            keys[train],
-            min(settings.n_neighbors, len(train)),
-            metric=settings.metric if name == "features" else "euclidean",
-            memory_budget=settings.memory_budget,
-        )
-        unit = found.distances.median().clamp_min(1e-12)
-        share = torch.softmax(-_SHARPNESS * found.distances / unit, dim=1).double()
-        labels = problem.truth[torch.from_numpy(train)][found.indices]
-        vote = share.new_zeros(len(held_out), problem.n_classes).scatter_add_(1, labels, share)
-        parts[name] = np.log(_SURE * vote.numpy() + (1 - _SURE) / problem.n_classes)
-    some = problem.labels[held_out], None if problem.weight is None else problem.weight[held_out]
-    with_own = pooled(parts, *some, problem.label_model).nll
-    del parts["trained"]
-    return pooled(parts, *some, problem.label_model).nll - with_own > 1 / len(held_out)
-
-
-def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
-    """Decide what "auto" means for this table; None for no network."""
-    n = len(problem.labels)
-    if settings.embedder == "identity":
-        return None
-    if settings.embedder != "auto":
-        return settings.embedder
-    if n < _SMALL_FOR_EMBEDDER or (settings.fast and n > LARGE):
-        return None
-    return "deep" if n > LARGE and ready_embeddings(problem.table[0]) else "table"
-
-
-def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:
-    """Give the training settings of a table's network, changed as the user says."""
-    defaults = default_config(kind, len(problem.labels), fast=settings.fast)
-    return changed_by_user(defaults, settings, kind)
-
-
-def changed_by_user(defaults: dict[str, Any], settings: FitSettings, kind: str) -> dict[str, Any]:
-    """Change a network's training settings as the user says; refused before anything is fitted."""
-    merged = defaults | settings.train
-    try:
-        TrainConfig(**merged)
-    except ValueError as error:
-        changes = ", ".join(f"{name}={value!r}" for name, value in settings.train.items())
-        raise ValueError(
-            f'train ({changes}) does not fit the "{kind}" network\'s own settings: '
-            f"{plain_message(error)}"
-        ) from error
-    return merged
-
-
-def _fit_base(
-    problem: Problem,
-    settings: FitSettings,
+    keys: Tensor,
     embedding: Embedding | None,
     progress: Progress,
-) -> Base | None:
-    choice = problem.choice
-    if settings.base is None:
-        choice["base"] = None
-        return None
-    candidates, extra = _candidates(problem, settings), None
-    if embedding is not None and embedding.has_head and settings.base == "auto":
-        if len(problem.labels) > LARGE and ready_embeddings(problem.table[0]):
-            candidates = []  # the network is ahead of a linear model, which would cost more time
-        out = np.zeros((len(problem.labels), problem.n_classes))
-        for member, (_, held_out) in enumerate(problem.folds):
-            rows = problem.rows.take(held_out)
-            out[held_out] = embedding.head_log_proba(member, problem.encoder, rows).numpy()
-        extra = {HEAD: out}
-    base = cross_fit(
-        candidates,
-        *problem.table,
-        problem.labels,
-        problem.weight,
-        problem.folds,
-        problem.n_classes,
-        extra=extra,
-        label_model=problem.label_model,
-        progress=progress.stage,
+) -> tuple[Base | None, HeadRows]:
+    """Cross-fit classifiers, and keep those that add to forest and neighbors.
+
+    Also gives every row as the head would see it, were it new. A classifier of the user's own is
+    taken in any case.
+    """
+    spaces, opinion = _as_new(problem, settings, keys, progress)
+    base, n = None, len(problem.labels)
+    if settings.base is not None:
+        encoder, rows = problem.table
+        of_neighbors = shared_head().predict(spaces, opinion).log_proba.double().numpy()
+        extra = {} if opinion is None else {FOREST: opinion.double().numpy()}
+        if embedding is not None:
+            extra[HEAD] = _of_networks(embedding, problem)
+        base = cross_fit(
+            _candidates(problem, settings, embedding),
+            encoder,
+            rows,
+            problem.labels,
+            problem.weight,
+            problem.folds,
+            problem.n_classes,
+            extra=extra,
+            beside={_NEIGHBORS: of_neighbors} if settings.base == "auto" else None,
+            label_model=problem.label_model,
+            progress=progress.stage,
+        )
+        base = base if base.gates else None
+    of_base = problem.prior.log().expand(n, -1)
+    if base is not None:
+        of_base = as_float(base.oof_log_proba)
+    return base, HeadRows(
+        spaces,  # type: ignore[arg-type]
+        of_base,
+        problem.truth,
+        problem.row_weight,
+        problem.label_model.given_log_proba,
     )
-    choice["base"] = {name: round(gate, 4) for name, gate in base.gates.items()}
-    choice["base_nll"] = base.nll
-    return base
 
 
-def _candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:
+def _of_networks(embedding: Embedding, problem: Problem) -> np.ndarray:
+    """Log-probabilities (n, C) of every row by the head of the network that left it out."""
+    out = np.zeros((len(problem.labels), problem.n_classes))
+    for member, (_, held_out) in enumerate(problem.folds):
+        rows = problem.rows.take(held_out)
+        out[held_out] = embedding.head_log_proba(member, problem.encoder, rows).numpy()
+    return out
+
+
+def _candidates(
+    problem: Problem, settings: FitSettings, embedding: Embedding | None
+) -> list[Candidate]:
+    """Classifiers to cross-fit beside the forest."""
     if not isinstance(settings.base, str):
         return [given_candidate(settings.base)]
-    return auto_candidates(
-        problem.table[0],
-        len(problem.labels),
+    encoder, n_rows = problem.table[0], len(problem.labels)
+    if embedding is not None and n_rows > LARGE and ready_embeddings(encoder):
+        return []  # the network is ahead of a linear model, which would cost more time
+    found = auto_candidates(
+        encoder,
+        n_rows,
         problem.n_classes,
         fast=settings.fast,
         seed=settings.seed,
         n_jobs=settings.n_jobs,
     )
+    return [one for one in found if one.name != FOREST]
 
 
-def _build_views(
+def _tuned(
+    predictor: Predictor,
     problem: Problem,
     settings: FitSettings,
-    features: Tensor,
-    embedding: Embedding | None,
-    base: Base | None,
-) -> MemoryViews:
-    keys: dict[str, Tensor] = {"features": features}
-    folds = torch.zeros(len(problem.labels), dtype=torch.int64)
-    for member, (_, held_out) in enumerate(problem.folds):
-        folds[held_out] = member
-    columns = {FOLD: folds}
-    findable = np.ones(len(problem.labels), dtype=bool)
-    weight = None if problem.weight is None else as_float(problem.weight)
-    if settings.max_per_class is not None:
-        votes, stands_for = capped_rows(problem.labels, settings.max_per_class, settings.seed)
-        findable = np.isin(np.arange(len(findable)), votes)
-        columns[FINDABLE] = torch.from_numpy(findable)
-        weight = problem.row_weight.clone()
-        weight[torch.from_numpy(votes)] *= as_float(stands_for)
-    everyone = min(settings.n_neighbors, int(findable.sum()) - 1)
-    specs = [SpaceSpec("features", "all", False, settings.metric, 1.0, everyone)]
-    if base is not None:
-        columns[BASE] = as_float(base.oof_log_proba)
-        keys["supervised"] = supervised_keys(keys["features"], columns[BASE])
-        smallest = min(int(findable[held_out].sum()) for _, held_out in problem.folds)
-        if smallest > 2:
-            in_fold = min(settings.fold_neighbors, smallest - 1)
-            specs.append(SpaceSpec("supervised", "fold", False, "euclidean", 1.0, in_fold))
-    if embedding is not None:
-        for member in range(len(problem.folds)):
-            keys[f"trained_{member}"] = embedding.keys(member, problem.encoder, problem.rows)
-        specs.append(SpaceSpec("trained", "all", True, "euclidean", 1.0, everyone))
-    columns |= problem.label_model.columns(torch.arange(len(problem.labels)))
-    bank = MemoryBank(
-        keys,
-        problem.truth,
-        sample_weight=weight,
-        n_classes=problem.n_classes,
-        columns=columns,
+    data: HeadRows,
+    progress: Progress,
+) -> tuple[CrossFit, Tensor]:
+    """Train the head further, and keep that where other rows are predicted better.
+
+    Also gives the rows by which that was judged, predicted by heads that they neither trained nor
+    stopped.
+    """
+    n_tuned = min(_TUNED, len(problem.folds))
+    rows = torch.from_numpy(np.concatenate([held for _, held in problem.folds[:n_tuned]]))
+    some = data.take(rows)
+    plain = shared_head().predict(some.spaces, some.base_log_proba)  # type: ignore[arg-type]
+    chosen = settings.head.model_dump(exclude_unset=True)
+    training = _FromPretrained.model_validate(_TRAINING | chosen)
+    settings = settings.model_copy(update={"head": training})
+    fit = cross_fit_heads(predictor, problem, settings, data, "log-linear", n_tuned, progress).take(
+        rows
     )
-    return measured_views(bank, specs, problem, settings, len(problem.folds))
-
-
-def measured_views(
-    bank: MemoryBank,
-    specs: list[SpaceSpec],
-    problem: Problem,
-    settings: FitSettings,
-    n_members: int,
-) -> MemoryViews:
-    """Open a filled bank for searches; take the spaces' units and the rows' reliability from it."""
-    views = MemoryViews(
-        bank,
-        [],
-        settings.index,
-        settings.memory_budget,
-        settings.search_device,
-        problem.label_model.remembered(),
+    before, after = (
+        mean_nll(one, some.labels, some.weight, problem.label_model)
+        for one in (plain.log_proba, fit.log_proba)
     )
-    return views.measure(specs, n_members)
+    problem.choice["head"] = {"nll_before": before, "nll_after": after}
+    if before - after < 1 / len(rows):
+        head = copy.deepcopy(shared_head())
+        return CrossFit([head], plain.log_proba, plain.neighbor_log_proba), rows
+    return fit._replace(heads=[_mean_of(fit.heads)]), rows
 
 
-def _plain_record(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record.get(name) for name in ("epoch", "train_loss", "held_out_nll")}
+def _mean_of(heads: list[PretrainedNeighborHead]) -> PretrainedNeighborHead:
+    """Mean of the weights; heads that start alike can be averaged."""
+    mean = copy.deepcopy(heads[0])
+    states = [head.state_dict() for head in heads]
+    mean.load_state_dict(
+        {name: torch.stack([s[name] for s in states]).mean(0) for name in states[0]}
+    )
+    return mean.eval().requires_grad_(False)
+
+
+def _calibrated(predictor: Predictor, problem: Problem, settings: FitSettings) -> Predictor:
+    """Fit the temperatures, and what brings predictions to the wanted class shares."""
+    n = len(problem.labels)
+    some = np.sort(np.random.default_rng(settings.seed).permutation(n)[:_JUDGED])
+    rows = torch.from_numpy(some)
+    answer = predictor.predict_left_out(problem.n_classes, rows)
+    labelled = (problem.truth[rows], problem.row_weight[rows])
+    data = HeadRows([], answer.base_log_proba, *labelled)
+    fit = CrossFit(list(predictor.heads), answer.log_proba, answer.neighbor_log_proba)
+    predictor = accept_heads(predictor, fit, data, problem, settings, ridge=RIDGE / len(rows))
+    source = predictor.acceptance.source.replace("out-of-fold", "leave-one-out")
+    return replace(predictor, acceptance=replace(predictor.acceptance, source=source))

@@ -1,4 +1,4 @@
-"""Learned key spaces: one embedder a member, each trained without the rows it is judged on."""
+"""Networks that make keys and predictions, each trained without the rows it is judged on."""
 
 import inspect
 from collections.abc import Callable
@@ -170,7 +170,7 @@ class Depths(NamedTuple):
 
 
 class Embedding:
-    """One trained network per member."""
+    """Trained networks, each a member."""
 
     def __init__(self, kind: str, networks: list[NeighborNetwork]) -> None:
         self.kind, self.networks = kind, networks

@@ -1,4 +1,4 @@
-"""The last stage of a fit: cross-fitted heads, the pooling, acceptance and temperature."""
+"""The last stage of a fit: heads, pooling, acceptance and temperature."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,13 +19,12 @@ from nearwise.classifier.model.log_linear_pool import (
     mean_nll,
     shrink,
 )
-from nearwise.classifier.model.memory_views import FOLD
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import Pooling
 from nearwise.training import HeadRows, train_head
 
-TRIED = 2  # members by which the pooling is chosen
+TRIED = 2  # folds by which the pooling is chosen
 _FLAT = ("base_log_proba", "labels", "weight")
 
 
@@ -39,16 +38,6 @@ class CrossFit(NamedTuple):
     def take(self, rows: Tensor) -> "CrossFit":
         """Return the predictions of some rows, with the same heads."""
         return self._replace(log_proba=self.log_proba[rows], alone=self.alone[rows])
-
-
-def fit_heads(
-    predictor: Predictor, problem: Problem, settings: FitSettings, progress: Progress
-) -> Predictor:
-    """Cross-fit the heads, choose the pooling, accept and calibrate."""
-    progress.stage("neighborhoods")
-    data = _cross_fitted_rows(predictor, problem)
-    fit = choose_heads(predictor, problem, settings, data, progress)
-    return accept_heads(predictor, fit, data, problem, settings)
 
 
 def choose_heads(
@@ -147,13 +136,16 @@ def correct_classes(
     nothing is fitted beside it: how often a row counts is for its class to say.
     """
     data = _flat_on_host(data)
-    shift = log_ratio(settings.class_prior, problem.prior)
+    listed = slice(None if settings.class_prior is None else len(settings.class_prior))
+    there = problem.prior[listed] / problem.prior[listed].sum()  # classes may have come since
+    shift = log_ratio(settings.class_prior, there)
     shares = None if settings.class_prior is None else tuple(settings.class_prior.tolist())
     if problem.label_model.tells_nothing(scores, data.labels, data.weight, predictor.choice):
         return ClassCorrection.to_shares(shift, problem.prior, shares)
     if settings.class_prior is None and not settings.per_class:
         return None
-    if not problem.label_model.as_given:
+    unlisted = shift is not None and len(shift) < problem.n_classes
+    if unlisted or not problem.label_model.as_given:
         correction, nlls = ClassCorrection.of_shift(shift, shares), dict[str, float]()
     else:
         kinds: tuple[str, ...] = ("temperature",) if settings.calibrate else ()
@@ -165,14 +157,6 @@ def correct_classes(
     tried = {"nll": nlls} if nlls else {}
     predictor.choice["classes"] = {"source": correction.source} | tried
     return correction
-
-
-def _cross_fitted_rows(predictor: Predictor, problem: Problem) -> HeadRows:
-    """Every training row as its own member sees it: as a new row, itself left out."""
-    folds = predictor.views.bank.columns[FOLD]
-    spaces, base = predictor.retrieve_left_out(torch.arange(len(folds)), folds)
-    truth, weight = problem.truth.to(base.device), problem.row_weight.to(base.device)
-    return HeadRows(spaces, base, truth, weight, problem.label_model.given_log_proba)
 
 
 def cross_fit_heads(
@@ -191,6 +175,7 @@ def cross_fit_heads(
     have neither trained nor stopped. Only where there are two folds do they stop it.
     """
     empty = torch.zeros(len(problem.labels), problem.n_classes)
+    stage = "head" if settings.validation_fraction is None else f"{pooling} head"
     fit = begun or CrossFit([], empty, empty.clone())
     for member in range(len(fit.heads), min(n_members, len(problem.folds))):
         train, held_out = problem.folds[member]
@@ -202,7 +187,7 @@ def cross_fit_heads(
         epochs = settings.head.for_rows(len(train)).epochs
 
         def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
-            progress.epoch(f"{pooling} head, member {member + 1}", record, epochs)
+            progress.epoch(f"{stage}, member {member + 1}", record, epochs)
 
         held = data.take(rows)
         records = train_head(
@@ -213,9 +198,7 @@ def cross_fit_heads(
             seed=settings.seed + member,
             progress=note,
         )
-        predictor.history.extend(
-            {"stage": f"{pooling} head", "member": member} | record for record in records
-        )
+        predictor.history.extend({"stage": stage, "member": member} | record for record in records)
         output = head.predict(held.spaces, held.base_log_proba)
         fit.log_proba[rows] = output.log_proba.cpu()
         fit.alone[rows] = output.neighbor_log_proba.cpu()

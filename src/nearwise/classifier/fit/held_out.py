@@ -9,20 +9,18 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.base import FEW
-from nearwise.classifier.fit.cross_fitting import (
+from nearwise.classifier.fit.cross_fitting import cross_fit_table
+from nearwise.classifier.fit.embedding import Depths
+from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
+from nearwise.classifier.fit.networks import (
     changed_by_user,
-    cross_fit_problem,
     embedder_kind,
     fit_embedding,
     fit_features,
-    measured_views,
     training_settings,
 )
-from nearwise.classifier.fit.embedding import Depths
-from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
 from nearwise.classifier.fit.parameter_checks import check_held_out
-from nearwise.classifier.fit.pretrained import fit_pretrained
-from nearwise.classifier.fit.problem import FitSettings, Problem, auto_members, make_folds
+from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import (
     EncodedImages,
@@ -43,8 +41,8 @@ from nearwise.classifier.model.log_linear_pool import (
 )
 from nearwise.classifier.model.memory_views import (
     FOLD,
-    MemberView,
     MemoryViews,
+    Retrieval,
     SpaceSpec,
     below_each_other,
 )
@@ -67,6 +65,7 @@ from nearwise.memory import MemoryBank
 from nearwise.training import HeadRows
 
 N_HEADS = 5
+_NETWORKS = 3  # that share the memory of a table
 _EPOCHS_OF_VIEWS = 12
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
@@ -75,7 +74,7 @@ _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 def fit_problem(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
-    """Cross-fit, hold rows out once, or start from the pretrained head, as the settings say."""
+    """Cross-fit or hold rows out once, as the settings say."""
     small = isinstance(problem.encoder, TableEncoder) and len(problem.labels) <= FEW
     with one_thread() if small else nullcontext():
         return _fit(problem, n_members, settings, progress)
@@ -84,18 +83,13 @@ def fit_problem(
 def _fit(
     problem: Problem, n_members: int | Literal["auto"], settings: FitSettings, progress: Progress
 ) -> Predictor:
-    if settings.pretrained:
-        return fit_pretrained(problem, settings, progress)
-    fraction, n_rows = settings.validation_fraction, len(problem.labels)
-    if n_members == "auto":
-        shared = fraction is not None
-        n_members = auto_members(problem.encoder, n_rows, fast=settings.fast, shared=shared)
-    n = int(n_members)
+    fraction = settings.validation_fraction
     if fraction is None:
-        problem.folds = make_folds(problem.labels, n, settings.seed)
-        return cross_fit_problem(problem, settings, progress)
-    check_held_out(n_rows, problem.n_classes, fraction)
-    problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n
+        return cross_fit_table(problem, n_members, settings, progress)
+    if n_members == "auto":
+        n_members = 1 if isinstance(problem.encoder, ImageEncoder) else _NETWORKS
+    check_held_out(len(problem.labels), problem.n_classes, fraction)
+    problem.folds = [hold_out(problem.labels, fraction, settings.seed)] * n_members
     if problem.weight is not None and not problem.weight[problem.folds[0][1]].any():
         raise ValueError(
             "Every row that was held out has sample_weight 0, so nothing can be fitted to them. "
@@ -124,9 +118,9 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> P
     choice["base"] = "the networks' heads" if row_models.has_base else None
     progress.stage("memory")
     views = [problem.rows, *problem.views]
-    remembered = average_views([row_models(view.take(memory))[0] for view in views])
+    remembered = average_views([row_models(view.take(memory)) for view in views])
     progress.stage("neighborhoods")
-    keyed = [row_models(view.take(held_out))[0] for view in views]
+    keyed = [row_models(view.take(held_out)) for view in views]
     truth = problem.truth[torch.from_numpy(held_out)]
     weight = problem.row_weight[torch.from_numpy(held_out)]
     folds = make_folds(problem.labels[held_out], N_HEADS, settings.seed)
@@ -142,7 +136,7 @@ def fit_shared(problem: Problem, settings: FitSettings, progress: Progress) -> P
         tta=problem.tta,
         n_views=len(views),
     )
-    looks = [predictor.member_view(0, rows, {}) for rows in keyed]
+    looks = [predictor.retrieval(rows) for rows in keyed]
     data = _head_rows(looks, truth, weight, problem.label_model)
     repeated = replace(
         problem,
@@ -170,7 +164,6 @@ def fit_table_networks(
     """Choose the feature space and train the networks of a table or of ready embeddings."""
     encoder, rows = problem.table
     kind = embedder_kind(problem, settings)
-    kind = "deep" if settings.embedder == "auto" else kind
     train = {} if kind is None else training_settings(kind, problem, settings)
     if kind is not None and problem.views and "epochs" not in settings.train:
         train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
@@ -178,7 +171,7 @@ def fit_table_networks(
 
     def keys() -> Tensor:
         label_free = TableNetworks(encoder, features, None)
-        views = [label_free(cast(Encoded, view))[0] for view in (rows, *problem.views)]
+        views = [label_free(cast(Encoded, view)) for view in (rows, *problem.views)]
         return average_views(views).keys["features"]
 
     settings.label_fitter.fit(problem, settings, keys, progress)
@@ -201,7 +194,7 @@ def fit_image_networks(
     networks = _with_depths(kind, train, problem, settings, progress)
 
     def keys() -> Tensor:
-        views = [networks(cast(EncodedImages, view))[0] for view in (rows, *problem.views)]
+        views = [networks(cast(EncodedImages, view)) for view in (rows, *problem.views)]
         return average_views(views).keys["features"]
 
     settings.label_fitter.fit(problem, settings, keys, progress)
@@ -219,9 +212,9 @@ def _with_depths(
     assert embedding is not None  # images always have a network
     progress.stage("depths of the backbone")
     remembered = rows.take(problem.folds[0][0])
-    members = range(len(embedding.networks))
+    networks = range(len(embedding.networks))
     cache = settings.cache_dir
-    depths = [embedding.depths(member, encoder, remembered, cache) for member in members]
+    depths = [embedding.depths(each, encoder, remembered, cache) for each in networks]
     stages = [_stage_spaces(of_member) for of_member in depths]
     use_head = settings.base is not None
     return ImageNetworks(encoder, embedding, stages, use_head, cache)
@@ -260,16 +253,15 @@ def _remember(
     )
     k = min(settings.n_neighbors, len(rows) - 1)
     specs = [
-        SpaceSpec(
-            name, "all", False, settings.metric if name == "features" else "euclidean", 1.0, k
-        )
+        SpaceSpec(name, settings.metric if name == "features" else "euclidean", 1.0, k)
         for name in keys
     ]
-    return measured_views(bank, specs, problem, settings, 1)
+    options = (settings.index, settings.memory_budget, settings.search_device)
+    return MemoryViews(bank, [], *options, problem.label_model.remembered()).measure(specs)
 
 
 def _head_rows(
-    looks: list[MemberView], truth: Tensor, weight: Tensor, label_model: LabelModel
+    looks: list[Retrieval], truth: Tensor, weight: Tensor, label_model: LabelModel
 ) -> HeadRows:
     """All views of the held-out rows, one after the other."""
     spaces, base = below_each_other(looks)
@@ -296,7 +288,7 @@ def _of_all_views(
 
 
 def _calibrate_views(
-    predictor: Predictor, looks: list[MemberView], label_model: LabelModel, settings: FitSettings
+    predictor: Predictor, looks: list[Retrieval], label_model: LabelModel, settings: FitSettings
 ) -> tuple[Merge, Answer, Calibration]:
     """Choose how views are merged, and fit the temperatures to the merged predictions."""
     held, n_classes = predictor.held, len(predictor.prior)
@@ -307,7 +299,7 @@ def _calibrate_views(
     nlls: dict[str, float] = {}
     for merge in merges:
         if merge == "embeddings":
-            look = predictor.member_view(0, average_views(held.keyed), {})
+            look = predictor.retrieval(average_views(held.keyed))
             merged = predictor.out_of_fold(look, n_classes)
         else:
             merged = merge_answers(each, merge)

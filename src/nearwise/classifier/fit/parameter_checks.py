@@ -13,10 +13,11 @@ from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.inputs.images import check_tta
 from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import check_class_prior
-from nearwise.classifier.settings import PRETRAINED, Preset, Settings, check_count
+from nearwise.classifier.settings import Preset, Settings, check_count
 from nearwise.functional import METRICS
 from nearwise.functional.devices import choose_device
 from nearwise.names import did_you_mean
+from nearwise.training import HeadConfig
 
 VALIDATION_FRACTION = 0.1  # held out where "auto" holds rows out once, more of few rows
 _MOST_HELD_OUT = 0.5  # beyond this the memory has too little left
@@ -25,14 +26,15 @@ _FEWEST_HELD_OUT = 20  # rows that heads and temperatures need
 # What decides the networks of a fit, whose checkpoints may then serve it.
 _OF_NETWORKS = ("embedder", "embedder_options", "train", "seed", "fast", "validation_fraction")
 
-# What a fit that trains nothing may be asked for, and settings that it has no use for.
-_OF_PRETRAINED: dict[str, tuple[Any, ...]] = {
+# What a fit that trains nothing may be asked for, and settings that have no use in a cross-fit.
+_OF_INSTANT: dict[str, tuple[Any, ...]] = {
     "base": ("auto", None),
     "embedder": ("auto", "identity"),
     "n_members": ("auto", 1),
     "validation_fraction": ("auto", None),
 }
-_OF_HEADS = ("pooling", "null", "num_heads", "head", "train", "max_per_class")
+_UNUSED = ("pooling", "null", "num_heads")
+_UNUSED_BY_INSTANT = ("head", "train", "max_per_class")
 _MOST_ASKED = 64
 
 _CHOICES: dict[str, tuple[Any, ...]] = {"preset": get_args(Preset), "metric": METRICS}
@@ -71,12 +73,13 @@ def check_settings(
         )
     _check_embedder(estimator, settings, images)
     _check_cache(settings, images)
-    pretrained = estimator.preset in PRETRAINED
-    if pretrained:
-        _check_pretrained(estimator, settings, n_views, images)
+    if estimator.preset == "instant":
+        _check_instant(estimator, n_views, images)
         fraction = None
     else:
         fraction = _check_fraction(estimator, n_rows, n_classes, n_views, images)
+    if fraction is None:
+        _check_cross_fit(estimator, settings)
     usual = 64 if fraction is not None and n_rows > LARGE else 32
     n_remembered = n_rows if fraction is None else n_rows - round(fraction * n_rows)
     k = _check_neighbors(estimator.n_neighbors, n_remembered, usual)
@@ -85,48 +88,62 @@ def check_settings(
     return FitSettings(
         **dict(settings),
         n_neighbors=k,
-        fold_neighbors=max(8, k // 2) if estimator.n_neighbors == "auto" else k,
         embedder=estimator.embedder,
         base=base,
         preset=estimator.preset,
         metric=estimator.metric,
         class_prior=check_class_prior(estimator.class_prior, n_classes),
         seed=seed,
-        device="cpu" if pretrained else str(choose_device(estimator.device)),
+        device=str(choose_device(estimator.device)),
         validation_fraction=fraction,
         n_jobs=estimator.n_jobs,
     )
 
 
-def _check_pretrained(estimator: Any, settings: Settings, n_views: int, images: bool) -> None:
-    """Refuse what a fit around the pretrained head cannot do."""
-    preset = f'preset="{estimator.preset}"'
+def _check_instant(estimator: Any, n_views: int, images: bool) -> None:
+    """Refuse what a fit that trains nothing cannot do."""
     if images or n_views > 1:
         raise ValueError(
-            f"{preset} is for tables and ready embeddings in one view: images need a network, and "
-            'views need rows held out. Use preset="fast", or embed images first.'
+            'preset="instant" is for tables and ready embeddings in one view: images need a '
+            "network, and views need rows held out. Use another preset, or embed images first."
         )
-    for name, allowed in _OF_PRETRAINED.items():
+    for name, allowed in _OF_INSTANT.items():
         value = getattr(estimator, name)
         if not any(
             value is one or (isinstance(value, str | int) and value == one) for one in allowed
         ):
             options = " or ".join(map(repr, allowed))
             raise ValueError(
-                f"{name}={value!r} does not fit {preset}, whose attention comes trained. Use "
-                f'{name}={options}, or preset="fast".'
+                f'{name}={value!r} does not fit preset="instant", which trains nothing. Use '
+                f"{name}={options}, or another preset."
             )
+
+
+def _check_cross_fit(estimator: Any, settings: Settings) -> None:
+    """Refuse what a table that is cross-fitted around the pretrained head has no use for."""
+    instant = estimator.preset == "instant"
+    unused = _UNUSED + (_UNUSED_BY_INSTANT if instant else ())
     usual = Settings()
-    changed = [name for name in _OF_HEADS if getattr(settings, name) != getattr(usual, name)]
+    changed = [name for name in unused if getattr(settings, name) != getattr(usual, name)]
+    if type(settings.head) is not HeadConfig:
+        changed.append(f"head ({type(settings.head).__name__})")
     if changed:
         raise ValueError(
-            f"The settings {', '.join(changed)} do not fit {preset}, whose attention comes "
-            'trained. Leave them out, or use preset="fast".'
+            f"The settings {', '.join(changed)} do not fit "
+            f"{'preset=' + repr(estimator.preset) if instant else 'a cross-fit'}, whose attention "
+            "comes trained. Leave them out, or hold rows out: validation_fraction=0.1."
         )
-    if isinstance(estimator.n_neighbors, int | np.integer) and estimator.n_neighbors > _MOST_ASKED:
+    if estimator.embedder == "table":
         raise ValueError(
-            f"n_neighbors={estimator.n_neighbors} is more than the {_MOST_ASKED} that the head of "
-            'preset="instant" was trained with. Ask fewer, or use preset="fast".'
+            'embedder="table" makes keys that know the labels of all rows they were trained on, so '
+            "it needs rows that are held out. Give validation_fraction=0.1, say, or leave embedder "
+            "out."
+        )
+    k = estimator.n_neighbors
+    if isinstance(k, int | np.integer) and k > _MOST_ASKED:
+        raise ValueError(
+            f"n_neighbors={k} is more than the {_MOST_ASKED} that the attention was trained with. "
+            "Ask fewer, or hold rows out: validation_fraction=0.1."
         )
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyEncoder, AnyRows
 from nearwise.classifier.fit.progress import Progress
-from nearwise.classifier.inputs.images import ImageEncoder, TTAView
-from nearwise.classifier.inputs.table import VERY_LARGE, Encoded, TableEncoder, ready_embeddings
+from nearwise.classifier.inputs.images import TTAView
+from nearwise.classifier.inputs.table import LARGE, Encoded, TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.predictor import as_float
-from nearwise.classifier.settings import PRETRAINED, Preset, Settings
+from nearwise.classifier.settings import Preset, Settings
 from nearwise.functional import Metric
 
 
@@ -49,7 +49,6 @@ class FitSettings(Settings):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     n_neighbors: int
-    fold_neighbors: int
     embedder: str
     base: Any
     preset: Preset
@@ -64,13 +63,8 @@ class FitSettings(Settings):
 
     @property
     def fast(self) -> bool:
-        """Whether fewer members and candidates are wanted."""
+        """Whether fewer folds and candidates are wanted."""
         return self.preset == "fast"
-
-    @property
-    def pretrained(self) -> bool:
-        """Whether the head is one that other tables have trained."""
-        return self.preset in PRETRAINED
 
     @property
     def search_device(self) -> torch.device | None:
@@ -100,7 +94,7 @@ class Problem:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def target(self, member: int) -> Target:
-        """Labels and weights that a member's base and networks are fitted to."""
+        """Labels and weights that a fold's models are fitted to."""
         return self.label_model.target(member, self.labels, self.weight)
 
     @property
@@ -126,19 +120,15 @@ class Problem:
         return counts / counts.sum()
 
 
-def auto_members(encoder: AnyEncoder, n_rows: int, *, fast: bool, shared: bool = False) -> int:
-    """Members that `n_members="auto"` takes: fewer where each costs a wide search and network."""
-    if isinstance(encoder, ImageEncoder):
-        return 1
-    if fast or shared:
-        return 3
-    return 4 if n_rows > VERY_LARGE and ready_embeddings(encoder) else 5
+def auto_folds(n_rows: int, *, fast: bool) -> int:
+    """Folds that `n_members="auto"` takes: fewer where each costs much."""
+    return 3 if fast or n_rows > LARGE else 5
 
 
 def make_folds(
     labels: np.ndarray, n_members: int, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Stratified folds, one per member; at most as many as the largest class has rows."""
+    """Stratified folds; at most as many as the largest class has rows."""
     largest = int(np.bincount(labels).max())
     n_splits = max(2, min(n_members, largest))
     # Where no class has two rows there is nothing to stratify by.

@@ -1,1 +1,1 @@
-"""What a fit leaves behind: members, memory, pool; all that predicts."""
+"""What a fit leaves behind: models, heads, memory; all that predicts."""

@@ -64,12 +64,7 @@ class Logistic(_Model):
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Class probabilities of rows."""
-        scores = X @ self._coef.T + self._intercept
-        if scores.shape[1] == 1:
-            positive = expit(scores[:, 0])
-            return np.column_stack([1 - positive, positive])
-        proba: NDArray[np.float64] = softmax(scores, copy=False)
-        return proba
+        return _proba(X @ self._coef.T + self._intercept)
 
 
 class KernelLogistic(_Model):
@@ -97,6 +92,31 @@ class KernelLogistic(_Model):
         squared = np.maximum(squared + self._norms, 0).astype(self._components.dtype)
         kernel = np.exp(squared * -self._gamma)
         return self._logistic.predict_proba(kernel @ self._normalization.T)
+
+
+class MultilayerPerceptron(_Model):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self._layers: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        width = None
+        while f"coef_{len(self._layers)}" in arrays or not self._layers:
+            coef = _floats(arrays, f"coef_{len(self._layers)}", (width, None))
+            width = coef.shape[1]
+            self._layers.append((coef, _floats(arrays, f"intercept_{len(self._layers)}", (width,))))
+        self.n_features_in_ = int(self._layers[0][0].shape[0])
+        n_classes = len(self.classes_)
+        if width != (1 if n_classes == 2 else n_classes):
+            raise ValueError(f"the last layer has {width} outputs for {n_classes} classes")
+
+    def predict_proba(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Class probabilities of rows."""
+        (coef, intercept), *others = self._layers
+        scores = X @ coef + intercept
+        for coef, intercept in others:
+            scores = np.maximum(scores, 0) @ coef + intercept
+        return _proba(scores)
 
 
 class _Trees(_Model):
@@ -191,17 +211,14 @@ class Boosting(_Trees):
         missing_left, splits = self._arrays["missing_left"], self._arrays["code_split"]
         values = self._arrays["leaf_value"]
         self._walk(add_leaf_values, rows, out, missing_left, splits, self._codes, values)
-        if out.shape[1] == 1:
-            positive = expit(out[:, 0])
-            return np.column_stack([1 - positive, positive])
         # In columns, as scikit-learn has them: sums in another order differ in the last bit.
-        proba: NDArray[np.float64] = softmax(np.asfortranarray(out))
-        return proba
+        return _proba(np.asfortranarray(out))
 
 
 KINDS: dict[str, Any] = {
     "logistic": Logistic,
     "kernel-logistic": KernelLogistic,
+    "mlp": MultilayerPerceptron,
     "forest": Forest,
     "boosting": Boosting,
 }
@@ -301,6 +318,15 @@ def add_leaf_values(  # type: ignore[no-untyped-def]
                     go_left = value <= threshold[node]
                 node = left[node] if go_left else right[node]
             out[i, tree % n_columns] += values[right[node]]
+
+
+def _proba(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """Class probabilities from scores: one column of those of the second of two, or one each."""
+    if scores.shape[1] == 1:
+        positive = expit(scores[:, 0])
+        return np.column_stack([1 - positive, positive])
+    proba: NDArray[np.float64] = softmax(scores, copy=False)
+    return proba
 
 
 def _classes(arrays: Arrays) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ class FittedModel:
     Attributes
     ----------
     predictor : Predictor
-        Encoder, members, pool, calibration, and the memory as the members search it.
+        Encoder, base, heads, calibration, and the memory as it is searched.
     columns : KnownColumns
         Of the training rows.
     classes : ndarray of shape (n_classes,)

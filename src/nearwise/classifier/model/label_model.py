@@ -10,10 +10,11 @@ from torch import Tensor
 from nearwise.memory import MemoryBank
 
 Target = tuple[np.ndarray, np.ndarray | None]  # labels, and the weight of each row
+Fold = tuple[np.ndarray, np.ndarray]  # positions of the rows to learn from, and of those held out
 
 
 class RememberedLabels(NamedTuple):
-    """Classes that a member takes the remembered rows to be of.
+    """Classes that the remembered rows are taken to be of.
 
     Attributes
     ----------
@@ -29,7 +30,7 @@ class RememberedLabels(NamedTuple):
 class LabelModel:
     """Labels are taken as they are given.
 
-    Fits, members and memory ask this object wherever labels enter, so that none of them needs to
+    Fits and memory ask this object wherever labels enter, so that none of them needs to
     know whether a label may differ from the class to predict. A subclass that says so replaces
     the methods; the methods here are the plain case.
 
@@ -37,8 +38,6 @@ class LabelModel:
     ----------
     as_given : bool
         Whether every given label is the class to predict.
-    n_versions : int
-        Versions of the remembered labels; member m works with number min(m, n_versions - 1).
     checkpoint_tag : str
         Tells networks fitted to other targets from those fitted to the labels as given.
     caveat : str
@@ -46,7 +45,6 @@ class LabelModel:
     """
 
     as_given: bool = True
-    n_versions: int = 1
     checkpoint_tag: str = ""
     caveat: str = ""
 
@@ -66,8 +64,8 @@ class LabelModel:
         """Give the pools to try of out-of-fold log-probabilities (n, C), the plainest first."""
         return [parts]
 
-    def target(self, member: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
-        """Labels and weights (n,) that a member's base and networks are fitted to."""
+    def target(self, fold: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
+        """Labels and weights (n,) that the models of a fold are fitted to."""
         return labels, weight
 
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
@@ -96,17 +94,21 @@ class LabelModel:
         """Columns of rows that come after the fit; `predict` gives their log-probabilities."""
         return {}
 
+    def of_fold(self, fold: int) -> Self:
+        """Return what is known without any given label of the rows that a fold holds out."""
+        return self
+
+    def of_all(self, folds: list[Fold]) -> Self:
+        """Return what is known of each row without the given labels of its own fold."""
+        return self
+
     def remembered(self) -> Self:
         """Return what stays of this model after the fit."""
         return self
 
-    def labels(self, bank: MemoryBank, version: int) -> RememberedLabels:
-        """Classes of the remembered rows, as the members of a version take them to be."""
+    def labels(self, bank: MemoryBank) -> RememberedLabels:
+        """Classes of the remembered rows, as they are taken to be."""
         return RememberedLabels(bank.labels, None)
-
-    def column(self, name: str, member: int) -> str:
-        """Name of a column that depends on the labels, as a member has it."""
-        return name
 
     def refuse_refresh(self) -> None:
         """Raise ValueError where heads cannot go on learning from the remembered labels."""

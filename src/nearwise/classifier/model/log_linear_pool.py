@@ -1,4 +1,4 @@
-"""The log-linear pool: members' answers, their mean, and the finish of a prediction.
+"""The log-linear pool: the heads' answers, their mean, and the finish of a prediction.
 
 Also what is decided out of fold: how much of the heads to take, and the temperature.
 """
@@ -22,7 +22,7 @@ _VOTE_SHARPNESS = 4.0  # of distances in units of the typical neighbor distance
 
 
 class Answer(NamedTuple):
-    """Log-probabilities (B, C) of the parts, and the null's mass (B,), all members pooled."""
+    """Log-probabilities (B, C) of the parts, and the null's mass (B,), all heads pooled."""
 
     log_proba: Tensor
     base_log_proba: Tensor
@@ -87,10 +87,10 @@ def joined(answers: list[Answer]) -> Answer:
 
 
 def pool(answers: list[Answer]) -> Answer:
-    """Geometric mean of the members' distributions; arithmetic of the null's mass.
+    """Geometric mean of the heads' distributions; arithmetic of the null's mass.
 
     The geometric mean keeps the sharpness that the out-of-fold predictions had: averaging
-    probabilities would blur rows of which one member in five knows no duplicate.
+    probabilities would blur what one head alone is unsure of.
     """
     means = [geometric_mean(parts) for parts in list(zip(*answers, strict=True))[:3]]
     null_mass = torch.stack([answer.null_mass for answer in answers]).mean(0)

@@ -1,8 +1,8 @@
-"""The memory as each member searches it: key spaces, indexes, reliability and neighborhoods."""
+"""The memory as it is searched: key spaces, indexes, reliability and neighborhoods."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -12,33 +12,29 @@ from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.functional import Metric, Neighbors
 from nearwise.memory import IndexName, MemoryBank, NeighborIndex, make_index
 from nearwise.memory.changed_index import MOST_CHANGED, ChangedIndex
-from nearwise.nn import Neighborhood, describe_neighborhood, pair_reliability
+from nearwise.nn import describe_neighborhood, pair_reliability
 from nearwise.nn.neighbor_set import typical_distance
 
 # Columns of the bank.
-FOLD = "fold"  # int64 (n,): the member that held the row out; -1 for rows added after fitting
+FOLD = "fold"  # int64 (n,): 0 for rows that the base predicted out of fold; -1 for all others
 FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
 Searchable = NeighborIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
 _OWN_NEIGHBORS = 16
-_DERIVED = ("_indexes", "_sealed", "_own", "_copies", "_labels", "derived")
+_LABELS = "labels"
+_DERIVED = ("_indexes", "_sealed", "_own", "_copies", "derived")
 
 
 @dataclass(frozen=True)
 class SpaceSpec:
-    """One key space and who may be found in it.
+    """One key space.
 
     Attributes
     ----------
     name : str
-        "features", "supervised" or "trained".
-    scope : {"all", "fold"}
-        "all": every row. "fold": a member finds only the rows it held out itself, whose keys come
-        from the very model that also makes the query's key, fitted on neither's label.
-    per_member : bool
-        Whether each member has keys of its own.
+        "features", "supervised", "trained", or a depth of a backbone.
     metric : Metric
     unit : float
         Typical neighbor distance; distances are divided by it.
@@ -47,29 +43,18 @@ class SpaceSpec:
     """
 
     name: str
-    scope: Literal["all", "fold"]
-    per_member: bool
     metric: Metric
     unit: float
     n_neighbors: int
-
-    def key(self, member: int) -> str:
-        """Name of the bank's key space that a member uses."""
-        return f"{self.name}_{member}" if self.per_member else self.name
 
     @property
     def judged_in(self) -> str:
         """Space whose neighbors tell a row's reliability: its own, or the features'.
 
         A trained space gathers its training rows around their labels, right or wrong, so there
-        the features' neighbors are taken, once for all members.
+        the features' neighbors are taken.
         """
         return "features" if self.name == "trained" else self.name
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether all members find the same."""
-        return self.scope == "all" and not self.per_member
 
     @property
     def reliability(self) -> str:
@@ -108,8 +93,8 @@ class Forgetting:
         return torch.exp2(-age / self.half_life).clamp_min(_FADED)
 
 
-class MemberView(NamedTuple):
-    """What one member retrieves for some queries.
+class Retrieval(NamedTuple):
+    """What is retrieved for some queries.
 
     Attributes
     ----------
@@ -124,14 +109,14 @@ class MemberView(NamedTuple):
     found: list[Neighbors]
     spaces: list[Any]
 
-    def take(self, rows: Tensor) -> "MemberView":
+    def take(self, rows: Tensor) -> "Retrieval":
         """Return what was retrieved for some of the queries."""
         found = [Neighbors(one.distances[rows], one.indices[rows]) for one in self.found]
         spaces = [space.take(rows) for space in self.spaces]
-        return MemberView(self.base_log_proba[rows], found, spaces)
+        return Retrieval(self.base_log_proba[rows], found, spaces)
 
 
-def below_each_other(views: list[MemberView]) -> tuple[list[Neighborhood], Tensor]:
+def below_each_other(views: list[Retrieval]) -> tuple[list[Any], Tensor]:
     """Join neighborhoods and base log-probabilities of different queries, one below the other.
 
     Neighborhoods of a space are cut to the fewest neighbors that one of them has.
@@ -140,12 +125,12 @@ def below_each_other(views: list[MemberView]) -> tuple[list[Neighborhood], Tenso
     for seen in zip(*(view.spaces for view in views), strict=True):
         k = min(space.labels.shape[1] for space in seen)
         parts = zip(*(space.nearest(k) for space in seen), strict=True)
-        spaces.append(Neighborhood(*map(torch.cat, parts)))
+        spaces.append(type(seen[0])(*map(torch.cat, parts)))
     return spaces, torch.cat([view.base_log_proba for view in views])
 
 
 class MemoryViews:
-    """Searches and describes neighborhoods in a bank, member by member.
+    """Searches and describes neighborhoods in a bank.
 
     Parameters
     ----------
@@ -160,7 +145,7 @@ class MemoryViews:
         is. None: the CPU. Queries on the device have their neighborhoods there, others have them
         on the CPU.
     label_model : LabelModel, optional
-        Says of which classes members take the rows to be.
+        Says of which classes the rows are taken to be.
     """
 
     def __init__(
@@ -176,11 +161,10 @@ class MemoryViews:
         self.index, self.memory_budget = index, memory_budget
         self.device = device
         self.forgetting: Forgetting | None = None
-        self._indexes: dict[tuple[str, int], tuple[Searchable, Tensor]] = {}
-        self._sealed: dict[tuple[str, int], NeighborIndex] = {}  # trained on former rows
-        self._own: dict[tuple[str, int], Tensor] = {}
+        self._indexes: dict[str, tuple[Searchable, Tensor]] = {}
+        self._sealed: dict[str, NeighborIndex] = {}  # trained on former rows
+        self._own: dict[str, Tensor] = {}
         self._copies: dict[str, tuple[Tensor, Tensor]] = {}
-        self._labels: dict[int, RememberedLabels] = {}
         self.derived: dict[Any, Any] = {}  # what others worked out from the bank as it is
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,40 +199,36 @@ class MemoryViews:
             self._copies[name] = (column, copy)
         return copy
 
-    def labels(self, member: int) -> Tensor:
-        """Class positions of the remembered rows, as a member takes them to be."""
-        return self.remembered_labels(member).labels
+    @property
+    def labels(self) -> Tensor:
+        """Class positions of the remembered rows, as they are taken to be."""
+        return self.remembered_labels.labels
 
-    def labels_of(self, member: int, found: Tensor) -> Tensor:
-        """Class positions of what was found, as a member takes them to be, on its device."""
-        return self._beside(f"labels {member}", self.labels(member), found)[found]
-
-    def remembered_labels(self, member: int) -> RememberedLabels:
-        """Class positions of the remembered rows as a member takes them to be, and how sure."""
-        version = min(member, self.label_model.n_versions - 1)
-        if version not in self._labels:
-            self._labels[version] = self.label_model.labels(self.bank, version)
-        return self._labels[version]
-
-    def side(self, spec: SpaceSpec, member: int) -> str:
-        """Name of the bank's column with the rows' reliability, as a member judges it."""
-        if spec.scope == "fold" or self.label_model.as_given:
-            return spec.reliability
-        return self.label_model.column(spec.reliability, member)
+    def labels_of(self, found: Tensor) -> Tensor:
+        """Class positions of what was found, as they are taken to be, on its device."""
+        return self._beside("labels", self.labels, found)[found]
 
     @property
-    def label_versions(self) -> range:
-        """Members whose labels of the remembered rows differ; the first stands for all members."""
-        return range(self.label_model.n_versions)
+    def remembered_labels(self) -> RememberedLabels:
+        """Class positions of the remembered rows as they are taken to be, and how sure."""
+        if _LABELS not in self.derived:
+            self.derived[_LABELS] = self.label_model.labels(self.bank)
+        found: RememberedLabels = self.derived[_LABELS]
+        return found
 
     def class_shares(self) -> Tensor:
         """Weighted class shares of the memory, each class counted half a row more, (C,).
 
         Of the rows that may be found, whose weights count for those that may not.
         """
-        rows = self.rows(self.specs[0], 0)
-        counts = self.bank.sample_weight[rows] @ self.bank.soft_labels()[rows] + 0.5
-        return (counts / counts.sum()).float()
+        rows = self.rows()
+        weight, labels = self.bank.sample_weight[rows], self.remembered_labels
+        if labels.certainty is None:
+            counts = weight @ self.bank.soft_labels()[rows]
+        else:
+            counts = torch.zeros(self.bank.n_classes)
+            counts.scatter_add_(0, labels.labels[rows], weight * labels.certainty[rows])
+        return ((counts + 0.5) / (counts + 0.5).sum()).float()
 
     def forget(self) -> None:
         """Drop what was derived from the bank; call after it changed.
@@ -259,7 +239,6 @@ class MemoryViews:
         self._own.clear()
         self.derived.clear()
         self._copies.clear()
-        self._labels.clear()
 
     def forget_labels(self) -> None:
         """Drop what was derived from labels; call after they alone changed.
@@ -267,40 +246,30 @@ class MemoryViews:
         Indexes and the rows' own neighbors go by keys, and stay.
         """
         self.derived.clear()
-        self._labels.clear()
 
-    def rows(self, spec: SpaceSpec, member: int) -> Tensor:
-        """Bank positions that a member may find in a space."""
-        allowed = torch.ones(len(self.bank), dtype=torch.bool)
+    def rows(self) -> Tensor:
+        """Bank positions that may be found."""
         if FINDABLE in self.bank.columns:
-            allowed = self.bank.columns[FINDABLE]
-        if spec.scope == "fold":
-            fold = self.bank.columns[FOLD]
-            allowed = allowed & ((fold == member) | (fold < 0))
-        return torch.nonzero(allowed)[:, 0]
+            return torch.nonzero(self.bank.columns[FINDABLE])[:, 0]
+        return torch.arange(len(self.bank))
 
     def retrieve(
         self,
-        member: int,
         keys: dict[str, Tensor],
         base_log_proba: Tensor,
         n_classes: int,
-        found_by_all: dict[str, Neighbors],
         positions: Tensor | None = None,
-    ) -> MemberView:
+    ) -> Retrieval:
         """Search every space and describe what is found.
 
         Parameters
         ----------
-        member : int
         keys : dict of str to Tensor of shape (n, width)
             The queries, by the names of the spaces, and OPINION where neighbors are compared by
             another prediction than the base's.
         base_log_proba : Tensor of shape (n, C0)
             For the classes beyond, up to `n_classes`, neighbors in the first space stand in.
         n_classes : int
-        found_by_all : dict of str to Neighbors
-            Keeps what all members find alike; one dict for all of them.
         positions : int64 Tensor of shape (n,), optional
             Of queries that are remembered themselves: each is left out by its id.
         """
@@ -310,176 +279,154 @@ class MemoryViews:
         spaces: list[Any] = []
         opinion = keys.get(OPINION, base)
         for spec in self.specs:
-            result = found_by_all.get(spec.name)
-            if result is None:
-                query = self.on_device(keys[spec.name])
-                result = self.search(spec, member, query, spec.n_neighbors, ids)
-                if spec.is_shared:
-                    found_by_all[spec.name] = result
+            query = self.on_device(keys[spec.name])
+            result = self.search(spec, query, spec.n_neighbors, ids)
             if not found and base.shape[1] < n_classes:
-                near = (result.distances, self.labels_of(0, result.indices), n_classes)
+                near = (result.distances, self.labels_of(result.indices), n_classes)
                 base, opinion = (with_new_classes(one, *near) for one in (base, opinion))
             found.append(result)
-            spaces.append(self.neighborhood(spec, member, result, opinion, positions))
-        return MemberView(base, found, spaces)
+            spaces.append(self.neighborhood(spec, result, opinion, positions))
+        return Retrieval(base, found, spaces)
 
     def retrieve_remembered(
-        self, member: int, positions: Tensor, base_log_proba: Tensor, n_classes: int
-    ) -> MemberView:
+        self, positions: Tensor, base_log_proba: Tensor, n_classes: int
+    ) -> Retrieval:
         """Do what `retrieve` does for rows of the bank."""
-        keys = {spec.name: self.bank.keys[spec.key(member)][positions] for spec in self.specs}
+        keys = {spec.name: self.bank.keys[spec.name][positions] for spec in self.specs}
         if OPINION in self.bank.columns:
             keys[OPINION] = self.bank.columns[OPINION][positions]
-        return self.retrieve(member, keys, base_log_proba, n_classes, {}, positions)
+        return self.retrieve(keys, base_log_proba, n_classes, positions)
 
     def search(
-        self, spec: SpaceSpec, member: int, query: Tensor, k: int, query_ids: Tensor | None = None
+        self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None = None
     ) -> Neighbors:
         """Nearest rows: distances in the space's unit, and bank positions."""
-        index, positions = self._index(spec, member)
+        index, positions = self._index(spec)
         spare = len(positions) - (query_ids is not None)
         if spare < 1:
             raise ValueError(
                 f"The memory holds {len(positions)} rows that may be asked. Add rows first."
             )
         found = index.search(query, min(k, spare), query_ids)
-        at = self._beside(f"positions {spec.name} {member}", positions, found.indices)
+        at = self._beside(f"positions {spec.name}", positions, found.indices)
         return Neighbors(found.distances / spec.unit, at[found.indices])
 
-    def _index(self, spec: SpaceSpec, member: int) -> tuple[Searchable, Tensor]:
-        """Index over the rows that a member may find, and their positions in the bank."""
-        key = (spec.name, 0 if spec.is_shared else member)
-        if key not in self._indexes:
-            positions = self.rows(spec, member)
-            keys, ids = self.bank.keys[spec.key(member)], self.bank.ids
+    def _index(self, spec: SpaceSpec) -> tuple[Searchable, Tensor]:
+        """Index over the rows that may be found, and their positions in the bank."""
+        if spec.name not in self._indexes:
+            positions = self.rows()
+            keys, ids = self.bank.keys[spec.name], self.bank.ids
             if len(positions) < len(keys):
                 keys, ids = keys[positions], ids[positions]
-            self._indexes[key] = (self._index_over(key, spec.metric, keys, ids), positions)
-        return self._indexes[key]
+            self._indexes[spec.name] = (self._index_over(spec, keys, ids), positions)
+        return self._indexes[spec.name]
 
-    def _index_over(
-        self, key: tuple[str, int], metric: Metric, keys: Tensor, ids: Tensor
-    ) -> Searchable:
-        sealed = self._sealed.get(key)
+    def _index_over(self, spec: SpaceSpec, keys: Tensor, ids: Tensor) -> Searchable:
+        sealed = self._sealed.get(spec.name)
         if sealed is not None:  # keys of a row never change, so ids say what came and went
             changed = ChangedIndex(sealed, keys, ids)
             if changed.share_changed <= MOST_CHANGED:
                 return changed
-        name = _for_metric(self.index, metric)
+        name = _for_metric(self.index, spec.metric)
         index = make_index(
-            name, metric, len(ids), memory_budget=self.memory_budget, device=self.device
+            name, spec.metric, len(ids), memory_budget=self.memory_budget, device=self.device
         ).fit(keys, ids)
         if not index.is_exact:  # others are made in no time
-            self._sealed[key] = index
+            self._sealed[spec.name] = index
         return index
 
-    def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
+    def own_neighbors(self, spec: SpaceSpec) -> Tensor:
         """Positions of each findable row's own nearest rows, itself left out; -1 elsewhere."""
-        spec, cache_key = self._judged(spec, member)
-        if cache_key not in self._own:
-            positions = self.rows(spec, member)
-            found = self._nearest_others(spec, member, positions)
+        spec = self._judged(spec)
+        if spec.name not in self._own:
+            positions = self.rows()
+            found = self._nearest_others(spec, positions)
             own = torch.full((len(self.bank), found.shape[1]), -1)
             own[positions] = found
-            self._own[cache_key] = own
-        return self._own[cache_key]
+            self._own[spec.name] = own
+        return self._own[spec.name]
 
-    def _judged(self, spec: SpaceSpec, member: int) -> tuple[SpaceSpec, tuple[str, int]]:
-        """Space whose neighbors tell reliability, and where they are kept."""
-        spec = next(other for other in self.specs if other.name == spec.judged_in)
-        return spec, (spec.name, 0 if spec.scope == "all" else member)
+    def _judged(self, spec: SpaceSpec) -> SpaceSpec:
+        """Space whose neighbors tell reliability."""
+        return next(other for other in self.specs if other.name == spec.judged_in)
 
-    def _nearest_others(self, spec: SpaceSpec, member: int, positions: Tensor) -> Tensor:
+    def _nearest_others(self, spec: SpaceSpec, positions: Tensor) -> Tensor:
         """Positions of the rows nearest to some findable ones, themselves left out."""
-        keys = self.bank.keys[spec.key(member)][positions]
+        keys = self.bank.keys[spec.name][positions]
         # One more than are counted, so that a query that is left out can be replaced.
-        wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 2), len(self.rows(spec, member)) - 1)
-        return self.search(spec, member, keys, wanted, self.bank.ids[positions]).indices
+        wanted = min(_OWN_NEIGHBORS + 1, max(spec.n_neighbors, 2), len(self.rows()) - 1)
+        return self.search(spec, keys, wanted, self.bank.ids[positions]).indices
 
-    def reliability(self, spec: SpaceSpec, member: int, positions: Tensor | None = None) -> Tensor:
+    def reliability(self, spec: SpaceSpec, positions: Tensor | None = None) -> Tensor:
         """Share of each row's own neighbors that carry its label, (n,); 0.5 where unknown.
 
         Of all rows, or of some findable ones, which alone are then searched for.
         """
-        labels = self.labels(member)
-        spec, cache_key = self._judged(spec, member)
+        labels, spec = self.labels, self._judged(spec)
         if positions is None:
-            own, mine = self.own_neighbors(spec, member), labels
-        elif cache_key in self._own:
-            own, mine = self._own[cache_key][positions], labels[positions]
+            own, mine = self.own_neighbors(spec), labels
+        elif spec.name in self._own:
+            own, mine = self._own[spec.name][positions], labels[positions]
         else:
-            own, mine = self._nearest_others(spec, member, positions), labels[positions]
+            own, mine = self._nearest_others(spec, positions), labels[positions]
         m = max(own.shape[1] - 1, 1)
         same = (labels[own[:, :m].clamp_min(0)] == mine[:, None]).float().mean(1)
         same[own[:, 0] < 0] = 0.5
         return same
 
-    def reliability_of_new(
-        self, spec: SpaceSpec, member: int, positions: Tensor, n_known: int
-    ) -> Tensor:
+    def reliability_of_new(self, spec: SpaceSpec, positions: Tensor, n_known: int) -> Tensor:
         """Share of the neighbors of rows added after fitting that carry their labels, (n_new,).
 
         Of a class that is new (at or beyond `n_known`) there may be few rows yet: the share is of
         those there are, drawn towards the usual reliability as by four rows more.
         """
-        keys = self.bank.keys[spec.key(member)][positions]
-        found = self.search(spec, member, keys, _OWN_NEIGHBORS, self.bank.ids[positions])
-        everyone = self.labels(member)
+        keys = self.bank.keys[spec.name][positions]
+        found = self.search(spec, keys, _OWN_NEIGHBORS, self.bank.ids[positions])
+        everyone = self.labels
         labels = everyone[positions]
         same = (everyone[found.indices] == labels[:, None]).float().sum(1)
         others = torch.bincount(everyone)[labels] - 1
         k = float(found.indices.shape[1])
-        usual = self.bank.columns[self.side(spec, member)].mean()
+        usual = self.bank.columns[spec.reliability].mean()
         of_new_class = (same + 4 * usual) / (others.clamp_max(int(k)) + 4)
         return torch.where(labels < n_known, same / k, of_new_class)
 
-    def measure(self, specs: Iterable[SpaceSpec], n_members: int) -> Self:
+    def measure(self, specs: Iterable[SpaceSpec]) -> Self:
         """Take the units of some spaces and the rows' reliability from the filled bank."""
         for spec in specs:
             self.specs.append(measured(self, spec))
-        self.judge(n_members)
+        self.judge()
         return self
 
-    def judge(self, n_members: int) -> None:
+    def _judging(self) -> list[SpaceSpec]:
+        """Spaces whose own neighbors tell reliability."""
+        return [spec for spec in self.specs if spec.judged_in == spec.name]
+
+    def judge(self) -> None:
         """Note what each row's own neighbors say of it, as columns of the bank; after a fit."""
-        for spec in self.specs:
-            for member in range(n_members):
-                if spec.scope == "fold":
-                    own = self.bank.columns[FOLD] == member
-                    unknown = torch.full((len(self.bank),), 0.5)
-                    before = self.bank.columns.get(spec.reliability, unknown)
-                    found = torch.where(own, self.reliability(spec, member), before)
-                    self.bank.columns[spec.reliability] = found
-                elif spec.judged_in == spec.name and member in self.label_versions:
-                    self.bank.columns[self.side(spec, member)] = self.reliability(spec, member)
+        for spec in self._judging():
+            self.bank.columns[spec.reliability] = self.reliability(spec)
 
     def columns_of_new(self, n_rows: int) -> dict[str, Tensor]:
         """Columns that `judge_new` fills for rows that are added."""
-        sides = {self.side(spec, each) for spec in self.specs for each in self.label_versions}
-        return {side: torch.zeros(n_rows) for side in sides}
+        return {spec.reliability: torch.zeros(n_rows) for spec in self._judging()}
 
     def judge_new(self, positions: Tensor, n_known: int) -> None:
         """Note the reliability of rows that were added; see `reliability_of_new`."""
-        for spec in self.specs:
-            for member in self.label_versions if spec.judged_in == spec.name else ():
-                side = self.side(spec, member)
-                column = self.bank.columns[side].clone()
-                column[positions] = float("nan")
-                self.bank.columns[side] = column.nan_to_num(float(column.nanmean()))
-                new = self.reliability_of_new(spec, member, positions, n_known)
-                self.bank.columns[side][positions] = new
+        for spec in self._judging():
+            column = self.bank.columns[spec.reliability].clone()
+            column[positions] = float("nan")
+            self.bank.columns[spec.reliability] = column.nan_to_num(float(column.nanmean()))
+            new = self.reliability_of_new(spec, positions, n_known)
+            self.bank.columns[spec.reliability][positions] = new
 
-    def judge_relabelled(self, positions: Tensor, n_members: int) -> None:
+    def judge_relabelled(self, positions: Tensor) -> None:
         """Note the reliability of rows whose labels changed; no other row is searched for."""
-        for spec in self.specs:
-            if spec.judged_in != spec.name:
-                continue  # the column is that of another space
-            for member in range(n_members) if spec.scope == "fold" else self.label_versions:
-                side = self.side(spec, member)
-                allowed = positions[torch.isin(positions, self.rows(spec, member))]
-                column = self.bank.columns[side].clone()
-                column[allowed] = self.reliability(spec, member, allowed)
-                self.bank.columns[side] = column
+        allowed = positions[torch.isin(positions, self.rows())]
+        for spec in self._judging():
+            column = self.bank.columns[spec.reliability].clone()
+            column[allowed] = self.reliability(spec, allowed)
+            self.bank.columns[spec.reliability] = column
 
     def judge_rest(self) -> None:
         """Note what changes for rows whose neighbors were removed: here nothing."""
@@ -496,34 +443,22 @@ class MemoryViews:
     def neighborhood(
         self,
         spec: SpaceSpec,
-        member: int,
         found: Neighbors,
         base_log_proba: Tensor,
         query_positions: Tensor | None = None,
-    ) -> Neighborhood:
+    ) -> Any:
         """Describe what was found; `query_positions` where queries are rows of the bank."""
         here = found.indices
-        labels = self.labels_of(member, here)
-        certainty = self.remembered_labels(member).certainty
+        labels, certainty = self.labels_of(here), self.remembered_labels.certainty
         certainty = None if certainty is None else certainty.to(here.device)[here]
-        of_neighbors = None
-        if spec.scope == "fold" and BASE in self.bank.columns:
-            stored = self._beside(BASE, self.bank.columns[BASE], here)
-            n_stored = stored.shape[1]
-            known = labels < n_stored
-            of_neighbors = stored[here, labels.clamp_max(n_stored - 1)]
-            neutral = -torch.log(torch.tensor(float(n_stored), device=here.device))
-            of_neighbors = torch.where(known, of_neighbors, neutral)
-        elif certainty is not None:
-            of_neighbors = torch.log(certainty)
         if query_positions is None:
-            side = self.side(spec, member)
-            reliability = self._beside(side, self.bank.columns[side], here)[here]
+            column = self.bank.columns[spec.reliability]
+            reliability = self._beside(spec.reliability, column, here)[here]
         else:
             reliability = pair_reliability(
                 here,
-                self._beside(f"own {spec.name} {member}", self.own_neighbors(spec, member), here),
-                self._beside(f"labels {member}", self.labels(member), here),
+                self._beside(f"own {spec.name}", self.own_neighbors(spec), here),
+                self._beside("labels", self.labels, here),
                 query_positions.to(here.device),
             )
         weight = self.weight(here)
@@ -532,7 +467,7 @@ class MemoryViews:
             labels,
             reliability,
             base_log_proba,
-            of_neighbors,
+            None if certainty is None else torch.log(certainty),
             torch.log(weight),
             certainty,
         )
@@ -540,10 +475,10 @@ class MemoryViews:
 
 def measured(views: MemoryViews, spec: SpaceSpec) -> SpaceSpec:
     """Set the unit of a space to its median neighbor distance, over at most 1,000 rows."""
-    rows = views.rows(spec, 0)
+    rows = views.rows()
     some = rows[:: max(1, len(rows) // 1000)]
-    keys = views.bank.keys[spec.key(0)][some]
-    found = views.search(spec, 0, keys, spec.n_neighbors, views.bank.ids[some])
+    keys = views.bank.keys[spec.name][some]
+    found = views.search(spec, keys, spec.n_neighbors, views.bank.ids[some])
     return SpaceSpec(**(spec.to_json() | {"unit": typical_distance(found.distances)}))
 
 

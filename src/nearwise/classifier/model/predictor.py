@@ -25,57 +25,49 @@ from nearwise.classifier.model.log_linear_pool import (
 )
 from nearwise.classifier.model.memory_views import (
     BASE,
-    FOLD,
     OPINION,
-    MemberView,
     MemoryViews,
-    below_each_other,
+    Retrieval,
 )
-from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.model.row_models import (
     KeyedRows,
     RowModels,
     average_views,
-    mean_log_proba,
     row_blocks,
-    supervised_keys,
     view_blocks,
 )
-from nearwise.functional import Neighbors
-from nearwise.nn import HeadOutput, Neighborhood
+from nearwise.nn import HeadOutput
 from nearwise.nn.neighbor_head import widen
-
-Group = list[tuple[int, MemberView]]  # every member with what it retrieves for the same rows
 
 
 class Attended(NamedTuple):
-    """What one member retrieves for some queries, and what its head makes of that.
+    """What is retrieved for some queries, and what a head makes of it.
 
     `logits` is what the head's `attend` returned.
     """
 
-    member: int
-    view: MemberView
+    head: Any
+    view: Retrieval
     logits: Any
     output: HeadOutput
 
 
 class Retrieved(NamedTuple):
-    """What the members retrieve for some queries in all their views.
+    """What is retrieved for some queries in all their views.
 
     Attributes
     ----------
     features : Tensor of shape (n, width)
         Keys of the first view in the space "features".
-    merged : list of list of (member, MemberView)
-        What the merged prediction is made from: one group per view, or one of their mean.
-    each : list of list of (member, MemberView)
-        One group per view; the very list of `merged` unless that is made from their mean.
+    merged : list of Retrieval
+        What the merged prediction is made from: one per view, or one of their mean.
+    each : list of Retrieval
+        One per view; the very list of `merged` unless that is made from their mean.
     """
 
     features: Tensor
-    merged: list[Group]
-    each: list[Group]
+    merged: list[Retrieval]
+    each: list[Retrieval]
 
 
 @dataclass
@@ -88,7 +80,7 @@ class HeldOut:
         Their keys and base log-probabilities, one per view.
     labels : int64 Tensor of shape (n,)
     folds : int64 Tensor of shape (n,)
-        The member whose head was not fitted on the row.
+        The head that was not fitted on the row.
     weight : Tensor of shape (n,)
     digests : int64 Tensor of shape (n,)
         By which the rows are recognized (`row_digests`).
@@ -125,9 +117,6 @@ class HeldOut:
 class Predictor:
     """The fitted parts of a classifier; never changed once it is part of a published model.
 
-    Members differ in the models that make keys (one set per fold after a cross-fit, one for all
-    where rows were held out once) and in their heads.
-
     Attributes
     ----------
     encoder : TableEncoder or ImageEncoder
@@ -136,8 +125,9 @@ class Predictor:
         Turn encoded rows into keys and base log-probabilities.
     views : MemoryViews
         The memory: key spaces, columns, indexes.
-    heads : tuple of NeighborHead, or of a PretrainedNeighborHead
-        One per member.
+    heads : tuple
+        A `PretrainedNeighborHead`; where rows were held out once, one `NeighborHead` per fold of
+        these rows, which answer together.
     acceptance : Acceptance
         Weight of the heads against the base, and the temperature.
     prior : Tensor of shape (C,)
@@ -177,11 +167,6 @@ class Predictor:
     n_views: int = 1
 
     @property
-    def n_members(self) -> int:
-        """Number of members."""
-        return len(self.heads)
-
-    @property
     def label_model(self) -> LabelModel:
         """How the given labels come about from the classes that are predicted."""
         return self.views.label_model
@@ -192,26 +177,23 @@ class Predictor:
         return self.row_models.has_base
 
     @property
-    def is_pretrained(self) -> bool:
-        """Whether the head was trained on other tables, so that it goes by the memory as it is."""
-        return isinstance(self.views, PretrainedViews)
-
-    @property
     def forgets_exactly(self) -> bool:
         """Whether a fit is a search, so that removed rows leave nothing behind."""
-        return self.is_pretrained and not self.has_base and "tuned" not in self.choice
+        return self.is_cross_fitted and not self.has_base and "head" not in self.choice
 
     @property
     def judged_on(self) -> str:
         """What calibration rows are: "held out", "cross-fitted", "left out" or "out of bag"."""
-        if not self.is_pretrained:
-            return "cross-fitted" if self.is_cross_fitted else "held out"
-        return "out of bag" if self.has_base else "left out"
+        if not self.is_cross_fitted:
+            return "held out"
+        if OPINION in self.views.bank.columns:
+            return "out of bag"
+        return "cross-fitted" if self.has_base else "left out"
 
     @property
     def is_cross_fitted(self) -> bool:
-        """Whether every remembered row has a member whose models were fitted without it."""
-        return not self.row_models.shared
+        """Whether remembered rows can be predicted as if they were new."""
+        return not self.row_models.knows_labels
 
     def fork(self) -> Self:
         """Copy for a change: what changes replace is the copy's own, all else is shared."""
@@ -230,44 +212,22 @@ class Predictor:
     def retrieve(self, views: list[Any]) -> Retrieved:
         """Retrieve for new rows, few enough to be encoded at once, in all their views."""
         keyed = [self.row_models(rows) for rows in views]
-        each = [self.group(one) for one in keyed]
+        each = [self.retrieval(rows) for rows in keyed]
         averaged = self.merge == "embeddings" and len(views) > 1
-        merged = [self.group(_average_of_members(keyed))] if averaged else each
-        return Retrieved(keyed[0][0].keys["features"].cpu(), merged, each)
+        merged = [self.retrieval(average_views(keyed))] if averaged else each
+        return Retrieved(keyed[0].keys["features"].cpu(), merged, each)
 
-    def group(self, keyed: list[KeyedRows]) -> Group:
-        """Search all spaces, by the keys of every member or by those that all members share."""
-        found: dict[str, Neighbors] = {}
-        views = [self.member_view(member, rows, found) for member, rows in enumerate(keyed)]
-        return [(member, views[min(member, len(views) - 1)]) for member in range(self.n_members)]
-
-    def member_view(
-        self, member: int, rows: KeyedRows, found_by_all: dict[str, Neighbors]
-    ) -> MemberView:
-        """Search all spaces; `found_by_all` keeps what every member finds alike."""
+    def retrieval(self, rows: KeyedRows) -> Retrieval:
+        """Search all spaces."""
         base = rows.base_log_proba
         base = self._prior_of(len(rows.keys["features"])) if base is None else base
-        return self.views.retrieve(member, rows.keys, base, len(self.prior), found_by_all)
+        return self.views.retrieve(rows.keys, base, len(self.prior))
 
-    def retrieve_remembered(self, member: int, positions: Tensor) -> MemberView:
+    def retrieve_remembered(self, positions: Tensor) -> Retrieval:
         """Search all spaces for remembered rows, each left out of its own neighbors by id."""
         self._refuse_remembered()
         base = self._stored_base(positions)
-        return self.views.retrieve_remembered(member, positions, base, len(self.prior))
-
-    def retrieve_left_out(
-        self, positions: Tensor, member_of: Tensor
-    ) -> tuple[list[Neighborhood], Tensor]:
-        """Neighborhoods and base log-probabilities of remembered rows, each by its own member."""
-        order, views = [], list[MemberView]()
-        for member in range(int(member_of.max()) + 1):
-            rows = torch.nonzero(member_of == member)[:, 0]
-            if len(rows):
-                order.append(rows)
-                views.append(self.retrieve_remembered(member, positions[rows]))
-        back = torch.argsort(torch.cat(order))
-        spaces, base = below_each_other(views)
-        return [space.take(back) for space in spaces], base[back]
+        return self.views.retrieve_remembered(positions, base, len(self.prior))
 
     def _stored_base(self, positions: Tensor) -> Tensor:
         """Out-of-fold base (or prior) log-probabilities of remembered rows."""
@@ -290,14 +250,13 @@ class Predictor:
     # --- rows to be remembered ------------------------------------------------------------------
 
     def feature_keys(self, rows: Any) -> Tensor:
-        """Keys of new rows in the space "features", which all members share."""
+        """Keys of new rows in the space "features"."""
         return self.row_models.feature_keys(rows).cpu()
 
     def keys_of_new(self, views: list[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Keys and base log-probabilities of rows that are to be remembered, on the CPU.
 
-        Keys are means over the views. The base log-probabilities are means over the members, none
-        of which were fitted on the rows.
+        Keys are means over the views.
 
         Returns
         -------
@@ -306,24 +265,14 @@ class Predictor:
         columns : dict of str to Tensor
             BASE and OPINION, where the bank has them.
         """
-        keyed = [rows.cpu() for rows in _average_of_members([*map(self.row_models, views)])]
+        keyed = average_views([self.row_models(rows) for rows in views]).cpu()
         columns: dict[str, Tensor] = {}
         if BASE in self.views.bank.columns:
-            bases = [rows.base_log_proba for rows in keyed if rows.base_log_proba is not None]
-            base = columns[BASE] = mean_log_proba(bases)
-            for rows in keyed:
-                opinion = rows.keys.get(OPINION, base)
-                rows.keys["supervised"] = supervised_keys(rows.keys["features"], opinion)
+            assert keyed.base_log_proba is not None  # the column was made by the same base
+            columns[BASE] = keyed.base_log_proba
         if OPINION in self.views.bank.columns:
-            columns[OPINION] = keyed[0].keys[OPINION]
-        keys = {
-            spec.key(member): rows.keys[spec.name]
-            for spec in self.views.specs
-            for member, rows in enumerate(keyed if spec.per_member else keyed[:1])
-        }
-        # The supervised keys are kept where folds are too small to be searched, too.
-        others = {name: keyed[0].keys[name] for name in self.views.bank.keys if name not in keys}
-        return keys | others, columns
+            columns[OPINION] = keyed.keys[OPINION]
+        return {name: keyed.keys[name] for name in self.views.bank.keys}, columns
 
     # --- predictions ----------------------------------------------------------------------------
 
@@ -331,36 +280,36 @@ class Predictor:
         """Predict from one or more views of the same rows, merged."""
         merged = []
         for block in view_blocks(views):
-            groups = self.retrieve(block).merged
-            merged.append(self.merged([pool(self.answers(group, n_classes)) for group in groups]))
+            views_of_block = self.retrieve(block).merged
+            each = [pool(self.answers(view, n_classes)) for view in views_of_block]
+            merged.append(self.merged(each))
         return joined(merged)
 
-    def attend(self, group: Group) -> list[Attended]:
-        """Keep what every member's head makes of what it retrieved, for not many rows."""
+    def attend(self, view: Retrieval) -> list[Attended]:
+        """Keep what every head makes of what was retrieved, for not many rows."""
         attended = []
         with torch.no_grad():
-            for member, view in group:
-                head = self.heads[member]
+            for head in self.heads:
                 logits = head.attend(view.spaces)
                 output = head.pool(logits, view.spaces, view.base_log_proba)
-                attended.append(Attended(member, view, logits, output))
+                attended.append(Attended(head, view, logits, output))
         return attended
 
-    def answers_of(self, group: list[Attended], n_classes: int) -> list[Answer]:
+    def answers_of(self, attended: list[Attended], n_classes: int) -> list[Answer]:
         """Turn what the heads made into answers, on the CPU."""
-        return [self.finished(one.output, one.view.base_log_proba, n_classes) for one in group]
+        return [self.finished(one.output, one.view.base_log_proba, n_classes) for one in attended]
 
-    def answers(self, group: Group, n_classes: int) -> list[Answer]:
-        """Predict with every member, on the CPU."""
-        return [self.answer(member, view, n_classes) for member, view in group]
+    def answers(self, view: Retrieval, n_classes: int) -> list[Answer]:
+        """Predict with every head, on the CPU."""
+        return [self.answer(head, view, n_classes) for head in self.heads]
 
     def merged(self, answers: list[Answer]) -> Answer:
         """Merge the answers to several views as they were calibrated."""
         return answers[0] if len(answers) == 1 else merge_answers(answers, self.merge)
 
-    def answer(self, member: int, view: MemberView, n_classes: int) -> Answer:
-        """Predict with one member, on the CPU."""
-        output = self.heads[member].predict(view.spaces, view.base_log_proba)
+    def answer(self, head: Any, view: Retrieval, n_classes: int) -> Answer:
+        """Predict with one head, on the CPU."""
+        output = head.predict(view.spaces, view.base_log_proba)
         return self.finished(output, view.base_log_proba, n_classes)
 
     def finished(self, output: HeadOutput, base_log_proba: Tensor, n_classes: int) -> Answer:
@@ -382,21 +331,13 @@ class Predictor:
         """Leave-one-out predictions of the remembered rows, or of some, in their order."""
         self._refuse_remembered()
         wanted = torch.arange(len(self.views.bank)) if positions is None else positions
-        n = len(wanted)
-        totals = [torch.zeros(n, n_classes) for _ in range(3)]
-        null_mass, counts = torch.zeros(n), torch.zeros(n)
-        folds = self.views.bank.columns[FOLD][wanted]
-        for member in range(self.n_members):
-            # Rows that were added later have no fold: every member predicts them.
-            for rows in row_blocks(torch.nonzero((folds == member) | (folds < 0))[:, 0]):
-                view = self.retrieve_remembered(member, wanted[rows])
-                answer = self.answer(member, view, n_classes)
-                for total, part in zip(totals, answer[:3], strict=True):
-                    total[rows] += part
-                null_mass[rows] += answer.null_mass
-                counts[rows] += 1
-        means = [torch.log_softmax(total / counts[:, None], dim=1) for total in totals]
-        return Answer(means[0], means[1], means[2], null_mass / counts)
+        if not len(wanted):
+            none = torch.zeros(0, n_classes)
+            return Answer(none, none, none, none[:, 0])
+        answers = []
+        for rows in row_blocks(wanted):
+            answers.append(pool(self.answers(self.retrieve_remembered(rows), n_classes)))
+        return joined(answers)
 
     def predict_held_out(self, n_classes: int, n_views: int) -> tuple[Answer, list[Answer]]:
         """Predict the rows held out, in one or all views, each by a head that was not fitted on it.
@@ -406,20 +347,20 @@ class Predictor:
         """
         assert self.held is not None  # the caller has looked
         keyed = self.held.keyed[:n_views]
-        each = [self.out_of_fold(self.member_view(0, rows, {}), n_classes) for rows in keyed]
+        each = [self.out_of_fold(self.retrieval(rows), n_classes) for rows in keyed]
         if n_views > 1 and self.merge == "embeddings":
-            view = self.member_view(0, average_views(keyed), {})
+            view = self.retrieval(average_views(keyed))
             return self.out_of_fold(view, n_classes), each
         return self.merged(each), each
 
-    def out_of_fold(self, view: MemberView, n_classes: int) -> Answer:
+    def out_of_fold(self, view: Retrieval, n_classes: int) -> Answer:
         """Answers to the rows held out, each by the head that was not fitted on it."""
         assert self.held is not None  # the caller has looked
         folds = self.held.folds
         order = [torch.nonzero(folds == fold)[:, 0] for fold in range(int(folds.max()) + 1)]
         answers = []
-        for member, at in enumerate(order):
-            answers.append(self.answer(member, view.take(at), n_classes))
+        for head, at in zip(self.heads, order, strict=True):
+            answers.append(self.answer(head, view.take(at), n_classes))
         back = torch.argsort(torch.cat(order))
         return Answer(*(torch.cat(parts)[back] for parts in zip(*answers, strict=True)))
 
@@ -439,11 +380,6 @@ class Predictor:
                 "which it is calibrated. Give as many, or one."
             )
         return self.of_views
-
-
-def _average_of_members(views: list[list[KeyedRows]]) -> list[KeyedRows]:
-    """Mean of several views of the same rows, member by member."""
-    return [average_views(list(rows)) for rows in zip(*views, strict=True)]
 
 
 def as_float(array: np.ndarray) -> Tensor:

@@ -6,16 +6,21 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import with_new_classes
-from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import (
+    FINDABLE,
+    OPINION,
+    MemoryViews,
+    SpaceSpec,
+)
 from nearwise.functional import Neighbors, pairwise_distances
 from nearwise.nn import NeighborSet, RememberedSpace
-from nearwise.nn.neighbor_set import OWN_NEIGHBORS, typical_distance
+from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero, typical_distance
 
 _AT_ONCE = 2**24  # distances to new rows that are measured at once
 
 
 class PretrainedViews(MemoryViews):
-    """Describes neighborhoods for `PretrainedNeighborHead`; all members see the same.
+    """Describes neighborhoods for `PretrainedNeighborHead`.
 
     Two columns of the bank keep the nearest rows of each row, itself left out, in each space:
     "own.SPACE", int64 (n, m), their ids, and "apart.SPACE", (n, m), their distances in the
@@ -34,26 +39,27 @@ class PretrainedViews(MemoryViews):
         super().__init__(*args, **options)
         self.n_columns = n_columns
 
-    def own_neighbors(self, spec: SpaceSpec, member: int) -> Tensor:
+    def own_neighbors(self, spec: SpaceSpec) -> Tensor:
         """Positions of each row's own nearest rows, itself left out, (n, m)."""
-        key = (spec.name, 0)
-        if key not in self._own:
+        if spec.name not in self._own:
             ids = self.bank.columns[f"own.{spec.name}"]
-            self._own[key] = self.bank.positions(ids.flatten()).view_as(ids)
-        return self._own[key]
+            self._own[spec.name] = self.bank.positions(ids.flatten()).view_as(ids)
+        return self._own[spec.name]
 
-    def neighborhood(  # type: ignore[override]
+    def neighborhood(
         self,
         spec: SpaceSpec,
-        member: int,
         found: Neighbors,
         base_log_proba: Tensor,
         query_positions: Tensor | None = None,
     ) -> NeighborSet:
         """Describe what was found; `query_positions` where queries are rows of the bank."""
         base = base_log_proba if OPINION in self.bank.columns else None
-        weight = self.weight(found.indices)
-        return self._space(spec).describe(found, base, query_positions, torch.log(weight))
+        log_weight = torch.log(self.weight(found.indices))
+        certainty = self.remembered_labels.certainty
+        if certainty is not None:
+            log_weight = log_weight + torch.log(certainty[found.indices])
+        return self._space(spec).describe(found, base, query_positions, log_weight)
 
     def _space(self, spec: SpaceSpec) -> RememberedSpace:
         if spec.name not in self.derived:
@@ -64,30 +70,36 @@ class PretrainedViews(MemoryViews):
     def _described(self, spec: SpaceSpec) -> RememberedSpace:
         bank, apart = self.bank, self.bank.columns[f"apart.{spec.name}"]
         base = bank.columns.get(OPINION)
+        labels, certainty = self.remembered_labels
         if base is not None and base.shape[1] < bank.n_classes:
             first = self.specs[0]
-            labels = bank.labels[self.own_neighbors(first, 0)]
-            near = bank.columns[f"apart.{first.name}"]
-            base = with_new_classes(base, near, labels, bank.n_classes)
+            near = bank.columns[f"apart.{first.name}"], labels[self.own_neighbors(first)]
+            base = with_new_classes(base, *near, bank.n_classes)
+        weight = bank.sample_weight
+        if certainty is not None:
+            weight = weight * certainty
+        if FINDABLE in bank.columns:  # the others are stood for
+            weight = weight * bank.columns[FINDABLE]
         return RememberedSpace(
-            bank.labels,
-            self.own_neighbors(spec, 0),
+            labels,
+            self.own_neighbors(spec),
             apart,
-            typical_distance(apart),
+            typical_distance(from_zero(apart, spec.metric)),
             bank.n_classes,
             self.n_columns,
             supervised=spec.name == "supervised",
             base_log_proba=base,
-            weight=bank.sample_weight,
+            weight=weight,
+            metric=spec.metric,
         )
 
     # --- the columns ----------------------------------------------------------------------------
 
     @property
     def _width(self) -> int:
-        return min(OWN_NEIGHBORS, len(self.bank) - 1)
+        return min(OWN_NEIGHBORS, len(self.rows()) - 1)
 
-    def judge(self, n_members: int) -> None:
+    def judge(self) -> None:
         """Note each row's own neighbors."""
         for spec in self.specs:
             self._note(spec)
@@ -117,7 +129,7 @@ class PretrainedViews(MemoryViews):
             self.bank.columns |= dict(zip(_columns(spec), (own, apart), strict=True))
             self._note(spec, positions)
 
-    def judge_relabelled(self, positions: Tensor, n_members: int) -> None:
+    def judge_relabelled(self, positions: Tensor) -> None:
         """Do nothing: what depends on labels is worked out from them when it is needed."""
 
     def judge_rest(self) -> None:
@@ -132,14 +144,14 @@ class PretrainedViews(MemoryViews):
 
     def _note(self, spec: SpaceSpec, positions: Tensor | None = None) -> None:
         """Search for the neighbors of all rows, or of some, among all others, and keep them."""
-        self._own.pop((spec.name, 0), None)
+        self._own.pop(spec.name, None)
         bank, names = self.bank, _columns(spec)
         if positions is not None and not len(positions):
             return
         keys, ids = bank.keys[spec.name], bank.ids
         if positions is not None:
             keys, ids = keys[positions], ids[positions]
-        found = self.search(spec, 0, keys, self._width, ids)
+        found = self.search(spec, keys, self._width, ids)
         for name, values in zip(names, (bank.ids[found.indices], found.distances), strict=True):
             if positions is not None:
                 values = bank.columns[name].index_copy(0, positions, values)

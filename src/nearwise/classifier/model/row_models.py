@@ -31,7 +31,7 @@ BLOCK = 16_384  # rows; a whole number of the chunks that heads take
 
 
 class KeyedRows(NamedTuple):
-    """Rows as one member's models see them.
+    """Rows as the models see them.
 
     Attributes
     ----------
@@ -140,16 +140,16 @@ class FeatureSpace:
 
 
 class RowModels(Protocol):
-    """Turn encoded rows into keys and base log-probabilities, as each member sees them.
+    """Turn encoded rows into keys and base log-probabilities.
 
     Attributes
     ----------
-    shared : bool
-        Whether all members share one set of models, fitted on all remembered rows; otherwise each
-        has its own, fitted without the rows of its fold.
+    knows_labels : bool
+        Whether keys were trained on the labels of the remembered rows, which can then not be
+        predicted as if they were new.
     """
 
-    shared: bool
+    knows_labels: bool
 
     @property
     def embedding(self) -> Embedding | None:
@@ -166,12 +166,12 @@ class RowModels(Protocol):
         """Whether a base takes part; without, the class shares stand in for it."""
         ...
 
-    def __call__(self, rows: Any) -> list[KeyedRows]:
-        """Make keys of encoded rows: one entry per member, or one for all members."""
+    def __call__(self, rows: Any) -> KeyedRows:
+        """Make keys of encoded rows."""
         ...
 
     def feature_keys(self, rows: Any) -> Tensor:
-        """Keys of encoded rows in the space "features" alone, which all members share."""
+        """Keys of encoded rows in the space "features" alone."""
         ...
 
 
@@ -196,61 +196,48 @@ class _OfTable(_WithEmbedding):
 
 
 @dataclass
-class FoldModels(_OfTable):
-    """Cross-fitted models of a table: one set per member, fitted without the rows of its fold.
+class TableModels(_OfTable):
+    """Models of a table that was cross-fitted.
 
     Attributes
     ----------
     encoder : TableEncoder
     features : FeatureSpace
-        The label-free key space, which all members share.
+        The label-free key space.
     embedding : Embedding or None
-        One network per member; its keys are the space "trained".
+        Networks, one per fold, the mean of whose heads' log-probabilities has a part in the base.
     base : Base or None
-        One model per member and candidate; with the features its log-probabilities make the
-        space "supervised".
-    n_members : int
     shows_opinion : bool
-        Whether the forest's predictions, instead of the base's, make the space "supervised"; they
-        then come with the keys.
+        Whether the forest's predictions come with the keys, and make the space "supervised".
     """
 
     base: Base | None
-    n_members: int
     shows_opinion: bool = False
-    shared = False
+    knows_labels = False
 
     @property
     def has_base(self) -> bool:
         """Whether a base takes part; without, the class shares stand in for it."""
         return self.base is not None
 
-    def __call__(self, rows: Encoded) -> list[KeyedRows]:
-        """Make keys of rows as every member sees them."""
-        features = self.feature_keys(rows)
-        views = {} if self.base is None else self.base.views(self.encoder, rows)
-        keyed = []
-        for member in range(self.n_members):
-            keys: dict[str, Tensor] = {"features": features}
-            log_proba = None
-            if self.base is not None:
-                parts = self.base.parts(views, member, self._extra(self.base, member, rows))
-                opinion = log_proba = torch.from_numpy(self.base.pooled(parts)).float()
-                if self.shows_opinion:
-                    alone = torch.from_numpy(parts[FOREST]).float()
-                    opinion = keys[OPINION] = torch.log_softmax(alone, dim=1)
-                keys["supervised"] = supervised_keys(features, opinion)
-            if self.embedding is not None:
-                keys["trained"] = self.embedding.keys(member, self.encoder, rows)
-            keyed.append(KeyedRows(keys, log_proba))
-        return keyed
+    def __call__(self, rows: Encoded) -> KeyedRows:
+        """Make keys of rows."""
+        keys = {"features": self.feature_keys(rows)}
+        if self.base is None:
+            return KeyedRows(keys, None)
+        parts = self.base.parts(self.encoder, rows)
+        if self.embedding is not None:
+            parts[HEAD] = self._of_networks(self.embedding, rows)
+        if self.shows_opinion:
+            keys[OPINION] = torch.log_softmax(torch.from_numpy(parts[FOREST]).float(), dim=1)
+            keys["supervised"] = supervised_keys(keys["features"], keys[OPINION])
+        return KeyedRows(keys, torch.from_numpy(self.base.pooled(parts)).float())
 
-    def _extra(self, base: Base, member: int, rows: Encoded) -> dict[str, np.ndarray]:
-        """Log-probabilities of what has a part in the base and is no candidate."""
-        if self.embedding is None or not base.asks(HEAD):
-            return {}
-        of_network = self.embedding.head_log_proba(member, self.encoder, rows)
-        return {HEAD: of_network.double().numpy()}
+    def _of_networks(self, embedding: Embedding, rows: Encoded) -> np.ndarray:
+        each = range(len(embedding.networks))
+        heads = [embedding.head_log_proba(network, self.encoder, rows) for network in each]
+        of_all: np.ndarray = mean_log_proba(heads).double().numpy()
+        return of_all
 
 
 @dataclass
@@ -262,35 +249,35 @@ class TableNetworks(_OfTable):
     encoder : TableEncoder
     features : FeatureSpace
     embedding : Embedding or None
-        Networks that all members share. Their keys, side by side, are the space "trained"; the
+        Their keys, side by side, are the space "trained"; the
         mean of their heads' log-probabilities is the base.
     use_head : bool
         Whether the networks' heads may take part.
     """
 
     use_head: bool = True
-    shared = True
+    knows_labels = True
 
     @property
     def has_base(self) -> bool:
         """Whether network heads take part."""
         return self.use_head and self.embedding is not None and self.embedding.has_head
 
-    def __call__(self, rows: Encoded) -> list[KeyedRows]:
+    def __call__(self, rows: Encoded) -> KeyedRows:
         """Make keys of rows: the spaces "features" and, with networks, "trained"."""
         keys = {"features": self.feature_keys(rows)}
         if self.embedding is None:
-            return [KeyedRows(keys, None)]
-        members = range(len(self.embedding.networks))
-        own = [self.embedding.keys(member, self.encoder, rows) for member in members]
+            return KeyedRows(keys, None)
+        networks = range(len(self.embedding.networks))
+        own = [self.embedding.keys(network, self.encoder, rows) for network in networks]
         keys["trained"] = side_by_side(own)
         if not self.has_base:
-            return [KeyedRows(keys, None)]
+            return KeyedRows(keys, None)
         heads = [
-            self.embedding.head_log_proba(member, self.encoder, rows, keys=key)
-            for member, key in enumerate(own)
+            self.embedding.head_log_proba(network, self.encoder, rows, keys=key)
+            for network, key in enumerate(own)
         ]
-        return [KeyedRows(keys, mean_log_proba(heads))]
+        return KeyedRows(keys, mean_log_proba(heads))
 
 
 @dataclass
@@ -340,7 +327,7 @@ class ImageNetworks(_WithEmbedding):
     ----------
     encoder : ImageEncoder
     embedding : Embedding
-        Networks that all members share. Their keys, side by side, are the space "trained"; the
+        Their keys, side by side, are the space "trained"; the
         mean of their heads' log-probabilities is the base.
     stages : list of dict of str to StageSpace
         For each network the depths that neighbors are sought at; the deepest is "features". The
@@ -356,22 +343,22 @@ class ImageNetworks(_WithEmbedding):
     stages: list[dict[str, StageSpace]]
     use_head: bool = True
     cache: Path | None = None
-    shared = True
+    knows_labels = True
 
     @property
     def has_base(self) -> bool:
         """Whether network heads take part."""
         return self.use_head
 
-    def __call__(self, rows: EncodedImages) -> list[KeyedRows]:
+    def __call__(self, rows: EncodedImages) -> KeyedRows:
         """Make keys of images: the spaces of the depths, and "trained"."""
-        members = range(len(self.embedding.networks))
-        seen = [self.embedding.depths(each, self.encoder, rows, self.cache) for each in members]
-        return [self.from_depths(seen)]
+        networks = range(len(self.embedding.networks))
+        seen = [self.embedding.depths(each, self.encoder, rows, self.cache) for each in networks]
+        return self.from_depths(seen)
 
     def feature_keys(self, rows: EncodedImages) -> Tensor:
         """Keys of images in the space "features"."""
-        return self(rows)[0].keys["features"]
+        return self(rows).keys["features"]
 
     def from_depths(self, seen: list[Depths]) -> KeyedRows:
         """Bring what each network's one pass made of images into the spaces."""

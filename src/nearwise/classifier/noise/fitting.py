@@ -1,4 +1,4 @@
-"""Fits the label model of a problem: the transition, and the labels that members are fitted to."""
+"""Fits the label model of a problem: the transition, and the labels to fit to."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,10 +44,10 @@ def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -
     transition = check_label_noise(label_noise, classes)
     if transition is None:
         return LabelFitter()
-    if settings.pretrained:
+    if settings.preset == "instant":
         raise ValueError(
-            f"label_noise={label_noise!r} does not fit preset={settings.preset!r}, whose head "
-            'takes labels as they are given. Use preset="fast", or leave label_noise out.'
+            f'label_noise={label_noise!r} does not fit preset="instant", which takes labels as '
+            "they are given. Use another preset, or leave label_noise out."
         )
     if settings.per_class:
         raise ValueError(
@@ -73,8 +73,8 @@ class NoisyLabelFitter(LabelFitter):
     ) -> None:
         """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
 
-        A member must not use the given labels of its own fold. Where rows are held out
-        once, all members share what the rows for the memory say.
+        What is fitted without a fold must not use the given labels of its rows. Where rows are
+        held out once, all networks share what the rows for the memory say.
         """
         label_free = keys()
         progress.stage("label noise")
@@ -134,7 +134,7 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
 def with_targets(
     model: NoisyLabels, problem: Problem, settings: FitSettings, progress: Progress
 ) -> NoisyLabels:
-    """Fit members to the most probable true labels, where these teach more than the given ones."""
+    """Fit to the most probable true labels, where these teach more than the given ones."""
     assert model.rows is not None  # dropped only after the fit
     targets = []
     for proba in _posteriors(model.rows.log_proba, model.matrices, problem.labels):

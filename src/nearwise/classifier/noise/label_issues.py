@@ -76,7 +76,7 @@ def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
 def _most_neighbors(model: FittedModel) -> int:
     """Rows that may be found for a remembered one."""
     views = model.predictor.views
-    return len(views.rows(views.specs[0], 0)) - 1
+    return len(views.rows()) - 1
 
 
 def _unseen_proba(model: FittedModel) -> np.ndarray:

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.class_prior import CLASS_SHARES
-from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, RememberedLabels, Target
+from nearwise.classifier.model.label_model import (
+    AS_GIVEN,
+    Fold,
+    LabelModel,
+    RememberedLabels,
+    Target,
+)
 from nearwise.classifier.noise.transition import SIGNAL, Transition, signal_of
 from nearwise.memory import MemoryBank
 from nearwise.warn import warn_user
@@ -143,9 +149,10 @@ class CheckedLabels(LabelModel):
 class TrainingRows(NamedTuple):
     """What is known of the true labels of the training rows, in the fit.
 
-    `log_proba` (n_versions, n, C) of the true labels are made for a member without any given label
-    of its fold and without the row's own; `shares` (C,) are those of the true labels; `targets`
-    what each version's base and networks are fitted to, None: the labels as given.
+    `log_proba` (n_versions, n, C) of the true labels are made for a fold without any given label
+    of the rows that it holds out and without the row's own; `shares` (C,) are those of the true
+    labels; `targets` what each version's base and networks are fitted to, None: the labels as
+    given.
     """
 
     log_proba: Tensor
@@ -157,8 +164,9 @@ class TrainingRows(NamedTuple):
 class NoisyLabels(ForwardCorrection, CheckedLabels):
     """Labels of which a part is wrong, as a transition says.
 
-    `matrices` (n_versions, C, C) are the transition as each member knows it, from labels outside
-    its fold; one where all members share what is known. `rows` is None after the fit.
+    `matrices` (n_versions, C, C) are the transition as each fold knows it, from labels of the rows
+    that it does not hold out; one after the fit, and where all folds share what is known. `rows`
+    is None after the fit.
     """
 
     matrices: Tensor
@@ -170,11 +178,6 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
         object.__setattr__(self, "matrix", torch.from_numpy(self.transition.matrix).float())
 
     @property
-    def n_versions(self) -> int:  # type: ignore[override]
-        """Number of transitions."""
-        return len(self.matrices)
-
-    @property
     def checkpoint_tag(self) -> str:  # type: ignore[override]
         """Tells networks fitted to posterior labels from those fitted to given ones."""
         return "" if self.rows is None or self.rows.targets is None else "-true"
@@ -184,11 +187,11 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
         of_true = self.rows is not None and self.rows.targets is not None
         return [parts] if of_true else [parts, self.with_true(parts)]
 
-    def target(self, member: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
+    def target(self, fold: int, labels: np.ndarray, weight: np.ndarray | None) -> Target:
         """Posterior labels with their probabilities as weights, where these teach more."""
         if self.rows is None or self.rows.targets is None:
             return labels, weight
-        return self.rows.targets[min(member, len(self.rows.targets) - 1)]
+        return self.rows.targets[min(fold, len(self.rows.targets) - 1)]
 
     def class_counts(self, labels: Tensor, weight: Tensor, n_classes: int) -> Tensor:
         """Weighted number of the training rows of each true class, (n_classes,)."""
@@ -208,31 +211,49 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
         return weights
 
     def columns(self, rows: Tensor) -> dict[str, Tensor]:
-        """Predictions of the rows' true labels, one column per version."""
+        """Predictions of the rows' true labels."""
         assert self.rows is not None  # asked for in the fit alone
-        return {f"{LOG_PROBA}_{i}": of_one[rows] for i, of_one in enumerate(self.rows.log_proba)}
+        return {LOG_PROBA: self.rows.log_proba[0, rows]}
 
     def columns_of_new(self, predict: Callable[[], Tensor]) -> dict[str, Tensor]:
-        """Predictions of the true labels of new rows, by the whole model: the same per version."""
-        log_proba = predict()
-        return {f"{LOG_PROBA}_{version}": log_proba for version in range(self.n_versions)}
+        """Predictions of the true labels of new rows, by the whole model."""
+        return {LOG_PROBA: predict()}
+
+    def of_fold(self, fold: int) -> Self:
+        """Return the version of one fold alone."""
+        assert self.rows is not None  # asked for in the fit alone
+        targets = self.rows.targets and [self.rows.targets[fold]]
+        rows = self.rows._replace(log_proba=self.rows.log_proba[fold, None], targets=targets)
+        return replace(self, matrices=self.matrices[fold, None], rows=rows)
+
+    def of_all(self, folds: list[Fold]) -> Self:
+        """Return one version, of each row that of the fold that held it out."""
+        assert self.rows is not None  # asked for in the fit alone
+        log_proba = self.rows.log_proba[:1].clone()
+        targets: list[Target] | None = None
+        for fold, (_, held_out) in enumerate(folds):
+            log_proba[0, held_out] = self.rows.log_proba[fold, held_out]
+        if self.rows.targets is not None:
+            labels, certainty = (np.array(part) for part in self.rows.targets[0])
+            for (_, held_out), (theirs, sure) in zip(folds, self.rows.targets, strict=True):
+                assert sure is not None  # as `with_targets` makes them
+                labels[held_out], certainty[held_out] = theirs[held_out], sure[held_out]
+            targets = [(labels, certainty)]
+        rows = self.rows._replace(log_proba=log_proba, targets=targets)
+        return replace(self, matrices=self.matrices.mean(0, keepdim=True), rows=rows)
 
     def remembered(self) -> Self:
         """Return what stays of this model after the fit."""
         return replace(self, rows=None, signal=float("inf"))
 
-    def labels(self, bank: MemoryBank, version: int) -> RememberedLabels:
+    def labels(self, bank: MemoryBank) -> RememberedLabels:
         """Most probable true labels of the remembered rows, by Bayes' rule.
 
         A label of a class that came after the fit is taken as it is.
         """
-        log_proba = bank.columns[f"{LOG_PROBA}_{version}"]
-        proba = posterior_proba(log_proba, self.matrices[version], bank.labels, bank.n_classes)
+        log_proba = bank.columns[LOG_PROBA]
+        proba = posterior_proba(log_proba, self.matrices[0], bank.labels, bank.n_classes)
         return RememberedLabels(proba.argmax(1), proba.amax(1))
-
-    def column(self, name: str, member: int) -> str:
-        """Name of a column that depends on the labels, as a member has it."""
-        return f"{name}_{min(member, self.n_versions - 1)}"
 
     def refuse_refresh(self) -> None:
         """Refuse: predictions of the true labels that owe nothing to a fold come from the fit."""
@@ -243,7 +264,7 @@ class NoisyLabels(ForwardCorrection, CheckedLabels):
 
     def likely(self, bank: MemoryBank) -> np.ndarray:
         """Probabilities of the remembered rows' true labels without the given ones, (n, C)."""
-        proba: np.ndarray = bank.columns[f"{LOG_PROBA}_0"].exp().double().numpy()
+        proba: np.ndarray = bank.columns[LOG_PROBA].exp().double().numpy()
         return proba
 
     def given_proba(self, proba: np.ndarray) -> np.ndarray:
@@ -278,17 +299,16 @@ def label_model_from_state(
     tensors: dict[str, Tensor],
     choice: dict[str, Any],
     n_classes: int,
-    n_members: int,
 ) -> LabelModel:
     """Rebuild what `label_model_state` returned.
 
-    ValueError if the parts are not of `n_classes` classes and `n_members` members, not stochastic,
-    or `choice` lacks the note on what was found.
+    ValueError if the parts are not of `n_classes` classes, not stochastic, or `choice` lacks the
+    note on what was found.
     """
     matrices = tensors.get("matrices")
     if meta is None:
         if matrices is not None:
-            raise ValueError("there are transitions of members and no transition")
+            raise ValueError("there are matrices and no transition")
         return AS_GIVEN
     if not isinstance(choice.get("label_noise"), dict):
         raise ValueError("choice has no label_noise beside it")
@@ -302,6 +322,6 @@ def label_model_from_state(
     stochastic = (matrices >= 0).all() and ((sums - 1).abs() < _TOLERANCE).all()
     if matrices.ndim != 3 or matrices.shape[1:] != wide or not stochastic:
         raise ValueError("matrices are not stochastic matrices of the classes")
-    if len(matrices) not in (1, n_members):
-        raise ValueError(f"there are {len(matrices)} matrices for {n_members} members")
+    if len(matrices) != 1:
+        raise ValueError(f"there are {len(matrices)} matrices")
     return NoisyLabels(transition=transition, matrices=matrices)

@@ -18,7 +18,7 @@ from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_
 from nearwise.classifier.noise.transition import estimate_transition, towards_none
 from nearwise.functional import Neighbors, topk_neighbors
 
-_INNER = 3  # folds inside the rows that a member may learn from
+_INNER = 3  # folds inside the rows that a fold may learn from
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
 _POOLED = (1, 3)  # positions of the sharpnesses whose votes join the pool
 _EVEN = 0.02  # share of the uniform distribution mixed into votes

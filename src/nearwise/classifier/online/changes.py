@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyRows
-from nearwise.classifier.fit.problem import FitSettings
 from nearwise.classifier.inputs.labels import check_labels, label_values, positions_among
 from nearwise.classifier.inputs.table import as_frame
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import FOLD, Forgetting
-from nearwise.classifier.online.capacity import check_places, rows_to_forget
-from nearwise.classifier.online.refreshing import can_refresh, refresh_predictor
+from nearwise.classifier.online.capacity import rows_to_forget
+from nearwise.classifier.online.refreshing import can_refresh
 from nearwise.classifier.online.updates import (
     append_rows,
     drop_rows,
@@ -27,7 +26,7 @@ from nearwise.classifier.online.updates import (
     refuse_emptied_classes,
 )
 from nearwise.classifier.storage.row_storage import append_frame
-from nearwise.memory.eviction import EvictionName, usual_half_life
+from nearwise.memory.eviction import EvictionName, check_capacity, usual_half_life
 from nearwise.warn import warn_user
 
 _REFRESH_AFTER = 0.5  # of the memory at the last refresh: so many new rows ask for the next
@@ -90,7 +89,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
 
 def _settled(fork: FittedModel) -> FittedModel:
     """Take the class shares anew where the head goes by those of the memory."""
-    if not fork.predictor.is_pretrained:
+    if not fork.predictor.is_cross_fitted:
         return fork
     shares = fork.predictor.views.class_shares()
     return replace(fork, predictor=replace(fork.predictor, prior=shares))
@@ -149,22 +148,14 @@ def with_classes(model: FittedModel, fresh: list[Any]) -> FittedModel:
     return _settled(fork)
 
 
-def refreshed(model: FittedModel, settings: FitSettings) -> FittedModel:
-    """Fit the attention to what is remembered now; see `AttnKNNClassifier.refresh`."""
-    fork = model.fork()
-    fork = replace(fork, predictor=refresh_predictor(fork.predictor, settings))
-    arrived = int(fork.bank.ids.max()) + 1
-    stream = replace(fork.stream, refreshed_at=arrived, refreshed_size=len(fork.bank))
-    return replace(fork, stream=stream)
-
-
 def refresh_is_due(model: FittedModel) -> bool:
     """Whether enough new rows, or rows of new classes, came since the last refresh."""
     bank, stream = model.bank, model.stream
     if len(bank) < _FEWEST or not can_refresh(model.predictor):
         return False
     arrived = int(bank.ids.max()) + 1 - stream.refreshed_at
-    of_new_classes = int((model.label_positions >= len(model.predictor.prior)).sum())
+    labels, of_fit = model.label_positions, bank.columns[FOLD] >= 0
+    of_new_classes = int((~torch.isin(labels, labels[of_fit])).sum())
     return arrived >= _REFRESH_AFTER * stream.refreshed_size or (
         of_new_classes >= max(4, _REFRESH_NEW_CLASS * len(bank))
     )
@@ -177,7 +168,6 @@ def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
         return fork
     gone = rows_to_forget(
         fork.predictor.views,
-        fork.predictor.n_members,
         bound.capacity,
         bound.eviction,
         seed=fork.stream.seed,
@@ -243,11 +233,6 @@ def _is_sorted(classes: np.ndarray) -> bool:
 
 def _check_room(model: FittedModel, y: Any, capacity: int) -> None:
     """Refuse new labels that a full memory could not hold beside what it must keep."""
-    views, held = model.predictor.views, model.label_positions
-    present = set(model.classes[held.unique().numpy()].tolist())
-    of_fit = held[views.bank.columns[FOLD] >= 0].unique().numpy()
-    fitted = set(model.classes[of_fit].tolist())
-    everyone = present | set(np.asarray([] if y is None else y, dtype=object).ravel().tolist())
-    by_fold = any(spec.scope == "fold" for spec in views.specs)
-    n_members = model.predictor.n_members if by_fold else 0
-    check_places(capacity, len(everyone), n_members, len(everyone - fitted))
+    everyone = set(model.classes[model.label_positions.unique().numpy()].tolist())
+    everyone |= set(np.asarray([] if y is None else y, dtype=object).ravel().tolist())
+    check_capacity(capacity, len(everyone))

@@ -55,7 +55,6 @@ def drop_rows(predictor: Predictor, ids: Any) -> np.ndarray:
             f"Removing {len(bank) - int(keep.sum())} of {len(bank)} rows leaves fewer than 2. "
             "Keep at least 2, or fit again."
         )
-    _refuse_lonely_members(predictor, keep)
     bank.remove(ids)
     predictor.views.forget()
     predictor.views.judge_rest()
@@ -84,22 +83,9 @@ def refuse_emptied_classes(
         )
 
 
-def _refuse_lonely_members(predictor: Predictor, keep: Tensor) -> None:
-    """Refuse to take all rows that a member may ask, or all but one."""
-    for spec in predictor.views.specs:
-        for member in range(predictor.n_members):
-            left = int(keep[predictor.views.rows(spec, member)].sum())
-            if left < 2:
-                raise ValueError(
-                    f"Removing {int((~keep).sum())} of {len(keep)} rows leaves member {member} of "
-                    f"the bag {left} of the rows it was not fitted on, and it needs 2. Keep more, "
-                    "add rows first, or fit again."
-                )
-
-
 def give_labels(predictor: Predictor, ids: Any, labels: Tensor) -> None:
     """Relabel rows by id, and take their reliability anew; no other row is searched for."""
     views = predictor.views
     views.bank.relabel(ids, labels)
     views.forget_labels()
-    views.judge_relabelled(views.bank.positions(ids), predictor.n_members)
+    views.judge_relabelled(views.bank.positions(ids))

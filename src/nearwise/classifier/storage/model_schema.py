@@ -89,8 +89,6 @@ class StoredSpec(Part):
     """Of `SpaceSpec`."""
 
     name: str
-    scope: Literal["all", "fold"]
-    per_member: bool
     metric: Metric
     unit: Positive
     n_neighbors: Size
@@ -181,7 +179,8 @@ class StoredCandidate(Part):
 
     name: str
     view: Literal["dense", "ordinal", "ordinal_filled"]
-    kind: Literal["logistic", "kernel-logistic", "forest", "boosting", "skops"]
+    kind: Literal["logistic", "kernel-logistic", "mlp", "forest", "boosting", "skops"]
+    n_models: Size
 
 
 class StoredBase(Part):
@@ -226,7 +225,7 @@ class StoredModel(Part):
     choice: dict[str, Any]
     history: list[dict[str, Any]]
     head: StoredHead | StoredPretrainedHead
-    n_members: Size
+    n_heads: Size
     tta: list[Literal["flip", "shift"]]
     n_views: Size
     label_model: StoredLabelModel | None
@@ -332,9 +331,9 @@ def _check_lengths(model: StoredModel) -> None:
     if model.stages is not None and model.embedding is not None:
         if len(model.stages) != len(model.embedding.networks):
             raise ValueError("stages: not one entry per network")
-        for member, stages in enumerate(model.stages):
+        for number, stages in enumerate(model.stages):
             for name, stage in stages.items():
-                _check_table(f"stages.{member}.{name}.encoder", stage.encoder)
+                _check_table(f"stages.{number}.{name}.encoder", stage.encoder)
     if model.base is not None and model.shared is not None:
         raise ValueError("base: not where rows are held out once")
 

@@ -29,10 +29,10 @@ from nearwise.classifier.model.predictor import HeldOut, Predictor
 from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.model.row_models import (
     FeatureSpace,
-    FoldModels,
     ImageNetworks,
     RowModels,
     StageSpace,
+    TableModels,
     TableNetworks,
 )
 from nearwise.classifier.noise import noisy_labels
@@ -86,8 +86,8 @@ def pack_predictor(
     tensors["prior"] = predictor.prior
     label_meta, label_tensors = noisy_labels.label_model_state(predictor.label_model)
     tensors |= {f"label_model/{name}": tensor for name, tensor in label_tensors.items()}
-    for member, head in enumerate(predictor.heads):
-        tensors |= {f"head/{member}/{k}": v for k, v in head.state_dict().items()}
+    for number, head in enumerate(predictor.heads):
+        tensors |= {f"head/{number}/{k}": v for k, v in head.state_dict().items()}
     meta: dict[str, Any] = {
         "bank": bank_meta,
         "encoder": predictor.encoder.to_json(),
@@ -100,7 +100,7 @@ def pack_predictor(
         "choice": predictor.choice,
         "history": predictor.history,
         "head": predictor.heads[0].config,
-        "n_members": predictor.n_members,
+        "n_heads": len(predictor.heads),
         "tta": list(predictor.tta),
         "n_views": predictor.n_views,
         "label_model": label_meta,
@@ -127,12 +127,12 @@ def _pack_row_models(
 ) -> None:
     if models.embedding is not None:
         _pack_embedding(models.embedding, tensors, meta)
-    if isinstance(models, FoldModels | TableNetworks):
+    if isinstance(models, TableModels | TableNetworks):
         meta["features"], arrays = models.features.to_state()
         tensors |= {f"features/{name}": torch.from_numpy(a) for name, a in arrays.items()}
     if isinstance(models, ImageNetworks):
         _pack_stages(models, tensors, meta)
-    if isinstance(models, FoldModels):
+    if isinstance(models, TableModels):
         if models.base is not None:
             _pack_base(models.base, tensors, meta, blobs)
     else:
@@ -145,18 +145,18 @@ def _pack_embedding(embedding: Embedding, tensors: dict[str, Tensor], meta: dict
         "kind": embedding.kind,
         "networks": [network_config(network) for network in embedding.networks],
     }
-    for member, network in enumerate(embedding.networks):
-        tensors |= {f"network/{member}/{k}": v for k, v in network.state_dict().items()}
+    for number, network in enumerate(embedding.networks):
+        tensors |= {f"network/{number}/{k}": v for k, v in network.state_dict().items()}
 
 
 def _pack_stages(models: ImageNetworks, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     meta["stages"] = []
-    for member, spaces in enumerate(models.stages):
+    for number, spaces in enumerate(models.stages):
         described = {}
         for name, space in spaces.items():
             kind, arrays = space.features.to_state()
             described[name] = {"encoder": space.encoder.to_json(), "features": kind}
-            prefix = f"stage/{member}/{name}/"
+            prefix = f"stage/{number}/{name}/"
             tensors |= {prefix + part: torch.from_numpy(a) for part, a in arrays.items()}
         meta["stages"].append(described)
 
@@ -166,10 +166,11 @@ def _pack_base(
 ) -> None:
     candidates = []
     for candidate in base.candidates:
+        described = {"name": candidate.name, "view": candidate.view}
         kind = kind_of(candidate.folds[0]) or "skops"
-        candidates.append({"name": candidate.name, "view": candidate.view, "kind": kind})
-        for fold, model in enumerate(candidate.folds):
-            name = f"base/{candidate.name}/{fold}"
+        candidates.append(described | {"kind": kind, "n_models": len(candidate.folds)})
+        for number, model in enumerate(candidate.folds):
+            name = f"base/{candidate.name}/{number}"
             if kind == "skops":
                 blobs[name] = dump_model(model)
                 continue
@@ -190,19 +191,19 @@ def unpack_predictor(folder: Folder, trusted: Sequence[str]) -> Predictor:
         check_tensors(meta, tensors)
     prior = tensors["prior"]
     heads, pretrained = [], "width" in meta["head"]
-    for member in range(meta["n_members"]):
-        with part_of_folder(f"head/{member}"):
+    for number in range(meta["n_heads"]):
+        with part_of_folder(f"head/{number}"):
             kind: Any = partial(NeighborHead, prior=prior)
             if pretrained:
                 kind = PretrainedNeighborHead
             make = partial(kind, **meta["head"])
-            heads.append(filled(make, under(tensors, f"head/{member}/")))
+            heads.append(filled(make, under(tensors, f"head/{number}/")))
     with part_of_folder("bank"):
         bank = MemoryBank.from_state(under(tensors, "bank/"), meta["bank"])
     with part_of_folder("label_model"):
         found = under(tensors, "label_model/")
         label_model = noisy_labels.label_model_from_state(
-            meta["label_model"], found, meta["choice"], len(prior), meta["n_members"]
+            meta["label_model"], found, meta["choice"], len(prior)
         )
     images = meta.get("stages") is not None
     encoder = (ImageEncoder if images else TableEncoder).from_json(meta["encoder"])
@@ -248,7 +249,7 @@ def _unpack_row_models(
         return TableNetworks(encoder, features, embedding, meta["use_head"])
     base = _unpack_base(folder, trusted, label_model)
     shows_opinion = f"bank/columns.{OPINION}" in folder.tensors
-    return FoldModels(encoder, features, embedding, base, meta["n_members"], shows_opinion)
+    return TableModels(encoder, features, embedding, base, shows_opinion)
 
 
 def _unpack_features(
@@ -260,18 +261,18 @@ def _unpack_features(
 
 
 def _unpack_stages(folder: Folder) -> list[dict[str, StageSpace]]:
-    members = []
-    for member, described in enumerate(folder.meta["stages"]):
+    stages = []
+    for number, described in enumerate(folder.meta["stages"]):
         spaces = {}
         for name, parts in described.items():
-            prefix = f"stage/{member}/{name}/"
+            prefix = f"stage/{number}/{name}/"
             with part_of_folder(prefix.rstrip("/")):
                 encoder = TableEncoder.from_json(parts["encoder"])
                 found = under(folder.tensors, prefix)
                 features = _unpack_features(parts["features"], encoder, found)
             spaces[name] = StageSpace(encoder, features)
-        members.append(spaces)
-    return members
+        stages.append(spaces)
+    return stages
 
 
 def _unpack_held_out(folder: Folder) -> dict[str, Any]:
@@ -293,8 +294,8 @@ def _unpack_embedding(folder: Folder) -> Embedding | None:
     if described is None:
         return None
     networks = []
-    for member, config in enumerate(described["networks"]):
-        name = f"network/{member}"
+    for number, config in enumerate(described["networks"]):
+        name = f"network/{number}"
         with part_of_folder(name):
             networks.append(
                 filled(partial(build_network, config), under(folder.tensors, f"{name}/"))
@@ -308,18 +309,18 @@ def _unpack_base(folder: Folder, trusted: Sequence[str], label_model: LabelModel
         return None
     candidates = []
     for described in meta["candidates"]:
-        folds = []
-        for fold in range(folder.meta["n_members"]):
-            name = f"base/{described['name']}/{fold}"
+        models: list[Any] = []
+        for number in range(described["n_models"]):
+            name = f"base/{described['name']}/{number}"
             with part_of_folder(name):
                 if described["kind"] == "skops":
-                    folds.append(load_model(folder.blobs[name], trusted))
+                    models.append(load_model(folder.blobs[name], trusted))
                 else:
                     found = under(folder.tensors, f"{name}/").items()
                     arrays = {part: tensor.numpy() for part, tensor in found}
-                    folds.append(from_arrays(described["kind"], arrays))
-                check_classes(folds[-1], meta["n_classes"])
-        candidates.append(Candidate(described["name"], folds[0], described["view"], folds))
+                    models.append(from_arrays(described["kind"], arrays))
+                check_classes(models[-1], meta["n_classes"])
+        candidates.append(Candidate(described["name"], models[0], described["view"], models))
     base = Base(candidates, meta["gates"], meta["n_classes"], label_model)
     base.nll = meta["nll"]
     return base

@@ -56,7 +56,7 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         free = name.startswith(_MAY_BE_INFINITE)
         if tensor.is_floating_point() and not free and not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} holds NaN or infinity")
-    n_classes, n_members = meta["bank"]["n_classes"], meta["n_members"]
+    n_classes = meta["bank"]["n_classes"]
     prior = tensors["prior"]
     if prior.ndim != 1 or not 2 <= len(prior) <= n_classes or not _are_shares(prior):
         raise ValueError(f"prior is not the shares of at most {n_classes} classes")
@@ -65,16 +65,16 @@ def check_tensors(meta: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         if entries is not None and not 2 <= len(entries) <= len(prior):
             raise ValueError(f"{name} has {len(entries)} entries for {len(prior)} classes")
     n_heads = len({name.split("/")[1] for name in tensors if name.startswith("head/")})
-    if n_heads != n_members:
-        raise ValueError(f"n_members is {n_members} and there are {n_heads} heads")
+    if n_heads != meta["n_heads"]:
+        raise ValueError(f"n_heads is {meta['n_heads']} and there are {n_heads} heads")
     ids = tensors["bank/ids"]
     if len(ids) and int(ids.min()) < 0:
         raise ValueError("bank/ids holds negative numbers")
     folds, findable = (tensors.get(f"bank/columns.{name}") for name in (FOLD, FINDABLE))
     if folds is None or folds.dtype != torch.int64 or folds.ndim != 1:
         raise ValueError(f"bank/columns.{FOLD} is not one whole number per row")
-    if len(folds) and not -1 <= int(folds.min()) <= int(folds.max()) < n_members:
-        raise ValueError(f"bank/columns.{FOLD} holds values other than -1 to {n_members - 1}")
+    if len(folds) and not -1 <= int(folds.min()) <= int(folds.max()) <= 0:
+        raise ValueError(f"bank/columns.{FOLD} holds values other than -1 and 0")
     if findable is not None and (findable.dtype != torch.bool or findable.ndim != 1):
         raise ValueError(f"bank/columns.{FINDABLE} is not one truth value per row")
 

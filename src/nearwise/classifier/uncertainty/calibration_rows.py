@@ -42,7 +42,7 @@ class CalibrationRows(NamedTuple):
     labels : int64 ndarray of shape (n,)
         Class positions.
     folds : int64 ndarray of shape (n,)
-        The member that predicted the row; -1 where all members did.
+        The head that predicted the row; -1 where all of them did.
     parts : Parts
     remoteness : Remoteness
     truth : float64 ndarray of shape (n, n_classes)
@@ -89,9 +89,9 @@ class CalibrationRows(NamedTuple):
 def calibration_rows(predictor: Predictor, n_classes: int, n_views: int) -> CalibrationRows:
     """Predict the rows that later predictions are judged by; kept until the memory changes.
 
-    After a cross-fit these are the remembered rows, each without itself and by the member that
-    was not fitted on it (a random 10,000 of more); after a fit with rows held out, those rows, in
-    one or in all views. Rows of weight 0 are left out.
+    After a cross-fit these are the remembered rows, each without itself (a random 10,000 of more);
+    after a fit with rows held out, those rows, in one or in all views. Rows of weight 0 are left
+    out.
     """
     cache_key = ("calibration rows", n_classes, n_views)
     if cache_key not in predictor.views.derived:
@@ -175,7 +175,7 @@ def _held_out(predictor: Predictor, n_classes: int, n_views: int) -> Calibration
 def remoteness(views: MemoryViews, keys: Tensor, ids: Tensor | None) -> Remoteness:
     """Distances of rows to the memory; `ids` leave remembered rows out of their own neighbors."""
     spec = views.specs[0]
-    return remoteness_of(views, views.search(spec, 0, views.on_device(keys), spec.n_neighbors, ids))
+    return remoteness_of(views, views.search(spec, views.on_device(keys), spec.n_neighbors, ids))
 
 
 def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:
@@ -194,7 +194,7 @@ def _own_distances(views: MemoryViews) -> Tensor:
     """Mean distance of every remembered row to its own neighbors, (n,)."""
     if "own distances" not in views.derived:
         spec, keys = views.specs[0], views.bank.keys["features"]
-        own = views.own_neighbors(spec, 0)
+        own = views.own_neighbors(spec)
         parts = [
             paired_distances(keys[rows], keys[own[rows]], spec.metric).mean(1) / spec.unit
             for rows in torch.arange(len(keys)).split(_CHUNK)

@@ -85,15 +85,15 @@ def p_values(
 ) -> np.ndarray:
     """Conformal p-value of each label of new rows (CV+).
 
-    A judged row is compared with what the member that predicted it says about the new row. With
-    one member this is split-conformal prediction. Rows count as each
+    A judged row is compared with what the head that predicted it says about the new row. With
+    one head this is split-conformal prediction. Rows count as each
     class as far as `truth` says; what error in these counts could undo, that no nonconformity score
     is more frequent, is put back, towards larger sets.
 
     Parameters
     ----------
-    scores : ndarray of shape (n_members, n, n_classes)
-        Nonconformity of new rows, as each member sees them.
+    scores : ndarray of shape (n_heads, n, n_classes)
+        Nonconformity of new rows, as each head sees them.
     judged : ndarray of shape (n_rows, n_classes)
         Nonconformity of every label of the calibration rows.
     truth : ndarray of shape (n_rows, n_classes)
@@ -113,15 +113,15 @@ def p_values(
     Barber et al., "Predictive inference with the jackknife+", Annals of Statistics 2021 (CV+).
     Sesia, Wang and Tong, "Adaptive conformal classification with noisy labels", JRSS B 2025.
     """
-    n_members, n, n_classes = scores.shape
+    n_heads, n, n_classes = scores.shape
     at_least, totals = np.ones((n, n_classes)), np.ones(n_classes)
     groups = range(n_classes) if by_class else [slice(None)]
-    for member in range(n_members):
-        mine = (folds % n_members) == member
+    for head in range(n_heads):
+        mine = (folds % n_heads) == head
         for label in groups:
             weight = truth[mine][:, label].ravel()
             strange = judged[mine][:, label].ravel()[weight != 0]
-            count = counts_at_least(strange, weight[weight != 0], scores[member][:, label])
+            count = counts_at_least(strange, weight[weight != 0], scores[head][:, label])
             at_least[:, label] += count
             totals[label] += weight.sum()
     return np.asarray(np.minimum(at_least / np.maximum(totals, 1.0), 1.0))

@@ -75,13 +75,13 @@ class Neighbor(NamedTuple):
     distance : float
         To the query, by the estimator's metric between keys of the feature map.
     weight : float
-        Its share of the attention, in [0, 1], over all members and key spaces.
+        Its share of the attention, in [0, 1], over all key spaces.
     proba_without : ndarray of shape (n_classes,)
         The prediction had this neighbor not been asked.
     row : dict
         The remembered row: column name to value. Explanations made together share it.
     posterior_label : Any
-        The class that the first member takes the row to be of; `label` unless wrong labels are
+        The class that the row is taken to be of; `label` unless wrong labels are
         modelled.
     """
 
@@ -136,7 +136,7 @@ class Weighed(NamedTuple):
     positions : int64 Tensor of shape (n, n_shown)
         In the bank.
     weights : Tensor of shape (n, n_shown)
-        Over all members and key spaces.
+        Over all key spaces.
     is_there : bool Tensor of shape (n, n_shown)
         False behind the last neighbor of a query that has fewer.
     """
@@ -167,7 +167,7 @@ class Reason(NamedTuple):
 
 
 def weigh(attended: list[Attended], n_shown: int | None) -> Weighed:
-    """Add up each neighbor's weight over members and spaces, for every query."""
+    """Add up each neighbor's weight over heads and spaces, for every query."""
     positions = np.concatenate(
         [found.indices.cpu().numpy() for one in attended for found in one.view.found], axis=1
     )
@@ -244,12 +244,11 @@ def _without(
     positions: Tensor,
     n_classes: int,
 ) -> Tensor:
-    """Log-probabilities of queries by one member, each with one neighbor masked."""
-    member, view, logits, _ = attended
+    """Log-probabilities of queries by one head, each with one neighbor masked."""
+    head, view, logits, _ = attended
     base = view.base_log_proba
     rows, gone = queries.to(base.device), positions.to(base.device)
     found = [one.indices for one in view.found]
-    head = predictor.heads[member]
     left = head.predict_without(logits, view.spaces, base, rows, gone, found)
     return predictor.shrunk(left, base[rows], n_classes)
 
@@ -270,7 +269,7 @@ def reasons(
     n_classes: int,
     calibration: Calibration,
 ) -> list[Reason]:
-    """Say what stands behind the predictions of rows that the members have attended to.
+    """Say what stands behind the predictions of rows that the heads have attended to.
 
     Parameters
     ----------
@@ -300,13 +299,12 @@ def remembered_reasons(
     """Say what stands behind the predictions of the fitted rows, each without itself."""
     bank, calibration = predictor.views.bank, predictor.calibration()
     found: dict[int, Reason] = {}
-    for member in range(predictor.n_members):
-        mine = torch.nonzero(bank.columns[FOLD] == member)[:, 0]
-        for rows in mine.split(CHUNK) if len(mine) else ():  # all of a fold may be gone
-            group = predictor.attend([(member, predictor.retrieve_remembered(member, rows))])
-            keys = bank.keys["features"][rows]
-            behind = reasons(predictor, keys, [group], n_neighbors, n_classes, calibration)
-            found |= dict(zip(rows.tolist(), behind, strict=True))
+    fitted = torch.nonzero(bank.columns[FOLD] >= 0)[:, 0]
+    for rows in fitted.split(CHUNK) if len(fitted) else ():  # all of them may be gone
+        attended = predictor.attend(predictor.retrieve_remembered(rows))
+        keys = bank.keys["features"][rows]
+        behind = reasons(predictor, keys, [attended], n_neighbors, n_classes, calibration)
+        found |= dict(zip(rows.tolist(), behind, strict=True))
     return found
 
 
@@ -331,7 +329,7 @@ def explained(
     """
     if not behind:
         return []
-    bank, believed = predictor.views.bank, predictor.views.labels(0)
+    bank, believed = predictor.views.bank, predictor.views.labels
     everyone = sorted({position for reason in behind.values() for position in reason.positions})
     rows = dict(zip(everyone, remembered(everyone), strict=True))
     ids = dict(zip(everyone, bank.ids[everyone].tolist(), strict=True))

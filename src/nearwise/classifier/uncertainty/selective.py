@@ -363,8 +363,8 @@ def check_request(coverage: float | None, max_risk: float | None, confidence: fl
 
 _HOW = {
     "held out": "a held-out part that only heads and temperatures were fitted on",
-    "cross-fitted": "training rows, each predicted without itself by one member, while new rows "
-    "are predicted by all",
+    "cross-fitted": "training rows, each predicted without itself and by a base of other rows, "
+    "while new rows are predicted by the mean over the folds",
     "left out": "training rows, each predicted without itself",
     "out of bag": "training rows, each predicted without itself, but by a head that hears of its "
     "neighbors from trees that saw its label",
@@ -377,14 +377,10 @@ def guarantee(
     n_tests: int,
     *,
     judged_on: str,
-    refreshed: bool,
     caveat: str,
 ) -> str:
     """Say in words what a risk bound promises and what not; `judged_on` as of `Predictor`."""
-    how = f"the rows are {_HOW[judged_on]}"
-    if refreshed:
-        how += ", and the head that was refreshed has trained on some of the calibration rows"
-    how += caveat
+    how = f"the rows are {_HOW[judged_on]}{caveat}"
     name = "empirical Bernstein" if caveat else "Clopper-Pearson"
     corrected = f", corrected for {n_tests} thresholds and scores tried" if n_tests > 1 else ""
     return (

@@ -60,17 +60,17 @@ def fit(
         str | None, typer.Option(metavar="COLUMN", help="Column with a weight for each row.")
     ] = None,
     preset: Annotated[
-        Literal["default", "fast", "tuned", "instant"] | None,
+        Literal["default", "fast", "instant"] | None,
         typer.Option(
-            help="fast: fewer members and candidates, for a first look. instant: one forest and "
-            "attention that other tables have trained. tuned: that attention, trained further "
-            "where it helps, and a base; quick to predict with. The last two take tables only."
+            help="default: attention that other tables have trained, trained further on this one, "
+            "and a base. fast: fewer folds and candidates, for a first look. instant: one forest "
+            "and the attention as it comes; for tables only."
         ),
     ] = None,
     base: Annotated[
         Literal["auto", "none"] | None,
         typer.Option(
-            help="The parametric half: auto pools scikit-learn models by out-of-fold NLL; none "
+            help="The parametric half: auto pools a forest and the models that add to it; none "
             "lets the class shares stand in."
         ),
     ] = None,
@@ -78,8 +78,8 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Where the trained key space comes from. Tables: auto, identity (none), table, "
-            "deep, mlp. Images: auto, resnet-small, resnet18, resnet50, "
+            help="A network to train. Tables: auto, identity (none), deep, mlp; its own head may "
+            "join the base. Images: auto, resnet-small, resnet18, resnet50, "
             "hf:NAME[@REVISION], or the folder of a model.",
         ),
     ] = None,
@@ -91,7 +91,8 @@ def fit(
         str | None, typer.Option(metavar="INT|auto", help="Neighbors asked for each row.")
     ] = None,
     members: Annotated[
-        str | None, typer.Option(metavar="INT|auto", help="Cross-fitted members of the bag.")
+        str | None,
+        typer.Option(metavar="INT|auto", help="Folds of the cross-fit; networks of images."),
     ] = None,
     label_noise: Annotated[
         str | None,

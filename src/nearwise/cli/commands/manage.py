@@ -63,7 +63,7 @@ def add(
     ] = None,
     refresh: Annotated[
         bool,
-        typer.Option("--refresh", help="Also bring the attention up to date with the memory."),
+        typer.Option("--refresh", help="Also fit again to the rows that are then remembered."),
     ] = False,
     resize: ResizeOption = False,
     skip_damaged: SkipDamagedOption = False,

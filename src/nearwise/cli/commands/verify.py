@@ -46,7 +46,7 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
     """Check a folder and collect what it holds, as JSON can hold it; StoreError names a bad part.
 
     holds, format version, files (how many, and bytes), checked; of a classifier also written with
-    (versions), rows, classes, columns, members, base; of a memory bank rows, classes, spaces.
+    (versions), rows, classes, columns, base, networks; of a memory bank rows, classes, spaces.
     """
     from nearwise.classifier.storage.persistence import KIND
     from nearwise.memory import verify_folder
@@ -75,13 +75,14 @@ def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
     from nearwise.classifier import AttnKNNClassifier
 
     model = AttnKNNClassifier.load(folder, trusted=trusted)
-    base = getattr(model._predictor.row_models, "base", None)
+    models = model._predictor.row_models
+    base = getattr(models, "base", None)
     return {
         "rows": len(model.memory_),
         "classes": [str(label) for label in model.classes_],
         "columns": len(model.column_types_),
-        "members": model._predictor.n_members,
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
+        "networks": len(models.networks),
     }
 
 

@@ -217,7 +217,7 @@ def _pretrained(model: FoundationModel) -> Callable[[MethodContext], Pipeline]:
 
 def _stack(context: MethodContext) -> Pipeline:
     n_folds = 3 if context.n_train > 20_000 else 5
-    stacked = stack(n_folds, context.n_threads, context.seed)
+    stacked = stack(n_folds, context.n_train, context.n_threads, context.seed)
     return make_pipeline(FeatureEncoder(_units(context)), stacked)
 
 
@@ -375,8 +375,9 @@ _ALL = (
         _stack,
         "ensemble",
         "scikit-learn's StackingClassifier of a logistic regression, 300 random and 300 extremely "
-        "random trees and HistGradientBoosting; a logistic regression on their out-of-fold "
-        "probabilities, C by cross-validated NLL",
+        "random trees, HistGradientBoosting and, up to 5,000 rows, a logistic regression on a "
+        "kernel map and an MLP; a logistic regression on their out-of-fold probabilities, C by "
+        "cross-validated NLL",
         higher=True,
     ),
     Method(
@@ -384,7 +385,8 @@ _ALL = (
         _base_alone,
         "ensemble",
         "the base of AttnKNNClassifier without neighbors: cross-fitted classifiers in a log-linear "
-        f"pool by out-of-fold NLL; 5 folds averaged, out-of-fold temperature{_PULL}",
+        "pool by out-of-fold NLL, mean over the folds; out-of-fold temperature"
+        f"{_PULL}",
         higher=True,
     ),
     *(
@@ -399,12 +401,18 @@ _ALL = (
         )
         for name in get_args(FoundationModel)
     ),
-    Method("attention", _attention(), "attention", "AttnKNNClassifier, defaults"),
+    Method(
+        "attention",
+        _attention(),
+        "attention",
+        "AttnKNNClassifier, defaults: the pretrained head, trained further where that helps, and a "
+        "base",
+    ),
     Method(
         "attention-fast",
         _attention(preset="fast"),
         "attention",
-        'AttnKNNClassifier(preset="fast")',
+        'AttnKNNClassifier(preset="fast"): fewer folds and candidates',
     ),
     Method(
         "attention-instant",
@@ -413,16 +421,10 @@ _ALL = (
         'AttnKNNClassifier(preset="instant"): one forest and the pretrained head',
     ),
     Method(
-        "attention-tuned",
-        _attention(preset="tuned"),
-        "attention",
-        'AttnKNNClassifier(preset="tuned"): the pretrained head, trained further, and a base',
-    ),
-    Method(
         "attention-no-base",
         _attention(base=None),
         "attention",
-        "AttnKNNClassifier(base=None): the null neighbor carries the class prior",
+        "AttnKNNClassifier(base=None): the class shares stand in for the base",
     ),
     Method(
         "attention-views",

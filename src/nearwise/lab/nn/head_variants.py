@@ -2,9 +2,11 @@
 
 `benchmarks/ablation_attention.py` fits each of them, and the study's replay two:
 
-    AttnKNNClassifier(settings=Settings(head=VariantConfig(clusters="label")))
+    settings = Settings(head=VariantConfig(clusters="label"))
+    AttnKNNClassifier(validation_fraction=0.2, settings=settings)
 
-A classifier with such a head fits and predicts like any other, and is not saved.
+Such a head is trained from scratch, so that it needs rows that are held out. The classifier then
+fits and predicts like any other, and is not saved.
 """
 
 import math

@@ -167,6 +167,28 @@ def test_columns_are_replayed_with_the_tabular_embedder(tmp_path):
     assert all(r.status == "ok" for r in rows), rows
 
 
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_table_leaves_out_what_needs_a_head_of_its_own_unless_rows_are_held_out(
+    tmp_path, held_out
+):
+    config = {"sweep_k": [2, 70], "head": {"epochs": 2}, "train": {"epochs": 2}}
+    config |= {"validation_fraction": 0.3, "n_members": 1} if held_out else {}
+    config["ablations"] = ["full", "without=calibration", "without=null-neighbor"]
+
+    def attention(name):
+        rows = run_experiment(
+            name, "iris", "v1", [0], tmp_path / name, small=True, device="cpu", progress=False,
+            config=config,
+        )  # fmt: skip
+        assert not [r.reason for r in rows if r.status != "ok"]
+        return {r.condition for r in rows if r.method == "attention"}
+
+    own = {"k=70"} if held_out else set()
+    assert attention("k-sweep") == {"k=2"} | own
+    own = {"without=null-neighbor"} if held_out else set()
+    assert attention("ablation") == {"full", "without=calibration"} | own
+
+
 @pytest.mark.slow
 def test_the_corrected_method_on_a_table(tmp_path):
     def run_v1(name):
@@ -179,6 +201,7 @@ def test_the_corrected_method_on_a_table(tmp_path):
     by = {r.method: r for r in rows}
     assert {"uniform", "distance", "distance-tuned", "mlp+temperature", "attention"} <= set(by)
     assert {"attention:base-alone", "attention:neighbors-alone"} <= set(by)
+    assert not {"attention+k-ensemble", "attention+adaptive-k"} & set(by)
     assert all(r.status == "ok" for r in rows)
     assert {r.preset for r in rows} == {"v1"}
     assert by["attention"].null_mass is not None

@@ -18,7 +18,9 @@ STUDY_FIELDS = (
 )  # fmt: skip
 
 
-# Parts of the head, each of which is switched off in an ablation.
+# Parts of the method, each of which is switched off in an ablation. On tables those remain that a
+# cross-fit has: its head comes trained, without a choice of null, heads and pooling, and no network
+# makes keys. They all apply where the user's settings hold rows out (`holds_rows_out`).
 ABLATIONS: dict[str, dict[str, Any]] = {
     "full": {},
     "without=base": {"base": None},
@@ -28,6 +30,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "without=heads": {"num_heads": 1},
     "without=log-linear-pooling": {"pooling": "mixture"},
 }
+OF_CROSS_FIT = ("full", "without=base", "without=calibration")
+MOST_NEIGHBORS = 64  # that the trained head may ask
 
 
 @dataclass
@@ -41,6 +45,11 @@ class CorrectedSession(Session):
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def holds_rows_out(self) -> bool:
+        """Whether a classifier of columns trains a head of its own, on rows held out once."""
+        return self.parameters.get("validation_fraction", "auto") not in ("auto", None)
 
     def head(self, **variant: Any) -> dict[str, Any]:
         """Arguments of the classifier for a variant of the head, with the user's head settings."""

@@ -1,4 +1,9 @@
-"""The corrected method on columns: methods of a comparison, run on the study's experiments."""
+"""The corrected method on columns: methods of a comparison, run on the study's experiments.
+
+A table is cross-fitted around a head that comes trained. What needs a head of its own (a
+k-ensemble, adaptive k, more than 64 neighbors, half of the ablations) is left out, unless the
+settings hold rows out for it: ``--set validation_fraction=0.2``.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +20,12 @@ from nearwise.lab.experiments.methods import METHODS, Method, MethodContext
 from nearwise.lab.experiments.neighbors import PlainKNN
 from nearwise.lab.experiments.preprocess import FeatureEncoder
 from nearwise.lab.experiments.records import Record
-from nearwise.lab.experiments.study.corrected_session import ABLATIONS, CorrectedSession
+from nearwise.lab.experiments.study.corrected_session import (
+    ABLATIONS,
+    MOST_NEIGHBORS,
+    OF_CROSS_FIT,
+    CorrectedSession,
+)
 from nearwise.lab.experiments.study.findings import CURVE_SIZES, classifier_findings
 from nearwise.lab.experiments.study.human_noise import human_kinds, human_labels
 from nearwise.lab.experiments.study.inputs import TEST_SIZE, stratified_part
@@ -32,25 +42,30 @@ _HUMAN = "human-"
 
 
 def main_jobs(session: CorrectedSession) -> list[Job]:
-    """Plain neighbors, the MLP bag with temperature, and attention in three forms."""
-    methods = [_renamed(name) for name in PLAIN] + [
-        _attention(session, "attention"),
-        _attention(
-            session, "attention+k-ensemble", **session.head(k_ensemble=session.preset.ensemble_k)
-        ),
-        _attention(session, "attention+adaptive-k", **session.head(adaptive_k="entropy")),
-    ]
+    """Plain neighbors, the MLP bag with temperature, and attention in the forms that it has."""
+    methods = [*map(_renamed, PLAIN), _attention(session, "attention")]
+    if session.holds_rows_out:
+        sizes = session.preset.ensemble_k
+        forms: dict[str, dict[str, Any]] = {
+            "k-ensemble": {"k_ensemble": sizes},
+            "adaptive-k": {"adaptive_k": "entropy"},
+        }
+        methods += [
+            _attention(session, f"attention+{name}", **session.head(**variant))
+            for name, variant in forms.items()
+        ]
     if session.dataset.views:
         methods.append(replace(_attention(session, "attention+tta"), takes_views=True))
     return [_job(session, "main", method) for method in methods]
 
 
 def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
-    """Uniform, distance and attention at every k; attention is fitted anew for each."""
+    """Uniform, distance and attention at every k that it can ask, fitted anew for each."""
     jobs = []
     for k in session.preset.sweep_k:
         methods = [_plain(name, k) for name in ("uniform", "distance")]
-        methods.append(_attention(session, "attention", n_neighbors=k))
+        if k <= MOST_NEIGHBORS or session.holds_rows_out:
+            methods.append(_attention(session, "attention", n_neighbors=k))
         jobs += [_job(session, "k-sweep", method, f"k={k}") for method in methods]
     return jobs
 
@@ -82,10 +97,13 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def ablation_jobs(session: CorrectedSession) -> list[Job]:
-    """Each part of the method off, one at a time."""
+    """Each part of the method off, one at a time, of those that the fit has."""
+    known = ABLATIONS
+    if not session.holds_rows_out:
+        known = {name: ABLATIONS[name] for name in OF_CROSS_FIT}
     return [
         _job(session, "ablation", _attention(session, "attention", **changes), condition)
-        for condition, changes in chosen_ablations(ABLATIONS, session.preset).items()
+        for condition, changes in chosen_ablations(known, session.preset).items()
     ]
 
 

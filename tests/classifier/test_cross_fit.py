@@ -1,4 +1,4 @@
-"""preset="tuned": the pretrained head goes on learning, and classifiers join that add to it."""
+"""A cross-fitted table: the pretrained head goes on learning, and classifiers join it."""
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,8 @@ from nearwise import AttnKNNClassifier
 from tests.classifier.cases import blobs, fit_once, quietly, same, sums_to_one, table
 
 
-def tuned(X, y, base="auto", **parameters):
-    model = AttnKNNClassifier(preset="tuned", base=base, random_state=0, **parameters)
+def cross_fitted(X, y, base="auto", **parameters):
+    model = AttnKNNClassifier(base=base, random_state=0, **parameters)
     with quietly():
         return fit_once(model, X, y)
 
@@ -29,7 +29,7 @@ def test_it_beats_k_nearest_neighbors(base):
     X, y = load_wine(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
     rows, new, labels, truth = train_test_split(X, y, test_size=0.4, random_state=0, stratify=y)
-    proba = tuned(rows, labels, base).predict_proba(new)
+    proba = cross_fitted(rows, labels, base).predict_proba(new)
     votes = KNeighborsClassifier(16).fit(rows, labels).predict_proba(new)
     assert sums_to_one(proba)
     assert log_loss(truth, proba) < log_loss(truth, 0.999 * votes + 0.001 / 3)
@@ -39,18 +39,21 @@ def test_what_it_says_of_training_labels_is_not_what_it_has_read_there():
     X, _ = blobs(200)
     y = np.random.default_rng(1).integers(2, size=200)
     new = np.random.default_rng(2).normal(size=(300, X.shape[1]))
-    proba = tuned(X, y).predict_proba(new)
+    proba = cross_fitted(X, y).predict_proba(new)
     assert log_loss(np.random.default_rng(3).integers(2, size=300), proba) < 0.75
-    left_out = tuned(X, y).predict_proba(None)
+    left_out = cross_fitted(X, y).predict_proba(None)
     assert log_loss(y, left_out) > 0.62  # chance: 0.69
 
 
 def test_the_head_is_kept_as_it_came_where_training_brings_nothing():
     X, _ = blobs(150)
     y = np.random.default_rng(1).integers(2, size=150)
-    plain, model = AttnKNNClassifier(preset="instant", base=None, random_state=0), tuned(X, y, None)
+    plain, model = (
+        AttnKNNClassifier(preset="instant", base=None, random_state=0),
+        cross_fitted(X, y, None),
+    )
     plain.fit(X, y)
-    record = model.choice_["tuned"]
+    record = model.choice_["head"]
     assert record["nll_after"] > record["nll_before"] - 1 / 150
     heads = [one._model.predictor.heads[0].state_dict() for one in (plain, model)]
     assert all(same(heads[0][name], heads[1][name]) for name in heads[0])
@@ -59,8 +62,8 @@ def test_the_head_is_kept_as_it_came_where_training_brings_nothing():
 def test_training_the_head_lowers_the_error_of_new_rows_where_it_was_accepted():
     X, y = scales()
     X_new, truth = scales(seed=1)
-    model = tuned(X, y, None)
-    record = model.choice_["tuned"]
+    model = cross_fitted(X, y, None)
+    record = model.choice_["head"]
     assert record["nll_after"] < record["nll_before"]
     plain = AttnKNNClassifier(preset="instant", base=None, random_state=0).fit(X, y)
     after, before = (log_loss(truth, one.predict_proba(X_new)) for one in (model, plain))
@@ -71,7 +74,7 @@ def test_a_classifier_joins_that_sees_what_neighbors_and_forest_do_not():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 20))
     y = (X @ rng.normal(size=20) + 0.3 * rng.normal(size=400) > 0).astype(int)
-    model = tuned(X[:250], y[:250])
+    model = cross_fitted(X[:250], y[:250])
     assert "logistic" in model.choice_["base"]
     parts = model.query(X[250:]).parts
     whole, neighbors = (log_loss(y[250:], one) for one in (parts.proba, parts.neighbor_proba))
@@ -80,14 +83,14 @@ def test_a_classifier_joins_that_sees_what_neighbors_and_forest_do_not():
 
 def test_weights_of_neighbors_and_null_sum_to_one():
     X, y = table(120)
-    for shown in tuned(X, y).explain(X.iloc[:5], n_neighbors=None):
+    for shown in cross_fitted(X, y).explain(X.iloc[:5], n_neighbors=None):
         total = sum(one.weight for one in shown.neighbors) + shown.null_mass
         assert total == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_folder_gives_the_same_and_takes_rows(tmp_path):
     X, y = table(120)
-    model = tuned(X, y)
+    model = cross_fitted(X, y)
     model.save(tmp_path / "m")
     opened = AttnKNNClassifier.load(tmp_path / "m")
     assert same(model.predict_proba(X), opened.predict_proba(X))
@@ -100,29 +103,52 @@ def test_a_folder_gives_the_same_and_takes_rows(tmp_path):
 
 def test_what_is_removed_is_found_no_more_and_refresh_fits_again():
     X, y = blobs(120)
-    model = tuned(X, y, None)
+    model = cross_fitted(X, y, None)
     model.remove(np.arange(0, 20))
     assert not {*range(20)} & {*model.kneighbors(X)[1].ravel().tolist()}
     model.refresh()
-    fresh = tuned(X[20:], y[20:], None)
+    fresh = cross_fitted(X[20:], y[20:], None)
     assert same(model.predict_proba(X), fresh.predict_proba(X))
 
 
 def test_the_same_seed_gives_the_same_model():
     X, y = table(120)
-    again = AttnKNNClassifier(preset="tuned", random_state=0).fit(X, y)
-    assert same(tuned(X, y).predict_proba(X), again.predict_proba(X))
+    again = AttnKNNClassifier(random_state=0).fit(X, y)
+    assert same(cross_fitted(X, y).predict_proba(X), again.predict_proba(X))
 
 
 @pytest.mark.parametrize(("rows", "base"), [(4, "auto"), (9, None), (20, None)])
 def test_few_rows_are_enough(rows, base):
     X, y = blobs(rows, n_classes=2) if rows > 4 else (np.arange(8.0).reshape(4, 2), [0, 0, 1, 1])
-    assert sums_to_one(tuned(pd.DataFrame(X), y, base).predict_proba(X))
+    assert sums_to_one(cross_fitted(pd.DataFrame(X), y, base).predict_proba(X))
 
 
-def test_wrong_labels_are_refused_with_what_to_do():
-    X, y = blobs(60)
-    with pytest.raises(ValueError, match=r"label_noise=0\.1 does not fit preset=.tuned"):
-        AttnKNNClassifier(preset="tuned", label_noise=0.1).fit(X, y)
-    with pytest.raises(ValueError, match=r"num_heads do not fit preset=.tuned"):
-        AttnKNNClassifier(preset="tuned", settings={"num_heads": 2}).fit(X, y)
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"settings": {"num_heads": 2}}, "num_heads do not fit a cross-fit"),
+        ({"settings": {"null": None}}, "null do not fit a cross-fit"),
+        ({"embedder": "table"}, "needs rows that are held out"),
+        ({"n_neighbors": 65}, "more than the 64 that the attention was trained with"),
+    ],
+)
+def test_what_a_trained_head_has_no_use_for_is_refused_with_what_to_do(asked, message):
+    X, y = blobs(90)
+    with pytest.raises(ValueError, match=message) as error:
+        AttnKNNClassifier(**asked).fit(X, y)
+    assert "validation_fraction=0.1" in str(error.value)
+
+
+def test_a_classifier_of_ones_own_takes_part_and_no_forest():
+    X, y = blobs(120)
+    model = cross_fitted(X, y, base=KNeighborsClassifier(5))
+    assert list(model.choice_["base"]) == ["KNeighborsClassifier"]
+    assert sums_to_one(model.predict_proba(X))
+
+
+def test_a_perceptron_finds_products_of_columns():
+    X, y = scales(500)
+    X_new, truth = scales(seed=1)
+    model = cross_fitted(X, y)
+    assert "mlp" in model.choice_["base"]
+    assert log_loss(truth, model.predict_proba(X_new)) < 0.2

@@ -214,8 +214,8 @@ def _remember(
     metrics = {"features": settings.metric, "supervised": "euclidean"}
     specs = [SpaceSpec(name, metrics[name], 1.0, k) for name in spaces]
     width = problem.table[0].width
-    options = (settings.index, settings.memory_budget, settings.search_device)
-    return PretrainedViews(width, bank, [], *options, label_model.remembered()).measure(specs)
+    options = (settings.index, settings.memory_budget, None, label_model.remembered())
+    return PretrainedViews(width, bank, [], *options).measure(specs)
 
 
 def _as_new(

@@ -203,6 +203,8 @@ class Predictor:
         """Run networks, searches and heads on a device from now on; the bank stays on the CPU."""
         for network in self.row_models.networks:
             network.to(device)
+        if self.is_cross_fitted:  # the pretrained head and its memory stay on the CPU
+            return
         self.views.to(device)
         for head in self.heads:
             head.to(device)

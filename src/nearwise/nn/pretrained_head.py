@@ -347,8 +347,9 @@ def _two_layers(width: int, n_out: int, *start: float) -> nn.Sequential:
     """Make two linear layers, of which the last gives `start` (zeros) at first."""
     last = nn.Linear(48, n_out)
     nn.init.zeros_(last.weight)
-    with torch.no_grad():
-        last.bias.copy_(torch.tensor(start or [0.0] * n_out))
+    nn.init.zeros_(last.bias)
+    for at, value in enumerate(start):
+        nn.init.constant_(last.bias[at], value)
     return nn.Sequential(nn.Linear(width, 48), nn.ReLU(), last)
 
 

@@ -12,11 +12,20 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit import networks as fitting
-from tests.classifier.cases import CHEAP, attn_knn, blobs, fitted, quietly, same, sums_to_one
+from tests.classifier.cases import (
+    CHEAP,
+    attn_knn,
+    blobs,
+    fitted,
+    logistic,
+    quietly,
+    same,
+    sums_to_one,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = {
-    **CHEAP, "base": "auto", "preset": "fast", "n_members": 3, "embedder": "mlp",
+    **CHEAP, "base": logistic(), "preset": "fast", "n_members": 3, "embedder": "mlp",
     "train": {"epochs": 4},
 }  # fmt: skip
 HEADS = {"head": {"epochs": 1}}
@@ -70,7 +79,9 @@ def test_ctrl_c_before_the_first_epoch_goes_on_too(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("nearwise.training.embedder.fit_start_scale", stop)
-    held_out = {"embedder": "table", "train": {"fit_scale": True}, "validation_fraction": 0.3}
+    held_out = {
+        "base": None, "embedder": "table", "train": {"fit_scale": True}, "validation_fraction": 0.3,
+    }  # fmt: skip
     with quietly():
         model = attn_knn(**EMBEDDED | held_out).fit(X, y)
     assert sums_to_one(model.predict_proba(X))
@@ -142,7 +153,7 @@ import sys
 import torch
 torch.set_num_threads(1)
 from nearwise.classifier import AttnKNNClassifier
-from tests.classifier.cases import blobs
+from tests.classifier.cases import attn_knn, blobs
 from tests.classifier.test_interrupts import EMBEDDED
 X, y = blobs()
 what, folder = sys.argv[1:]

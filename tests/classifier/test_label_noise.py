@@ -203,7 +203,8 @@ def test_a_rows_own_label_leaves_its_own_prediction_unmoved(fitted_noisy):
         label = model.memory_.labels[i].item()
         for other in {0, 1, 2} - {label}:
             model.relabel([i], [other])
-            assert same(model.predict_proba(None)[i], before[i])
+            # float32 sums round by which classes are met first: a unit in the last place
+            np.testing.assert_allclose(model.predict_proba(None)[i], before[i], rtol=1e-6)
         model.relabel([i], [label])
     assert same(model.predict_proba(None), before)
 

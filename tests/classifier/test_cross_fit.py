@@ -36,8 +36,8 @@ def test_it_beats_k_nearest_neighbors(base):
 
 
 def test_what_it_says_of_training_labels_is_not_what_it_has_read_there():
-    X, _ = blobs(200)
-    y = np.random.default_rng(1).integers(2, size=200)
+    X, _ = blobs(140)
+    y = np.random.default_rng(1).integers(2, size=140)
     new = np.random.default_rng(2).normal(size=(300, X.shape[1]))
     proba = cross_fitted(X, y).predict_proba(new)
     assert log_loss(np.random.default_rng(3).integers(2, size=300), proba) < 0.75
@@ -74,7 +74,7 @@ def test_a_classifier_joins_that_sees_what_neighbors_and_forest_do_not():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 20))
     y = (X @ rng.normal(size=20) + 0.3 * rng.normal(size=400) > 0).astype(int)
-    model = cross_fitted(X[:250], y[:250])
+    model = cross_fitted(X[:250], y[:250], preset="fast")
     assert "logistic" in model.choice_["base"]
     parts = model.query(X[250:]).parts
     whole, neighbors = (log_loss(y[250:], one) for one in (parts.proba, parts.neighbor_proba))
@@ -147,8 +147,8 @@ def test_a_classifier_of_ones_own_takes_part_and_no_forest():
 
 
 def test_a_perceptron_finds_products_of_columns():
-    X, y = scales(500)
+    X, y = scales(240)
     X_new, truth = scales(seed=1)
-    model = cross_fitted(X, y)
+    model = cross_fitted(X, y, n_members=2)
     assert "mlp" in model.choice_["base"]
     assert log_loss(truth, model.predict_proba(X_new)) < 0.2

@@ -20,7 +20,7 @@ HELD = {"validation_fraction": 0.3, "train": {"epochs": 1}}
 SETTINGS = [
     {},
     {"base": logistic()},
-    {"base": "auto"},
+    {"base": "auto", "preset": "fast"},
     {"n_neighbors": 1},
     {"base": "auto", "pooling": "mixture", **HELD},
     {"null": None, **HELD},

@@ -26,14 +26,15 @@ from tests.classifier.cases import (
     table,
 )
 
+FAST = {**CHEAP, "base": "auto", "preset": "fast"}
 CONFIGURATIONS = {
     "no-base": CHEAP,
     "fast": {"preset": "fast", **QUICK},
     "logistic": {**CHEAP, "base": logistic()},
     "sizes": {**CHEAP, "n_neighbors": np.int64(9)},
-    "deep": {**CHEAP, "base": "auto", "embedder": "deep", "train": {"epochs": 1}},
-    "mlp": {**CHEAP, "base": "auto", "embedder": "mlp", "train": {"epochs": 1}},
-    "capped": {**CHEAP, "base": "auto", "max_per_class": 20},
+    "deep": {**FAST, "embedder": "deep", "train": {"epochs": 1}},
+    "mlp": {**FAST, "embedder": "mlp", "train": {"epochs": 1}},
+    "capped": {**FAST, "max_per_class": 20},
     "cosine": {**CHEAP, "metric": "cosine"},
 }
 

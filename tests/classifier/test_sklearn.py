@@ -23,7 +23,7 @@ from tests.classifier.cases import (
     table,
 )
 
-CHECKED = attn_knn(**{**CHEAP, "head": {"epochs": 2}})
+CHECKED = attn_knn(**{**CHEAP, "head": {"epochs": 1}})
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
         "a row of weight 2 is one neighbor with twice the vote, not two neighbors among the k, "
@@ -121,7 +121,7 @@ def test_calibrated_classifier_wraps_it():
     [
         CHEAP,
         {"preset": "fast", **QUICK},
-        {"embedder": "mlp", "train": {"epochs": 2}, **QUICK},
+        {"preset": "fast", "n_members": 2, "embedder": "mlp", "train": {"epochs": 2}, **QUICK},
     ],
     ids=["no-base", "fast", "base-and-networks"],
 )

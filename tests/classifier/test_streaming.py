@@ -1,5 +1,8 @@
 """Batches in turn, a bounded memory, and attention that is brought up to date."""
 
+import copy
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +26,7 @@ FIRST = np.flatnonzero(Y[:120] < 2)  # two of four classes
 LATER = np.setdiff1d(np.arange(240), FIRST)
 
 
-def stream(model, rows=LATER, cut=30):
+def stream(model, rows=LATER, cut=45):
     for start in range(0, len(rows), cut):
         batch = rows[start : start + cut]
         model.partial_fit(X[batch], Y[batch])
@@ -33,6 +36,16 @@ def stream(model, rows=LATER, cut=30):
 def begun(**settings):
     """Take the first batch, which is fitted as by `fit`."""
     return fitted(X[FIRST], Y[FIRST], **settings)
+
+
+@functools.cache
+def _streamed(eviction):
+    return stream(begun(capacity=60, eviction=eviction))
+
+
+def streamed(eviction):
+    """Take all batches into a memory of 60 rows; once, and give each test a copy."""
+    return copy.deepcopy(_streamed(eviction))
 
 
 def test_the_first_batch_is_fitted_and_later_ones_are_added():
@@ -96,9 +109,8 @@ def test_rows_that_are_never_found_go_first(eviction, capacity):
 
 @pytest.mark.parametrize("eviction", EVICTION_NAMES)
 def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(eviction, tmp_path):
-    settings = {"capacity": 70, "eviction": eviction}
-    whole = stream(begun(**settings))
-    broken = stream(begun(**settings), LATER[:90])
+    whole = streamed(eviction)
+    broken = stream(begun(capacity=60, eviction=eviction), LATER[:90])
     broken.save(tmp_path / "half")
     broken = stream(AttnKNNClassifier.load(tmp_path / "half"), LATER[90:])
     assert broken.memory_ == whole.memory_
@@ -107,7 +119,7 @@ def test_a_stream_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(evicti
 
 
 def test_votes_fade_as_the_last_change_left_it_in_a_saved_copy_too(tmp_path):
-    model = stream(begun(capacity=60, eviction="age"))
+    model = streamed("age")
     before = model.predict_proba(X)
     model.set_params(eviction="reservoir")  # for the next change
     model.save(tmp_path / "model")
@@ -125,7 +137,7 @@ def test_the_same_seed_and_batches_give_the_same_memory_and_another_seed_another
 def test_old_rows_fade_with_age_and_stay_in_a_reservoir():
     old = {}
     for eviction in ("age", "reservoir"):
-        model = stream(begun(capacity=60, eviction=eviction))
+        model = streamed(eviction)
         old[eviction] = float((model.memory_.ids < 120).float().mean())
     assert old["age"] < old["reservoir"] - 0.2
 
@@ -259,6 +271,6 @@ def test_the_last_row_of_a_class_is_not_relabelled_away():
 
 
 def test_a_clone_starts_a_stream_of_its_own():
-    model = stream(begun(capacity=60))
+    model = streamed("reservoir")
     fresh = clone(model)
     assert fresh.capacity == 60 and not hasattr(fresh, "evicted_")

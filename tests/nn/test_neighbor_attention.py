@@ -117,8 +117,11 @@ def test_gradients_are_those_of_finite_differences(pooling, null, kind, certain)
         output = torch.func.functional_call(head, values, (spaces, base.double()))
         return output.log_proba, output.neighbor_log_proba, output.null_mass
 
+    close = {"eps": 1e-6, "atol": 1e-6, "rtol": 1e-4}
+    # the hardest case entry by entry, the others along a random direction of the parameters
+    along = certain or kind != "lattice"
     parameters = tuple(head.parameters())
-    assert torch.autograd.gradcheck(outputs, parameters, eps=1e-6, atol=1e-6, rtol=1e-4)
+    assert torch.autograd.gradcheck(outputs, parameters, **close, fast_mode=along)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

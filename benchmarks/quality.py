@@ -9,7 +9,9 @@ NLL than every peer, paired by seed; and the first mean NLL rank over all data s
     python benchmarks/quality.py --judge-only          # no fits: judge the rows there are
 
 Rows are kept in runs/quality as they finish (`nearwise compare`); run again, it goes on. Writes
-benchmarks/results/quality.json, benchmarks/RESULTS.md and the README's table.
+benchmarks/results/quality.json, benchmarks/RESULTS.md and the README's table. With `--keep` rows of
+quality.json that are not there stay as they are, so that one method can be measured again beside
+peers whose code has not changed.
 """
 
 import argparse
@@ -198,17 +200,29 @@ def _as_dict(mean: Mean | None) -> dict[str, Any] | None:
     return None if mean is None else {**asdict(mean), "low": mean.low, "high": mean.high}
 
 
-def summarize(folder: Path, datasets: list[str], peers: list[str], command: str) -> dict[str, Any]:
-    """Everything RESULTS.md shows, from the records alone."""
+def summarize(
+    folder: Path,
+    datasets: list[str],
+    peers: list[str],
+    command: str,
+    former: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything RESULTS.md shows, from the records, and from what `former` results have beside."""
+    records = read_records(folder)
+    makers = [(r.versions, r.hardware) for r in records]
+    if former is not None:
+        there = {(r.dataset, r.method, r.seed) for r in records}
+        others = (Record(**row) for row in former["rows"])
+        records += [r for r in others if (r.dataset, r.method, r.seed) not in there]
     sets = {BARS[d].dataset or d for d in datasets}
-    records = [r for r in read_records(folder) if r.dataset in sets]
+    records = [r for r in records if r.dataset in sets]
     if not records:
         raise SystemExit(f"{folder} holds no rows of {', '.join(datasets)} yet.")
     results = Results(records, folder)
     return {
         "command": command,
-        "versions": _distinct([r.versions for r in records]),
-        "hardware": _distinct([r.hardware for r in records]),
+        "versions": _distinct([v for v, _ in makers] + (former or {}).get("versions", [])),
+        "hardware": _distinct([h for _, h in makers] + (former or {}).get("hardware", [])),
         "datasets": {
             d: judge(results, BARS[d].dataset or d, BARS[d], peers)
             for d in datasets
@@ -266,6 +280,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/quality"), help="folder for rows")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for JSON")
     parser.add_argument("--judge-only", action="store_true", help="judge the rows there are")
+    parser.add_argument("--keep", action="store_true", help="keep other rows of quality.json")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     options.datasets = options.datasets.split(",")
@@ -289,6 +304,8 @@ def own_command(options: argparse.Namespace) -> str:
     words += [f"--peer-weights={name}=PATH" for name in options.weights]
     if options.seeds:
         words += ["--seeds", options.seeds]
+    if options.keep:
+        words.append("--keep")
     return shlex.join(words)
 
 
@@ -311,9 +328,11 @@ def main(arguments: list[str]) -> None:
             command=command,
         )
     peers = [m for m in options.methods if m in (*PEERS, *HIGHER_PEERS, *FOUNDATION_MODELS)]
-    summary = summarize(options.out, options.datasets, peers, command)
+    target = options.results / "quality.json"
+    former = json.loads(target.read_text(encoding="utf-8")) if options.keep else None
+    summary = summarize(options.out, options.datasets, peers, command, former)
     text = json.dumps(plain(summary), indent=1, ensure_ascii=False)
-    write_aside(options.results / "quality.json", (text + "\n").encode())
+    write_aside(target, (text + "\n").encode())
     page = write_page(options.results, options.results.parent / "RESULTS.md")
     if options.results == HERE / "results":
         write_readme(options.results, HERE.parent / "README.md")

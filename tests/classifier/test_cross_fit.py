@@ -9,6 +9,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
 from nearwise import AttnKNNClassifier
+from nearwise.classifier.fit import networks
 from tests.classifier.cases import blobs, fit_once, quietly, same, sums_to_one, table
 
 
@@ -128,7 +129,6 @@ def test_few_rows_are_enough(rows, base):
     [
         ({"settings": {"num_heads": 2}}, "num_heads do not fit a cross-fit"),
         ({"settings": {"null": None}}, "null do not fit a cross-fit"),
-        ({"embedder": "table"}, "needs rows that are held out"),
         ({"n_neighbors": 65}, "more than the 64 that the attention was trained with"),
     ],
 )
@@ -137,6 +137,52 @@ def test_what_a_trained_head_has_no_use_for_is_refused_with_what_to_do(asked, me
     with pytest.raises(ValueError, match=message) as error:
         AttnKNNClassifier(**asked).fit(X, y)
     assert "validation_fraction=0.1" in str(error.value)
+
+
+def stripes(n=400, seed=0):
+    """Stripes along one column tell the class; nine other columns tell nothing."""
+    X = np.random.default_rng(seed).normal(size=(n, 10))
+    return X, np.floor(1.2 * X[:, 0]) % 2
+
+
+def test_a_trained_key_space_joins_where_it_predicts_other_rows_better(monkeypatch):
+    monkeypatch.setattr(networks, "_LEAST_TRAINED", 400)
+    X, y = stripes()
+    X_new, truth = stripes(seed=1)
+    plain, model = (cross_fitted(X, y, None, embedder=kind) for kind in ("identity", "auto"))
+    assert model.choice_["embedder"] == "table"
+    assert "trained" in model.memory_.keys
+    after, before = (log_loss(truth, one.predict_proba(X_new)) for one in (model, plain))
+    assert after < before
+
+
+def test_a_trained_key_space_is_left_out_where_labels_follow_nothing(monkeypatch):
+    monkeypatch.setattr(networks, "_LEAST_TRAINED", 200)
+    X, _ = blobs(200)
+    y = np.random.default_rng(1).integers(2, size=200)
+    model = cross_fitted(X, y, None)
+    assert model.choice_["embedder"] == "identity"
+    assert set(model.memory_.keys) == {"features"}
+
+
+@pytest.mark.parametrize("base", ["auto", None])
+def test_a_model_with_a_trained_key_space_opens_and_takes_rows(base, tmp_path):
+    X, y = table(120)
+    train = {"train": {"epochs": 2}}
+    model = cross_fitted(X, y, base, embedder="table", preset="fast", settings=train)
+    assert "trained" in model.memory_.keys
+    model.save(tmp_path / "m")
+    opened = AttnKNNClassifier.load(tmp_path / "m")
+    for one in (model, opened):
+        one.add(X.iloc[:3], ["fresh"] * 3)
+        one.remove([5, 6])
+        one.relabel([7], ["fresh"])
+    assert same(model.predict_proba(X), opened.predict_proba(X))
+    assert same(model.predict_proba(None), opened.predict_proba(None))
+    for shown in model.explain(X.iloc[:2], n_neighbors=None):
+        total = sum(one.weight for one in shown.neighbors) + shown.null_mass
+        assert total == pytest.approx(1.0, abs=1e-4)
+    assert model.predict_set(X).shape == (120, 3)
 
 
 def test_a_classifier_of_ones_own_takes_part_and_no_forest():

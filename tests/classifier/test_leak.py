@@ -26,6 +26,7 @@ CONFIGURATIONS = {
     "cosine": {"metric": "cosine"},
     "base": {"base": logistic()},
     "capped": {"max_per_class": 20},
+    "trained keys": {"embedder": "table", "train": {"epochs": 2}},
 }
 
 

@@ -169,3 +169,19 @@ def test_unknown_names_are_refused(quality, capsys):
     assert "no bar for nope" in capsys.readouterr().err
     with pytest.raises(ValueError, match="unknown method"):
         quality.parse(["--methods", "nope"])
+
+
+def test_one_method_is_measured_again_beside_rows_that_are_kept(quality, tmp_path, monkeypatch):
+    run = compare([blobs()], [attention("attention")], [0], tmp_path, progress=False)
+    name = run[0].dataset
+    old = [
+        {"dataset": name, "method": method, "seed": 0, "nll": 9.0}
+        for method in ("attention", "mlp")
+    ]
+    former = {"rows": old, "versions": [{"nearwise": "0"}], "hardware": []}
+    monkeypatch.setitem(quality.BARS, name, quality.Bar())
+    summary = quality.summarize(tmp_path, [name], ["mlp"], "command", former)
+    found = {row["method"]: row["nll"] for row in summary["rows"]}
+    assert found["mlp"] == 9.0
+    assert found["attention"] < 9.0
+    assert {"nearwise": "0"} in summary["versions"]

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from dataclasses import replace
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from nearwise.classifier.fit.networks import (
     embedder_kind,
     fit_embedding,
     fit_features,
+    fit_keys,
     training_settings,
 )
 from nearwise.classifier.fit.problem import FitSettings, Problem, auto_folds, make_folds
@@ -42,6 +44,7 @@ from nearwise.classifier.model.memory_views import (
     FINDABLE,
     FOLD,
     OPINION,
+    TRAINED,
     SpaceSpec,
     below_each_other,
 )
@@ -63,6 +66,7 @@ _TRAINING = {
     "neighbor_weight": 0.2,
 }
 _NEIGHBORS = "neighbors"
+_WORTH = 0.05  # share of the NLL by which a trained key space has to lower it
 
 
 class _FromPretrained(HeadConfig):
@@ -87,19 +91,24 @@ def cross_fit_table(
     """
     every = np.arange(len(problem.labels))
     features = fit_features(problem, every, settings, progress)
-    keys = features(*problem.table)
+    spaces = {"features": features(*problem.table)}
     base: Base | None = None
     data = opinion = embedding = None
     if settings.preset != "instant":
         if n_members == "auto":
             n_members = auto_folds(len(every), fast=settings.fast)
         problem.folds = make_folds(problem.labels, n_members, settings.seed)
-        settings.label_fitter.fit(problem, settings, lambda: keys, progress)
+        settings.label_fitter.fit(problem, settings, lambda: spaces["features"], progress)
         embedding = _networks(problem, settings, progress)
-        base, data = _cross_fitted(problem, settings, keys, embedding, progress)
+        base, data = _cross_fitted(problem, settings, spaces["features"], embedding, progress)
     if embedding is not None and (base is None or not base.asks(HEAD)):
         embedding = None
     every_label = problem.label_model.of_all(problem.folds)
+    if problem.choice.get("embedder") == "table":
+        target = every_label.target(0, problem.labels, problem.weight)
+        n_folds = len(problem.folds)
+        embedding = fit_keys(problem, settings, every, target, n_folds, progress)
+        spaces[TRAINED] = embedding.keys(0, *problem.table)
     if _takes_forest(problem, settings):
         progress.stage("forest")
         forest, opinion = _forest(problem, settings, every, every_label)
@@ -116,7 +125,7 @@ def cross_fit_table(
     predictor = Predictor(
         encoder=problem.table[0],
         row_models=TableModels(problem.table[0], features, embedding, base, opinion is not None),
-        views=_remember(problem, settings, keys, every, opinion, of_base, every_label),
+        views=_remember(problem, settings, spaces, every, opinion, of_base, every_label),
         prior=problem.prior,
         heads=(copy.deepcopy(shared_head()),),
         choice=problem.choice,
@@ -139,7 +148,7 @@ def _takes_forest(problem: Problem, settings: FitSettings) -> bool:
 def _networks(problem: Problem, settings: FitSettings, progress: Progress) -> Embedding | None:
     """Train one network per fold whose head may join the base, where one is worth trying."""
     kind = embedder_kind(problem, settings)
-    if kind is None or settings.base is None:
+    if kind in (None, "table") or settings.base is None:
         problem.choice["embedder"] = "identity"
         return None
     train = training_settings(kind, problem, settings)
@@ -180,16 +189,19 @@ def _forest(
 def _remember(
     problem: Problem,
     settings: FitSettings,
-    keys: Tensor,
+    keys: dict[str, Tensor],
     rows: np.ndarray,
     opinion: Tensor | None,
     base_log_proba: Tensor | None,
     label_model: LabelModel,
 ) -> PretrainedViews:
-    """Fill a memory with some rows, their predictions out of bag and those of the whole base."""
+    """Fill a memory with some rows, their predictions out of bag and those of the whole base.
+
+    `keys` (n, width) are those of all rows, by the names of the spaces.
+    """
     at = torch.from_numpy(rows)
     columns = {FOLD: torch.zeros(len(rows), dtype=torch.int64)} | label_model.columns(at)
-    spaces = {"features": keys[at]}
+    spaces = {name: of_all[at] for name, of_all in keys.items()}
     weight, n_found = problem.row_weight[at], len(rows)
     if settings.max_per_class is not None:
         labels = problem.labels[rows]
@@ -211,8 +223,8 @@ def _remember(
         columns=columns,
     )
     k = min(settings.n_neighbors, n_found - 1)
-    metrics = {"features": settings.metric, "supervised": "euclidean"}
-    specs = [SpaceSpec(name, metrics[name], 1.0, k) for name in spaces]
+    metrics = {"features": settings.metric}
+    specs = [SpaceSpec(name, metrics.get(name, "euclidean"), 1.0, k) for name in spaces]
     width = problem.table[0].width
     options = (settings.index, settings.memory_budget, None, label_model.remembered())
     return PretrainedViews(width, bank, [], *options).measure(specs)
@@ -221,27 +233,55 @@ def _remember(
 def _as_new(
     problem: Problem, settings: FitSettings, keys: Tensor, progress: Progress
 ) -> tuple[list[NeighborSet], Tensor | None]:
-    """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out."""
+    """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out.
+
+    Also tries the trained key space, and keeps it where it tells the rows of the first fold apart.
+    """
     encoder, rows = problem.table
     looks, opinions, back = [], [], []
+    trains_keys = embedder_kind(problem, settings) == "table"
     for number, (train, held_out) in enumerate(problem.folds):
         progress.stage(f"neighbors of fold {number + 1} of {len(problem.folds)}")
         label_model = problem.label_model.of_fold(number)
-        out_of_bag, queries = None, {"features": keys[torch.from_numpy(held_out)]}
+        spaces, at = {"features": keys}, torch.from_numpy(held_out)
+        if trains_keys:
+            target = problem.target(number)
+            network = fit_keys(problem, settings, train, target, number, progress)
+            spaces[TRAINED] = network.keys(0, encoder, rows)
+        queries = {name: of_all[at] for name, of_all in spaces.items()}
+        out_of_bag = opinion = None
         if _takes_forest(problem, settings):
             forest, out_of_bag = _forest(problem, settings, train, label_model, smaller=2)
             view = encoder.ordinal_filled(rows.take(held_out))
-            log_proba = log_softmax(forest.log_proba(view, 0, problem.n_classes), axis=1)
-            queries[OPINION] = as_float(log_proba)
-            queries["supervised"] = supervised_keys(queries["features"], queries[OPINION])
-            opinions.append(queries[OPINION])
-        views = _remember(problem, settings, keys, train, out_of_bag, None, label_model)
+            opinion = as_float(log_softmax(forest.log_proba(view, 0, problem.n_classes), axis=1))
+            queries[OPINION] = opinion
+            queries["supervised"] = supervised_keys(queries["features"], opinion)
+            opinions.append(opinion)
+        views = _remember(problem, settings, spaces, train, out_of_bag, None, label_model)
         prior = problem.prior.log().expand(len(held_out), -1)
-        looks.append(views.retrieve(queries, prior, problem.n_classes))
-        back.append(torch.from_numpy(held_out))
+        found = views.retrieve(queries, prior, problem.n_classes)
+        if trains_keys and not number and settings.embedder == "auto":
+            without = [spec.name != TRAINED for spec in views.specs]
+            others = list(compress(found.spaces, without))
+            nll, before = (
+                mean_nll(
+                    shared_head().predict(some, opinion).log_proba,
+                    problem.truth[at],
+                    problem.row_weight[at],
+                    problem.label_model,
+                )
+                for some in (found.spaces, others)
+            )
+            trains_keys = before - nll > max(_WORTH * before, 1 / len(at))
+            if not trains_keys:
+                found = found._replace(spaces=others)
+        looks.append(found)
+        back.append(at)
+    if trains_keys:
+        problem.choice["embedder"] = "table"
     order = torch.argsort(torch.cat(back))
-    spaces = [space.take(order) for space in below_each_other(looks)[0]]
-    return spaces, torch.cat(opinions)[order] if opinions else None
+    joined = [space.take(order) for space in below_each_other(looks)[0]]
+    return joined, torch.cat(opinions)[order] if opinions else None
 
 
 def _cross_fitted(

@@ -132,11 +132,11 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
     large = n_rows > LARGE
     if kind == "table":
         config: dict[str, Any] = {
-            "epochs": 60 if not large else 30 if n_rows <= VERY_LARGE else 14,
+            "epochs": 40 if not large else 30 if n_rows <= VERY_LARGE else 14,
             "batch_size": 512 if large else 128,
             "lr": 0.01 if large else 0.003,
             "weight_decay": 1e-4,
-            "n_candidates": 4096,
+            "n_candidates": 2048,
             "patience": 5 if large else 10,
             "held_out_candidates": 8192,
         }

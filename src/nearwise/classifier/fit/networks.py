@@ -11,9 +11,14 @@ from nearwise.classifier.fit.feature_space import choose_feature_space
 from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
+from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.row_models import FeatureSpace
-from nearwise.training import TrainConfig
+from nearwise.nn import NeighborNetwork
+from nearwise.training import TrainConfig, TrainingResult
 from nearwise.training.settings import plain_message
+
+_LEAST_TRAINED = 2_000  # rows from which a key space is worth trying to train
+_STOPS = 10  # one in so many rows stops the training of a key space
 
 
 def fit_features(
@@ -49,35 +54,21 @@ def fit_embedding(
     if kind is None:
         return None
     networks, nlls = [], []
-    described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
-    name = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}"
-    name += problem.label_model.checkpoint_tag
     for member, fold in enumerate(problem.folds):
-
-        def note(record: dict[str, Any], member: int = member) -> None:
-            progress.epoch(f"embedder {kind}, member {member + 1}", record, train["epochs"])
-
-        network, result = train_member(
+        network, result = _fit_network(
             kind,
-            problem.encoder,
-            problem.rows,
-            *problem.target(member),
-            fold,
-            problem.n_classes,
             train,
-            seed=settings.seed + member,
-            device=settings.device,
-            checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{name}-{member}",
-            progress=note,
-            second=second,
-            options=settings.embedder_options,
+            problem,
+            settings,
+            fold,
+            problem.target(member),
+            member,
+            f"embedder {kind}, member {member + 1}",
+            progress,
+            second,
         )
         networks.append(network)
         nlls.append(result.best_value)
-        problem.history.extend(
-            {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
-            for record in result.history
-        )
         if result.interrupted and settings.validation_fraction is not None:
             break  # the networks so far share the memory as well as all of them would
         if result.interrupted and member + 1 < len(problem.folds):
@@ -91,14 +82,78 @@ def fit_embedding(
     return Embedding(kind, networks)
 
 
+def fit_keys(
+    problem: Problem,
+    settings: FitSettings,
+    rows: np.ndarray,
+    target: Target,
+    member: int,
+    progress: Progress,
+) -> Embedding:
+    """Train a network on the rows at these positions for keys that gather rows of a class.
+
+    A tenth of them say when to stop, not the rows that are held out: a network of some rows and
+    one of all then come about alike, and what is held out is new to both.
+    """
+    order = np.random.default_rng(settings.seed).permutation(rows)
+    n_stop = max(len(rows) // _STOPS, 1)
+    fold = (order[n_stop:], order[:n_stop])
+    train = training_settings("table", problem, settings)
+    name = f"key space {member + 1} of {len(problem.folds) + 1}"
+    network, _ = _fit_network(
+        "table", train, problem, settings, fold, target, member, name, progress
+    )
+    return Embedding("table", [network])
+
+
+def _fit_network(
+    kind: str,
+    train: dict[str, Any],
+    problem: Problem,
+    settings: FitSettings,
+    fold: tuple[np.ndarray, np.ndarray],
+    target: Target,
+    member: int,
+    name: str,
+    progress: Progress,
+    second: AnyRows | None = None,
+) -> tuple[NeighborNetwork, TrainingResult]:
+    """Train one network on a fold, note its epochs, and keep checkpoints where wanted."""
+    described = hashlib.sha256(repr(sorted(train.items())).encode()).hexdigest()[:8]
+    folder = re.sub(r"[^\w.-]+", "-", kind) + f"-{described}{problem.label_model.checkpoint_tag}"
+    network, result = train_member(
+        kind,
+        problem.encoder,
+        problem.rows,
+        *target,
+        fold,
+        problem.n_classes,
+        train,
+        seed=settings.seed + member,
+        device=settings.device,
+        checkpoint=settings.checkpoint and settings.checkpoint / f"embedder-{folder}-{member}",
+        progress=lambda record: progress.epoch(name, record, train["epochs"]),
+        second=second,
+        options=settings.embedder_options,
+    )
+    problem.history.extend(
+        {"stage": f"embedder {kind}", "member": member} | _plain_record(record)
+        for record in result.history
+    )
+    return network, result
+
+
 def embedder_kind(problem: Problem, settings: FitSettings) -> str | None:
     """Decide what "auto" means for this table; None for no network."""
     if settings.embedder != "auto":
         return None if settings.embedder == "identity" else settings.embedder
     if settings.validation_fraction is not None:
         return "deep"
-    many = len(problem.labels) > LARGE and ready_embeddings(problem.table[0])
-    return "deep" if many and not settings.fast else None
+    if settings.fast or len(problem.labels) < _LEAST_TRAINED:
+        return None
+    if not ready_embeddings(problem.table[0]):
+        return "table"
+    return "deep" if len(problem.labels) > LARGE else None
 
 
 def training_settings(kind: str, problem: Problem, settings: FitSettings) -> dict[str, Any]:

@@ -133,12 +133,6 @@ def _check_cross_fit(estimator: Any, settings: Settings) -> None:
             f"{'preset=' + repr(estimator.preset) if instant else 'a cross-fit'}, whose attention "
             "comes trained. Leave them out, or hold rows out: validation_fraction=0.1."
         )
-    if estimator.embedder == "table":
-        raise ValueError(
-            'embedder="table" makes keys that know the labels of all rows they were trained on, so '
-            "it needs rows that are held out. Give validation_fraction=0.1, say, or leave embedder "
-            "out."
-        )
     k = estimator.n_neighbors
     if isinstance(k, int | np.integer) and k > _MOST_ASKED:
         raise ValueError(

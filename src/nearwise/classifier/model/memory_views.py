@@ -20,6 +20,7 @@ FOLD = "fold"  # int64 (n,): 0 for rows that the base predicted out of fold; -1 
 FINDABLE = "findable"  # bool (n,): whether a row is ever found; others are predicted and kept only
 BASE = "base_log_proba"  # (n, C): out-of-fold log-probabilities of the base
 OPINION = "opinion"  # (n, C): those that a pretrained head compares, of one forest, out of bag
+TRAINED = "trained"  # the space of keys that networks were trained for, with rows' labels
 Searchable = NeighborIndex | ChangedIndex
 _FADED = 1e-3  # share of its vote that the oldest row keeps
 _OWN_NEIGHBORS = 16
@@ -54,7 +55,7 @@ class SpaceSpec:
         A trained space gathers its training rows around their labels, right or wrong, so there
         the features' neighbors are taken.
         """
-        return "features" if self.name == "trained" else self.name
+        return "features" if self.name == TRAINED else self.name
 
     @property
     def reliability(self) -> str:
@@ -100,9 +101,9 @@ class Retrieval(NamedTuple):
     ----------
     base_log_proba : Tensor of shape (n, C)
     found : list of Neighbors
-        One per key space.
+        One per key space that was searched.
     spaces : list of Neighborhood or NeighborSet
-        One per key space: what the head is given of the neighbors found.
+        For each of them: what the head is given of the neighbors found.
     """
 
     base_log_proba: Tensor
@@ -266,7 +267,7 @@ class MemoryViews:
         ----------
         keys : dict of str to Tensor of shape (n, width)
             The queries, by the names of the spaces, and OPINION where neighbors are compared by
-            another prediction than the base's.
+            another prediction than the base's. Spaces without a key are left out.
         base_log_proba : Tensor of shape (n, C0)
             For the classes beyond, up to `n_classes`, neighbors in the first space stand in.
         n_classes : int
@@ -279,6 +280,8 @@ class MemoryViews:
         spaces: list[Any] = []
         opinion = keys.get(OPINION, base)
         for spec in self.specs:
+            if spec.name not in keys:
+                continue
             query = self.on_device(keys[spec.name])
             result = self.search(spec, query, spec.n_neighbors, ids)
             if not found and base.shape[1] < n_classes:
@@ -291,8 +294,12 @@ class MemoryViews:
     def retrieve_remembered(
         self, positions: Tensor, base_log_proba: Tensor, n_classes: int
     ) -> Retrieval:
-        """Do what `retrieve` does for rows of the bank."""
-        keys = {spec.name: self.bank.keys[spec.name][positions] for spec in self.specs}
+        """Do what `retrieve` does for rows of the bank.
+
+        Without the trained space, whose keys know the rows' labels.
+        """
+        names = [spec.name for spec in self.specs if spec.name != TRAINED]
+        keys = {name: self.bank.keys[name][positions] for name in names}
         if OPINION in self.bank.columns:
             keys[OPINION] = self.bank.columns[OPINION][positions]
         return self.retrieve(keys, base_log_proba, n_classes, positions)

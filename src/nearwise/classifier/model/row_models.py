@@ -18,7 +18,7 @@ from nearwise.classifier.fit.base import Base
 from nearwise.classifier.fit.embedding import HEAD, AnyRows, Depths, Embedding
 from nearwise.classifier.inputs.images import EncodedImages, ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
-from nearwise.classifier.model.memory_views import OPINION
+from nearwise.classifier.model.memory_views import OPINION, TRAINED
 from nearwise.nn import NeighborNetwork
 
 FeatureMap = Literal["standard", "quantile", "raw", "whitened"]
@@ -205,7 +205,8 @@ class TableModels(_OfTable):
     features : FeatureSpace
         The label-free key space.
     embedding : Embedding or None
-        Networks, one per fold, the mean of whose heads' log-probabilities has a part in the base.
+        Networks with heads, one per fold, the mean of whose log-probabilities has a part in the
+        base; or one without, trained on all rows, whose keys are the space "trained".
     base : Base or None
     shows_opinion : bool
         Whether the forest's predictions come with the keys, and make the space "supervised".
@@ -223,10 +224,13 @@ class TableModels(_OfTable):
     def __call__(self, rows: Encoded) -> KeyedRows:
         """Make keys of rows."""
         keys = {"features": self.feature_keys(rows)}
+        with_heads = self.embedding is not None and self.embedding.has_head
+        if self.embedding is not None and not with_heads:
+            keys[TRAINED] = self.embedding.keys(0, self.encoder, rows)
         if self.base is None:
             return KeyedRows(keys, None)
         parts = self.base.parts(self.encoder, rows)
-        if self.embedding is not None:
+        if self.embedding is not None and with_heads:
             parts[HEAD] = self._of_networks(self.embedding, rows)
         if self.shows_opinion:
             keys[OPINION] = torch.log_softmax(torch.from_numpy(parts[FOREST]).float(), dim=1)
@@ -270,7 +274,7 @@ class TableNetworks(_OfTable):
             return KeyedRows(keys, None)
         networks = range(len(self.embedding.networks))
         own = [self.embedding.keys(network, self.encoder, rows) for network in networks]
-        keys["trained"] = side_by_side(own)
+        keys[TRAINED] = side_by_side(own)
         if not self.has_base:
             return KeyedRows(keys, None)
         heads = [
@@ -369,7 +373,7 @@ class ImageNetworks(_WithEmbedding):
             )
             for name in self.stages[0]
         }
-        keys["trained"] = side_by_side([one.keys for one in seen])
+        keys[TRAINED] = side_by_side([one.keys for one in seen])
         if not self.has_base:
             return KeyedRows(keys, None)
         return KeyedRows(keys, mean_log_proba([one.head_log_proba for one in seen]))

@@ -322,6 +322,8 @@ def _check_lengths(model: StoredModel) -> None:
     is_image = isinstance(model.encoder, StoredImages)
     if not is_image and not {*names} <= {*_TABLE_SPACES}:
         raise ValueError(f"specs: {names}; a table has {', '.join(_TABLE_SPACES)}")
+    if "trained" in names and model.embedding is None:
+        raise ValueError("embedding: missing where specs have a trained space")
     if (model.stages is not None) != is_image or (model.features is None) != is_image:
         raise ValueError("stages, features: these do not fit the kind of rows")
     if model.n_views > 1 and (model.shared is None or model.shared.of_views is None):

@@ -91,17 +91,18 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         By default types decide; text that writes a date in every row is one; and row numbers, row
         ids and text that differs in (nearly) every row are left out. `column_report_` tells.
     embedder : str, default="auto"
-        Networks. Tables: "identity": none. "deep": an MLP with a linear head. "mlp": the original
-        study's. Their heads may join the base; where rows are held out once their keys are a space
-        too, and so are those of "table": numeric and categorical embeddings with a linear key.
-        "auto": "deep" for many ready embeddings and where rows are held out once, else none.
+        Networks. Tables: "identity": none. "table": numeric and categorical embeddings with a
+        linear key, a key space. "deep" (an MLP with a linear head), "mlp" (the original study's):
+        their heads may join the base, and where rows are held out once their keys are a space.
+        "auto": "deep" for many ready embeddings and where rows are held out once; for other tables
+        from 2,000 rows "table" where it helps; else, and with preset="fast", none.
         Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
         "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
     base : "auto", None or classifier, default="auto"
         "auto" takes a forest, and classifiers that add to it and the neighbors (or the heads of
         "deep" networks); None: the class shares stand in. One of your own is always taken.
     preset : {"default", "fast", "instant"}, default="default"
-        "fast": 3 folds, fewer candidates, no "deep" networks. "instant": one forest (none with
+        "fast": 3 folds, fewer candidates, no networks. "instant": one forest (none with
         base=None) and the head as it comes; for tables and ready embeddings without
         `label_noise`.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}

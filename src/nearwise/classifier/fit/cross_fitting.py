@@ -1,9 +1,9 @@
 """The fit of a table, around the head that other tables have trained."""
 
 import copy
+import math
 import warnings
 from dataclasses import replace
-from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +45,7 @@ from nearwise.classifier.model.memory_views import (
     FOLD,
     OPINION,
     TRAINED,
+    Retrieval,
     SpaceSpec,
     below_each_other,
 )
@@ -66,7 +67,7 @@ _TRAINING = {
     "neighbor_weight": 0.2,
 }
 _NEIGHBORS = "neighbors"
-_WORTH = 0.05  # share of the NLL by which a trained key space has to lower it
+_WORTH = 0.05  # share of the NLL by which neighbors, and a trained key space, have to lower it
 
 
 class _FromPretrained(HeadConfig):
@@ -230,58 +231,99 @@ def _remember(
     return PretrainedViews(width, bank, [], *options).measure(specs)
 
 
+class _LeftOut:
+    """One fold, which is found in and predicted by the others.
+
+    Attributes
+    ----------
+    opinion : Tensor of shape (n, C) or None
+        Log-probabilities of its rows by a forest of the others, where one takes part.
+    """
+
+    def __init__(self, problem: Problem, settings: FitSettings, number: int) -> None:
+        self.problem, self.settings, self.number = problem, settings, number
+        self.train, held_out = problem.folds[number]
+        self.at = torch.from_numpy(held_out)
+        self.label_model = problem.label_model.of_fold(number)
+        self.opinion = self.out_of_bag = None
+        if _takes_forest(problem, settings):
+            encoder, rows = problem.table
+            fitted = _forest(problem, settings, self.train, self.label_model, smaller=2)
+            forest, self.out_of_bag = fitted
+            log_proba = forest.log_proba(
+                encoder.ordinal_filled(rows.take(held_out)), 0, problem.n_classes
+            )
+            self.opinion = as_float(log_softmax(log_proba, axis=1))
+
+    def retrieve(self, keys: dict[str, Tensor]) -> Retrieval:
+        """Find its rows' neighbors among the others; keys (n, width) are those of all rows."""
+        problem, settings = self.problem, self.settings
+        views = _remember(
+            problem, settings, keys, self.train, self.out_of_bag, None, self.label_model
+        )
+        queries = {name: of_all[self.at] for name, of_all in keys.items()}
+        if self.opinion is not None:
+            queries[OPINION] = self.opinion
+            queries["supervised"] = supervised_keys(queries["features"], self.opinion)
+        prior = problem.prior.log().expand(len(self.at), -1)
+        return views.retrieve(queries, prior, problem.n_classes)
+
+    def trained_keys(self, progress: Progress) -> Tensor:
+        """Keys (n, width) of all rows by a network of the others."""
+        problem, number = self.problem, self.number
+        target = problem.target(number)
+        network = fit_keys(problem, self.settings, self.train, target, number, progress)
+        return network.keys(0, *problem.table)
+
+    def nll(self, found: Retrieval) -> float:
+        """Mean NLL of its rows by the head as it comes."""
+        problem, at = self.problem, self.at
+        log_proba = shared_head().predict(found.spaces, self.opinion).log_proba
+        return mean_nll(log_proba, problem.truth[at], problem.row_weight[at], problem.label_model)
+
+    def nll_of_forest(self) -> float:
+        """Mean NLL of its rows by the forest, at the best temperature; infinite without one."""
+        problem, at = self.problem, self.at.numpy()
+        if self.opinion is None:
+            return math.inf
+        weight = None if problem.weight is None else problem.weight[at]
+        opinion = self.opinion.double().numpy()
+        return tempered_nll(opinion, problem.labels[at], weight, problem.label_model)
+
+
 def _as_new(
     problem: Problem, settings: FitSettings, keys: Tensor, progress: Progress
 ) -> tuple[list[NeighborSet], Tensor | None]:
     """Neighbors of each row, and a forest's prediction (n, C), where its fold is left out.
 
-    Also tries the trained key space, and keeps it where it tells the rows of the first fold apart.
+    Where neighbors of the first fold add to the forest, the trained key space is tried there, and
+    kept where it adds to these.
     """
-    encoder, rows = problem.table
-    looks, opinions, back = [], [], []
+    looks, opinions = [], []
     trains_keys = embedder_kind(problem, settings) == "table"
-    for number, (train, held_out) in enumerate(problem.folds):
+    for number in range(len(problem.folds)):
         progress.stage(f"neighbors of fold {number + 1} of {len(problem.folds)}")
-        label_model = problem.label_model.of_fold(number)
-        spaces, at = {"features": keys}, torch.from_numpy(held_out)
+        fold = _LeftOut(problem, settings, number)
+        tries = trains_keys and not number and settings.embedder == "auto"
+        if tries or not trains_keys:
+            found = fold.retrieve({"features": keys})
+        if tries:
+            nll = fold.nll(found)
+            trains_keys = nll < (1 - _WORTH) * fold.nll_of_forest()
         if trains_keys:
-            target = problem.target(number)
-            network = fit_keys(problem, settings, train, target, number, progress)
-            spaces[TRAINED] = network.keys(0, encoder, rows)
-        queries = {name: of_all[at] for name, of_all in spaces.items()}
-        out_of_bag = opinion = None
-        if _takes_forest(problem, settings):
-            forest, out_of_bag = _forest(problem, settings, train, label_model, smaller=2)
-            view = encoder.ordinal_filled(rows.take(held_out))
-            opinion = as_float(log_softmax(forest.log_proba(view, 0, problem.n_classes), axis=1))
-            queries[OPINION] = opinion
-            queries["supervised"] = supervised_keys(queries["features"], opinion)
-            opinions.append(opinion)
-        views = _remember(problem, settings, spaces, train, out_of_bag, None, label_model)
-        prior = problem.prior.log().expand(len(held_out), -1)
-        found = views.retrieve(queries, prior, problem.n_classes)
-        if trains_keys and not number and settings.embedder == "auto":
-            without = [spec.name != TRAINED for spec in views.specs]
-            others = list(compress(found.spaces, without))
-            nll, before = (
-                mean_nll(
-                    shared_head().predict(some, opinion).log_proba,
-                    problem.truth[at],
-                    problem.row_weight[at],
-                    problem.label_model,
-                )
-                for some in (found.spaces, others)
-            )
-            trains_keys = before - nll > max(_WORTH * before, 1 / len(at))
-            if not trains_keys:
-                found = found._replace(spaces=others)
+            trained = fold.retrieve({"features": keys, TRAINED: fold.trained_keys(progress)})
+            if tries:
+                trains_keys = nll - fold.nll(trained) > max(_WORTH * nll, 1 / len(fold.at))
+            if trains_keys:
+                found = trained
         looks.append(found)
-        back.append(at)
+        opinions.append(fold.opinion)
     if trains_keys:
         problem.choice["embedder"] = "table"
-    order = torch.argsort(torch.cat(back))
-    joined = [space.take(order) for space in below_each_other(looks)[0]]
-    return joined, torch.cat(opinions)[order] if opinions else None
+    order = torch.argsort(torch.cat([torch.from_numpy(held_out) for _, held_out in problem.folds]))
+    spaces = [space.take(order) for space in below_each_other(looks)[0]]
+    known = [one for one in opinions if one is not None]
+    return spaces, torch.cat(known)[order] if known else None
 
 
 def _cross_fitted(

@@ -78,8 +78,8 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A network to train. Tables: auto, identity (none), deep, mlp; its own head may "
-            "join the base. Images: auto, resnet-small, resnet18, resnet50, "
+            help="A network to train. Tables: auto, identity (none), table (a key space), deep, "
+            "mlp (their heads may join the base). Images: auto, resnet-small, resnet18, resnet50, "
             "hf:NAME[@REVISION], or the folder of a model.",
         ),
     ] = None,

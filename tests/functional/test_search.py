@@ -40,7 +40,9 @@ def _take(path, monkeypatch):
     halves = path == "sifted"  # keys sifted by bfloat16 products, whether that is faster or not
     monkeypatch.setattr(search_cpu, "_halves_win", lambda width: halves)
     if halves:
+        monkeypatch.setattr(search_cpu, "_SIFTED_QUERIES", 4)
         monkeypatch.setattr(search_cpu, "_FIRST_TILE", 4)
+        monkeypatch.setattr(search_cpu, "_FIRST_PER_NEIGHBOR", 0)
         monkeypatch.setattr(search_cpu, "_SIFTED_TILE", 7)
     if path == "torch":
         monkeypatch.setattr(search_module, "search_cpu", plain)
@@ -308,19 +310,32 @@ def test_collapsed_keys_are_settled_without_measuring_every_key(metric, monkeypa
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner_product"])
-@pytest.mark.parametrize("spread", ["even", "heavy tails", "collapsed"])
-def test_keys_sifted_by_bfloat16_products_give_the_same_neighbors(metric, spread, monkeypatch):
+@pytest.mark.parametrize("spread", ["even", "heavy tails", "collapsed", "lattice"])
+@pytest.mark.parametrize(("n_queries", "k"), [(1100, 10), (256, 39)])
+def test_keys_sifted_by_bfloat16_products_give_the_same_neighbors(
+    metric, spread, n_queries, k, monkeypatch
+):
     scale = rows(5001, 1, 3).mul(3).exp() if spread == "heavy tails" else torch.ones(5001, 1)
-    keys, query = rows(5001, 48) * scale, rows(1100, 48, 1) * scale[:1100]
+    keys, query = rows(5001, 48) * scale, rows(n_queries, 48, 1) * scale[:n_queries]
     if spread == "collapsed":
-        keys, query = rows(8, 48, 2).repeat(626, 1)[:5001] + 1e-4 * keys, keys[:1100]
+        keys, query = rows(8, 48, 2).repeat(626, 1)[:5001] + 1e-4 * keys, keys[:n_queries]
+    if spread == "lattice":
+        keys = lattice(1000, 9).repeat(6, 1)[:5001]
+        query = keys[-n_queries:]
+    own = torch.arange(5001 - n_queries, 5001) if spread == "lattice" else None
     sifted, way = [], kernels.sift
     monkeypatch.setattr(kernels, "sift", lambda *given: sifted.append(way(*given)) or sifted[-1])
     found = []
     for wins in (True, False):
         monkeypatch.setattr(search_cpu, "_halves_win", lambda width, wins=wins: wins)
-        found.append(topk_neighbors(query, keys, 10, metric=metric))
+        found.append(topk_neighbors(query, keys, k, metric=metric, query_ids=own))
     assert sifted and all(map(torch.equal, *found))
+
+
+def test_the_race_of_products_leaves_the_number_of_threads_alone():
+    before = torch.get_num_threads()
+    search_cpu._halves_win.__wrapped__(40)
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -21,6 +21,8 @@ Array = NDArray[Any]
 _KEY_TILE = 4096
 # Of keys that bfloat16 products sift; the first ones fill the lists of neighbors without.
 _FIRST_TILE, _SIFTED_TILE = 1024, 4096
+_FIRST_PER_NEIGHBOR = 32  # so that few of the others are nearer than the last neighbor so far
+_SIFTED_QUERIES = 256  # at least; fewer do not repay the rounding of all keys
 _SIFTED_NUMBERS = 2**19  # of a tile of keys, so that it stays in the cache
 _QUERY_TILE = 1024
 # From here on sorting whole rows is cheaper than keeping a sorted list up to date.
@@ -212,15 +214,17 @@ def _halves_win(width: int) -> bool:
     """Whether bfloat16 products of this width are faster here; measured in milliseconds."""
     taken, n_threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # as in the workers of a search
-    for dtype in (torch.float32, torch.bfloat16):
-        rows, keys = (torch.zeros(n, width, dtype=dtype) for n in (512, 2048))
-        out, least = torch.empty(512, 2048, dtype=dtype), math.inf
-        for _ in range(4):
-            start = time.thread_time()
-            torch.mm(rows, keys.T, out=out)
-            least = min(least, time.thread_time() - start)
-        taken.append(least)
-    torch.set_num_threads(n_threads)
+    try:
+        for dtype in (torch.float32, torch.bfloat16):
+            rows, keys = (torch.zeros(n, width, dtype=dtype) for n in (256, 1024))
+            out, least = torch.empty(256, 1024, dtype=dtype), math.inf
+            for _ in range(4):
+                start = time.thread_time()
+                torch.mm(rows, keys.T, out=out)
+                least = min(least, time.thread_time() - start)
+            taken.append(least)
+    finally:
+        torch.set_num_threads(n_threads)
     return taken[1] < _FASTER * taken[0]
 
 
@@ -270,21 +274,18 @@ class _Search:
     def scan_tiles(self, memory_budget: int, norms: KeyNorms | None) -> None:
         """Keep the best of every query up to date over tiles of keys."""
         n_keys, width = self.keys.shape
-        many = min(len(self.query), n_keys // 4) >= _FIRST_TILE and self.metric < 4
+        first = max(_FIRST_TILE, _FIRST_PER_NEIGHBOR * self.distances.shape[1])
+        many = len(self.query) >= _SIFTED_QUERIES and n_keys >= 4 * first and self.metric < 4
         self._sifts = many and _halves_win(width)
-        most = (_QUERY_TILE, _KEY_TILE)
-        if self._sifts:
+        if not self._sifts:
+            first, most = 0, (_QUERY_TILE, _KEY_TILE)
+        else:
             most = (2 * _QUERY_TILE, min(_SIFTED_TILE, max(2048, _SIFTED_NUMBERS // width)))
         sizes = (min(len(self.query), most[0]), min(n_keys, most[1]))
         query_step, key_step = _tile_sizes(*sizes, width, memory_budget, self._threads.n)
         center = center_of(self.keys) if self.metric <= 1 and norms is None else None
         if center is None and self.dtype == torch.float32:
             self._query_norms = KeyNorms.of(self.query, False, "query")
-        many = min(len(self.query), n_keys // 4) >= _FIRST_TILE and self.metric < 4
-        self._sifts = many and _halves_win(width)
-        first, key_step = (
-            (_FIRST_TILE, min(key_step, _SIFTED_TILE)) if self._sifts else (0, key_step)
-        )
         buffers: dict[int, Tensor] = {}
         for span, step in ((slice(0, first), key_step), (slice(first, n_keys), key_step)):
             for tile in tiles_of("keys", self.keys, span, self.dtype, step, center, norms):

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from nearwise.classifier import AttnKNNClassifier, Settings
 
-QUICK = {"head": {"epochs": 3}, "random_state": 0}
+QUICK = {"head": {"epochs": 1}, "random_state": 0}
 CHEAP = {"base": None, "n_members": 2, **QUICK}
 
 

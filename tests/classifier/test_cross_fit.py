@@ -60,7 +60,7 @@ def test_the_head_is_kept_as_it_came_where_training_brings_nothing():
     assert all(same(heads[0][name], heads[1][name]) for name in heads[0])
 
 
-def test_training_the_head_lowers_the_error_of_new_rows_where_it_was_accepted():
+def test_training_the_head_lowers_the_error_of_new_rows_where_it_was_accepted(tmp_path):
     X, y = scales()
     X_new, truth = scales(seed=1)
     model = cross_fitted(X, y, None)
@@ -69,6 +69,9 @@ def test_training_the_head_lowers_the_error_of_new_rows_where_it_was_accepted():
     plain = AttnKNNClassifier(preset="instant", base=None, random_state=0).fit(X, y)
     after, before = (log_loss(truth, one.predict_proba(X_new)) for one in (model, plain))
     assert after < before
+    model.save(tmp_path / "m")
+    opened = AttnKNNClassifier.load(tmp_path / "m")
+    assert same(opened.predict_proba(X_new), model.predict_proba(X_new))
 
 
 def test_a_classifier_joins_that_sees_what_neighbors_and_forest_do_not():

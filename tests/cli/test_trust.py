@@ -118,7 +118,8 @@ def test_a_warning_is_said_once_however_often_the_table_is_read(nearwise, tmp_pa
     frame.to_csv(tmp_path / "train.csv", index=False)
     frame.assign(kind="never seen").to_csv(tmp_path / "new.csv", index=False)
     model = tmp_path / "model"
-    fitted = nearwise("fit", tmp_path / "train.csv", "-t", "label", "-o", model, "--preset", "fast")
+    cheap = ("--preset", "fast", "--base", "none")
+    fitted = nearwise("fit", tmp_path / "train.csv", "-t", "label", "-o", model, *cheap)
     assert fitted.exit_code == 0, fitted.err
     options = ["--coverage", "0.8", "--sets", "--novelty"]
     for _ in range(2):  # and again by the next command

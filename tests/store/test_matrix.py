@@ -47,8 +47,12 @@ def small_bases(monkeypatch):
         pool = pooled(*args, **options)
         return pool._replace(powers=dict.fromkeys(pool.parts, 1.0))
 
-    pooled = gates.pooled
+    def fewer_trees(*args, **options):
+        return settings_of_forest(*args, **options) | {"n_estimators": 20}
+
+    pooled, settings_of_forest = gates.pooled, base.forest_settings
     monkeypatch.setattr("nearwise.classifier.fit.cross_fitting.auto_candidates", smaller)
+    monkeypatch.setattr("nearwise.classifier.fit.cross_fitting.forest_settings", fewer_trees)
     monkeypatch.setattr("nearwise.classifier.noise.true_labels.auto_candidates", smaller)
     monkeypatch.setattr(base, "lean_pool", everyone)
 

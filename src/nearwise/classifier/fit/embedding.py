@@ -132,7 +132,7 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
     large = n_rows > LARGE
     if kind == "table":
         config: dict[str, Any] = {
-            "epochs": 40 if not large else 30 if n_rows <= VERY_LARGE else 14,
+            "epochs": 30 if large else 40,
             "batch_size": 512 if large else 128,
             "lr": 0.01 if large else 0.003,
             "weight_decay": 1e-4,
@@ -140,6 +140,8 @@ def default_config(kind: str, n_rows: int, *, fast: bool) -> dict[str, Any]:
             "patience": 5 if large else 10,
             "held_out_candidates": 8192,
         }
+        if n_rows > VERY_LARGE:
+            config["epochs"] = max(3, 14 * VERY_LARGE // n_rows)
     else:
         config = {
             "epochs": 10 if large else 40,

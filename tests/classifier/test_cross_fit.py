@@ -127,6 +127,15 @@ def test_few_rows_are_enough(rows, base):
     assert sums_to_one(cross_fitted(pd.DataFrame(X), y, base).predict_proba(X))
 
 
+def test_nothing_is_learned_on_few_rows_unless_it_is_asked_for():
+    X, y = blobs(30)
+    plain = AttnKNNClassifier(preset="instant", random_state=0).fit(X, y)
+    assert same(cross_fitted(X, y).predict_proba(X + 0.1), plain.predict_proba(X + 0.1))
+    asked = cross_fitted(X, y, base=KNeighborsClassifier(5))
+    assert list(asked.choice_["base"]) == ["KNeighborsClassifier"]
+    assert "head" in cross_fitted(X, y, n_members=2).choice_
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

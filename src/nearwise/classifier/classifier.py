@@ -104,7 +104,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     preset : {"default", "fast", "instant"}, default="default"
         "fast": 3 folds, fewer candidates, no networks. "instant": one forest (none with
         base=None) and the head as it comes; for tables and ready embeddings without
-        `label_noise`.
+        `label_noise`. Of fewer than 32 rows all are this one, unless more is asked for.
     metric : {"euclidean", "sqeuclidean", "cosine", "inner_product", "manhattan"}
         Of the feature space; "euclidean" by default. "manhattan" is searched exactly.
     n_members : int or "auto", default="auto"

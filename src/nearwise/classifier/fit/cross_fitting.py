@@ -57,6 +57,7 @@ from nearwise.nn import NeighborSet, PretrainedNeighborHead, shared_head
 from nearwise.training import HeadConfig, HeadRows
 
 _JUDGED = 2_000  # remembered rows that temperatures are fitted to, each left out
+_FEW = 32  # rows below which learning on the table makes predictions too sure
 _TUNED = 3  # folds whose heads are trained further
 _TRAINING = {
     "lr": 2e-3,
@@ -84,18 +85,19 @@ def cross_fit_table(
     """Map the features, fit a forest, remember the rows, and take the pretrained head.
 
     Each row has the forest's out-of-bag prediction, by trees that did not see it. With the preset
-    "instant" temperatures are fitted to remembered rows, each left out; without a base nothing then
-    depends on a row's own label. With the others the head is trained further and other classifiers
-    join, by rows of one fold at a time, which are found in a memory and predicted by classifiers of
-    the other folds, as new rows will be. Later the forest and the memory are of all rows, and of
-    the other classifiers the mean over the folds predicts.
+    "instant", and for few rows, temperatures are fitted to remembered rows, each left out; without
+    a base nothing then depends on a row's own label. Else the head is trained further, and a
+    trained key space and other classifiers join, by rows of one fold at a time, which are found in
+    a memory and predicted by classifiers of the other folds, as new rows will be. Later the forest,
+    the key space and the memory are of all rows, and of the other classifiers the mean over the
+    folds predicts.
     """
     every = np.arange(len(problem.labels))
     features = fit_features(problem, every, settings, progress)
     spaces = {"features": features(*problem.table)}
     base: Base | None = None
     data = opinion = embedding = None
-    if settings.preset != "instant":
+    if _learns(problem, n_members, settings):
         if n_members == "auto":
             n_members = auto_folds(len(every), fast=settings.fast)
         problem.folds = make_folds(problem.labels, n_members, settings.seed)
@@ -138,6 +140,15 @@ def cross_fit_table(
     fit, rows = _tuned(predictor, problem, settings, data, progress)
     ridge = RIDGE / len(rows)
     return accept_heads(predictor, fit, data.take(rows), problem, settings, ridge=ridge)
+
+
+def _learns(problem: Problem, n_members: int | Literal["auto"], settings: FitSettings) -> bool:
+    """Whether anything but the forest is learned on the table; of few rows only where asked for."""
+    if settings.preset == "instant" or len(problem.labels) >= _FEW:
+        return settings.preset != "instant"
+    own_base = settings.base is not None and not isinstance(settings.base, str)
+    noisy = settings.label_fitter.description is not None
+    return own_base or noisy or settings.embedder != "auto" or n_members != "auto"
 
 
 def _takes_forest(problem: Problem, settings: FitSettings) -> bool:

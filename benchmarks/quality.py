@@ -212,7 +212,7 @@ def summarize(
     makers = [(r.versions, r.hardware) for r in records]
     if former is not None:
         there = {(r.dataset, r.method, r.seed) for r in records}
-        others = (Record(**row) for row in former["rows"])
+        others = (Record(**row, part_of=_whole(row["method"])) for row in former["rows"])
         records += [r for r in others if (r.dataset, r.method, r.seed) not in there]
     sets = {BARS[d].dataset or d for d in datasets}
     records = [r for r in records if r.dataset in sets]
@@ -245,6 +245,11 @@ KEPT = (
     *COSTS,
     "time",
 )
+
+
+def _whole(method: str) -> str | None:
+    """The method that a half is part of."""
+    return method.partition(":")[0] if ":" in method else None
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -131,8 +131,8 @@ def test_nothing_is_learned_on_few_rows_unless_it_is_asked_for():
     X, y = blobs(30)
     plain = AttnKNNClassifier(preset="instant", random_state=0).fit(X, y)
     assert same(cross_fitted(X, y).predict_proba(X + 0.1), plain.predict_proba(X + 0.1))
-    asked = cross_fitted(X, y, base=KNeighborsClassifier(5))
-    assert list(asked.choice_["base"]) == ["KNeighborsClassifier"]
+    with_base = cross_fitted(X, y, base=KNeighborsClassifier(5))
+    assert list(with_base.choice_["base"]) == ["KNeighborsClassifier"]
     assert "head" in cross_fitted(X, y, n_members=2).choice_
 
 

@@ -13,6 +13,8 @@ from nearwise.classifier.inputs.images import (
     ImageEncoder,
     check_images,
     image_augmentation,
+    image_backbone,
+    image_config,
     image_views,
 )
 from nearwise.classifier.inputs.validation import is_images
@@ -39,6 +41,51 @@ def test_a_classifier_of_images_tells_classes_apart_and_shows_the_images(data, f
     np.testing.assert_array_equal(neighbor.row["image"], data[0][neighbor.id])
     assert set(fitted.choice_["spaces"]) >= {"features", "trained", "stage1"}
     assert fitted.column_types_ == {"image": "8 x 8 x 1 uint8"}
+
+
+@pytest.mark.parametrize(
+    ("size", "backbone"),
+    [
+        ((8, 8), "resnet-small"),
+        ((16, 16), "resnet-small"),
+        ((17, 17), "fast-cnn"),
+        ((28, 64), "fast-cnn"),
+        ((16, 40), "resnet-small"),
+        ((12, 80), "resnet18"),
+        ((65, 64), "resnet18"),
+    ],
+)
+def test_the_size_of_images_decides_the_network(size, backbone):
+    assert image_backbone(ImageEncoder(*size, 3), "auto") == backbone
+    assert image_backbone(ImageEncoder(*size, 3), "resnet50") == "resnet50"
+
+
+def test_small_photographs_train_the_fast_network_by_default(tmp_path):
+    images, labels = patches(160, side=20, channels=3)
+    model = attn_knn(random_state=0, train={"epochs": 6}).fit(images, labels)
+    assert model.choice_["embedder"] == "fast-cnn"
+    assert set(model.choice_["spaces"]) == {"features", "block2", "block1", "trained"}
+    new, truth = patches(seed=1, side=20, channels=3)
+    assert model.score(new, truth) > 0.9
+    model.save(tmp_path / "model")
+    again = AttnKNNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(new), model.predict_proba(new))
+
+
+def test_few_images_of_the_fast_network_are_seen_more_often_in_smaller_batches():
+    def settings(n_rows, channels=3, **options):
+        encoder = ImageEncoder(32, 32, channels)
+        options = {"device": "cpu", "fast": False, **options}
+        return image_config(encoder, "fast-cnn", n_rows, **options)
+
+    many, few = settings(45_000), settings(600)
+    assert many["epochs"] == 16 and many["batch_size"] == 1000
+    assert few["epochs"] > 16 and few["batch_size"] == 32
+    for found in (many, few, settings(45_000, epochs=3), settings(600, fast=True)):
+        assert found["warmup_epochs"] == pytest.approx(0.23 * found["epochs"])
+        assert found["lr"] / found["batch_size"] == pytest.approx(many["lr"] / 1000)
+    assert many["augment"]["flip"] == "alternate"
+    assert "flip" not in settings(600, channels=1)["augment"]  # a mirrored digit is another
 
 
 def test_an_explanation_is_of_the_merged_prediction_or_of_one_view(data, fitted):

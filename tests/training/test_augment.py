@@ -13,6 +13,7 @@ from tests.reference.augmentation import (
     slow_rotate,
 )
 from tests.training.cases import blobs, quick, small_network
+from tests.training.image_cases import digits, few, image_network
 
 EVERYTHING = Augmentation(rotation=20, crop_padding=2, flip=True, color_jitter=0.3, cutout=3)
 
@@ -30,17 +31,18 @@ def compare(fast, slow, atol=0):
     torch.testing.assert_close(fast.double(), expected, atol=atol, rtol=0)
 
 
+@pytest.mark.parametrize("padded", ["black", "reflect"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("padding", [0, 2, 4])
-def test_crops_and_flips_are_those_of_the_slow_version(channels, padding):
+def test_crops_and_flips_are_those_of_the_slow_version(channels, padding, padded):
     given = images(channels=channels)
     top, left = torch.randint(2 * padding + 1, (2, 7))
     flipped = torch.rand(7) < 0.5
     slow = [
-        slow_crop_and_flip(image.tolist(), padding, int(t), int(at), bool(f))
+        slow_crop_and_flip(image.tolist(), padding, int(t), int(at), bool(f), padded == "reflect")
         for image, t, at, f in zip(given, top, left, flipped, strict=True)
     ]
-    compare(crop_and_flip(given, padding, top, left, flipped), slow)
+    compare(crop_and_flip(given, padding, top, left, flipped, padded=padded), slow)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -135,3 +137,29 @@ def test_unknown_or_impossible_settings_are_named():
         Augmentation(rotation=-1)
     with pytest.raises(ValueError, match="training rows are columns"):
         train_embedder(small_network(), blobs(), None, quick(augment={"flip": True}), seed=0)
+
+
+def test_alternating_flips_mirror_each_image_in_every_other_epoch(monkeypatch):
+    seen = {}
+
+    def note(x, settings, generator, *, mirrored):
+        for row, flipped in zip(x[:, 0, 0, 0].tolist(), mirrored.tolist(), strict=True):
+            seen.setdefault(row, []).append(flipped)
+        return x
+
+    monkeypatch.setattr("nearwise.training.steps.augment", note)
+    rows = digits(0, 40)
+    rows.x_num[:, 0, 0, 0] = torch.arange(40)  # so that a row is known by its first pixel
+    settings = few(epochs=4, batch_size=16, knn_weight=0.0, ce_weight=1.0)
+    settings = settings.model_copy(update={"augment": Augmentation(flip="alternate")})
+    train_embedder(image_network(), rows, None, settings, seed=0)
+    assert all(flips == [flips[0], not flips[0]] * 2 for flips in seen.values())
+    assert len(seen) == 40 and 8 < sum(flips[0] for flips in seen.values()) < 32
+
+
+def test_an_image_that_is_said_to_be_mirrored_is():
+    given = images()
+    settings, flipped = Augmentation(flip="alternate"), torch.arange(7) % 2 == 0
+    found = augment(given, settings, torch.Generator(), mirrored=flipped)
+    assert torch.equal(found[flipped], given[flipped].flip(3))
+    assert torch.equal(found[~flipped], given[~flipped])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nearwise.training import BatchLoss, EngineConfig, train_epochs
-from nearwise.training.schedule import WeightAverage, count_plateaus, rate_factor
+from nearwise.training.schedule import Lookahead, WeightAverage, count_plateaus, rate_factor
 from tests.training.cases import same_weights, weights_of
 
 N = 90
@@ -91,8 +91,9 @@ def test_the_same_seed_gives_the_same_run_and_leaves_torch_s_random_state():
     [
         {"monitor": "-accuracy", "ema_decay": 0.9, "schedule": "plateau", "plateau_patience": 0},
         {"precision": "float16", "optimizer": "sgd", "schedule": "step", "lr_step": 2},
+        {"lookahead": 0.9, "optimizer": "sgd", "schedule": "linear", "warmup_epochs": 2.0},
     ],
-    ids=["averaged", "scaled"],
+    ids=["averaged", "scaled", "looking-ahead"],
 )
 def test_a_broken_run_goes_on_to_the_result_of_an_unbroken_one(settings, tmp_path):
     unbroken, expected = run(**settings)
@@ -219,6 +220,9 @@ def test_rates_follow_warm_up_and_schedule():
     assert stepped == [1.0] * 6 + [0.5] * 6 + [0.25] * 4
     cosine = rates(schedule="cosine", min_lr_ratio=0.1)
     assert cosine[0] == 1.0 and cosine[8] == pytest.approx(0.55) and cosine[-1] > 0.1
+    linear = rates(schedule="linear", warmup_epochs=1.5, warmup_start=0.2, min_lr_ratio=0.35)
+    assert linear[:4] == pytest.approx([0.4, 0.6, 0.8, 1.0])
+    assert linear[4:] == pytest.approx([1 - 0.05 * step for step in range(1, 13)])
     assert rates(schedule="plateau", plateau_patience=1, lr_gamma=0.5, min_lr_ratio=0.3) == (
         [1.0] * 6 + [0.5] * 4 + [0.3] * 6
     )
@@ -255,6 +259,23 @@ def test_the_average_is_that_of_the_weights_so_far():
     with average.applied():
         assert float(model.weight.detach()) == pytest.approx(expected, rel=1e-5)
     assert float(model.weight.detach()) == 19.0
+
+
+def test_lookahead_goes_back_to_the_average_every_five_steps_and_ends_there():
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(0.0)
+    lookahead, average, total = Lookahead(model, 0.8, 12), 0.0, 12
+    for step in range(total):
+        with torch.no_grad():
+            model.weight += 1.0
+        before = float(model.weight.detach())
+        lookahead.update(step)
+        if step + 1 in (5, 10, 12):
+            decay = 0.8 * ((step + 1) / total) ** 3
+            average = decay * average + (1 - decay) * before
+            before = average
+        assert float(model.weight.detach()) == pytest.approx(before, rel=1e-5)
 
 
 def test_wrong_arguments_say_what_to_do():

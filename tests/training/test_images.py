@@ -116,8 +116,8 @@ def test_only_the_batch_is_encoded_with_gradient_and_the_cache_follows_it(monkey
     caches, with_gradient = [], []
     real = steps_module.step_losses
 
-    def spy(*call):
-        parts = real(*call)
+    def spy(*call, **options):
+        parts = real(*call, **options)
         caches.append((call[-1].keys.clone(), call[2].queries))
         return parts
 
@@ -137,9 +137,9 @@ def test_augmentation_touches_queries_only(monkeypatch):
     given = []
     real = steps_module.augment
 
-    def spy(images, *rest):
+    def spy(images, *rest, **options):
         given.append(len(images))
-        return real(images, *rest)
+        return real(images, *rest, **options)
 
     monkeypatch.setattr(steps_module, "augment", spy)
     fresh = {"candidate_keys": "fresh", "n_candidates": 96, "augment": AUGMENT}
@@ -227,6 +227,21 @@ def test_memory_format_and_compilation_end_with_the_run(monkeypatch):
     assert compiled == [network.embedder.trunk]
     assert network.embedder.trunk._compiled_call_impl is None
     assert all(parameter.is_contiguous() for parameter in network.parameters())
+
+
+def test_biases_of_batch_normalisation_train_at_their_own_rate_and_decay_as_weights():
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten(), torch.nn.Linear(8, 2)
+    )
+    groups = parameter_groups(model, 0.1, norm_bias_lr=64.0)
+    found = {
+        id(parameter): (group["lr_factor"], group["weight_decay"])
+        for group in groups
+        for parameter in group["params"]
+    }
+    assert found.pop(id(model[1].bias)) == (64.0, 0.1 / 64)
+    assert found.pop(id(model[0].weight)) == found.pop(id(model[3].weight)) == (1.0, 0.1)
+    assert set(found.values()) == {(1.0, 0.0)}
 
 
 def test_backbone_trains_at_its_own_rate():

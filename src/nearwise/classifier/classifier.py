@@ -96,8 +96,9 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         their heads may join the base, and where rows are held out once their keys are a space.
         "auto": "deep" for many ready embeddings and where rows are held out once; for other tables
         from 2,000 rows "table" where it helps; else, and with preset="fast", none.
-        Images: "resnet18", "resnet50", "resnet-small", or a transformers vision model as
-        "hf:NAME[@REVISION]" or the path of its folder. "auto": a ResNet by the images' size.
+        Images: "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", or a
+        transformers vision model as "hf:NAME[@REVISION]" or the path of its folder. "auto":
+        "fast-cnn" for sides of 17 to 64 pixels, below "resnet-small", above "resnet18".
     base : "auto", None or classifier, default="auto"
         "auto" takes a forest, and classifiers that add to it and the neighbors (or the heads of
         "deep" networks); None: the class shares stand in. One of your own is always taken.

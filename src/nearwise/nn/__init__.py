@@ -7,6 +7,7 @@ from nearwise.nn.embedders import (
     TableEmbedder,
     TabularMLP,
 )
+from nearwise.nn.fast_cnn import FastCNN
 from nearwise.nn.field import PerceiverAutoencoder, coordinate_grid, make_perceiver
 from nearwise.nn.fused import fused_leave_one_out_nll, neighbor_vote
 from nearwise.nn.losses import (
@@ -59,6 +60,7 @@ __all__ = [
     "CategoricalEmbedding",
     "ConvNNAttention",
     "Embedder",
+    "FastCNN",
     "HeadOutput",
     "IdentityEmbedder",
     "ImageEmbedder",

@@ -1,7 +1,7 @@
 """Image backbones from transformers: named residual networks and pretrained vision models."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,9 +14,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from nearwise.nn.fast_cnn import FAST_CNN_WIDTHS, FastCNN
 from nearwise.warn import warn_user
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_FAST_CNN = "fast-cnn"  # model_type of its specification
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
@@ -165,6 +167,7 @@ NAMED: dict[str, dict[str, Any]] = {
         "embedding_size": 32,
     },
 }
+NAMES = (*FAST_CNN_WIDTHS, *NAMED)
 _HUB = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/resnet-50"}
 
 
@@ -172,7 +175,7 @@ _HUB = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/resnet-50"}
 class BackboneSpec:
     """All that rebuilds a backbone without its weights, in plain numbers and strings."""
 
-    model: dict[str, Any]  # the configuration of the transformers model
+    model: dict[str, Any]  # the configuration of the transformers model, or widths of a FastCNN
     image_size: tuple[int, int]  # height and width that the backbone sees
     channels: int
     # The first layers of a residual network; "imagenet" for every other model.
@@ -252,14 +255,26 @@ def _stages(output: Any) -> dict[str, Tensor]:
 
 
 def named_backbone(
-    name: str, image_size: tuple[int, int], channels: int, stem: Stem, pretrained: bool
-) -> tuple[Backbone, BackboneSpec]:
-    """Build "resnet18", "resnet50" or "resnet-small", with ImageNet weights where asked for.
+    name: str,
+    image_size: tuple[int, int],
+    channels: int,
+    stem: Stem,
+    pretrained: bool,
+    widths: Sequence[int] | None = None,
+) -> tuple[Backbone | FastCNN, BackboneSpec]:
+    """Build one of `NAMES`, with ImageNet weights where asked for.
 
     With them the network takes 3 channels in any case. `stem` "auto" fits it to the larger side:
     "imagenet" above 64 pixels, else "cifar"; for "resnet-small" "strided" above 16 pixels, else
     "cifar". Warns UserWarning if the weights cannot be had: the network then starts from scratch.
     """
+    if name in FAST_CNN_WIDTHS and not pretrained:
+        widths = FAST_CNN_WIDTHS[name] if widths is None else widths
+        fields = {"model_type": _FAST_CNN, "widths": [int(width) for width in widths]}
+        spec = BackboneSpec(fields, image_size, channels)
+        return build_backbone(spec), spec
+    if widths is not None and name not in FAST_CNN_WIDTHS:
+        raise ValueError(f"widths={widths!r} are those of a fast-cnn. Leave them out for {name!r}.")
     resolved = _resolve_stem(stem, name, max(image_size))
     if pretrained:
         model, source = _imagenet_model(name)
@@ -315,10 +330,12 @@ def pretrained_backbone(
     return Backbone(model, size), spec
 
 
-def build_backbone(spec: BackboneSpec) -> Backbone:
+def build_backbone(spec: BackboneSpec) -> Backbone | FastCNN:
     """Build the backbone of `spec` with random weights; nothing is loaded."""
-    transformers = transformers_module()
     fields = dict(spec.model)
+    if fields["model_type"] == _FAST_CNN:
+        return FastCNN(spec.channels, fields["widths"])
+    transformers = transformers_module()
     config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     model = transformers.AutoModel.from_config(config)
     _drop_untrained_pooler(model)

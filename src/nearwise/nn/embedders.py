@@ -44,6 +44,9 @@ class Embedder(nn.Module):
     def fit_inputs(self, x_num: Tensor) -> None:
         """Take what the input encoding needs from training rows `x_num` (n, F); often nothing."""
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Prepare for an epoch of training, counted from 1; often nothing."""
+
     def embed(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
         """Flat input of the trunk, shape (B, width), from the columns of a row."""
         return x_num

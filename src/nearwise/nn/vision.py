@@ -1,7 +1,7 @@
 """Image embedders: from uint8 images to the key by which their neighbors are sought."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from nearwise.names import did_you_mean
 from nearwise.nn.backbones import (
-    NAMED,
+    NAMES,
     Backbone,
     BackboneSpec,
     Stem,
@@ -20,7 +20,9 @@ from nearwise.nn.backbones import (
     pretrained_backbone,
 )
 from nearwise.nn.embedders import Embedder
+from nearwise.nn.fast_cnn import SMALLEST_SIDE, WHITENING_IMAGES, FastCNN
 
+_DIM = 256
 _HIDDEN = 512
 _DROPOUT = 0.1
 _STATISTICS_CHUNK = 4096
@@ -31,18 +33,20 @@ class ImageEmbedder(Embedder):
     """A vision backbone and a projection to the key, for images as uint8.
 
     The projection is a linear layer to at most 512, normalisation, GELU, dropout .1 and a linear
-    layer to `dim`. Pixels are scaled, resized and normalised here, on the device of the images:
-    by the statistics of the training images (`fit_inputs`), or by those of a pretrained model.
+    layer to `dim`; a fast-cnn goes without, unless `dim` is given. Pixels are scaled, resized and
+    normalised here, on the device of the images: by the statistics of the training images
+    (`fit_inputs`), or by those of a pretrained model.
 
     Parameters
     ----------
     backbone : str, default="resnet18"
-        "resnet18", "resnet50", "resnet-small" (0.3 M parameters, for 8 to 32 pixels and a CPU);
+        "fast-cnn" (2 M parameters, for 16 to 64 pixels, see `nearwise.nn.FastCNN`),
+        "fast-cnn-wide" (7 M), "resnet18", "resnet50", "resnet-small" (0.3 M, for 8 to 32 pixels);
         or a transformers vision model (ResNet, ViT, DINOv2, DINOv3, CLIP) as "hf:NAME" or
         "hf:NAME@REVISION" for the hub, or the path of a local folder, which comes with its
         weights (safetensors).
-    dim : int, default=256
-        Width of the key.
+    dim : int, optional
+        Width of the key; default 256, for a fast-cnn its last width.
     image_size : int or (int, int), optional
         Side, or height and width, that the backbone sees; images of another size are resized.
         Default 32 for the named backbones, the model's own size for others.
@@ -59,6 +63,8 @@ class ImageEmbedder(Embedder):
         Leave the backbone as it is and train the projection alone.
     normalize : bool, default=True
         Scale keys to unit L2 length.
+    widths : sequence of int, optional
+        Channels of a fast-cnn's blocks; default (64, 256, 256), wide (128, 384, 512).
     backbone_spec : dict, optional
         A backbone to rebuild with random weights, as `config` holds it; nothing is then loaded.
 
@@ -84,7 +90,7 @@ class ImageEmbedder(Embedder):
     def __init__(
         self,
         backbone: str = "resnet18",
-        dim: int = 256,
+        dim: int | None = None,
         *,
         image_size: int | tuple[int, int] | None = None,
         channels: int = 3,
@@ -93,14 +99,16 @@ class ImageEmbedder(Embedder):
         pretrained: bool = False,
         frozen: bool = False,
         normalize: bool = True,
+        widths: Sequence[int] | None = None,
         backbone_spec: Mapping[str, Any] | None = None,
     ) -> None:
         _check_arguments(dim, channels, projection_norm, stem)
+        network: Backbone | FastCNN
         if backbone_spec is not None:
             spec = BackboneSpec.from_dict(backbone_spec)
             network = build_backbone(spec)
         else:
-            network, spec = _make_backbone(backbone, image_size, channels, stem, pretrained)
+            network, spec = _make_backbone(backbone, image_size, channels, stem, pretrained, widths)
         config = {
             "kind": "image",
             "backbone": backbone,
@@ -111,23 +119,27 @@ class ImageEmbedder(Embedder):
             "normalize": normalize,
             "backbone_spec": spec.to_dict(),
         }
+        projected = dim is not None or isinstance(network, Backbone)
+        dim = (dim or _DIM) if projected else network.width
         super().__init__(dim, normalize, config)
         self.image_size, self.channels, self.frozen = spec.image_size, channels, frozen
         self._spec = spec
         self.register_buffer("mean", _column(spec.mean or (0.5,) * spec.channels))
         self.register_buffer("std", _column(spec.std or (0.25,) * spec.channels))
         self.register_buffer("fitted", torch.tensor(spec.mean is not None))
-        projection = _projection(network.width, dim, projection_norm)
+        projection = (
+            _projection(network.width, dim, projection_norm) if projected else nn.Identity()
+        )
         self.trunk = nn.Sequential(OrderedDict(backbone=network, projection=projection))
         if frozen:
             network.requires_grad_(False)
             network.eval()
 
     @property
-    def backbone(self) -> Backbone:
+    def backbone(self) -> Backbone | FastCNN:
         """The vision model below the projection."""
         backbone = self.trunk.get_submodule("backbone")
-        assert isinstance(backbone, Backbone)
+        assert isinstance(backbone, Backbone | FastCNN)
         return backbone
 
     def train(self, mode: bool = True) -> "ImageEmbedder":
@@ -139,9 +151,9 @@ class ImageEmbedder(Embedder):
 
     @torch.no_grad()
     def fit_inputs(self, x_num: Tensor) -> None:
-        """Set mean and deviation of each channel from training images, once.
+        """Set mean and deviation of each channel from training images; whiten a fast-cnn's patches.
 
-        Nothing happens where a pretrained model brought its own.
+        Once; nothing happens where a pretrained model brought its own.
         """
         if bool(self.fitted) or len(x_num) == 0:
             return
@@ -155,6 +167,14 @@ class ImageEmbedder(Embedder):
         # A floor, so that images of one colour do not divide by zero.
         self.std.copy_((square - mean.square()).clamp_min(1e-6).sqrt().clamp_min(0.02))
         self.fitted.fill_(True)
+        if isinstance(self.backbone, FastCNN):
+            some = x_num[:: max(1, len(x_num) // WHITENING_IMAGES)]
+            self.backbone.fit_inputs(self.embed(some))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell a fast-cnn how far its training has come."""
+        if isinstance(self.backbone, FastCNN):
+            self.backbone.begin_epoch(epoch)
 
     def embed(self, x_num: Tensor, x_cat: Tensor | None = None) -> Tensor:
         """Normalised pixels (B, c, h, w), resized for the backbone, of uint8 images."""
@@ -216,15 +236,21 @@ def _make_backbone(
     channels: int,
     stem: Stem,
     pretrained: bool,
-) -> tuple[Backbone, BackboneSpec]:
+    widths: Sequence[int] | None,
+) -> tuple[Backbone | FastCNN, BackboneSpec]:
     size = None if image_size is None else _size(image_size)
-    if backbone in NAMED:
+    if backbone in NAMES:
         side = size or (_DEFAULT_SIDE, _DEFAULT_SIDE)
-        return named_backbone(backbone, side, channels, stem, pretrained)
+        if backbone.startswith("fast-cnn") and min(side) < SMALLEST_SIDE:
+            raise ValueError(
+                f"{backbone!r} takes images of at least {SMALLEST_SIDE} pixels a side, got "
+                f'{side[0]} x {side[1]}. Take "resnet-small", or resize by image_size.'
+            )
+        return named_backbone(backbone, side, channels, stem, pretrained, widths)
     if not (backbone.startswith("hf:") or "/" in backbone or "\\" in backbone):
-        hint = did_you_mean(backbone, NAMED)
+        hint = did_you_mean(backbone, NAMES)
         raise ValueError(
-            f"Unknown backbone {backbone!r}.{hint} Known are {', '.join(NAMED)}. A "
+            f"Unknown backbone {backbone!r}.{hint} Known are {', '.join(NAMES)}. A "
             'model on the hub is "hf:NAME"; a local folder needs a "/" in its path.'
         )
     if not backbone.startswith("hf:") and not Path(backbone).is_dir():
@@ -246,8 +272,8 @@ def _projection(width: int, dim: int, norm: Literal["batch", "layer"]) -> nn.Seq
     return nn.Sequential(*layers, nn.Linear(hidden, dim))
 
 
-def _check_arguments(dim: int, channels: int, norm: str, stem: str) -> None:
-    if dim < 1:
+def _check_arguments(dim: int | None, channels: int, norm: str, stem: str) -> None:
+    if dim is not None and dim < 1:
         raise ValueError(f"dim must be at least 1, got {dim}.")
     if channels not in (1, 3):
         raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels}.")

@@ -71,7 +71,7 @@ def changed_views(
         np.stack([np.random.default_rng([seed, view, int(row)]).random(3) for row in rows])
     )
     top, left = ((draws[:, i] * steps).long() for i in (0, 1))
-    flipped = (draws[:, 2] < 0.5) & augmentation.flip
+    flipped = (draws[:, 2] < 0.5) & bool(augmentation.flip)
     device = images.device
     return crop_and_flip(
         images, augmentation.crop_padding, top.to(device), left.to(device), flipped.to(device)

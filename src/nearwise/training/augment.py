@@ -6,7 +6,7 @@ run repeats on any device, and there is no further package to install.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,13 @@ _LUMINANCE = (0.299, 0.587, 0.114)
 _DRAWS = ("up", "left", "flip", "brightness", "contrast", "saturation", "angle", "row", "column")
 
 
-def augment(images: Tensor, settings: Augmentation, generator: torch.Generator) -> Tensor:
+def augment(
+    images: Tensor,
+    settings: Augmentation,
+    generator: torch.Generator,
+    *,
+    mirrored: Tensor | None = None,
+) -> Tensor:
     """Change each image at random.
 
     Parameters
@@ -30,6 +36,8 @@ def augment(images: Tensor, settings: Augmentation, generator: torch.Generator) 
     settings : Augmentation
     generator : torch.Generator
         On the CPU; as many numbers are drawn whatever is switched on.
+    mirrored : bool Tensor of shape (B,), optional
+        Which images are mirrored, where `settings` flip; drawn by default.
 
     Returns
     -------
@@ -42,8 +50,11 @@ def augment(images: Tensor, settings: Augmentation, generator: torch.Generator) 
     if settings.crop_padding or settings.flip:
         steps = 2 * settings.crop_padding + 1
         top, left = ((draw[name] * steps).long().clamp_max(steps - 1) for name in ("up", "left"))
-        flipped = draw["flip"] < 0.5 if settings.flip else torch.zeros_like(top, dtype=torch.bool)
-        images = crop_and_flip(images, settings.crop_padding, top, left, flipped)
+        flipped = draw["flip"] < 0.5 if mirrored is None else mirrored
+        flipped = flipped & bool(settings.flip)
+        images = crop_and_flip(
+            images, settings.crop_padding, top, left, flipped, padded=settings.padding
+        )
     if settings.color_jitter:
         factors = [
             1 + settings.color_jitter * (2 * draw[name] - 1)
@@ -58,21 +69,36 @@ def augment(images: Tensor, settings: Augmentation, generator: torch.Generator) 
 
 
 def crop_and_flip(
-    images: Tensor, padding: int, top: Tensor, left: Tensor, flipped: Tensor
+    images: Tensor,
+    padding: int,
+    top: Tensor,
+    left: Tensor,
+    flipped: Tensor,
+    *,
+    padded: Literal["black", "reflect"] = "black",
 ) -> Tensor:
     """Crop each padded image at its own offset, and mirror it where `flipped`.
 
-    `padding` zeros are put on each side; `top` and `left`, int64 (B,) in [0, 2 * padding], are the
-    first row and column of the crop in the padded image.
+    `padding` pixels are put on each side, zeros or the image mirrored at its edge; `top` and
+    `left`, int64 (B,) in [0, 2 * padding], are the first row and column of the crop in the padded
+    image.
     """
     n, channels, height, width = images.shape
-    padded = F.pad(images, (padding,) * 4)
     rows = top[:, None] + torch.arange(height, device=images.device)
     steps = torch.arange(width, device=images.device)
     columns = left[:, None] + torch.where(flipped[:, None], width - 1 - steps, steps)
+    if padded == "black":
+        images = F.pad(images, (padding,) * 4)
+    else:
+        rows, columns = _reflected(rows - padding, height), _reflected(columns - padding, width)
     image = torch.arange(n, device=images.device).view(-1, 1, 1, 1)
     channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
-    return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _reflected(position: Tensor, length: int) -> Tensor:
+    """Positions along a side, those outside mirrored at its ends."""
+    return (length - 1) - ((length - 1) - position.abs()).abs()
 
 
 def jitter_colors(

@@ -166,6 +166,7 @@ class EmbedderObjective(Objective):
         self.processes = processes = processes or Processes()
         self.scored_against = self._scored_against()
         self.row_weights: Tensor | None = None
+        self.mirrored: Tensor | None = None
         self.balance = class_balance(rows.labels, config.query_balance)
         self.candidate_weights = class_balance(rows.labels, config.candidate_balance)
         self.cache: KeyCache | None = None
@@ -181,7 +182,13 @@ class EmbedderObjective(Objective):
 
     def make_optimizer(self, config: EngineConfig) -> torch.optim.Optimizer:
         """Optimizer with a rate of its own for an image backbone."""
-        return make_optimizer(self.network, config, backbone_lr=self.settings.backbone_lr)
+        settings = self.settings
+        return make_optimizer(
+            self.network,
+            config,
+            backbone_lr=settings.backbone_lr,
+            norm_bias_lr=settings.norm_bias_lr,
+        )
 
     def start(self, generator: torch.Generator) -> None:
         """Fit the starting scale."""
@@ -194,6 +201,8 @@ class EmbedderObjective(Objective):
     ) -> Iterator[Batch]:
         """Draw queries and candidates; hard rows and cached keys are brought up to date before."""
         settings = self.settings
+        self.network.embedder.begin_epoch(epoch)
+        self.mirrored = self._mirror(epoch)
         self._select_hard_rows(epoch)
         if self.cache is not None and (epoch - 1) % settings.refresh_every == 0:
             self.cache.refresh_all()
@@ -208,6 +217,15 @@ class EmbedderObjective(Objective):
             combined(self.row_weights, self.balance),
             self.candidate_weights,
         )
+
+    def _mirror(self, epoch: int) -> Tensor | None:
+        """Which rows (n,) are mirrored in this epoch, where images take turns."""
+        augment = self.settings.augment
+        if augment is None or augment.flip != "alternate":
+            return None
+        generator = torch.Generator().manual_seed(self.seed)
+        first = torch.rand(len(self.rows), generator=generator) < 0.5
+        return (first if epoch % 2 else ~first).to(self.rows.x_num.device)
 
     def _select_hard_rows(self, epoch: int) -> None:
         config = self.settings
@@ -291,7 +309,15 @@ class EmbedderObjective(Objective):
     ) -> Parts:
         config, means = self.settings, Parts()
         for piece in split_batch(batch, self.n_pieces):
-            parts = step_losses(self.network, self.rows, piece, config, generator, self.cache)
+            parts = step_losses(
+                self.network,
+                self.rows,
+                piece,
+                config,
+                generator,
+                self.cache,
+                mirrored=self.mirrored,
+            )
             loss = torch.stack(
                 [getattr(config, f"{name}_weight") * part for name, part in parts.items()]
             ).sum()

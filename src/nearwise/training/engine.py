@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearwise.functional.devices import keeping_freed_memory
 from nearwise.training.checkpoint import (
     TrainingState,
     content_hash,
@@ -21,7 +22,7 @@ from nearwise.training.checkpoint import (
 from nearwise.training.encoding import autocast
 from nearwise.training.objective import Objective, Parts, Record
 from nearwise.training.processes import Processes
-from nearwise.training.schedule import WeightAverage, copied_state, rate_factor
+from nearwise.training.schedule import Lookahead, WeightAverage, copied_state, rate_factor
 from nearwise.training.settings import EngineConfig
 from nearwise.warn import warn_user
 
@@ -135,6 +136,7 @@ def train_epochs(
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         _compiled(objective.compiled, config),
+        keeping_freed_memory(),
     ):
         run = _Run(objective, config, seed, device, monitor, checkpoint, processes or Processes())
         run.resume(fingerprint)
@@ -183,6 +185,10 @@ class _Run:
         self.average = (
             None if config.ema_decay is None else WeightAverage(self.model, config.ema_decay)
         )
+        steps = config.epochs * objective.steps_per_epoch(config)
+        self.lookahead = (
+            None if config.lookahead is None else Lookahead(self.model, config.lookahead, steps)
+        )
         self.state = TrainingState()
         self.fingerprint = ""
         self.whole: dict[str, Tensor] = {}  # weights of the last whole epoch
@@ -222,6 +228,8 @@ class _Run:
         self.objective.start(self.generator)
         if self.average is not None:
             self.average.state = copied_state(self.model.state_dict())
+        if self.lookahead is not None:
+            self.lookahead.state = copied_state(self.model.state_dict())
         if self.objective.starts_judged:
             self._evaluate(0)
         self._note_whole()
@@ -271,6 +279,8 @@ class _Run:
             nn.utils.clip_grad_norm_(self.parameters, self.config.gradient_clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.lookahead is not None:
+            self.lookahead.update(step)
         if self.average is not None:
             self.average.update(step)
         return {name: value.detach() for name, value in parts.items()}
@@ -350,6 +360,8 @@ class _Run:
         extra = {f"objective/{name}": value for name, value in self.objective.state().items()}
         if self.average is not None:
             extra |= {f"average/{name}": value for name, value in self.average.state.items()}
+        if self.lookahead is not None:
+            extra |= {f"lookahead/{name}": value for name, value in self.lookahead.state.items()}
         if self.scaler.is_enabled():
             scaling = self.scaler.state_dict()
             extra["scale"] = torch.tensor([scaling["scale"], scaling["_growth_tracker"]])
@@ -385,6 +397,8 @@ class _Run:
         self.objective.load_state(_named(extra, "objective/"))
         if self.average is not None:
             self.average.state = _named(extra, "average/")
+        if self.lookahead is not None:
+            self.lookahead.state = _named(extra, "lookahead/")
         if "scale" in extra:
             scale, tracker = extra["scale"].tolist()
             changed = {"scale": scale, "_growth_tracker": int(tracker)}

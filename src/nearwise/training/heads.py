@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,6 @@ from nearwise.training.settings import EngineConfig, refuse_unknown
 from nearwise.warn import warn_user
 
 _SMALL_STEP = 20_000  # neighbors per step, below which threads cost more than they save
-_LARGE = 5_000
 _LAST_RATE = 0.02  # share of the rate that is left at the end
 _MIN_GAIN = 1e-5  # nats by which an epoch must be better than the best one
 
@@ -28,8 +27,8 @@ class HeadConfig(BaseModel):
 
     Parameters
     ----------
-    epochs : int or None, default=None
-        Most evaluations; None takes 30, or 12 above 5,000 training rows.
+    epochs : int, default=30
+        Most evaluations.
     batch_size : int or None, default=None
         Rows a step; None takes an eighth of the rows, between 64 and 512.
     steps_per_epoch : int, default=40
@@ -39,7 +38,7 @@ class HeadConfig(BaseModel):
     gate_lr : float, default=0.1
         Rate of the gates that pool the spaces and the base; they are few, have no decay, and at
         the rate of the rest they would not arrive.
-    neighbor_weight : float, default=0.5
+    neighbor_weight : float, default=0.0
         Weight of the loss of the neighbors alone, beside the loss of the pooled prediction.
     patience : int, default=10
         Evaluations without a better held-out NLL before stopping.
@@ -52,13 +51,13 @@ class HeadConfig(BaseModel):
     def _hint_at_unknown(cls, values: Any) -> Any:
         return refuse_unknown(values, cls, "head")
 
-    epochs: int | None = Field(None, ge=1)
+    epochs: int = Field(30, ge=1)
     batch_size: int | None = Field(None, ge=1)
     steps_per_epoch: int = Field(40, ge=1)
     lr: float = Field(1e-2, gt=0)
     gate_lr: float = Field(0.1, gt=0)
     weight_decay: float = Field(1e-3, ge=0)
-    neighbor_weight: float = Field(0.5, ge=0)
+    neighbor_weight: float = Field(0.0, ge=0)
     patience: int = Field(10, ge=1)
 
     def make_head(self, n_spaces: int, prior: Tensor, **options: Any) -> NeighborHead:
@@ -72,19 +71,9 @@ class HeadConfig(BaseModel):
             loss = loss + self.neighbor_weight * rows.loss(output.neighbor_log_proba)
         return (loss * rows.weight).sum() / rows.weight.sum().clamp_min(1e-12)
 
-    def for_rows(self, n_rows: int) -> "HeadSteps":
-        """Epochs and batch size for so many training rows."""
-        return HeadSteps(
-            self.epochs or (12 if n_rows > _LARGE else 30),
-            self.batch_size or min(512, max(64, n_rows // 8)),
-        )
-
-
-class HeadSteps(NamedTuple):
-    """How long a head is trained, and on how many rows at once."""
-
-    epochs: int
-    batch_size: int
+    def rows_per_step(self, n_rows: int) -> int:
+        """Batch size for so many training rows."""
+        return self.batch_size or min(512, max(64, n_rows // 8))
 
 
 def _unchanged(log_proba: Tensor) -> Tensor:
@@ -163,7 +152,7 @@ def train_head(
         epoch, train_loss, held_out_nll.
     """
     objective = HeadObjective(head, train, held_out, config)
-    work = objective.steps.batch_size * train.spaces[0].labels.shape[1]
+    work = objective.batch_size * train.spaces[0].labels.shape[1]
     with one_thread() if work < _SMALL_STEP else nullcontext():
         try:
             result = train_epochs(
@@ -194,13 +183,13 @@ class HeadObjective(Objective):
     ) -> None:
         super().__init__(head, len(train))
         self.head, self.train, self.held_out, self.settings = head, train, held_out, config
-        self.steps = config.for_rows(len(train))
+        self.batch_size = config.rows_per_step(len(train))
 
     def engine(self) -> EngineConfig:
         """Return the settings of the loop."""
         return EngineConfig(
-            epochs=self.steps.epochs,
-            batch_size=self.steps.batch_size,
+            epochs=self.settings.epochs,
+            batch_size=self.batch_size,
             lr=self.settings.lr,
             min_lr_ratio=_LAST_RATE,
             patience=self.settings.patience,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nearwise.training.settings import EngineConfig
 
+_LOOKAHEAD_STEPS = 5
 _BETTER = 1e-4  # relative; what counts as progress, as in torch's ReduceLROnPlateau
 
 
@@ -18,39 +19,45 @@ def learning_rate_factor(
     total_steps: int,
     warmup_steps: int,
     *,
-    schedule: Literal["cosine", "constant"] = "cosine",
+    schedule: Literal["cosine", "linear", "constant"] = "cosine",
+    start: float = 0.0,
     floor: float = 0.0,
 ) -> float:
-    """Factor on the learning rate at `step` (from 0): linear warm-up, then cosine or constant.
+    """Factor on the learning rate at `step` (from 0): linear warm-up from `start`, then `schedule`.
 
-    `floor` is the factor that the cosine would reach at `total_steps`.
+    `floor` is the factor that cosine and linear would reach at `total_steps`.
     """
     if step < warmup_steps:
-        return (step + 1) / (warmup_steps + 1)
+        return start + (1 - start) * (step + 1) / (warmup_steps + 1)
     if schedule == "constant":
         return 1.0
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    if schedule == "linear":
+        return 1 - (1 - floor) * progress
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def parameter_groups(
-    network: nn.Module, weight_decay: float, backbone_lr: float = 1.0
+    network: nn.Module, weight_decay: float, backbone_lr: float = 1.0, norm_bias_lr: float = 1.0
 ) -> list[dict[str, Any]]:
     """Trainable parameters in two groups: matrices decay; biases, scales and norms do not.
 
     Frequencies and phases of periodic embeddings do not decay either: zero is no neutral value
     for them. Where `backbone_lr` is not 1, the backbone of an image embedder makes two groups of
-    its own, with that factor on the learning rate.
+    its own, with that factor on the learning rate. Where `norm_bias_lr` is not 1, so do the biases
+    of batch normalisation, which then decay by as much in a step as matrices do.
     """
     found: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    faster = _norm_biases(network) if norm_bias_lr != 1 else []
+    taken = set(map(id, faster))
     for name, parameter in network.named_parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or id(parameter) in taken:
             continue
         periodic = name.rsplit(".", 1)[-1] in ("frequencies", "phase", "bias")
         free = parameter.ndim < 2 or periodic
         slower = backbone_lr != 1 and name.startswith("embedder.trunk.backbone.")
         found.setdefault((slower, free), []).append(parameter)
-    return [
+    groups: list[dict[str, Any]] = [
         {
             "params": parameters,
             "weight_decay": 0.0 if free else weight_decay,
@@ -58,13 +65,27 @@ def parameter_groups(
         }
         for (slower, free), parameters in sorted(found.items(), key=lambda group: group[0])
     ]
+    if faster:
+        decay = weight_decay / norm_bias_lr
+        groups.append({"params": faster, "weight_decay": decay, "lr_factor": norm_bias_lr})
+    return groups
+
+
+def _norm_biases(network: nn.Module) -> list[nn.Parameter]:
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d)
+    found = (module.bias for module in network.modules() if isinstance(module, kinds))
+    return [bias for bias in found if bias is not None and bias.requires_grad]
 
 
 def make_optimizer(
-    model: nn.Module, config: EngineConfig, *, backbone_lr: float = 1.0
+    model: nn.Module,
+    config: EngineConfig,
+    *,
+    backbone_lr: float = 1.0,
+    norm_bias_lr: float = 1.0,
 ) -> torch.optim.Optimizer:
     """Optimizer over the groups of `parameter_groups`."""
-    groups = parameter_groups(model, config.weight_decay, backbone_lr)
+    groups = parameter_groups(model, config.weight_decay, backbone_lr, norm_bias_lr)
     if not groups:
         raise ValueError("The module has no trainable parameters, so there is nothing to train.")
     if config.optimizer == "sgd":
@@ -88,7 +109,8 @@ def rate_factor(
         step,
         config.epochs * steps_per_epoch,
         warmup,
-        schedule="cosine" if config.schedule == "cosine" else "constant",
+        schedule=config.schedule if config.schedule in ("cosine", "linear") else "constant",
+        start=config.warmup_start,
         floor=config.min_lr_ratio,
     )
     if step >= warmup:
@@ -153,6 +175,39 @@ class WeightAverage:
             yield
         finally:
             self.model.load_state_dict(present)
+
+
+class Lookahead:
+    """Weights that every few steps go back to a moving average of themselves.
+
+    Parameters
+    ----------
+    model : nn.Module
+    decay : float
+        That the average's decay grows to, with the cube of the share of steps taken.
+    total_steps : int
+        After the last of them the weights are the average.
+
+    References
+    ----------
+    Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", NeurIPS 2019.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, total_steps: int) -> None:
+        self.model, self.decay, self.total_steps = model, decay, total_steps
+        self.state = copied_state(model.state_dict())
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take the weights in after step `step`, counted from 0, and give them the average."""
+        taken = step + 1
+        if taken % _LOOKAHEAD_STEPS and taken < self.total_steps:
+            return
+        floating = [n for n, tensor in self.state.items() if tensor.is_floating_point()]
+        present = self.model.state_dict()
+        average, own = [self.state[n] for n in floating], [present[n] for n in floating]
+        torch._foreach_lerp_(average, own, 1 - self.decay * (taken / self.total_steps) ** 3)
+        torch._foreach_copy_(own, average)
 
 
 def copied_state(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -43,9 +43,11 @@ class Augmentation(BaseModel):
     rotation : float, default=0.0
         Largest angle in degrees, either way; bilinear, black outside.
     crop_padding : int, default=0
-        Black pixels put around the image before a crop of the former size is taken from it.
-    flip : bool, default=False
-        Mirror left and right, half the time.
+        Pixels put around the image before a crop of the former size is taken from it.
+    padding : {"black", "reflect"}, default="black"
+        What these pixels are: black, or the image mirrored at its edge.
+    flip : bool or "alternate", default=False
+        Mirror left and right: half the time, or each image in every other epoch.
     color_jitter : float, default=0.0
         Brightness, contrast and saturation are each multiplied by a factor from 1 - this to
         1 + this.
@@ -57,7 +59,8 @@ class Augmentation(BaseModel):
 
     rotation: float = Field(0.0, ge=0, le=180)
     crop_padding: int = Field(0, ge=0)
-    flip: bool = False
+    padding: Literal["black", "reflect"] = "black"
+    flip: bool | Literal["alternate"] = False
     color_jitter: float = Field(0.0, ge=0, le=1)
     cutout: int = Field(0, ge=0)
 
@@ -85,12 +88,14 @@ class EngineConfig(BaseModel):
         Of "sgd", in [0, 1).
     nesterov : bool, default=False
         Whether that momentum is Nesterov's.
-    schedule : {"constant", "cosine", "step", "plateau"}, default="cosine"
-        "cosine" falls to `min_lr_ratio` at the last step; "step" multiplies by `lr_gamma` every
-        `lr_step` epochs; "plateau" after `plateau_patience` evaluations in a row without a better
-        monitored value.
+    schedule : {"constant", "cosine", "linear", "step", "plateau"}, default="cosine"
+        "cosine" and "linear" fall to `min_lr_ratio` at the last step; "step" multiplies by
+        `lr_gamma` every `lr_step` epochs; "plateau" after `plateau_patience` evaluations in a row
+        without a better monitored value.
     warmup_epochs : float, default=0.0
         Epochs (or a part of one) of linear warm-up, before any of them.
+    warmup_start : float, default=0.0
+        Share of `lr` that the warm-up starts from, in [0, 1].
     lr_step : int, default=20
     lr_gamma : float, default=0.1
         In (0, 1].
@@ -107,6 +112,9 @@ class EngineConfig(BaseModel):
     ema_decay : float or None, default=None
         Keep an exponential moving average of the weights with this decay, in (0, 1); it is what
         is evaluated and kept.
+    lookahead : float or None, default=None
+        Every 5 steps the weights go back to a moving average of themselves, which the last step
+        leaves. Its decay grows with the cube of the steps taken to this value, in (0, 1).
     patience : int or None, default=None
         Evaluations without a better monitored value before stopping; None never stops early.
     min_gain : float, default=0.0
@@ -128,8 +136,9 @@ class EngineConfig(BaseModel):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
 
-    schedule: Literal["constant", "cosine", "step", "plateau"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear", "step", "plateau"] = "cosine"
     warmup_epochs: float = Field(default=0.0, ge=0)
+    warmup_start: float = Field(default=0.0, ge=0, le=1)
     lr_step: int = Field(default=20, ge=1)
     lr_gamma: float = Field(default=0.1, gt=0, le=1)
     plateau_patience: int = Field(default=10, ge=0)
@@ -140,6 +149,7 @@ class EngineConfig(BaseModel):
     compile: bool = False
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
+    lookahead: float | None = Field(default=None, gt=0, lt=1)
     patience: int | None = Field(default=None, ge=1)
     min_gain: float = Field(default=0.0, ge=0)
     evaluate_every: int = Field(default=1, ge=1)
@@ -167,6 +177,8 @@ class TrainConfig(EngineConfig):
         "sgd" has Nesterov momentum and wants a larger `lr`, such as 0.1.
     backbone_lr : float, default=1.0
         Factor on `lr` for the backbone of an image embedder, in (0, 1].
+    norm_bias_lr : float, default=1.0
+        Factor on `lr` for biases of batch normalisation; where it is not 1, they decay as weights.
     precision : {"float32", "bfloat16"}, default="float32"
         Of the embedder; keys and losses are float32 in any case.
     n_candidates : int or None, default=4096
@@ -216,6 +228,7 @@ class TrainConfig(EngineConfig):
     batch_size: int = Field(256, ge=2)
     lr: float = Field(3e-3, gt=0)
     backbone_lr: float = Field(1.0, gt=0, le=1)
+    norm_bias_lr: float = Field(1.0, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
     nesterov: bool = True
     warmup_epochs: float = Field(1.0, ge=0)

@@ -87,19 +87,23 @@ def step_losses(
     config: TrainConfig,
     generator: torch.Generator,
     cache: KeyCache | None = None,
+    *,
+    mirrored: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Unweighted terms of the loss of one batch, without those of weight 0: scalars by name.
 
     Names are "knn", "ce", "contrastive" and "entropy". Rows are on the network's device, the
     generator (views and MixUp) on the CPU. Candidates outside the batch take their keys from the
     cache, without gradient, and keys of the queries are written back to it; without a cache all
-    keys are computed here.
+    keys are computed here. `mirrored` (n,) are the rows whose images are mirrored in this epoch,
+    where the settings let them take turns.
     """
     device = rows.x_num.device
     queries, extra = batch.queries.to(device), batch.extra.to(device)
     if not config.knn_weight:
         extra = extra[:0]
-    step = _compute_keys(network, rows, queries, extra, config, generator, cache)
+    mirror = _at(mirrored, queries)
+    step = _compute_keys(network, rows, queries, extra, config, generator, cache, mirror)
     weight = _at(rows.sample_weight, queries)
     parts: dict[str, Tensor] = {}
     if config.knn_weight:
@@ -134,7 +138,7 @@ def step_losses(
         )
     if config.contrastive_weight:
         parts["contrastive"] = _contrast_views(
-            network, rows, queries, step.unmixed, config, generator
+            network, rows, queries, step.unmixed, config, generator, mirror
         )
     if cache is not None:
         cache.refresh(queries[: len(step.unmixed)], step.unmixed)
@@ -157,12 +161,13 @@ def _compute_keys(
     config: TrainConfig,
     generator: torch.Generator,
     cache: KeyCache | None,
+    mirror: Tensor | None,
 ) -> _StepKeys:
     """Compute the keys of a step that have a gradient."""
     embedder, labels, ids = network.embedder, rows.labels[queries], rows.row_ids[queries]
     fresh = queries if cache is not None else torch.cat([queries, extra])
     x_num, x_cat = _draw_view(rows, fresh, generator), _at(rows.x_cat, fresh)
-    first = _augmented(x_num[: len(queries)], config, generator)
+    first = _augmented(x_num[: len(queries)], config, generator, mirror)
     x_num = first if len(fresh) == len(queries) else torch.cat([first, x_num[len(queries) :]])
     mix = draw_batch_mix(
         config.mixup_alpha, config.mixup_probability, len(queries), generator, x_num.device
@@ -192,11 +197,12 @@ def _contrast_views(
     keys: Tensor,
     config: TrainConfig,
     generator: torch.Generator,
+    mirror: Tensor | None,
 ) -> Tensor:
     """Contrastive term of the unmixed batch; a second view joins as more positives."""
     labels = rows.labels[queries]
     if rows.second_x_num is not None:
-        view = _augmented(rows.second_x_num[queries], config, generator)
+        view = _augmented(rows.second_x_num[queries], config, generator, mirror)
         with autocast(view.device, config.precision):
             second = network.embedder(view, _at(rows.x_cat, queries)).float()
         keys, labels = torch.cat([keys, second]), torch.cat([labels, labels])
@@ -210,8 +216,12 @@ def _contrast_views(
     )
 
 
-def _augmented(x_num: Tensor, config: TrainConfig, generator: torch.Generator) -> Tensor:
-    return x_num if config.augment is None else augment(x_num, config.augment, generator)
+def _augmented(
+    x_num: Tensor, config: TrainConfig, generator: torch.Generator, mirror: Tensor | None
+) -> Tensor:
+    if config.augment is None:
+        return x_num
+    return augment(x_num, config.augment, generator, mirrored=mirror)
 
 
 def _draw_view(rows: TrainingRows, positions: Tensor, generator: torch.Generator) -> Tensor:

@@ -115,7 +115,9 @@ def _image_network(
 ) -> NeighborNetwork:
     # Keys of no fixed length: at unit length the linear head starts far too unsure.
     settings: dict[str, Any] = {"channels": encoder.channels, "normalize": False}
-    if backbone.startswith("resnet"):  # pretrained models bring the size they were trained at
+    if backbone.startswith(
+        ("resnet", "fast-cnn")
+    ):  # pretrained models bring the size they were trained at
         settings["image_size"] = (encoder.height, encoder.width)
     known = list(inspect.signature(ImageEmbedder).parameters)[1:]
     for name in options:

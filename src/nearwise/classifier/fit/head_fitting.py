@@ -184,7 +184,7 @@ def cross_fit_heads(
         train = np.setdiff1d(train, stop)
         head = _make_head(predictor, settings, pooling, data.spaces, settings.seed + member)
         head.to(data.labels.device)
-        epochs = settings.head.for_rows(len(train)).epochs
+        epochs = settings.head.epochs
 
         def note(record: dict[str, Any], member: int = member, epochs: int = epochs) -> None:
             progress.epoch(f"{stage}, member {member + 1}", record, epochs)

@@ -189,7 +189,14 @@ def fit_image_networks(
     assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
     memory, _ = problem.folds[0]
     kind = image_backbone(encoder, settings.embedder)
-    train = image_config(encoder, kind, len(memory), device=settings.device, fast=settings.fast)
+    train = image_config(
+        encoder,
+        kind,
+        len(memory),
+        device=settings.device,
+        fast=settings.fast,
+        epochs=settings.train.get("epochs"),
+    )
     train = changed_by_user(train, settings, kind)
     networks = _with_depths(kind, train, problem, settings, progress)
 

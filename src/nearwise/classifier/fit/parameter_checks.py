@@ -158,7 +158,8 @@ def _check_embedder(estimator: Any, settings: Settings, images: bool) -> None:
     if images and name in TABLE_EMBEDDERS[1:]:
         raise ValueError(
             f"embedder={name!r} is for tables and ready embeddings, but X holds images. Use "
-            '"auto", "resnet18", "resnet50", "resnet-small", "hf:NAME" or the folder of a model.'
+            '"auto", "fast-cnn", "fast-cnn-wide", "resnet18", "resnet50", "resnet-small", '
+            '"hf:NAME" or the folder of a model.'
         )
     if not images and name not in TABLE_EMBEDDERS:
         options = ", ".join(map(repr, TABLE_EMBEDDERS))

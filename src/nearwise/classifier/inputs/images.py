@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from nearwise.functional.devices import fast_bfloat16
+
 if TYPE_CHECKING:
     from nearwise.data.images.decode import Color
     from nearwise.nn import ImageEmbedder
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 TTAView = Literal["flip", "shift"]
 TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
 _FEW = 20_000  # images up to which AdamW learns faster than SGD
+_MANY, _EPOCHS = 45_000, 16  # images from which a fast-cnn sees each so often; fewer more often
 _TINY = 16  # pixels up to which a small network is enough
+_SMALL = 64  # pixels up to which one is that trains in minutes on a CPU
 _SHIFT = 16  # a shifted crop moves by this part of the side
 
 
@@ -251,7 +255,9 @@ def image_backbone(encoder: ImageEncoder, embedder: str) -> str:
     """Decide what "auto" means for images of this size."""
     if embedder != "auto":
         return embedder
-    return "resnet-small" if max(encoder.height, encoder.width) <= _TINY else "resnet18"
+    if min(encoder.size) <= _TINY:
+        return "resnet-small" if max(encoder.size) <= _SMALL else "resnet18"
+    return "fast-cnn" if max(encoder.size) <= _SMALL else "resnet18"
 
 
 def image_augmentation(encoder: ImageEncoder) -> dict[str, Any]:
@@ -267,14 +273,22 @@ def image_augmentation(encoder: ImageEncoder) -> dict[str, Any]:
 
 
 def image_config(
-    encoder: ImageEncoder, backbone: str, n_rows: int, *, device: str, fast: bool
+    encoder: ImageEncoder,
+    backbone: str,
+    n_rows: int,
+    *,
+    device: str,
+    fast: bool,
+    epochs: int | None = None,
 ) -> dict[str, Any]:
-    """Training settings of an image network for so many images.
+    """Training settings of an image network for so many images; `epochs` where the user says.
 
-    Cross-entropy beside the leave-one-out neighbor loss over the whole memory, whose keys are
-    refreshed in place; MixUp in half of the batches. A pretrained backbone learns at a tenth of
-    the projection's rate.
+    A fast-cnn has those of its publication. Else cross-entropy beside the leave-one-out neighbor
+    loss over the whole memory, whose keys are refreshed in place; MixUp in half of the batches. A
+    pretrained backbone learns at a tenth of the projection's rate.
     """
+    if backbone.startswith("fast-cnn"):
+        return _fast_cnn_config(encoder, backbone, n_rows, device, fast, epochs)
     on_gpu = device.startswith("cuda")
     config: dict[str, Any] = {
         "epochs": 40,
@@ -301,6 +315,50 @@ def image_config(
     if fast:
         config["epochs"] = max(6, config["epochs"] // 4)
     return config
+
+
+def _fast_cnn_config(
+    encoder: ImageEncoder,
+    backbone: str,
+    n_rows: int,
+    device: str,
+    fast: bool,
+    epochs: int | None,
+) -> dict[str, Any]:
+    """Training settings of a fast-cnn: those of its publication, for CIFAR-10, and longer.
+
+    Few images are seen more often, in smaller batches.
+    """
+    wide = backbone == "fast-cnn-wide"
+    batch_size = int(min(1000, max(32, n_rows // 45)))
+    if epochs is None:
+        epochs = round(_EPOCHS * max(1.0, _MANY / n_rows) ** 0.3)
+        epochs = max(3, epochs // 3) if fast else epochs
+    changes = {"crop_padding": max(1, round(min(encoder.size) / 16)), "padding": "reflect"}
+    lr = (10.0 if wide else 11.5) / (1024 * (1 + 1 / (1 - 0.85)))  # per image of a batch
+    return {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "optimizer": "sgd",
+        "lr": lr * batch_size,
+        "momentum": 0.85,
+        "weight_decay": 0.0153 / (10.0 if wide else 11.5),
+        "norm_bias_lr": 64.0,
+        "schedule": "linear",
+        "warmup_epochs": 0.23 * epochs,
+        "warmup_start": 0.2,
+        "min_lr_ratio": 0.07,
+        "lookahead": 0.95**5,
+        "gradient_clip": None,
+        "ce_weight": 1.0,
+        "knn_weight": 0.0,
+        "label_smoothing": 0.2,
+        "augment": changes | ({"flip": "alternate"} if encoder.channels == 3 else {}),
+        "monitor": "head",
+        "patience": None,
+        "precision": "bfloat16" if fast_bfloat16(device) else "float32",
+        "channels_last": True,
+    }
 
 
 def image_embedders(model: Any) -> "list[ImageEmbedder]":

@@ -79,8 +79,8 @@ def fit(
         typer.Option(
             metavar="NAME",
             help="A network to train. Tables: auto, identity (none), table (a key space), deep, "
-            "mlp (their heads may join the base). Images: auto, resnet-small, resnet18, resnet50, "
-            "hf:NAME[@REVISION], or the folder of a model.",
+            "mlp (their heads may join the base). Images: auto, fast-cnn, fast-cnn-wide, "
+            "resnet-small, resnet18, resnet50, hf:NAME[@REVISION], or the folder of a model.",
         ),
     ] = None,
     epochs: Annotated[

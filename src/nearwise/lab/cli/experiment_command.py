@@ -27,11 +27,20 @@ NAMED = 3  # methods named of those that failed for one reason
 def experiment(
     name: Annotated[
         Literal[
-            "main", "k-sweep", "label-noise", "long-tail", "efficiency", "theory", "ablation", "all"
+            "main",
+            "weights",
+            "k-sweep",
+            "label-noise",
+            "long-tail",
+            "efficiency",
+            "theory",
+            "ablation",
+            "all",
         ],
         typer.Argument(
             metavar="NAME",
-            help="main, k-sweep, label-noise, long-tail, efficiency, theory, ablation or all.",
+            help="main, weights (v1 alone), k-sweep, label-noise, long-tail, efficiency, theory, "
+            "ablation or all.",
         ),
     ],
     out: Annotated[

@@ -160,9 +160,7 @@ class MultiHeadNeighborAttention(nn.Module):
         """Weights of each head, shape (B, H, K); every row sums to 1."""
         _check_shapes(query, neighbors, distances, mask)
         distances = squared_distances(query, neighbors) if distances is None else distances
-        q = self._split(self.query_projection(query).unsqueeze(1))
-        k = self._split(self.key_projection(neighbors))
-        dots = (q @ k.transpose(2, 3)).squeeze(2) / math.sqrt(k.shape[-1])
+        dots = self._dots(self.query_projection(query), neighbors)
         bias = self.distance_bias(distances.unsqueeze(-1)).transpose(1, 2)
         scores = dots / self.temperature[:, None] + bias
         return _softmax(scores, None if mask is None else mask.unsqueeze(1))
@@ -201,6 +199,16 @@ class MultiHeadNeighborAttention(nn.Module):
         values = self._split(self.value_projection(neighbors))
         mixed = (weights.unsqueeze(2) @ values).flatten(1)
         return weights.mean(dim=1), self.output_projection(mixed)
+
+    def _dots(self, query: Tensor, neighbors: Tensor) -> Tensor:
+        """Scaled products (B, H, K) of projected queries with the projections of neighbors."""
+        # One query per row: to bring it to the neighbors' space costs K times less than to project
+        # each neighbor.
+        heads = (self.num_heads, -1)
+        q = query.unflatten(-1, heads)
+        moved = torch.einsum("bhe,hed->bhd", q, self.key_projection.weight.unflatten(0, heads))
+        bias = (q * self.key_projection.bias.unflatten(0, heads)).sum(-1, keepdim=True)
+        return (moved @ neighbors.transpose(1, 2) + bias) / math.sqrt(q.shape[-1])
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, K, D) as (B, H, K, D / H)."""

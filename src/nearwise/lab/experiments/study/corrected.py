@@ -2,6 +2,9 @@
 
 from nearwise.lab.experiments.study.corrected_session import CorrectedSession
 from nearwise.lab.experiments.study.jobs import Job
+from nearwise.lab.experiments.study.weights import weights_jobs
+
+WEIGHTS = "weights"
 
 
 def run_v1(experiment: str, session: CorrectedSession) -> list[Job]:
@@ -9,13 +12,15 @@ def run_v1(experiment: str, session: CorrectedSession) -> list[Job]:
 
     Parameters
     ----------
-    experiment : {"main", "k-sweep", "label-noise", "long-tail", "theory", "ablation"}
+    experiment : {"main", "k-sweep", "weights", "label-noise", "long-tail", "theory", "ablation"}
     session : CorrectedSession
 
     Returns
     -------
     jobs : list of Job
     """
+    if experiment == WEIGHTS:
+        return weights_jobs(session)
     if session.dataset.kind == "images":
         from nearwise.lab.experiments.study.corrected_images import EXPERIMENTS as experiments
     else:

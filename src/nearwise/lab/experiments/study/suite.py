@@ -16,7 +16,7 @@ from nearwise.lab.experiments.compare import fingerprint
 from nearwise.lab.experiments.progress import Bar, shown_bar
 from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study import replayed
-from nearwise.lab.experiments.study.corrected import run_v1
+from nearwise.lab.experiments.study.corrected import WEIGHTS, run_v1
 from nearwise.lab.experiments.study.corrected_session import CorrectedSession, split_settings
 from nearwise.lab.experiments.study.efficiency import SMALL as SMALL_EFFICIENCY
 from nearwise.lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
@@ -47,7 +47,7 @@ SMALL_SLICE = (3000, 1000)
 SMALL_TABLE_ROWS = 400
 ALL = "all"
 EXPERIMENTS: tuple[str, ...] = (
-    "main", "k-sweep", "label-noise", "long-tail", EFFICIENCY, "theory", "ablation",
+    "main", WEIGHTS, "k-sweep", "label-noise", "long-tail", EFFICIENCY, "theory", "ablation",
 )  # fmt: skip
 
 
@@ -74,7 +74,8 @@ def run_experiment(
     Parameters
     ----------
     name : str
-        "main", "k-sweep", "label-noise", "long-tail", "efficiency", "theory", "ablation", "all".
+        "main", "weights" (of "v1" alone), "k-sweep", "label-noise", "long-tail", "efficiency",
+        "theory", "ablation", "all".
     dataset : str, path or Dataset
         For `load_dataset`, or a data set. "efficiency" needs none and makes its own rows.
     preset : str
@@ -110,8 +111,15 @@ def run_experiment(
     KeyboardInterrupt
         After Ctrl-C; finished rows and epochs are on disk.
     """
-    names = experiment_names(name)
     check_preset_name(preset)
+    names = experiment_names(name)
+    if preset != CORRECTED and WEIGHTS in names:
+        if name == WEIGHTS:
+            raise ValueError(
+                f'"{WEIGHTS}" compares weightings within AttnKNNClassifier, and {preset!r} is a '
+                f"version of the study. Use -p {CORRECTED}."
+            )
+        names.remove(WEIGHTS)
     checked = _check_seeds(seeds)
     changes = config if isinstance(config, Mapping) else read_config(config) if config else {}
     place = choose_device(device)

@@ -1,10 +1,12 @@
 """What numbers were made under."""
 
 import json
+import subprocess
 import sys
 
 import pytest
 
+from nearwise import conditions
 from nearwise.conditions import command_line, hardware, readable_command, versions
 
 
@@ -33,3 +35,22 @@ def test_the_command_hides_the_folder_of_its_program(monkeypatch):
 )
 def test_a_recorded_module_is_shown_as_the_program(recorded, shown):
     assert readable_command(recorded) == shown
+
+
+def test_from_a_checkout_the_commit_is_named(monkeypatch, tmp_path):
+    def git(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    package = tmp_path / "src" / "nearwise"
+    package.mkdir(parents=True)
+    (package / "conditions.py").write_text("a = 1\n")
+    monkeypatch.setattr(conditions, "__file__", str(package / "conditions.py"))
+    assert conditions._commit.__wrapped__() is None
+    for arguments in (("init",), ("add", "."), ("commit", "-m", "One")):
+        git(*arguments)
+    commit = git("rev-parse", "--short=10", "HEAD")
+    assert conditions._commit.__wrapped__() == commit
+    (package / "conditions.py").write_text("a = 2\n")
+    assert conditions._commit.__wrapped__() == commit + "+"

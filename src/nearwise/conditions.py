@@ -3,7 +3,9 @@
 import os
 import platform
 import shlex
+import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,14 +48,35 @@ PACKAGES = ("numpy", "torch", "scikit-learn", "pandas", "lightgbm", "catboost", 
 
 
 def versions() -> dict[str, str]:
-    """Versions of nearwise, Python and the packages that made a result; absent ones left out."""
+    """Versions of nearwise, Python and the packages that made a result; absent ones left out.
+
+    From a checkout also its "commit", with a "+" where the package has changed since.
+    """
     found = {"nearwise": __version__, "python": platform.python_version()}
+    found |= {} if (commit := _commit()) is None else {"commit": commit}
     for package in PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
     return found
+
+
+@cache
+def _commit() -> str | None:
+    package = Path(__file__).resolve().parent
+    if not (package.parents[1] / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", str(package))
+        return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
+    except (OSError, subprocess.CalledProcessError):  # no git here, or not its owner's checkout
+        return None
 
 
 def hardware() -> dict[str, Any]:

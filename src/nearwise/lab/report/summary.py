@@ -17,6 +17,7 @@ from nearwise.lab.results.measures import (
     Predictions,
     better,
     difference_over_rows,
+    difference_over_seeds_and_rows,
     mean_with_interval,
 )
 
@@ -83,6 +84,24 @@ class Results:
             one, other = (self, method), (self, reference)
             self._paired[question] = paired_across(dataset, one, other, key)
         return self._paired[question]
+
+    def paired_over_rows(
+        self, dataset: str, method: str, reference: str, key: str
+    ) -> PairedDifference | None:
+        """Return `method` minus `reference` with an interval over seeds and test rows together.
+
+        Without the predictions of every seed that both have, what `paired` says.
+        """
+        both = set(self.values(dataset, method, key)) & set(self.values(dataset, reference, key))
+        kept = [
+            (self.predictions(dataset, method, seed), self.predictions(dataset, reference, seed))
+            for seed in sorted(both)
+        ]
+        pairs = [(a, b) for a, b in kept if a is not None and b is not None]
+        found = None
+        if len(pairs) == len(kept):
+            found = difference_over_seeds_and_rows(key, pairs)
+        return self.paired(dataset, method, reference, key) if found is None else found
 
     def predictions(self, dataset: str, method: str, seed: int) -> Predictions | None:
         """Load the kept predictions of a row; None where there are none."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from nearwise.lab.comparisons import PairedDifference, paired_bootstrap, paired_difference
 from nearwise.metrics import aurc, ece
+from nearwise.metrics.intervals import percentiles
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def better(difference: PairedDifference, measure: Measure) -> str:
 FLOOR = 1e-7
 N_RESAMPLES = 300
 
+Rows = np.ndarray | slice
 RowValues = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -196,6 +198,55 @@ def difference_over_rows(key: str, a: Predictions, b: Predictions) -> PairedDiff
     if key in _OTHERS:
         return paired_bootstrap(_OTHERS[key], a.y, a.proba, b.proba, n_resamples=N_RESAMPLES)
     return None
+
+
+def difference_over_seeds_and_rows(
+    key: str, pairs: Sequence[tuple[Predictions, Predictions]]
+) -> PairedDifference | None:
+    """Metric of the first of each pair minus that of the second, averaged over the seeds.
+
+    Returns PairedDifference or None: percentile bootstrap that draws seeds, and within each its
+    test rows, the same ones where seeds share a test part; `n` counts rows. None for other metrics
+    or without pairs.
+
+    Parameters
+    ----------
+    key : str
+        accuracy, nll, brier, ece or aurc.
+    pairs : sequence of (Predictions, Predictions)
+        Of two methods on the split of each seed.
+    """
+    if not pairs or not (key in _MEANS or key in _OTHERS):
+        return None
+    parts: dict[bytes, list[Callable[[Rows], float]]] = {}
+    sizes: dict[bytes, int] = {}
+    for a, b in pairs:
+        if not np.array_equal(a.test_index, b.test_index):
+            return None
+        part = a.test_index.tobytes()
+        parts.setdefault(part, []).append(_difference_on(key, a, b))
+        sizes[part] = len(a.y)
+    of_seeds = [(part, measure) for part, measures in parts.items() for measure in measures]
+    rng = np.random.default_rng(0)
+
+    def drawn() -> float:
+        rows = {part: rng.integers(0, n, size=n) for part, n in sizes.items()}
+        chosen = rng.integers(0, len(of_seeds), size=len(of_seeds))
+        return float(np.mean([of_seeds[i][1](rows[of_seeds[i][0]]) for i in chosen]))
+
+    values = np.array([drawn() for _ in range(1000 if key in _MEANS else N_RESAMPLES)])
+    mean = float(np.mean([measure(slice(None)) for _, measure in of_seeds]))
+    n_rows = sum(sizes.values())
+    return PairedDifference(mean, *percentiles(values, LEVEL), n_rows, LEVEL, "bootstrap")
+
+
+def _difference_on(key: str, a: Predictions, b: Predictions) -> Callable[[Rows], float]:
+    """Difference of a metric on some of the rows."""
+    if key in _OTHERS:
+        metric = _OTHERS[key]
+        return lambda rows: metric(a.y[rows], a.proba[rows]) - metric(b.y[rows], b.proba[rows])
+    each = _MEANS[key](a.y, a.proba) - _MEANS[key](b.y, b.proba)
+    return lambda rows: float(each[rows].mean())
 
 
 EMPTY = "-"

@@ -108,6 +108,24 @@ def test_attention_over_uniform_is_paired_by_seed():
     assert (finding.n, finding.over) == (3, "seeds")
 
 
+def test_the_corrected_method_is_judged_by_weights_of_the_same_neighbors(tmp_path):
+    here = {"experiment": "weights", "preset": "v1", "condition": "with=base", "folder": tmp_path}
+    records = [
+        row(method, seed, skill, **here)
+        for seed in (0, 1, 2)
+        for method, skill in (("uniform", 1.0), ("distance", 3.0), ("attention", 3.0))
+    ]
+    # the main experiment of "v1" compares with neighbors of another network's keys
+    records += fixed("uniform", [0.9, 0.9, 0.91], preset="v1")
+    records += fixed("attention", [0.5, 0.5, 0.51], preset="v1")
+    found = judge_claims(Study(records, tmp_path), "toys", "v1")
+    assert found["attention-uniform-nll"].verdict == "validated"
+    assert found["attention-distance-nll"].verdict == "no difference"
+    assert found["attention-tuned-nll"].verdict == "not measured"
+    assert found["classifier-uniform-accuracy"].verdict == "not validated"
+    assert claims(records)["classifier-uniform-accuracy"].verdict == "not measured"
+
+
 def test_nothing_in_the_records_is_not_measured():
     found = claims(fixed("uniform", [0.8, 0.8, 0.8]))
     assert {f.verdict for f in found.values()} == {"not measured"}

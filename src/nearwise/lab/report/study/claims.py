@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nearwise.lab.experiments.study.presets import CORRECTED
+from nearwise.lab.experiments.study.weights import WITH_BASE
 from nearwise.lab.report.study.parts import Place, Study
 from nearwise.lab.report.study.verdicts import (
     Finding,
@@ -59,6 +61,36 @@ def improves(method: str, references: tuple[str, ...], key: str, experiment: str
                 found = judge_improvement(difference, _MEASURES[key])
                 return replace(found, note=found.note or _against(reference, references))
         return not_measured()
+
+    return judge
+
+
+def weighs_better(references: tuple[str, ...], key: str) -> Judge:
+    """Compare attention with another weighting of the same neighbors.
+
+    In the corrected method by the experiment "weights"; the replays' main experiment weighs the
+    same neighbors in any case.
+    """
+
+    def judge(study: Study, dataset: str, preset: str) -> Finding:
+        if preset != CORRECTED:
+            return improves(ATTENTION, references, key)(study, dataset, preset)
+        results = study.part(dataset, Place("weights", preset, WITH_BASE))
+        difference = results.paired_over_rows(dataset, ATTENTION, references[0], key)
+        if difference is None:
+            return not_measured()
+        return judge_improvement(difference, _MEASURES[key])
+
+    return judge
+
+
+def whole_improves(reference: str, key: str) -> Judge:
+    """Compare the whole classifier with a method that shares no network with it."""
+
+    def judge(study: Study, dataset: str, preset: str) -> Finding:
+        if preset != CORRECTED:
+            return not_measured("of the corrected method alone")
+        return improves(ATTENTION, (reference,), key)(study, dataset, preset)
 
     return judge
 
@@ -204,9 +236,20 @@ def _better_claims(name: str, words: str, references: tuple[str, ...]) -> list[C
         Claim(
             f"attention-{name}-{key}",
             f"Learned attention improves {_title(_MEASURES[key])} {words}",
-            improves(ATTENTION, references, key),
+            weighs_better(references, key),
         )
         for key in keys
+    ]
+
+
+def _whole_claims(name: str, words: str, reference: str) -> list[Claim]:
+    return [
+        Claim(
+            f"classifier-{name}-{key}",
+            f"The classifier improves {_title(_MEASURES[key])} over {words}",
+            whole_improves(reference, key),
+        )
+        for key in ("accuracy", "nll")
     ]
 
 
@@ -236,13 +279,17 @@ def _noise_claims() -> list[Claim]:
     return claims
 
 
-_HEAD = (f"{ATTENTION}:base-alone", "cnn+temperature", "mlp+temperature")
+_HEAD = ("base", f"{ATTENTION}:base-alone", "cnn+temperature", "mlp+temperature")
 _BOUND = ("cnn+temperature", "mlp+temperature")
 CLAIMS: tuple[Claim, ...] = (
-    *_better_claims("uniform", "over uniform k-NN", ("uniform",)),
-    *_better_claims("distance", "over distance weighting", ("distance",)),
-    *_better_claims("tuned", "over tuned distance weighting", ("distance-tuned",)),
+    *_better_claims("uniform", "over uniform weights of the same neighbors", ("uniform",)),
+    *_better_claims("distance", "over distance weights of the same neighbors", ("distance",)),
+    *_better_claims(
+        "tuned", "over tuned distance weights of the same neighbors", ("distance-tuned",)
+    ),
     *_better_claims("head", "over the parametric head: the neighbors add to it", _HEAD),
+    *_whole_claims("uniform", "plain k-NN in the keys of another network", "uniform"),
+    *_whole_claims("tuned", "tuned plain k-NN in the keys of another network", "distance-tuned"),
     Claim(
         "attention-bound-accuracy",
         "Learned attention improves accuracy over the parametric upper bound",

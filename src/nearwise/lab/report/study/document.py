@@ -33,6 +33,7 @@ from nearwise.lab.report.study.tables import (
     sweep_table,
     theory_table,
     uniform_table,
+    weights_table,
 )
 from nearwise.lab.report.study.theory_figures import efficiency_bars, purity_scatter, theory_panels
 from nearwise.lab.report.study.verdicts import Finding, tally
@@ -203,6 +204,39 @@ def _main_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
     return blocks
 
 
+def _weights_blocks(study: Study, dataset: str, preset: str) -> list[Block | None]:
+    blocks: list[Block | None] = [
+        Words(
+            "One classifier is fitted per seed and condition. Each weighting gets the neighbors it "
+            "found; gates of the spaces and the base, smoothing and temperature are fitted anew "
+            "for each, to the same rows that memory and networks have not seen. Uniform: all "
+            "alike. Distance: the reciprocal. Distance-tuned: one temperature by the NLL of the "
+            "neighbors alone; distance-learned: one per key space, fitted with the pool. "
+            "Multi-head: the original study's attention over keys. Attention: the weights of the "
+            "classifier's own head, null included; classifier: its prediction with its own pool. "
+            "Without a base nothing sees a network's prediction.",
+            "note",
+        ),
+        weights_table(study, dataset, preset),
+        experiment_table(study, dataset, "weights", preset),
+    ]
+    for place in study.places(dataset, "weights", preset):
+        results = study.part(dataset, place)
+        name = f"{dataset}-{preset}-{slug(place.condition)}"
+        heading = study.heading(dataset, results, preset, place.label)
+        if results.ranked_methods(dataset):
+            bars = results.bars(dataset)
+            blocks.append(comparison_bars(dataset, bars, ATTENTION, heading, name))
+        pooled = {m: p for m, p in _pooled(results, dataset).items() if m in _DRAWN_WEIGHTS}
+        if pooled:
+            blocks.append(reliability_diagrams(dataset, pooled, ATTENTION, heading, name))
+            blocks.append(risk_coverage(dataset, pooled, ATTENTION, heading, name))
+    return blocks
+
+
+_DRAWN_WEIGHTS = ("base", "uniform", "distance-tuned", "attention")
+
+
 def _halves(results: Results, dataset: str, preset: str, method: str) -> Table | None:
     table = halves_table(results, dataset, method)
     if table is None:
@@ -331,6 +365,7 @@ def _ablation_blocks(study: Study, dataset: str, preset: str) -> list[Block | No
 
 _EXPERIMENTS: dict[str, Callable[[Study, str, str], list[Block | None]]] = {
     "main": _main_blocks,
+    "weights": _weights_blocks,
     "k-sweep": _sweep_blocks("k-sweep"),
     "label-noise": _noise_blocks,
     "long-tail": _sweep_blocks("long-tail"),
@@ -339,6 +374,7 @@ _EXPERIMENTS: dict[str, Callable[[Study, str, str], list[Block | None]]] = {
 }
 _TITLES = {
     "main": "all methods",
+    "weights": "weights of the same neighbors",
     "k-sweep": "how many neighbors",
     "label-noise": "label noise",
     "long-tail": "imbalance",

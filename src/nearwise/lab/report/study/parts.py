@@ -10,9 +10,12 @@ from nearwise.lab.report.summary import Results
 from nearwise.lab.results.measures import Mean, mean_with_interval
 
 EFFICIENCY = "efficiency"
-EXPERIMENT_ORDER = ("main", "k-sweep", "label-noise", "long-tail", "theory", "ablation", EFFICIENCY)
+EXPERIMENT_ORDER = (
+    "main", "weights", "k-sweep", "label-noise", "long-tail", "theory", "ablation", EFFICIENCY,
+)  # fmt: skip
 METHOD_ORDER = (
-    "uniform", "distance", "distance-tuned", "attention", "attention+tta",
+    "uniform", "distance", "distance-tuned", "distance-learned", "multi-head", "attention",
+    "base", "classifier", "attention+tta",
     "attention+k-ensemble", "attention+adaptive-k", "cnn", "cnn+temperature", "mlp",
     "mlp+temperature",
 )  # fmt: skip

@@ -110,6 +110,29 @@ def uniform_table(study: Study, dataset: str, preset: str) -> Table | None:
     return table if table.rows else None
 
 
+def weights_table(study: Study, dataset: str, preset: str) -> Table | None:
+    """Attention minus every other weighting of the same neighbors."""
+    table = Table(
+        f"{dataset}, {preset}: what exchanging the weights of the same neighbors does",
+        "Attention minus the other, all else equal: memory, neighbors, pool, rows that parameters "
+        "are fitted to. In brackets a 95 % bootstrap interval over seeds and test rows together. "
+        '"None" means that the interval holds 0: no difference is shown.',
+        ["attention minus", *(m.title for m in COMPARED)],
+    )
+    for place in study.places(dataset, "weights", preset):
+        results = study.part(dataset, place)
+        for reference in results.methods:
+            if reference in ("attention", "classifier"):
+                continue
+            found = [
+                results.paired_over_rows(dataset, "attention", reference, m.key) for m in COMPARED
+            ]
+            if any(found):
+                cells = [difference_cell(d, m) for d, m in zip(found, COMPARED, strict=True)]
+                table.rows.append((f"{place.label}: {reference}", cells))
+    return table if table.rows else None
+
+
 def sweep_table(study: Study, dataset: str, experiment: str, preset: str) -> Table | None:
     """Attention minus uniform at every condition."""
     places = study.places(dataset, experiment, preset)

@@ -332,7 +332,7 @@ def _fast_cnn_config(
     wide = backbone == "fast-cnn-wide"
     batch_size = int(min(1000, max(32, n_rows // 45)))
     if epochs is None:
-        epochs = round(_EPOCHS * max(1.0, _MANY / n_rows) ** 0.3)
+        epochs = round(_EPOCHS * max(1.0, _MANY / n_rows) ** 0.15)
         epochs = max(3, epochs // 3) if fast else epochs
     changes = {"crop_padding": max(1, round(min(encoder.size) / 16)), "padding": "reflect"}
     lr = (10.0 if wide else 11.5) / (1024 * (1 + 1 / (1 - 0.85)))  # per image of a batch

@@ -30,6 +30,8 @@ METHOD_LOOK: dict[str, tuple[str, str, str]] = {
     "distance-tuned": (LINE_COLORS[3], "v", "-."),
     "attention": (ACCENT, "o", "-"),
     "attention+tta": (LINE_COLORS[2], "D", ":"),
+    "attention+noise-model": (LINE_COLORS[2], "d", "-"),
+    "attention+uniform-prior": (LINE_COLORS[2], "<", "-"),
     "cnn": (LINE_COLORS[5], "P", "--"),
     "mlp": (LINE_COLORS[5], "P", "--"),
     "cnn+temperature": (LINE_COLORS[4], "X", "-"),

@@ -10,9 +10,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.neighbors import KNeighborsClassifier
 
 import nearwise.classifier
-from nearwise.lab.experiments.study import run_experiment
+from nearwise.lab.experiments.study import corrected_images, run_experiment
 from nearwise.lab.experiments.study.jobs import record_path
-from nearwise.lab.experiments.study.key_space import KeySpace
+from nearwise.lab.experiments.study.key_space import KeySpace, NetworkView
 from nearwise.memory import MemoryBank
 from nearwise.training.embedder import EmbedderObjective
 
@@ -22,7 +22,7 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self, n_neighbors="auto", embedder="auto", tta=(), base="auto", class_prior="train",
-        settings=None, random_state=None, device="auto",
+        label_noise=None, settings=None, random_state=None, device="auto",
     ):  # fmt: skip
         for name, value in list(locals().items()):
             if name != "self":
@@ -33,6 +33,7 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
         assert images.shape[1:] == (8, 8, 1)
         self.inner_ = KNeighborsClassifier(5).fit(images.reshape(len(images), -1), y)
         self.classes_, codes = np.unique(y, return_inverse=True)
+        self.rows_ = images.reshape(len(images), -1)
         self.memory_ = MemoryBank(np.zeros((len(y), 2), np.float32), torch.from_numpy(codes))
         self.temperature_ = 1.2
         self.choice_ = {"space": "pixels"}
@@ -44,6 +45,9 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
             proba=proba, base_proba=proba, neighbor_proba=proba, null_mass=np.full(len(proba), 0.5)
         )
 
+    def relabel(self, ids, y):
+        self.inner_ = KNeighborsClassifier(5).fit(self.rows_[ids], y)
+
     def kneighbors(self, images, n_neighbors):
         return self.inner_.kneighbors(images.reshape(len(images), -1), n_neighbors)
 
@@ -51,9 +55,8 @@ class FakeImageClassifier(ClassifierMixin, BaseEstimator):
 @pytest.fixture
 def run(digits, quick, tmp_path):
     """Give a function that runs the corrected method on digits."""
-    known = ("backbone", "max_rows", "max_test_rows", "dim", "cnn_epochs", "cnn_batch_size",
-             "noise_rates", "tail_ratios")  # fmt: skip
-    config = {name: quick[name] for name in known} | {"sweep_k": [1, 5]}
+    known = ("max_rows", "max_test_rows", "noise_rates", "tail_ratios")
+    config = {name: quick[name] for name in known} | {"sweep_k": [1, 5], "train": {"epochs": 2}}
 
     def call(name, **changes):
         return run_experiment(
@@ -70,16 +73,29 @@ def run(digits, quick, tmp_path):
     return call
 
 
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Put a k-NN on pixels in the classifier's place, with a network that answers evenly."""
+
+    def view(model, images):
+        keys, labels = torch.from_numpy(model.rows_).float(), model.memory_.labels
+        even = np.full((len(images), 10), np.log(0.1))
+        test = torch.from_numpy(images.reshape(len(images), -1)).float()
+        space = KeySpace(keys, labels, keys[:50], labels[:50], test, 10)
+        return NetworkView(space, even[:50], even, model.classes_)
+
+    monkeypatch.setattr(nearwise.classifier, "AttnKNNClassifier", FakeImageClassifier)
+    monkeypatch.setattr(corrected_images, "network_view", view)
+
+
 @pytest.mark.slow
-def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(
-    run, quick, monkeypatch, tmp_path
-):
+def test_main_stands_beside_its_own_network_and_trains_it_once(run, monkeypatch, tmp_path):
     epochs = []
     batches = EmbedderObjective.batches
     monkeypatch.setattr(
         EmbedderObjective, "batches", lambda *given: epochs.append(1) or batches(*given)
     )
-    rows = {r.method: r for r in run("main", backbone="resnet-small")}
+    rows = {r.method: r for r in run("main")}
     assert not [r.reason for r in rows.values() if r.status != "ok"]
     assert set(rows) == {
         "cnn", "cnn+temperature", "uniform", "distance", "distance-tuned",
@@ -95,26 +111,45 @@ def test_main_stands_beside_the_cnn_and_trains_one_network_for_its_forms(
     assert drawn["space"] == "trained" and np.shape(drawn["test"]) == (150, 2)
     assert len(drawn["memory"]) == len(drawn["memory_label"]) == 360  # nine tenths of 400
     assert rows["attention"].n_train == rows["cnn"].n_train == 400
-    assert len(epochs) == 2 * quick["cnn_epochs"]  # the upper bound, and attention in four forms
+    assert len(epochs) == 2  # one network for all four forms
+    shared = ("accuracy", "nll", "ece")
+    cnn, base = rows["cnn+temperature"], rows["attention:base-alone"]
+    assert [getattr(cnn, name) for name in shared] == pytest.approx(
+        [getattr(base, name) for name in shared], rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "conditions"),
     [
         ("k-sweep", {"k=1", "k=5"}),
-        ("label-noise", {"where=everywhere"}),
+        ("label-noise", {"where=memory", "where=everywhere"}),
         ("long-tail", {"ratio=1", "ratio=0.1"}),
         ("theory", {"error-against-k", "collapse", "temperatures"}),
         ("ablation", {"full", "without=base", "without=null-neighbor", "without=calibration",
                       "without=heads", "without=log-linear-pooling"}),
     ],
 )  # fmt: skip
-def test_every_experiment_has_its_rows(run, name, conditions, monkeypatch):
-    monkeypatch.setattr(nearwise.classifier, "AttnKNNClassifier", FakeImageClassifier)
+@pytest.mark.usefixtures("stand_in")
+def test_every_experiment_has_its_rows(run, name, conditions):
     rows = run(name)
     assert all(r.status == "ok" for r in rows), rows
     assert {r.condition for r in rows} == conditions
     assert {r.preset for r in rows} == {"v1"}
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_wrong_labels_come_in_the_memory_alone_and_in_all_rows(run):
+    rows = {(r.condition, r.noise_kind, r.noise, r.method): r for r in run("label-noise")}
+    methods = {method for where, _, _, method in rows if where == "where=everywhere"}
+    assert {"cnn", "cnn+temperature", "uniform", "attention", "attention+noise-model"} <= methods
+    methods = {method for where, _, _, method in rows if where == "where=memory"}
+    assert "cnn" not in methods  # the network was trained on the right labels
+    for method in ("uniform", "attention"):
+        right = rows["where=memory", "symmetric", 0.0, method]
+        assert rows["where=memory", "symmetric", 0.3, method].nll > right.nll
+        # the right labels again, after the wrong ones: a new draw starts from them
+        assert rows["where=memory", "asymmetric", 0.3, method].nll > right.nll
 
 
 def test_tuned_distance_weighting_is_no_worse_on_the_rows_it_was_tuned_on():

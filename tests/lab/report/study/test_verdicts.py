@@ -115,7 +115,7 @@ def test_the_corrected_method_is_judged_by_weights_of_the_same_neighbors(tmp_pat
         for seed in (0, 1, 2)
         for method, skill in (("uniform", 1.0), ("distance", 3.0), ("attention", 3.0))
     ]
-    # the main experiment of "v1" compares with neighbors of another network's keys
+    # the main experiment of "v1" compares with plain neighbors in the network's keys
     records += fixed("uniform", [0.9, 0.9, 0.91], preset="v1")
     records += fixed("attention", [0.5, 0.5, 0.51], preset="v1")
     found = judge_claims(Study(records, tmp_path), "toys", "v1")

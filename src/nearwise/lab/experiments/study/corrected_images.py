@@ -1,7 +1,7 @@
-"""The corrected method on images: AttnKNNClassifier beside the CNN and plain neighbors of its keys.
+"""The corrected method on images: AttnKNNClassifier beside its own network and plain neighbors.
 
-Training and test rows are those of the CNN; each of the two holds out rows of its own among the
-training rows. The plain neighbors live in the CNN's key space.
+The CNN that it stands beside is the network that its memory's keys come from, and the plain
+neighbors live in that network's key space: what differs is what is made of them.
 """
 
 import time
@@ -15,7 +15,11 @@ import torch
 
 from nearwise.lab.corrupt import label_noise, long_tail
 from nearwise.lab.experiments.records import Record
-from nearwise.lab.experiments.study.corrected_session import ABLATIONS, CorrectedSession
+from nearwise.lab.experiments.study.corrected_session import (
+    ABLATIONS,
+    NOISE_MODEL,
+    CorrectedSession,
+)
 from nearwise.lab.experiments.study.evaluate import Prediction
 from nearwise.lab.experiments.study.findings import (
     CURVE_SIZES,
@@ -32,14 +36,14 @@ from nearwise.lab.experiments.study.jobs import (
     measured,
     sizes,
 )
-from nearwise.lab.experiments.study.key_space import KeySpace, cnn_keys
+from nearwise.lab.experiments.study.key_space import network_view
 from nearwise.lab.experiments.study.presets import NoiseKind
-from nearwise.lab.experiments.study.upper_bound import upper_bound_names
 from nearwise.lab.experiments.trial import HALVES, WARM_UP_ROWS, align
 from nearwise.lab.results.gallery import make_gallery
 from nearwise.lab.results.measures import Predictions
 
-KEY_METHODS = ("uniform", "distance", "distance-tuned")
+PLAIN = ("uniform", "distance", "distance-tuned")
+NETWORK = ("cnn", "cnn+temperature")
 # Images always have a trained space.
 IMAGE_ABLATIONS = {name: off for name, off in ABLATIONS.items() if "embedder" not in off}
 
@@ -48,43 +52,86 @@ def main_jobs(session: CorrectedSession) -> list[Job]:
     """CNN, plain neighbors of its keys, and attention: one view, views, k-ensemble, adaptive."""
     frame = _Frame(session)
     # a mirrored digit is another digit
-    tta = ("flip", "shift") if session.inputs.x_train.shape[1] == 3 else ("shift",)
+    tta = "flip" if session.inputs.x_train.shape[1] == 3 else "shift"
     forms: dict[str, dict[str, Any]] = {
-        "attention": {},
         "attention+tta": {"tta": tta},
         "attention+k-ensemble": session.head(k_ensemble=session.preset.ensemble_k),
         "attention+adaptive-k": session.head(adaptive_k="entropy"),
     }
     return [
-        frame.cnn("main"),
+        frame.beside_network("main"),
         *(frame.attention("main", name, **changes) for name, changes in forms.items()),
     ]
 
 
 def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
-    """Uniform and distance in the CNN's key space, and attention, at every k."""
+    """Uniform and distance in the network's key space, and attention, at every k."""
     frame = _Frame(session)
-    jobs = []
-    for k in session.preset.sweep_k:
-        jobs.append(frame.plain("k-sweep", k))
-        jobs.append(frame.attention("k-sweep", "attention", f"k={k}", n_neighbors=k))
-    return jobs
+    return [
+        frame.beside_network("k-sweep", f"k={k}", names=("uniform", "distance"), n_neighbors=k)
+        for k in session.preset.sweep_k
+    ]
 
 
 def label_noise_jobs(session: CorrectedSession) -> list[Job]:
-    """Wrong labels in all training and held-out rows, drawn or human; everything trained anew."""
+    """Wrong labels in the memory alone, and in all training and held-out rows.
+
+    In all rows they are drawn or human, everything is trained anew, and the classifier is fitted
+    without a noise model and with one.
+    """
     frame = _Frame(session)
-    jobs = []
-    for rate, kind in session.preset.noise_grid:
-        row: dict[str, Any] = {"noise": float(rate), "noise_kind": kind}
-        change = partial(_noisy, rate=float(rate), kind=kind, seed=session.seed)
-        jobs += frame.pair("label-noise", "where=everywhere", change, row)
+    inputs = session.inputs
+    jobs = [_memory_noise_job(frame)]
     for name in human_kinds(session.preset, session.dataset):
-        inputs = session.inputs
         labels, wrong = human_labels(name, session.dataset, inputs.train_index, session.data_root)
-        row = {"noise": wrong, "noise_kind": f"human-{name}"}
-        jobs += frame.pair("label-noise", "where=everywhere", partial(_relabelled, y=labels), row)
+        row: dict[str, Any] = {"noise": wrong, "noise_kind": f"human-{name}"}
+        jobs += _noise_pair(frame, partial(_relabelled, y=labels), row)
+    for rate, kind in reversed(session.preset.noise_grid):  # the highest rates decide the claims
+        row = {"noise": float(rate), "noise_kind": kind}
+        change = partial(_noisy, rate=float(rate), kind=kind, seed=session.seed)
+        jobs += _noise_pair(frame, change, row)
     return jobs
+
+
+def _noise_pair(frame: "_Frame", change: "Change", row: dict[str, Any]) -> list[Job]:
+    where = "where=everywhere"
+    return [
+        frame.beside_network("label-noise", where, change, row),
+        frame.attention("label-noise", NOISE_MODEL, where, change, row, label_noise="auto"),
+    ]
+
+
+def _memory_noise_job(frame: "_Frame") -> Job:
+    """One classifier fitted to the right labels, whose memory is then given wrong ones."""
+    session, where = frame.session, "where=memory"
+    names = (*PLAIN, "attention")
+    blanks = {
+        (rate, kind): {
+            name: session.blank("label-noise", name, where, float(rate), kind) for name in names
+        }
+        for rate, kind in session.preset.noise_grid
+    }
+
+    def make(missing: Sequence[Record]) -> Iterator[Record]:
+        inputs, keys = session.inputs, {record.key for record in missing}
+        model = frame.fit(inputs)
+        view = network_view(model, _images(inputs.x_test))
+        ids = model.memory_.ids.numpy()
+        for (rate, kind), of_case in blanks.items():
+            wanted = {name: blank for name, blank in of_case.items() if blank.key in keys}
+            if not wanted:
+                continue
+            noisy = _noisy(inputs, float(rate), kind, session.seed)
+            model.relabel(ids, noisy.given_labels[ids])
+            space = replace(view.space, memory_labels=noisy.y_train[ids])
+            for prediction in space.predictions():
+                if prediction.method in wanted:
+                    yield measured(wanted[prediction.method], prediction, noisy, session.out)
+            if "attention" in wanted:
+                yield from _measured_parts(session, wanted["attention"], model, noisy, None)
+
+    every = tuple(blank for of_case in blanks.values() for blank in of_case.values())
+    return Job(frame.title("label-noise", where), every, make)
 
 
 def long_tail_jobs(session: CorrectedSession) -> list[Job]:
@@ -94,7 +141,7 @@ def long_tail_jobs(session: CorrectedSession) -> list[Job]:
     for ratio in session.preset.tail_ratios:
         condition = f"ratio={ratio:g}"
         change = partial(_thinned, ratio=ratio, seed=session.seed)
-        jobs += frame.pair("long-tail", condition, change)
+        jobs.append(frame.beside_network("long-tail", condition, change))
         jobs.append(
             frame.attention(
                 "long-tail", "attention+uniform-prior", condition, change, class_prior="uniform"
@@ -146,11 +193,10 @@ Change = Callable[[StudyInputs], StudyInputs]
 
 
 class _Frame:
-    """A session's CNN and classifiers."""
+    """A session's classifiers, and what they stand beside."""
 
     def __init__(self, session: CorrectedSession) -> None:
         self.session = session
-        self._space: KeySpace | None = None
 
     def title(self, *parts: str) -> str:
         """Name a job on the progress bar."""
@@ -160,64 +206,20 @@ class _Frame:
 
     def fit(self, inputs: StudyInputs, **changes: Any) -> Any:
         """Fit AttnKNNClassifier on the training rows."""
-        session, preset = self.session, self.session.preset
-        settings: dict[str, Any] = {
-            "embedder": preset.backbone,
-            "embedder_options": {"dim": preset.dim, "pretrained": preset.pretrained},
-            "train": {"epochs": preset.cnn_epochs},  # as many as the CNN
-            # forms that differ in views or heads alone share one trained network
-            "checkpoint_dir": session.out / "checkpoints" / "attention",
-            **session.parameters, **changes,
-        }  # fmt: skip
-        model = session.classifier(**settings)
+        model = self.session.classifier(**{"checkpoint_dir": self.session.networks} | changes)
         return model.fit(_images(inputs.x_train), inputs.given_labels)
 
-    def cnn(
+    def beside_network(
         self,
         experiment: str,
         condition: str = "",
         change: Change | None = None,
         row: dict[str, Any] | None = None,
+        names: Sequence[str] = (*NETWORK, *PLAIN),
+        **changes: Any,
     ) -> Job:
-        """CNN, CNN + temperature, and plain neighbors in the CNN's key space."""
-        names = (*upper_bound_names(True), *KEY_METHODS)
-        blanks = tuple(
-            self.session.blank(experiment, name, condition, **(row or {})) for name in names
-        )
-
-        def make(missing: Sequence[Record]) -> Iterator[Record]:
-            inputs = self.session.inputs if change is None else change(self.session.inputs)
-            wanted = by_method(missing)
-            bound = self.session.upper_bound(inputs)
-            space = cnn_keys(bound, self.session.device, self.session.preset.precision)
-            for prediction in [*bound.predictions, *space.predictions()]:
-                if prediction.method in wanted:
-                    blank = wanted[prediction.method]
-                    record = measured(
-                        blank, prediction, inputs, self.session.out, fit_seconds=bound.seconds
-                    )
-                    if prediction.method == names[0]:
-                        keep_json(self.session.out, record, "curves", bound.history)
-                    yield record
-
-        return Job(self.title(experiment, "cnn", condition), blanks, make)
-
-    def plain(self, experiment: str, k: int) -> Job:
-        """Uniform and distance weighting in the CNN's key space at one k."""
-        names = ("uniform", "distance")
-        blanks = tuple(self.session.blank(experiment, name, f"k={k}") for name in names)
-
-        def make(missing: Sequence[Record]) -> Iterator[Record]:
-            wanted = by_method(missing)
-            if self._space is None:
-                bound = self.session.upper_bound(self.session.inputs)
-                self._space = cnn_keys(bound, self.session.device, self.session.preset.precision)
-            for prediction in self._space.plain(k):
-                if prediction.method in wanted:
-                    blank = wanted[prediction.method]
-                    yield measured(blank, prediction, self.session.inputs, self.session.out)
-
-        return Job(self.title(experiment, f"k={k}"), blanks, make)
+        """Fit the classifier; its network and plain neighbors of its keys stand before it."""
+        return self._job(experiment, "attention", condition, change, row, names, changes)
 
     def attention(
         self,
@@ -228,32 +230,46 @@ class _Frame:
         row: dict[str, Any] | None = None,
         **changes: Any,
     ) -> Job:
-        """Fit the classifier; its two halves stand before it."""
-        blank = self.session.blank(experiment, name, condition, **(row or {}))
+        """Fit a form of the classifier; its two halves stand before it."""
+        return self._job(experiment, name, condition, change, row, (), changes)
+
+    def _job(
+        self,
+        experiment: str,
+        name: str,
+        condition: str,
+        change: Change | None,
+        row: dict[str, Any] | None,
+        beside: Sequence[str],
+        changes: dict[str, Any],
+    ) -> Job:
+        session = self.session
+        blanks = tuple(
+            session.blank(experiment, each, condition, **(row or {})) for each in (*beside, name)
+        )
 
         def make(missing: Sequence[Record]) -> Iterator[Record]:
-            inputs = self.session.inputs if change is None else change(self.session.inputs)
+            inputs = session.inputs if change is None else change(session.inputs)
+            wanted = by_method(missing)
             start, trained = time.perf_counter(), self._networks()
             model = self.fit(inputs, **changes)
             # a fit that took over a network says nothing about the time of one
             anew = self._networks() > trained
             seconds = time.perf_counter() - start if anew else None
-            yield from _measured_parts(self.session, blank, model, inputs, seconds)
+            plain = wanted.keys() - {name}
+            if plain:
+                view = network_view(model, _images(inputs.x_test))
+                for prediction in view.predictions(inputs.classes, changes.get("n_neighbors")):
+                    if prediction.method in plain:
+                        yield measured(wanted[prediction.method], prediction, inputs, session.out)
+            if name in wanted:
+                yield from _measured_parts(session, wanted[name], model, inputs, seconds)
 
-        return Job(self.title(experiment, name, condition), (blank,), make)
+        return Job(self.title(experiment, name, condition), blanks, make)
 
     def _networks(self) -> int:
         """Count the fits whose networks lie in the folder of checkpoints."""
-        return len(list((self.session.out / "checkpoints" / "attention").glob("*")))
-
-    def pair(
-        self, experiment: str, condition: str, change: Change, row: dict[str, Any] | None = None
-    ) -> list[Job]:
-        """CNN with its neighbors, and attention, on changed rows."""
-        return [
-            self.cnn(experiment, condition, change, row),
-            self.attention(experiment, "attention", condition, change, row),
-        ]
+        return len(list(self.session.networks.glob("*")))
 
 
 def _noisy(inputs: StudyInputs, rate: float, kind: NoiseKind, seed: int) -> StudyInputs:

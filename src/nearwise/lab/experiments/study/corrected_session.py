@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from nearwise.lab.experiments.study.session import Session
+from nearwise.lab.experiments.study.session import CHECKPOINTS, Session
 from nearwise.lab.nn import VariantConfig
 from nearwise.names import did_you_mean
 from nearwise.training import TrainConfig
 
-# Fields of StudyPreset that mean something here: rows, grids of the experiments, the upper bound.
+# Fields of StudyPreset that mean something here: rows, and grids of the experiments.
 STUDY_FIELDS = (
-    "backbone", "pretrained", "image_size", "channels", "dim", "split_seed", "max_rows",
-    "max_test_rows", "held_out", "precision", "sweep_k", "ensemble_k", "noise_rates", "tail_ratios",
-    "ablations", "human_labels",
-    "cnn_epochs", "cnn_lr", "cnn_weight_decay", "cnn_label_smoothing", "cnn_batch_size",
+    "image_size", "channels", "split_seed", "max_rows", "max_test_rows", "sweep_k", "ensemble_k",
+    "noise_rates", "tail_ratios", "ablations", "human_labels",
 )  # fmt: skip
 
 
@@ -31,12 +30,13 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "without=log-linear-pooling": {"pooling": "mixture"},
 }
 OF_CROSS_FIT = ("full", "without=base", "without=calibration")
+NOISE_MODEL = "attention+noise-model"  # the classifier with label_noise="auto"
 MOST_NEIGHBORS = 64  # that the trained head may ask
 
 
 @dataclass
 class CorrectedSession(Session):
-    """One data set and seed of the corrected method; the preset gives rows, grids and upper bound.
+    """One data set and seed of the corrected method; the preset gives rows and grids.
 
     Parameters
     ----------
@@ -50,6 +50,11 @@ class CorrectedSession(Session):
     def holds_rows_out(self) -> bool:
         """Whether a classifier of columns trains a head of its own, on rows held out once."""
         return self.parameters.get("validation_fraction", "auto") not in ("auto", None)
+
+    @property
+    def networks(self) -> Path:
+        """Where trained networks lie; fits that differ in views or heads alone share theirs."""
+        return self.out / CHECKPOINTS / "attention"
 
     def head(self, **variant: Any) -> dict[str, Any]:
         """Arguments of the classifier for a variant of the head, with the user's head settings."""

@@ -23,6 +23,7 @@ from nearwise.lab.experiments.records import Record
 from nearwise.lab.experiments.study.corrected_session import (
     ABLATIONS,
     MOST_NEIGHBORS,
+    NOISE_MODEL,
     OF_CROSS_FIT,
     CorrectedSession,
 )
@@ -71,7 +72,11 @@ def k_sweep_jobs(session: CorrectedSession) -> list[Job]:
 
 
 def label_noise_jobs(session: CorrectedSession) -> list[Job]:
-    """Wrong labels in all training rows; the memory alone is no case: nothing is trained ahead."""
+    """Wrong labels in all training rows, without a noise model and with one.
+
+    The memory alone is no case: nothing is trained ahead.
+    """
+    methods = [*_short_methods(session), _attention(session, NOISE_MODEL, label_noise="auto")]
     grid: list[tuple[float, str]] = list(session.preset.noise_grid)
     for name in human_kinds(session.preset, session.dataset):
         rows = _training_rows(session)
@@ -80,7 +85,7 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
     return [
         _job(session, "label-noise", method, "where=everywhere", rate, kind)
         for rate, kind in grid
-        for method in _short_methods(session)
+        for method in methods
     ]
 
 

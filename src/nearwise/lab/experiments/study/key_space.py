@@ -1,13 +1,14 @@
-"""Plain neighbors in the key space of the upper bound, tuned on rows it has not seen."""
+"""A classifier's own network, and plain neighbors of its keys, tuned on rows it has not seen."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from nearwise.classifier.model.memory_views import TRAINED
 from nearwise.functional import (
     Neighbors,
     aggregate_labels,
@@ -16,13 +17,12 @@ from nearwise.functional import (
     uniform_weights,
 )
 from nearwise.lab.experiments.neighbors import K_GRID, SMOOTHING_GRID, TEMPERATURE_GRID
-from nearwise.lab.experiments.network import mean_nll
+from nearwise.lab.experiments.network import fit_temperature, mean_nll, tempered
 from nearwise.lab.experiments.study.evaluate import Prediction, to_numpy
-from nearwise.lab.experiments.study.model import encode, unit
-from nearwise.lab.experiments.study.upper_bound import UpperBound
-from nearwise.training.encoding import Precision
+from nearwise.lab.experiments.trial import align
 
 N_NEIGHBORS = 16
+_RIDGE = 2.0  # pull of the temperature towards 1, in rows, as in AttnKNNClassifier
 TEMPERATURES = (*TEMPERATURE_GRID, 1.0)  # in the unit of squared L2 distances
 
 
@@ -83,12 +83,56 @@ class KeySpace:
         return to_numpy(aggregate_labels(weights, labels, self.n_classes, eps=smoothing))
 
 
-def cnn_keys(bound: UpperBound, device: torch.device, precision: Precision) -> KeySpace:
-    """Keys of the upper bound's rows: those it was trained on, held-out ones, test rows."""
-    inputs, embedder = bound.inputs, bound.network.embedder
-    keys = unit(encode(embedder, inputs.x_train, device, precision))
-    labels, held_out = inputs.y_train.to(device), inputs.held_out.to(device)
-    return KeySpace(
-        keys[~held_out], labels[~held_out], keys[held_out], labels[held_out],
-        unit(encode(embedder, inputs.x_test, device, precision)), inputs.n_classes,
+@dataclass(frozen=True)
+class NetworkView:
+    """What the network of a classifier of images says of the test rows, in one view.
+
+    Attributes
+    ----------
+    space : KeySpace
+        Its keys.
+    held_out, test : float64 ndarray of shape (n, n_classes) or None
+        Log-probabilities of its head; None where it has none.
+    classes : ndarray of shape (n_classes,)
+    """
+
+    space: KeySpace
+    held_out: np.ndarray | None
+    test: np.ndarray | None
+    classes: np.ndarray
+
+    def predictions(self, classes: np.ndarray, k: int | None = None) -> Iterator[Prediction]:
+        """Predict by the network, by it with a temperature, and by plain neighbors of its keys.
+
+        Columns are those of `classes`. The neighbors are `k`, else `N_NEIGHBORS`.
+        """
+        found = [*self._network(), *self.space.predictions(N_NEIGHBORS if k is None else k)]
+        for one in found:
+            yield replace(one, proba=align(one.proba, self.classes, classes))
+
+    def _network(self) -> Iterator[Prediction]:
+        if self.test is None or self.held_out is None:
+            return
+        labels = self.space.held_out_labels.cpu().numpy()
+        proba = np.exp(self.test)
+        temperature = fit_temperature(np.exp(self.held_out), labels, ridge=_RIDGE / len(labels))
+        yield Prediction("cnn", proba, None, 0.0)
+        yield Prediction("cnn+temperature", tempered(proba, temperature), None, 0.0)
+
+
+def network_view(model: Any, images: Any) -> NetworkView:
+    """View of a fitted classifier of images on test images (n, h, w, c)."""
+    predictor = model._predictor
+    held, bank = predictor.held, predictor.views.bank
+    rows = predictor.row_models(model._encoded(model._fitted, images)[0]).cpu()
+    of_held = held.keyed[0]
+    space = KeySpace(
+        bank.keys[TRAINED], bank.labels, of_held.keys[TRAINED], held.labels, rows.keys[TRAINED],
+        len(model.classes_),
     )  # fmt: skip
+    held_out, test = (_numpy(keyed.base_log_proba) for keyed in (of_held, rows))
+    return NetworkView(space, held_out, test, model.classes_)
+
+
+def _numpy(log_proba: Tensor | None) -> np.ndarray | None:
+    return None if log_proba is None else log_proba.double().numpy()

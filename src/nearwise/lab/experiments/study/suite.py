@@ -17,7 +17,11 @@ from nearwise.lab.experiments.progress import Bar, shown_bar
 from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study import replayed
 from nearwise.lab.experiments.study.corrected import WEIGHTS, run_v1
-from nearwise.lab.experiments.study.corrected_session import CorrectedSession, split_settings
+from nearwise.lab.experiments.study.corrected_session import (
+    STUDY_FIELDS,
+    CorrectedSession,
+    split_settings,
+)
 from nearwise.lab.experiments.study.efficiency import SMALL as SMALL_EFFICIENCY
 from nearwise.lab.experiments.study.efficiency import EfficiencySize, efficiency_jobs
 from nearwise.lab.experiments.study.human_noise import require_human_labels
@@ -199,7 +203,9 @@ class _Maker:
     @property
     def settings(self) -> dict[str, Any]:
         """What decides the results."""
-        return {**self.study.model_dump(), **(self.parameters or {})}
+        if self.parameters is None:
+            return self.study.model_dump()
+        return {**self.study.model_dump(include={"name", *STUDY_FIELDS}), **self.parameters}
 
     def __call__(
         self, seed: int, out: Path, device: torch.device, facts: dict[str, Any], bar: Bar, root: Any
@@ -225,19 +231,19 @@ def _maker(dataset: Dataset, preset: str, small: bool, changes: Mapping[str, Any
 
 
 def _corrected_frame(dataset: Dataset, small: bool, changes: Mapping[str, Any]) -> StudyPreset:
-    """Rows, grids and upper bound of "v1": those of "v0.5", split by the run's seed."""
+    """Rows and grids of "v1": those of "v0.5", split by the run's seed, images as they are."""
     frame = resolve_preset("v0.5", dataset.name, dataset.kind, len(dataset), small=small)
-    # grey images stay grey: as colour images they would be mirrored in training
-    fixed: dict[str, Any] = {"name": CORRECTED, "split_seed": None, "channels": None}
+    fixed: dict[str, Any] = dict.fromkeys(("split_seed", "channels", "image_size"))
+    fixed["name"] = CORRECTED
     if small and dataset.kind != "images":
         fixed["max_rows"] = SMALL_TABLE_ROWS
     return change_preset(frame, {**fixed, **changes})
 
 
 def _small_parameters(kind: str) -> dict[str, Any]:
-    """Two folds and few candidates: the same method, seconds instead of minutes."""
-    if kind == "images":  # a small network, few rows and few epochs are enough
-        return {}
+    """Few epochs, or two folds and few candidates: the same method, seconds instead of minutes."""
+    if kind == "images":
+        return {"train": {"epochs": 6}}
     return {"preset": "fast", "n_members": 2}
 
 

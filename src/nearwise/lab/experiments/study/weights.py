@@ -70,8 +70,7 @@ def _fitted(session: CorrectedSession, has_base: bool) -> tuple[Any, Exchange, A
             changes["tta"] = ("flip",)
         # One pool for all weightings; a mixture of base and neighbors has another.
         model = session.classifier(
-            **{"pooling": "log-linear", "checkpoint_dir": session.out / "checkpoints" / "weights"}
-            | changes
+            **{"pooling": "log-linear", "checkpoint_dir": session.networks} | changes
         ).fit(train, y)
         return model, _of_held_out(model, test, session.seed), test
     memory, fitted = hold_out(inputs.y_train.numpy(), _HELD_OUT, session.seed)

@@ -38,8 +38,9 @@ class HeadConfig(BaseModel):
     gate_lr : float, default=0.1
         Rate of the gates that pool the spaces and the base; they are few, have no decay, and at
         the rate of the rest they would not arrive.
-    neighbor_weight : float, default=0.0
-        Weight of the loss of the neighbors alone, beside the loss of the pooled prediction.
+    neighbor_weight : float, default=0.1
+        Weight of the loss of the neighbors alone, beside the loss of the pooled prediction. At 0
+        attention goes to neighbors that contradict the base, and what it shows is no answer.
     patience : int, default=10
         Evaluations without a better held-out NLL before stopping.
     """
@@ -57,7 +58,7 @@ class HeadConfig(BaseModel):
     lr: float = Field(1e-2, gt=0)
     gate_lr: float = Field(0.1, gt=0)
     weight_decay: float = Field(1e-3, ge=0)
-    neighbor_weight: float = Field(0.0, ge=0)
+    neighbor_weight: float = Field(0.1, ge=0)
     patience: int = Field(10, ge=1)
 
     def make_head(self, n_spaces: int, prior: Tensor, **options: Any) -> NeighborHead:

@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from results_page import write_page
+from weights import differences
 
 from nearwise.cli.rows.parsing import parse_seeds
 from nearwise.lab.experiments import Record, read_records
 from nearwise.lab.experiments.study import run_experiment
 from nearwise.lab.report.study.parts import Place, Study
-from nearwise.lab.report.summary import Results
-from nearwise.lab.results.measures import MEASURES, better
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
@@ -93,20 +92,6 @@ def summary(study: Study, dataset: str) -> list[dict[str, Any]]:
                     row |= differences(part, dataset, method)
                 rows.append(row)
     return rows
-
-
-def differences(part: Results, dataset: str, method: str) -> dict[str, Any]:
-    """Attention minus a method, with intervals over seeds and test rows together."""
-    found = {}
-    for measure in MEASURES:
-        if measure.key in KEYS:
-            gap = part.paired_over_rows(dataset, ATTENTION, method, measure.key)
-            if gap is not None:
-                ends = {name: _round(getattr(gap, name)) for name in ("mean", "low", "high")}
-                found[f"attention minus it, {measure.key}"] = ends | {
-                    "verdict": better(gap, measure)
-                }
-    return found
 
 
 def checks(study: Study, dataset: str) -> list[dict[str, Any]]:

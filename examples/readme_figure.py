@@ -59,18 +59,19 @@ def draw_neighbors(
 ) -> None:
     """Draw the query, then its weightiest neighbors with label and share of the attention."""
     axes = figure.subplots(1, N_NEIGHBORS + 1)
-    show_digit(axes[0], query, DARK)
+    show_image(axes[0], query.reshape(8, 8), DARK)
     axes[0].set_title(f"query: a {truth}", fontweight="bold")
     axes[0].set_xlabel(f"says {why.label}, p = {why.proba.max():.2f}")
     for axis, neighbor in zip(axes[1:], why.neighbors, strict=True):
-        show_digit(axis, X_train[neighbor.id], BLUE if neighbor.label == truth else ORANGE)
+        frame = BLUE if neighbor.label == truth else ORANGE
+        show_image(axis, X_train[neighbor.id].reshape(8, 8), frame)
         axis.set_title(f"{neighbor.label}")
         axis.set_xlabel(f"weight {neighbor.weight:.2f}")
 
 
-def show_digit(axis: Axes, pixels: np.ndarray, frame: str) -> None:
-    """Draw 64 pixels in a frame."""
-    axis.imshow(pixels.reshape(8, 8), cmap="gray_r", vmin=0, vmax=16)
+def show_image(axis: Axes, pixels: np.ndarray, frame: str) -> None:
+    """Draw a digit (8, 8) from 0 to 16, or an image of bytes (h, w, 3), in a frame."""
+    axis.imshow(pixels, cmap="gray_r", vmin=0, vmax=16)  # the last three are for grey alone
     axis.set_xticks([])
     axis.set_yticks([])
     for spine in axis.spines.values():

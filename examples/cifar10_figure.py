@@ -94,7 +94,7 @@ def draw_neighbors(
     axes = figure.subplots(1, N_NEIGHBORS + 1)
     truth = dataset.y[place]
     show_image(axes[0], dataset.X[place], DARK)
-    axes[0].set_title(f"test image: {name(truth)}", fontweight="bold")
+    axes[0].set_title(f"test: {name(truth)}", fontweight="bold")
     axes[0].set_xlabel(f"says {name(why.label)}, p = {why.proba.max():.2f}")
     for axis, neighbor in zip(axes[1:], why.neighbors, strict=True):
         frame = BLUE if neighbor.label == truth else ORANGE

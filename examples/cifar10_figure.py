@@ -42,19 +42,19 @@ def main(runs: Path, data_root: Path | None, out: Path) -> None:
     dataset = load_dataset("cifar10", data_root=data_root)
     model, rows = fitted(dataset, folder)
     chosen = least_sure(found["attention"])
-    place = int(found["attention"].test_index[chosen])
-    why = model.explain(dataset.X[[place]], n_neighbors=N_NEIGHBORS)[0]
+    row = int(found["attention"].test_index[chosen])
+    why = model.explain(dataset.X[[row]], n_neighbors=N_NEIGHBORS)[0]
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "text.color": DARK}):
         figure = Figure(figsize=(9.6, 5.0), layout="constrained")
         top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.5))
-        draw_neighbors(top, dataset, place, why, rows)
+        draw_neighbors(top, dataset, row, why, rows)
         axes = bottom.subplots(1, len(SHOWN), sharey=True)
         for axis, (method, (name, color)) in zip(axes, SHOWN.items(), strict=True):
             title = measured(name, found[method].y, found[method].proba)
             draw_reliability(axis, found[method].y, found[method].proba, title, color, counts=True)
         axes[0].set_ylabel("accuracy")
         figure.savefig(out, dpi=110, metadata={"Software": None})
-    print(f"{out}: test image {place}")
+    print(f"{out}: test image {row}")
 
 
 def predictions(folder: Path, method: str) -> Predictions:
@@ -62,8 +62,8 @@ def predictions(folder: Path, method: str) -> Predictions:
     for record in read_records(folder):
         where = (record.experiment, record.condition, record.method, record.seed)
         if where == ("weights", "with=base", method, 0):
-            place = record_folder(folder, record)
-            path = artifact_path(place, "predictions", record.dataset, method, 0, "npz")
+            within = record_folder(folder, record)
+            path = artifact_path(within, "predictions", record.dataset, method, 0, "npz")
             kept = load_predictions(path)
             if kept is not None:
                 return kept
@@ -88,12 +88,12 @@ def least_sure(found: Predictions) -> int:
 
 
 def draw_neighbors(
-    figure: object, dataset: Dataset, place: int, why: Explanation, rows: np.ndarray
+    figure: object, dataset: Dataset, row: int, why: Explanation, rows: np.ndarray
 ) -> None:
     """Draw the image, then its weightiest neighbors with label and share of the attention."""
     axes = figure.subplots(1, N_NEIGHBORS + 1)
-    truth = dataset.y[place]
-    show_image(axes[0], dataset.X[place], DARK)
+    truth = dataset.y[row]
+    show_image(axes[0], dataset.X[row], DARK)
     axes[0].set_title(f"test: {name(truth)}", fontweight="bold")
     axes[0].set_xlabel(f"says {name(why.label)}, p = {why.proba.max():.2f}")
     for axis, neighbor in zip(axes[1:], why.neighbors, strict=True):

@@ -38,12 +38,13 @@ from nearwise.lab.experiments.study.jobs import (
 )
 from nearwise.lab.experiments.study.key_space import network_view
 from nearwise.lab.experiments.study.presets import NoiseKind
+from nearwise.lab.experiments.study.upper_bound import upper_bound_names
 from nearwise.lab.experiments.trial import HALVES, WARM_UP_ROWS, align
 from nearwise.lab.results.gallery import make_gallery
 from nearwise.lab.results.measures import Predictions
 
 PLAIN = ("uniform", "distance", "distance-tuned")
-NETWORK = ("cnn", "cnn+temperature")
+NETWORK = upper_bound_names(True)
 # Images always have a trained space.
 IMAGE_ABLATIONS = {name: off for name, off in ABLATIONS.items() if "embedder" not in off}
 

@@ -19,10 +19,10 @@ from nearwise.functional import (
 from nearwise.lab.experiments.neighbors import K_GRID, SMOOTHING_GRID, TEMPERATURE_GRID
 from nearwise.lab.experiments.network import fit_temperature, mean_nll, tempered
 from nearwise.lab.experiments.study.evaluate import Prediction, to_numpy
+from nearwise.lab.experiments.study.upper_bound import RIDGE, upper_bound_names
 from nearwise.lab.experiments.trial import align
 
 N_NEIGHBORS = 16
-_RIDGE = 2.0  # pull of the temperature towards 1, in rows, as in AttnKNNClassifier
 TEMPERATURES = (*TEMPERATURE_GRID, 1.0)  # in the unit of squared L2 distances
 
 
@@ -115,9 +115,10 @@ class NetworkView:
             return
         labels = self.space.held_out_labels.cpu().numpy()
         proba = np.exp(self.test)
-        temperature = fit_temperature(np.exp(self.held_out), labels, ridge=_RIDGE / len(labels))
-        yield Prediction("cnn", proba, None, 0.0)
-        yield Prediction("cnn+temperature", tempered(proba, temperature), None, 0.0)
+        temperature = fit_temperature(np.exp(self.held_out), labels, ridge=RIDGE / len(labels))
+        plain, scaled = upper_bound_names(True)
+        yield Prediction(plain, proba, None, 0.0)
+        yield Prediction(scaled, tempered(proba, temperature), None, 0.0)
 
 
 def network_view(model: Any, images: Any) -> NetworkView:

@@ -20,7 +20,7 @@ from nearwise.training import Augmentation, TrainConfig, TrainingRows, train_emb
 from nearwise.training.encoding import Precision
 
 Progress = Callable[[dict[str, Any]], None]
-_RIDGE = 2.0  # pull of the temperature towards 1, in rows, as in AttnKNNClassifier
+RIDGE = 2.0  # pull of the temperature towards 1, in rows, as in AttnKNNClassifier
 
 
 def upper_bound_names(is_images: bool) -> tuple[str, str]:
@@ -109,7 +109,7 @@ def train_upper_bound(
         raise KeyboardInterrupt
     held_out = predict(network, inputs.x_train[inputs.held_out], device, preset.precision)
     labels = inputs.y_train[inputs.held_out].numpy()
-    temperature = fit_temperature(held_out, labels, ridge=_RIDGE / len(labels))
+    temperature = fit_temperature(held_out, labels, ridge=RIDGE / len(labels))
     proba = predict(network, inputs.x_test, device, preset.precision)
     return UpperBound(network, inputs, result.history, temperature, proba)
 

@@ -227,7 +227,7 @@ def test_imagenet_weights_come_with_their_pixels_and_a_fresh_stem(monkeypatch, t
     fields = backbones_module.NAMED["resnet18"]
     saved = transformers.ResNetModel(transformers.ResNetConfig(**fields))
     saved.save_pretrained(tmp_path)
-    monkeypatch.setitem(backbones_module._HUB, "resnet18", str(tmp_path))
+    monkeypatch.setitem(backbones_module.IMAGENET_MODELS, "resnet18", str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         embedder = ImageEmbedder("resnet18", dim=4, pretrained=True, image_size=8, channels=1)

@@ -168,7 +168,7 @@ NAMED: dict[str, dict[str, Any]] = {
     },
 }
 NAMES = (*FAST_CNN_WIDTHS, *NAMED)
-_HUB = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/resnet-50"}
+IMAGENET_MODELS = {"resnet18": "microsoft/resnet-18", "resnet50": "microsoft/resnet-50"}
 
 
 @dataclass(frozen=True)
@@ -345,21 +345,21 @@ def build_backbone(spec: BackboneSpec) -> Backbone | FastCNN:
 
 def _imagenet_model(name: str) -> tuple[Any, str | None]:
     """Return a network with ImageNet weights, or None, and where on the hub it came from."""
-    if name not in _HUB:
+    if name not in IMAGENET_MODELS:
         raise ValueError(
             f"There are no ImageNet weights for {name!r}. Pass pretrained=False, or take "
-            f"{' or '.join(map(repr, _HUB))}."
+            f"{' or '.join(map(repr, IMAGENET_MODELS))}."
         )
     try:
         with quiet():
-            hub_name, options = at_commit(_HUB[name])
+            hub_name, options = at_commit(IMAGENET_MODELS[name])
             model = load_weights(transformers_module().ResNetModel, hub_name, **options)
             return model, origin(hub_name, options)
     except ImportError:
         raise
     except Exception as error:  # the hub client has many ways to say that there is no network
         warn_user(
-            f"ImageNet weights for {name!r} ({_HUB[name]!r}) could not be had: "
+            f"ImageNet weights for {name!r} ({IMAGENET_MODELS[name]!r}) could not be had: "
             f"{first_line(error)} The backbone starts from scratch. Save the model with "
             "transformers on a machine that is online and give its folder as the backbone instead."
         )

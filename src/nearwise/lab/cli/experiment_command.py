@@ -61,7 +61,10 @@ def experiment(
             "--preset",
             "-p",
             metavar="NAME",
-            help="v0.1 to v0.6: the study as it was, defects included; v1: the corrected method.",
+            help=(
+                "v0.1 to v0.6: the study as described, defects included; v0.5-notebook, "
+                "v0.6-notebook: as its notebook ran; v1: the corrected method."
+            ),
         ),
     ] = "v1",
     seeds: Annotated[str, typer.Option(help="Seeds: 0-4, or 0,2,7.")] = "0",

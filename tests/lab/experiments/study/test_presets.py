@@ -6,6 +6,7 @@ from nearwise.lab.experiments.study import PRESET_NAMES, PRESETS, get_preset, re
 from nearwise.lab.experiments.study.corrected_session import split_settings
 from nearwise.lab.experiments.study.presets import change_preset
 from nearwise.lab.experiments.study.settings import read_config
+from nearwise.nn.backbones import IMAGENET_MODELS
 
 
 def test_the_presets_have_the_settings_that_the_study_reported():
@@ -26,6 +27,37 @@ def test_v06_is_v05_again_with_other_seeds():
     again = PRESETS["v0.6"].model_copy(update={"name": "v0.5", "seed_offset": 0})
     assert again == PRESETS["v0.5"]
     assert PRESETS["v0.6"].seed_offset > 0
+
+
+@pytest.mark.parametrize("version", ["v0.5", "v0.6"])
+def test_the_notebook_ran_without_what_the_study_described_beside_it(version):
+    described, ran = PRESETS[version], PRESETS[f"{version}-notebook"]
+    assert (ran.lr, ran.lr * ran.embedder_lr_ratio) == (1e-3, pytest.approx(1e-4))
+    assert (ran.mixup_alpha, ran.label_smoothing, ran.entropy_weight) == (0, 0, 0)
+    assert (ran.gradient_clip, ran.pretrained) == (None, "local")
+    same = set(ran.model_dump()) - {
+        "name", "lr", "mixup_alpha", "label_smoothing", "entropy_weight", "gradient_clip",
+        "pretrained",
+    }  # fmt: skip
+    assert ran.model_dump(include=same) == described.model_dump(include=same)
+
+
+@pytest.mark.parametrize(
+    ("held", "backbone", "pretrained"),
+    [("resnet18", None, True), ("resnet50", None, False), ("resnet18", "fast-cnn", False)],
+)
+def test_the_notebooks_runs_start_from_weights_that_are_at_hand(
+    tmp_path, monkeypatch, held, backbone, pretrained
+):
+    folder = tmp_path / f"models--{IMAGENET_MODELS[held].replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc")
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    (folder / "snapshots" / "abc" / "model.safetensors").touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    changes = {} if backbone is None else {"backbone": backbone}
+    preset = resolve_preset("v0.5-notebook", "cifar10", "images", 60_000, overrides=changes)
+    assert preset.pretrained is pretrained
 
 
 def test_every_version_names_its_defects():
@@ -79,7 +111,9 @@ def test_an_unknown_preset_lists_the_known_ones():
         get_preset("v0.55")
     with pytest.raises(ValueError, match="AttnKNNClassifier"):
         get_preset("v1")
-    assert PRESET_NAMES == ("v0.1", "v0.2", "v0.3", "v0.4", "v0.5", "v0.6", "v1")
+    assert PRESET_NAMES == (
+        "v0.1", "v0.2", "v0.3", "v0.4", "v0.5", "v0.5-notebook", "v0.6", "v0.6-notebook", "v1",
+    )  # fmt: skip
 
 
 def test_settings_of_v1_are_the_classifiers_or_the_frames():

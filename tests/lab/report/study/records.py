@@ -20,7 +20,8 @@ CLASSES = ["cat & dog", "mouse_1", "50 %"]
 N_TEST = 60
 EXPLAINED = {
     "knn_loss_with_self": 0.003, "knn_loss_without_self": 0.8, "self_weight": 0.4,
-    "even_share": 0.1, "purity": 0.98, "excess": 0.15, "nll_study": 2.0,
+    "self_weight_error": 0.01, "even_share": 0.1, "purity": 0.98, "memory_purity": 0.99,
+    "excess": 0.15, "nll_study": 2.0,
 }  # fmt: skip
 SKILL = {
     "uniform": 1.0, "distance": 1.1, "attention": 3.0, "attention+tta": 3.2, "cnn": 3.5,
@@ -125,7 +126,7 @@ def theory_rows(seed):
     curve = {"k": [1, 2, 5], "error": [0.3, 0.2, 0.15], "a": 0.1, "b": 0.2, "r2": 0.9}
     found = {
         "error-against-k": curve | {"best_k": 5, "sqrt_n": 11.0},
-        "collapse": {"purity": 0.98, "accuracy": 0.83, "excess": 0.15},
+        "collapse": {"purity": 0.98, "accuracy": 0.83, "excess": 0.15, "memory_purity": 0.99},
         "leak": EXPLAINED,
         "norms": {"norms": {"mean": 1.0, "std": 0.0}, "same_order": 1.0},
         "temperatures": {"temperatures": [0.9, 0.8]},

@@ -152,17 +152,34 @@ def test_tta_alone_repairs_calibration_only_where_attention_does_not(attention, 
 
 
 @pytest.mark.parametrize(
-    ("eces", "loss", "verdict"),
+    ("purity", "eces", "verdict"),
     [
-        ((0.19, 0.2, 0.21), 0.003, "validated"),
-        ((0.19, 0.2, 0.21), 0.3, "not validated"),
-        ((0.02, 0.03, 0.02), 0.003, "not validated"),
+        (0.98, (0.19, 0.2, 0.21), "validated"),
+        (0.82, (0.19, 0.2, 0.21), "not validated"),  # no purer than answers are right
+        (0.98, (0.02, 0.03, 0.02), "not validated"),  # the confidence knows of the errors
     ],
 )
-def test_the_collapse_needs_both_of_its_signs(eces, loss, verdict):
-    details = EXPLAINED | {"knn_loss_with_self": loss}
-    records = fixed("attention", [0.8, 0.8, 0.8], eces, details=details)
+def test_the_collapse_needs_both_of_its_signs(purity, eces, verdict):
+    details = EXPLAINED | {"memory_purity": purity}
+    records = fixed("attention", [0.8, 0.81, 0.79], eces, details=details)
     assert claims(records)["collapse"].verdict == verdict
+
+
+def test_an_accurate_model_is_not_called_collapsed():
+    details = EXPLAINED | {"memory_purity": 0.999}
+    records = fixed("attention", [0.98, 0.985, 0.98], (0.015, 0.015, 0.02), details=details)
+    found = claims(records)["collapse"]
+    assert found.verdict == "not judged"
+    assert "a good memory is as pure" in found.note
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.2, "validated"), (0.06, "not validated")])
+def test_the_leak_is_attention_on_oneself_beyond_an_even_share(share, verdict):
+    details = EXPLAINED | {"self_weight": share, "self_weight_error": 0.001, "even_share": 0.0625}
+    records = fixed("attention", [0.8], (0.1,), details=details)
+    found = claims(records)["leak"]
+    assert (found.verdict, found.over) == (verdict, "training rows")
+    assert found.estimate == pytest.approx(share / 0.0625)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +204,17 @@ def test_a_single_seed_is_judged_over_its_test_rows(tmp_path):
     found = judge_claims(Study(read_records(folder), folder), "toys", "v0.5")
     assert found["attention-uniform-nll"].verdict == "validated"
     assert found["attention-uniform-nll"].over == "test rows"
-    assert found["collapse"].verdict in ("validated", "not validated")
     without = judge_claims(Study(read_records(folder)), "toys", "v0.5")
     assert without["attention-uniform-nll"].verdict == "not judged"
+
+
+def test_the_collapse_of_a_single_seed_is_judged_over_its_test_rows(tmp_path):
+    records = [row("attention", 0, 0.5, tmp_path, details=EXPLAINED)]
+    found = judge_claims(Study(records, tmp_path), "toys", "v0.5")["collapse"]
+    error = 1 - records[0].accuracy
+    assert found.estimate == pytest.approx(EXPLAINED["memory_purity"] - 1 + error)
+    assert (found.verdict, found.over) == ("not validated", "test rows")  # unsure of its errors
+    assert found.low < found.estimate < found.high
 
 
 def test_what_one_seed_measured_but_cannot_judge_says_so():

@@ -109,7 +109,8 @@ def leak(run: TrainedRun) -> dict[str, float]:
     -------
     finding : dict
         knn_loss_with_self, knn_loss_without_self (nats per row, plain labels, unmixed and
-        unaugmented rows), self_weight (mean attention on oneself) and its even share 1 / k.
+        unaugmented rows), self_weight (mean attention on oneself) with its standard error over the
+        training rows (self_weight_error), and its even share 1 / k.
     """
     memory, k = run.memory, run.preset.n_neighbors
     finding: dict[str, float] = {}
@@ -121,7 +122,9 @@ def leak(run: TrainedRun) -> dict[str, float]:
         if not leave:
             own = found.indices == rows[:, None]
             weights = attention_weights(run.model, found, memory)
-            finding["self_weight"] = float((weights * own).sum(dim=1).mean())
+            on_self = (weights * own).sum(dim=1)
+            finding["self_weight"] = float(on_self.mean())
+            finding["self_weight_error"] = float(on_self.std() / math.sqrt(len(on_self)))
             finding["even_share"] = 1 / found.indices.shape[1]
     return finding
 
@@ -133,8 +136,9 @@ def collapse(run: TrainedRun) -> dict[str, float]:
     -------
     finding : dict
         purity (mean share of the most common label), accuracy of the uniform vote, excess
-        (purity - accuracy: what the neighbors agree on without being right), attention_entropy
-        over log k.
+        (purity - accuracy: what the neighbors agree on without being right), memory_purity (mean
+        share of a remembered row's neighbors, itself left out, that carry its label),
+        attention_entropy over log k.
     """
     found = look_up(
         run.model, run.inputs.x_test, run.memory, run.preset.n_neighbors, run.preset.precision
@@ -147,10 +151,15 @@ def collapse(run: TrainedRun) -> dict[str, float]:
     counts = torch.zeros(len(labels), run.model.n_classes)
     counts.scatter_add_(1, labels, torch.ones(labels.shape))
     accuracy = float((counts.argmax(dim=1) == run.inputs.y_test).float().mean())
+    remembered = training_neighbors(
+        run.memory.keys, run.preset.n_neighbors, leave_self_out=True
+    ).indices
+    alike = run.memory.labels[remembered] == run.memory.labels[:, None]
     return {
         "purity": agreed,
         "accuracy": accuracy,
         "excess": agreed - accuracy,
+        "memory_purity": float(alike.float().mean()),
         "attention_entropy": entropy,
     }
 

@@ -100,7 +100,7 @@ def make_embedder(preset: StudyPreset, inputs: StudyInputs, *, normalize: bool =
         preset.dim,
         image_size=(int(shape[1]), int(shape[2])),
         channels=int(shape[0]),
-        pretrained=preset.pretrained,
+        pretrained=preset.starts_from_imagenet,
         normalize=normalize,
     )
     return embedder

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from nearwise.lab.experiments.study.settings import first_message
 from nearwise.names import did_you_mean
+from nearwise.nn.backbones import IMAGENET_MODELS
 from nearwise.training.settings import refuse_unknown
 
 CORRECTED = "v1"
@@ -28,8 +29,8 @@ DEFECTS: dict[Defect, str] = {
         "leaving it out, so the nearest is itself, at distance 0, with the right label."
     ),
     "collapse": (
-        "The memory collapses: the neighbors of a row agree although many of them are wrong, so "
-        "every weighting and every k gives the same answer with a confidence near 1."
+        "The space is trained on the labels of its own memory, by a loss that sees each row's "
+        "label among its neighbors: neighbors may come to agree far more often than they are right."
     ),
     "nothing-held-out": (
         "Nothing is fitted on rows the memory has not seen, so nothing can learn how often "
@@ -61,11 +62,13 @@ class StudyPreset(BaseModel):
     Parameters
     ----------
     name : str
-        "v0.1" to "v0.6".
+        "v0.1" to "v0.6", or "v0.5-notebook" and "v0.6-notebook": what their notebook ran, where
+        that differs from what the study described.
     backbone : str
         "mlp" for tables (other kinds are flattened), or an image backbone such as "resnet18".
-    pretrained : bool
-        Start from ImageNet weights where they can be had; the replays start from scratch.
+    pretrained : bool or "local"
+        Start from ImageNet weights. "local": where this machine has them, and from scratch where
+        not; `resolve_preset` puts True or False in its place.
     image_size, channels : int, optional
         Images are resized and repeated to these; None leaves them as they are.
     dim, num_heads : int
@@ -83,7 +86,8 @@ class StudyPreset(BaseModel):
     refresh_every : int
         Epochs between searches for the training rows' neighbors.
     epochs, batch_size, lr, embedder_lr_ratio, weight_decay, warmup_epochs, gradient_clip
-        Of AdamW with cosine; the embedder learns at `embedder_lr_ratio` of `lr`.
+        Of AdamW with cosine; the embedder learns at `embedder_lr_ratio` of `lr`. `gradient_clip`
+        None does not clip.
     knn_weight, contrastive_weight, entropy_weight : float
         Weights of the vote's NLL, the contrastive term and the negative entropy of the weights.
     contrastive_kind : {"supervised", "margin"}
@@ -125,7 +129,7 @@ class StudyPreset(BaseModel):
 
     name: str
     backbone: str = "resnet18"
-    pretrained: bool = False
+    pretrained: bool | Literal["local"] = False
     image_size: int | None = Field(None, ge=4)
     channels: Literal[1, 3] | None = None
     dim: int = Field(128, ge=1)
@@ -145,7 +149,7 @@ class StudyPreset(BaseModel):
     embedder_lr_ratio: float = Field(0.1, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
     warmup_epochs: float = Field(0.0, ge=0)
-    gradient_clip: float = Field(1.0, gt=0)
+    gradient_clip: float | None = Field(1.0, gt=0)
     knn_weight: float = Field(1.0, ge=0)
     contrastive_weight: float = Field(0.0, ge=0)
     contrastive_kind: Literal["supervised", "margin"] = "supervised"
@@ -210,6 +214,13 @@ class StudyPreset(BaseModel):
         return self
 
     @property
+    def starts_from_imagenet(self) -> bool:
+        """Whether the backbone starts from ImageNet weights on this machine."""
+        if self.pretrained == "local":
+            return has_local_weights(self.backbone)
+        return self.pretrained
+
+    @property
     def noise_grid(self) -> list[tuple[float, NoiseKind]]:
         """Rates and kinds of label noise, each once; no noise is of no kind."""
         symmetric: list[tuple[float, NoiseKind]] = [(r, "symmetric") for r in self.noise_rates]
@@ -236,13 +247,20 @@ _FIFTH = {
     "mixup_alpha": 0.4, "label_smoothing": 0.1, "contrastive_weight": 0.5, "entropy_weight": 0.01,
     "augment": False,
 }  # fmt: skip
+# The notebook left out what the study described beside it.
+_NOTEBOOK = {
+    **_FIFTH, "lr": 1e-3, "mixup_alpha": 0.0, "label_smoothing": 0.0, "entropy_weight": 0.0,
+    "gradient_clip": None, "pretrained": "local",
+}  # fmt: skip
 _SETTINGS: dict[str, dict[str, Any]] = {
     "v0.1": {**_FIRST, "objective": "classifier"},
     "v0.2": {**_FIRST, "objective": "classifier", "seed_offset": 100},
     "v0.3": _FIRST,
     "v0.4": _FOURTH,
     "v0.5": _FIFTH,
+    "v0.5-notebook": _NOTEBOOK,
     "v0.6": {**_FIFTH, "seed_offset": 100},
+    "v0.6-notebook": {**_NOTEBOOK, "seed_offset": 100},
 }
 PRESETS: dict[str, StudyPreset] = {
     name: StudyPreset(name=name, **settings) for name, settings in _SETTINGS.items()
@@ -304,7 +322,7 @@ def resolve_preset(
     Parameters
     ----------
     name : str
-        "v0.1" to "v0.6".
+        One of `PRESETS`.
     dataset, kind : str
         Name and kind of the data set; tables take the tabular embedder and, by their size,
         batches of 32, 64 or 512.
@@ -333,7 +351,18 @@ def resolve_preset(
     if kind != "images":
         batch = 32 if n_rows < 500 else 64 if n_rows < 5000 else 512
         settings |= {"backbone": "mlp", "augment": False, "batch_size": batch}
-    return change_preset(settings, overrides or {})
+    preset = change_preset(settings, overrides or {})
+    return change_preset(preset, {"pretrained": preset.starts_from_imagenet})
+
+
+def has_local_weights(backbone: str) -> bool:
+    """Whether this machine holds ImageNet weights of a named backbone; the hub is not asked."""
+    from huggingface_hub import try_to_load_from_cache
+
+    source = IMAGENET_MODELS.get(backbone)
+    return source is not None and isinstance(
+        try_to_load_from_cache(source, "model.safetensors"), str
+    )
 
 
 def change_preset(

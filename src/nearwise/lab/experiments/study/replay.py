@@ -94,7 +94,7 @@ def train_replay(
 
     The neighbors of every training row are searched in the training memory, the row itself
     included unless `preset.leave_self_out`, and used until the next refresh. AdamW trains the
-    embedder at a tenth of the attention's rate, with warm-up, cosine and clipping at norm 1. The
+    embedder at a tenth of the attention's rate, with warm-up, cosine and clipping as set. The
     epoch with the best accuracy on the test rows is kept.
 
     Parameters
@@ -252,7 +252,8 @@ class _Loop:
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.gradient_clip)
+        if self.preset.gradient_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.preset.gradient_clip)
         self.optimizer.step()
 
     def _set_rate(self, step: int) -> float:

@@ -83,7 +83,7 @@ def run_experiment(
     dataset : str, path or Dataset
         For `load_dataset`, or a data set. "efficiency" needs none and makes its own rows.
     preset : str
-        "v0.1" to "v0.6", or "v1".
+        "v0.1" to "v0.6", "v0.5-notebook", "v0.6-notebook" (as run, not as described), or "v1".
     seeds : sequence of int
         Non-negative.
     out : path

@@ -18,12 +18,13 @@ from nearwise.lab.report.study.verdicts import (
 )
 from nearwise.lab.report.summary import Results, paired_across
 from nearwise.lab.results.measures import MEASURES, Measure
-from nearwise.metrics import accuracy, bootstrap_interval, ece
+from nearwise.metrics import accuracy, bootstrap_interval
 from nearwise.metrics.checks import FloatArray
 
 ATTENTION, TTA = "attention", "attention+tta"
 MARGIN = 0.01  # one point of accuracy: what "does not matter" and "robust" may cost
-GAP, LOSS = 0.03, 0.05  # of the collapse
+# Of the collapse: purity over accuracy, ECE beside the error, and where neither tells anything.
+EXCESS, GAP, ACCURATE = 0.05, 0.03, 0.95
 COST = 2.0
 _MEASURES = {m.key: m for m in MEASURES}
 _RESAMPLES = 300
@@ -173,32 +174,58 @@ def costs_little(study: Study, dataset: str, preset: str) -> Finding:
 
 
 def collapses(study: Study, dataset: str, preset: str) -> Finding:
-    """Calibration error close to the error, and a training loss close to 0."""
-    results, place = study.main(dataset, preset), Place("main", preset)
-    losses = list(study.details(dataset, place, ATTENTION, "knn_loss_with_self").values())
-    if not losses:
-        return not_measured("only the replays train on the neighbors of the training rows")
-    errors = results.values(dataset, ATTENTION, "ece")
+    """Find the memory purer than answers are right, and the calibration error near the error.
+
+    Where nearly all answers are right, a good memory looks the same, so it is not judged.
+    """
+    results = study.main(dataset, preset)
+    pure = study.details(dataset, Place("main", preset), ATTENTION, "memory_purity")
     right = results.values(dataset, ATTENTION, "accuracy")
-    gaps = [errors[s] - (1 - right[s]) for s in errors if s in right]
-    loss = float(np.mean(losses))
-    note = f"ECE minus the error; knn loss {loss:.3f}"
-    interval = _gap_over_rows(results, dataset, list(errors)) if len(gaps) == 1 else None
-    found = judge_range(gaps, -GAP, GAP, note=note, interval=interval)
-    if found.verdict == "validated" and max(losses) >= LOSS:
+    errors = results.values(dataset, ATTENTION, "ece")
+    seeds = [seed for seed in pure if seed in right and seed in errors]
+    if not seeds:
+        return not_measured("only replays tell the purity of their memory")
+    accuracy = float(np.mean([right[seed] for seed in seeds]))
+    excess = [pure[seed] - right[seed] for seed in seeds]
+    if accuracy >= ACCURATE:
+        note = f"accuracy {accuracy:.3f}: from {ACCURATE} on, a good memory is as pure"
+        return Finding("not judged", float(np.mean(excess)), note=note)
+    gaps = [errors[seed] - (1 - right[seed]) for seed in seeds]
+    note = f"purity of the memory minus accuracy; ECE minus the error {np.mean(gaps):+.3f}"
+    rows = _accuracy_over_rows(results, dataset, seeds[0]) if len(seeds) == 1 else None
+    interval = None if rows is None else (pure[seeds[0]] - rows[1], pure[seeds[0]] - rows[0])
+    found = judge_range(excess, EXCESS, 1.0, note=note, interval=interval)
+    if found.verdict == "validated" and max(map(abs, gaps)) > GAP:
         return replace(found, verdict="not validated")
     return found
 
 
-def _gap_over_rows(results: Results, dataset: str, seeds: list[int]) -> tuple[float, float] | None:
-    kept = results.predictions(dataset, ATTENTION, seeds[0])
+def leaks(study: Study, dataset: str, preset: str) -> Finding:
+    """Measure the attention of training rows on themselves, in even shares."""
+    place = Place("main", preset)
+    own, error, even = (
+        study.details(dataset, place, ATTENTION, key)
+        for key in ("self_weight", "self_weight_error", "even_share")
+    )
+    seeds = [seed for seed in own if seed in error and seed in even]
+    ratios = [own[seed] / even[seed] for seed in seeds]
+    interval = None
+    if len(seeds) == 1:
+        half = 1.96 * error[seeds[0]] / even[seeds[0]]
+        interval = ratios[0] - half, ratios[0] + half
+    found = judge_range(ratios, 1.0, float("inf"), interval=interval, digits=2, unit="even shares")
+    return replace(found, over="training rows") if interval is not None else found
+
+
+def _accuracy_over_rows(results: Results, dataset: str, seed: int) -> tuple[float, float] | None:
+    kept = results.predictions(dataset, ATTENTION, seed)
     if kept is None:
         return None
 
-    def gap(y: FloatArray, proba: FloatArray) -> float:
-        return ece(y, proba) - (1 - accuracy(y, np.argmax(proba, axis=1)))
+    def right(y: FloatArray, proba: FloatArray) -> float:
+        return accuracy(y, np.argmax(proba, axis=1))
 
-    found = bootstrap_interval(gap, kept.y, kept.proba, n_resamples=_RESAMPLES)  # type: ignore[arg-type]
+    found = bootstrap_interval(right, kept.y, kept.proba, n_resamples=_RESAMPLES)  # type: ignore[arg-type]
     return found.low, found.high
 
 
@@ -334,8 +361,15 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "collapse",
-        "The replay shows the collapse: ECE within .03 of 1 - accuracy and knn loss under .05",
+        "The replay's memory is collapsed: purer than answers are right by .05 or more, and the "
+        "ECE within .03 of the error",
         collapses,
+    ),
+    Claim(
+        "leak",
+        "The replay's attention favors the leak: a training row gives itself more than an even "
+        "share",
+        leaks,
     ),
 )
 

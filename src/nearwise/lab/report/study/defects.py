@@ -62,12 +62,15 @@ def _leak(study: Study, dataset: str, preset: str) -> str:
 
 
 def _collapse(study: Study, dataset: str, preset: str) -> str:
-    purity, excess = (_detail(study, dataset, preset, key) for key in ("purity", "excess"))
-    if purity is None or excess is None:
+    purity, excess, pure = (
+        _detail(study, dataset, preset, key) for key in ("purity", "excess", "memory_purity")
+    )
+    if purity is None or excess is None or pure is None:
         return ""
     return (
-        f"Here: the neighbors of a test row agree to {100 * purity:.1f} %, while their vote is "
-        f"right for {100 * (purity - excess):.1f} %."
+        f"Here: {100 * pure:.1f} % of the neighbors of a remembered row carry its label; those of "
+        f"a test row agree to {100 * purity:.1f} %, and their vote is right for "
+        f"{100 * (purity - excess):.1f} %."
     )
 
 

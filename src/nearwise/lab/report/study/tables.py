@@ -282,9 +282,10 @@ def claim_cell(finding: Finding) -> Cell:
 def theory_table(study: Study, dataset: str, preset: str) -> Table | None:
     """List what the theory experiment found, a row a quantity."""
     rows: list[tuple[str, str, str, str, int]] = [
-        ("memory purity: neighbors that agree", "collapse", "purity", "", 3),
+        ("neighbors of a test row that agree", "collapse", "purity", "", 3),
         ("accuracy of their vote", "collapse", "accuracy", "", 3),
-        ("purity minus accuracy", "collapse", "excess", "", 3),
+        ("agreement minus accuracy", "collapse", "excess", "", 3),
+        ("neighbors of a remembered row with its label", "collapse", "memory_purity", "", 3),
         ("attention entropy over log k", "collapse", "attention_entropy", "", 4),
         ("error against k: a of a + b / k", "error-against-k", "a", "", 4),
         ("error against k: b of a + b / k", "error-against-k", "b", "", 4),

@@ -168,7 +168,7 @@ def purity_scatter(study: Study, dataset: str) -> Picture | None:
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     caption = (
         "A point per seed and setting (preset, ablations). Below the line the neighbors agree more "
-        "often than they are right: the memory is collapsed."
+        "often than they are right."
     )
     return picture(
         figure, f"purity-{slug(dataset)}", f"{dataset}: purity against accuracy.", caption

@@ -142,6 +142,8 @@ class _Loop:
         self.checkpoint = checkpoint
         self.rows, self.labels = inputs.x_train.to(device), inputs.y_train.to(device)
         self.model = make_model(preset, inputs, seed).to(device)
+        if inputs.is_images:  # convolutions are faster so
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = self._new_optimizer()
         self.generator = torch.Generator().manual_seed(seed)
         self.state = TrainingState()

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,6 +96,38 @@ def test_judging_writes_json_and_page_from_the_records_alone(quality, tmp_path, 
     assert "missed by" in page
     assert "| attention:neighbors-alone |" in page
     assert "a \\| b" in page
+
+
+def test_the_page_says_which_results_are_older_than_their_code(quality, tmp_path):
+    def git(*arguments):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        git("add", "-A")
+        git("commit", "-qm", name)
+        return git("rev-parse", "HEAD")
+
+    results = tmp_path / "benchmarks" / "results"
+    page = tmp_path / "RESULTS.md"
+    git("init", "-q")
+    first = commit("src/nearwise/classifier/a.py", "1")
+    commit("src/nearwise/classifier/a.py", "2")
+    named = {"command": "it.py", "versions": {"commit": first[:10]}, "results": []}
+    commit("benchmarks/results/named.json", json.dumps(named))
+    last = commit("benchmarks/results/silent.json", json.dumps({"results": []}))
+    commit("src/nearwise/nn/b.py", "1")
+    commit("src/nearwise/lab/c.py", "1")  # no part of what they measure
+    sys.modules["results_page"].write_page(results, page)
+    lines = [line for line in page.read_text().splitlines() if line.startswith(("| na", "| si"))]
+    assert lines[0].startswith(f"| named | {first[:10]} |")
+    assert lines[0].endswith("| 2 |")
+    assert lines[1].startswith(f"| silent | {last[:10]} |")
+    assert lines[1].endswith("| 1 |")
 
 
 def test_the_page_shows_lists_intervals_and_seeds(quality):

@@ -3,15 +3,17 @@
 import html
 import io
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pypdf
 import pytest
+from PIL import Image
 
 from nearwise.lab.report.document import Document, Fold, Section, Terms, Words
 from nearwise.lab.report.drawing import Picture, canvas, page_style, picture
 from nearwise.lab.report.page import render_document
-from nearwise.lab.report.pdf import document_pdf
+from nearwise.lab.report.pdf import document_pdf, picture_files
 from nearwise.lab.results.gallery import make_page_gallery
 from nearwise.lab.results.measures import Cell, Table
 
@@ -46,6 +48,19 @@ def rows_of_a_table() -> dict:
     row = {"why": "uncertain", "true": "yes", "predicted": "yes", "proba": [0.49, 0.51],
            "null_mass": 0.1, "row": [2.5, None], "neighbors": neighbors}  # fmt: skip
     return {"columns": ["size", "color"], "classes": ["no", "yes"], "rows": [row]}
+
+
+def test_a_figure_by_itself_is_a_pdf_an_svg_and_a_png():
+    files = picture_files(drawing())
+    page = pypdf.PdfReader(io.BytesIO(files["pdf"])).pages[0]
+    assert "share of rows" in page.extract_text()
+    root = ElementTree.fromstring(files["svg"])
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert b"var(--" not in files["svg"]  # no colors of a page that is not there
+    width, height = Image.open(io.BytesIO(files["png"])).size
+    assert width / height == pytest.approx(2, rel=0.01)
+    assert width >= 800
+    assert picture_files(drawing()) == files
 
 
 def numbers(n_rows: int, n_columns: int, name: str = "method") -> Table:

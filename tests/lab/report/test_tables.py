@@ -2,6 +2,9 @@
 
 import csv
 import io
+import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -11,6 +14,7 @@ from nearwise.lab.report.summary import Results
 from nearwise.lab.report.tables import (
     all_tables,
     halves_table,
+    latex_tables,
     paired_table,
     ranks_table,
     results_table,
@@ -91,20 +95,46 @@ def test_markdown_escapes_bars():
 
 def test_latex_is_a_booktabs_table_with_special_characters_escaped():
     table = Table("50 %", "a_b & c", ["method", "x ± y"], [("m_1", [Cell("0.5 ± 0.1", "best")])])
-    text = to_latex(table)
-    assert text.splitlines() == [
-        r"\begin{table}",
-        r"  \centering",
-        r"  \caption{50 \%. a\_b \& c}",
-        r"  \begin{tabular}{lr}",
+    lines = to_latex(table).splitlines()
+    assert lines[2] == r"  \caption{50 \%. a\_b \& c}"
+    assert lines[3].endswith(r"{\begin{tabular}{lr}")  # scaled where it is wider than the text
+    assert lines[4:9] == [
         r"    \toprule",
         r"    method & x $\pm$ y \\",
         r"    \midrule",
         r"    m\_1 & \textbf{0.5 $\pm$ 0.1} \\",
         r"    \bottomrule",
-        r"  \end{tabular}",
-        r"\end{table}",
     ]
+
+
+def hard_tables():
+    numbers = [Cell("0.1234 ± 0.5678")] * 9
+    wide = Table("Wide", "As it is.", list("abcdefghij"), [("a method", numbers)] * 3)
+    long = Table("Long", "As it is.", ["a", "b"], [(f"row {n}", [Cell("1")]) for n in range(100)])
+    claim = "A claim of some thirty words or a few more, as it stands in the reports: " * 3
+    verdict = Cell("not validated", "worse", '[0.1, 0.2] # $ ^ ~ \\ < > | "and a note of its own"')
+    wordy = Table("Words", "As it is.", ["claim", "v1", "v2"], [(claim, [verdict] * 2)] * 30, True)
+    return [wide, long, wordy]
+
+
+def test_long_tables_are_divided_and_lose_no_row():
+    long, wordy = map(to_latex, hard_tables()[1:])
+    assert [f"row {n} &" in long for n in range(100)] == [True] * 100
+    assert long.count(r"\begin{table}") == 3
+    assert "Long (3 of 3)" in long
+    assert wordy.count(r"\textbackslash") == 60
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX on this machine")
+def test_every_table_fits_a_page_of_latex(tmp_path):
+    tables = latex_tables(hard_tables())
+    packages = tables.splitlines()[0].removeprefix("% ")
+    parts = [r"\documentclass{article}", packages, r"\begin{document}", tables, r"\end{document}"]
+    (tmp_path / "paper.tex").write_text("\n".join(parts))
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert ran.returncode == 0, ran.stdout[-1500:]
+    assert not re.findall(r"Overfull .*|Float too large.*", ran.stdout)
 
 
 def test_csv_holds_every_mean(results):

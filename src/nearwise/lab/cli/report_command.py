@@ -21,7 +21,10 @@ def report(
     ],
     formats: Annotated[
         str | None,
-        typer.Option(metavar="A,B,...", help="Of html, pdf, md, tex, csv, json; default: all."),
+        typer.Option(
+            metavar="A,B,...",
+            help="Of html, pdf, md, tex, csv, json, figures; default: all.",
+        ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the report.")] = None,
     quiet: QuietOption = False,
@@ -29,12 +32,13 @@ def report(
     """Render the report of a results folder again, from its records alone.
 
     Writes report.html (one page that needs no network), report.pdf, and all tables as results.md,
-    .tex, .csv and .json beside the records, which are never changed. A folder of experiments gets
-    the verdict on every claim, computed from the records; what was not run is left out.
+    .tex, .csv and .json beside the records, which are never changed; figures/ gets every figure as
+    PDF, SVG and PNG. A folder of experiments gets the verdict on every claim, computed from the
+    records; what was not run is left out.
 
     [bold]Examples[/bold]
       nearwise report runs/replay
-      nearwise report runs/first --formats html,pdf --title "Wine, five seeds"
+      nearwise report runs/first --formats html,pdf,figures --title "Wine, five seeds"
     """
     from nearwise.lab.report import FORMATS, render_report
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nearwise.lab.report.drawing import Picture
-from nearwise.lab.report.tables import to_latex, to_markdown
+from nearwise.lab.report.tables import latex_tables, to_markdown
 from nearwise.lab.results.gallery import Gallery
 from nearwise.lab.results.measures import Table
 
@@ -64,7 +64,14 @@ class Document:
 
     def tables(self) -> list[Table]:
         """Every table, in order."""
-        return [b for s in self.sections for b in _flat(s.blocks) if isinstance(b, Table)]
+        return [b for b in self._blocks() if isinstance(b, Table)]
+
+    def pictures(self) -> list[Picture]:
+        """Every figure, in order."""
+        return [b for b in self._blocks() if isinstance(b, Picture)]
+
+    def _blocks(self) -> Iterator["Block"]:
+        return (b for s in self.sections for b in _flat(s.blocks))
 
 
 def _flat(blocks: list[Block]) -> Iterator[Block]:
@@ -98,5 +105,5 @@ def _block_markdown(block: Block) -> str:
 
 
 def document_latex(document: Document) -> str:
-    """Every table in LaTeX, for the package booktabs."""
-    return "\n".join(map(to_latex, document.tables()))
+    """Every table in LaTeX; see `latex_tables`."""
+    return latex_tables(document.tables())

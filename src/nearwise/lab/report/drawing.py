@@ -70,11 +70,14 @@ class Picture:
         How to read it.
     alt : str
         What is to be seen, for those who cannot see it.
+    name : str
+        Unique in the page; names the files that it is written to.
     """
 
     svg: str
     caption: str
     alt: str = ""
+    name: str = ""
 
 
 def page_style() -> AbstractContextManager[None]:
@@ -84,7 +87,7 @@ def page_style() -> AbstractContextManager[None]:
 
 def picture(figure: Figure, name: str, alt: str, caption: str) -> Picture:
     """Make a picture of a figure; see `to_svg`."""
-    return Picture(to_svg(figure, name, alt), caption, alt)
+    return Picture(to_svg(figure, name, alt), caption, alt, name)
 
 
 def to_svg(figure: Figure, name: str, alt: str) -> str:

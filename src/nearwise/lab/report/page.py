@@ -31,25 +31,26 @@ from nearwise.lab.report.figures import (
     training_curves,
 )
 from nearwise.lab.report.model_page import fill_template
-from nearwise.lab.report.pdf import document_pdf
+from nearwise.lab.report.pdf import document_pdf, picture_files
 from nearwise.lab.report.summary import Results, summary_json
 from nearwise.lab.report.tables import (
     all_tables,
     halves_table,
+    latex_tables,
     paired_table,
     ranks_table,
     results_table,
     shots_table,
     to_csv,
-    to_latex,
     to_markdown,
 )
 from nearwise.lab.results.gallery import Gallery, make_page_gallery
 from nearwise.lab.results.measures import MAIN_MEASURES, MORE_MEASURES, Predictions, Table
 from nearwise.safe_files import write_aside
 
-FORMATS = ("pdf", "html", "md", "tex", "csv", "json")
-WRITTEN = ("md", "tex", "csv", "json", "html", "pdf")  # in this order
+FORMATS = ("html", "pdf", "md", "tex", "csv", "json", "figures")
+OF_COMPARISONS = ("html", "md", "tex", "csv", "json")  # where none are asked for
+WRITTEN = ("md", "tex", "csv", "json", "figures", "html", "pdf")  # in this order
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,9 @@ def render_report(
     title : str, optional
         Heading of the report.
     formats : sequence of str, optional
-        Of `FORMATS`: "html" and "pdf" write report.*, "md", "tex", "csv" and "json" results.*.
-        Default: all; for a comparison all but the PDF.
+        Of `FORMATS`: "html" and "pdf" write report.*, "md", "tex", "csv" and "json" results.*,
+        "figures" a PDF, an SVG and a PNG of every figure into the folder figures. Default: all; for
+        a comparison `OF_COMPARISONS`.
     progress : callable, optional
         Called with a few words before each part is made: the verdicts, the figures of each
         preset, each file.
@@ -136,7 +138,7 @@ def render_report(
         written = _write_study(folder, records, title, asked or FORMATS, progress or _quiet)
     else:
         written = _write_comparison(
-            folder, records, title, asked or FORMATS[1:], progress or _quiet
+            folder, records, title, asked or OF_COMPARISONS, progress or _quiet
         )
     return written.get("html", next(iter(written.values())))
 
@@ -172,17 +174,19 @@ def _write_study(
         d: {p: judge_claims(study, d, p) for p in study.presets_of(d)} for d in study.datasets
     }
     texts: dict[str, Callable[[], str | bytes]] = {}
+    pictures: list[Picture] = []
     if {"csv", "json"} & set(formats):
         rows = study_rows(study, findings)
         texts["csv"] = lambda: study_csv(rows)
         texts["json"] = lambda: _json(study_json(study, findings, rows))
     if set(formats) - {"csv", "json"}:
         document = study_document(study, findings, title, progress)
+        pictures = document.pictures()
         texts["html"] = lambda: render_document(document)
         texts["md"] = lambda: document_markdown(document)
         texts["tex"] = lambda: document_latex(document)
         texts["pdf"] = lambda: document_pdf(document)
-    return _write(folder, formats, texts, progress)
+    return _write(folder, formats, texts, pictures, progress)
 
 
 def _write_comparison(
@@ -197,31 +201,49 @@ def _write_comparison(
     tables = all_tables(results)
     texts: dict[str, Callable[[], str | bytes]] = {
         "md": lambda: "\n".join(map(to_markdown, tables)),
-        "tex": lambda: "\n".join(map(to_latex, tables)),
+        "tex": lambda: latex_tables(tables),
         "csv": lambda: to_csv(results),
         "json": lambda: _json(summary_json(results)),
     }
-    if {"html", "pdf"} & set(formats):
+    pictures: list[Picture] = []
+    if {"html", "pdf", "figures"} & set(formats):
         page = make_page(folder, results, title)
+        pictures = page_document(page).pictures()
         texts["html"] = lambda: render_page(page)
         texts["pdf"] = lambda: document_pdf(page_document(page))
-    return _write(folder, formats, texts, progress)
+    return _write(folder, formats, texts, pictures, progress)
 
 
 def _write(
     folder: Path,
     formats: Sequence[str],
     texts: Mapping[str, Callable[[], str | bytes]],
+    pictures: Sequence[Picture],
     progress: Callable[[str], None],
 ) -> dict[str, Path]:
     written = {}
     for name in sorted(formats, key=WRITTEN.index):
+        if name == "figures":
+            written[name] = write_figures(pictures, folder / name, progress)
+            continue
         path = folder / f"{'report' if name in ('html', 'pdf') else 'results'}.{name}"
         progress(path.name)
         content = texts[name]()
         write_aside(path, content if isinstance(content, bytes) else content.encode())
         written[name] = path
     return written
+
+
+def write_figures(
+    pictures: Sequence[Picture], folder: Path, progress: Callable[[str], None] = _quiet
+) -> Path:
+    """Write every figure as NAME.pdf, NAME.svg and NAME.png into a folder of its own."""
+    folder.mkdir(exist_ok=True)
+    for shown in pictures:
+        progress(f"{folder.name}/{shown.name}")
+        for form, content in picture_files(shown).items():
+            write_aside(folder / f"{shown.name}.{form}", content)
+    return folder
 
 
 def _json(value: Any) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from nearwise.conditions import require_extra
 from nearwise.lab.report.document import Block, Document, Terms, Words, flat_blocks
@@ -14,6 +14,13 @@ from nearwise.lab.results.measures import Cell, Table
 _TEMPLATE = files("nearwise.lab.report") / "templates" / "report.typ"
 _MAX_IMAGES, _MAX_NEIGHBORS = 5, 8  # of a gallery of images
 _MAX_ROWS, _MAX_ROW_NEIGHBORS = 3, 5  # of a gallery of rows
+PIXELS_PER_INCH = 300.0
+_ONE_FIGURE = b"""
+#set document(date: none)
+#set page(width: auto, height: auto, margin: 0pt)
+#set text(font: "Libertinus Serif")
+#image(bytes(sys.inputs.svg), format: "svg")
+"""
 # A PNG as an SVG, for JSON holds no bytes.
 _PIXELS = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1">'
@@ -62,6 +69,34 @@ def document_pdf(document: Document) -> bytes:
         sys_inputs={"document": json.dumps(content)},
         ignore_system_fonts=True,
     )
+
+
+def picture_files(picture: Picture) -> dict[str, bytes]:
+    """Render a figure by itself, for a paper or a slide.
+
+    Returns
+    -------
+    files : dict
+        "svg", whose text takes the reader's fonts, and "pdf" and "png" (of `PIXELS_PER_INCH`),
+        the same bytes for the same figure, whatever fonts the machine has.
+    """
+    require_extra("figures as files", "lab", "typst")
+    import typst
+
+    svg = print_svg(picture.svg)
+
+    def compiled(form: Literal["pdf", "png"]) -> bytes:
+        file: bytes = typst.compile(
+            _ONE_FIGURE,
+            format=form,
+            ppi=PIXELS_PER_INCH,
+            sys_inputs={"svg": svg},
+            ignore_system_fonts=True,
+        )
+        return file
+
+    lone = svg.replace("<svg ", '<svg font-family="sans-serif" ', 1)
+    return {"svg": f"{lone}\n".encode(), "pdf": compiled("pdf"), "png": compiled("png")}
 
 
 def _block(block: Block) -> list[dict[str, Any]]:

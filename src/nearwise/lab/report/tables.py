@@ -198,19 +198,80 @@ def _pipe(cells: Sequence[str]) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """One table in LaTeX, for the package booktabs."""
-    rows = [" & ".join(_tex(c) for c in table.columns) + r" \\"]
-    for name, cells in table.rows:
-        texts = [rf"\textbf{{{_tex(c.line)}}}" if c.mark == "best" else _tex(c.line) for c in cells]
-        rows.append(" & ".join([_tex(name), *texts]) + r" \\")
-    body = "\n    ".join(rows[1:])
-    return (
-        "\\begin{table}\n  \\centering\n"
-        f"  \\caption{{{_tex(table.title)}. {_tex(table.caption)}}}\n"
-        f"  \\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}\n"
-        f"    \\toprule\n    {rows[0]}\n    \\midrule\n    {body}\n    \\bottomrule\n"
-        "  \\end{tabular}\n\\end{table}\n"
-    )
+    r"""One table in LaTeX, for the packages of `LATEX_PACKAGES`, in parts that fit a page each.
+
+    A table of numbers that is wider than the text is scaled down to it, one of sentences is broken
+    in its cells.
+    """
+    n_others = len(table.columns) - 1
+    if table.wrap:
+        share = (1 - _FIRST_COLUMN) / n_others
+        widths = [_FIRST_COLUMN, *[share] * n_others]
+        form = "".join(
+            rf">{{\raggedright\arraybackslash}}p{{\dimexpr {w:.3f}\linewidth-2\tabcolsep\relax}}"
+            for w in widths
+        )
+        start, end = rf"\small\begin{{tabular}}{{{form}}}", r"\end{tabular}"
+    else:
+        widths = [float("inf")] * len(table.columns)
+        start = (
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}"
+            f"{{l{'r' * n_others}}}"
+        )
+        end = r"\end{tabular}}"
+    named = [[name, *(c.line for c in cells)] for name, cells in table.rows]
+    parts = _parts(named, widths, len(table.caption) // _LINE)
+    texts, row = [], 0
+    for number, n_rows in enumerate(parts, start=1):
+        more = "" if len(parts) == 1 else f" ({number} of {len(parts)})"
+        caption = f"{table.title}{more}. {table.caption if number == 1 else ''}".strip()
+        body = [_tex_row(*each) for each in table.rows[row : row + n_rows]]
+        row += n_rows
+        lines = [
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \caption{{{_tex(caption)}}}",
+            f"  {start}",
+            r"    \toprule",
+            f"    {' & '.join(map(_tex, table.columns))} \\\\",
+            r"    \midrule",
+            *(f"    {line}" for line in body),
+            r"    \bottomrule",
+            f"  {end}",
+            r"\end{table}",
+        ]
+        texts.append("\n".join(lines) + "\n")
+    return "\n".join(texts)
+
+
+def latex_tables(tables: Sequence[Table]) -> str:
+    r"""Write a file of tables for LaTeX's \\input; its first line names the packages needed."""
+    return "\n".join([rf"% \usepackage{{{', '.join(LATEX_PACKAGES)}}}", *map(to_latex, tables)])
+
+
+LATEX_PACKAGES = ("array", "booktabs", "graphicx")
+_FIRST_COLUMN = 0.4  # share of the text's width, in a table of sentences
+_LINE = 80  # characters of a line of small text as wide as the page's text
+_LINES = 38  # of a page
+
+
+def _parts(rows: list[list[str]], widths: Sequence[float], lines: int) -> list[int]:
+    """Numbers of rows whose lines fill a page each; `lines` are taken of the first."""
+    parts = [0]
+    for texts in rows:
+        needed = max(math.ceil(len(t) / (_LINE * w)) for t, w in zip(texts, widths, strict=True))
+        needed = max(needed, 1)
+        if lines + needed > _LINES and parts[-1]:
+            parts.append(0)
+            lines = 0
+        parts[-1] += 1
+        lines += needed
+    return parts
+
+
+def _tex_row(name: str, cells: Sequence[Cell]) -> str:
+    texts = [rf"\textbf{{{_tex(c.line)}}}" if c.mark == "best" else _tex(c.line) for c in cells]
+    return " & ".join([_tex(name), *texts]) + r" \\"
 
 
 _TEX = {

@@ -5,6 +5,7 @@ import csv
 import io
 import re
 import shutil
+from collections import Counter
 
 import numpy as np
 import pypdf
@@ -235,4 +236,7 @@ def test_a_comparison_can_be_a_pdf_too(compared, tmp_path):
     assert (tmp_path / "c" / "report.pdf").read_bytes().startswith(b"%PDF")
     render_report(tmp_path / "c")
     after = {p.name for p in (tmp_path / "c").iterdir()}
-    assert after - set(before) <= set(FILES)
+    assert after - set(before) <= {*FILES, "figures"}
+    forms = Counter(p.suffix for p in (tmp_path / "c" / "figures").iterdir())
+    assert set(forms) == {".pdf", ".svg", ".png"}
+    assert len(set(forms.values())) == 1

@@ -36,14 +36,13 @@ from nearwise.lab.experiments.study.jobs import (
     measured,
     sizes,
 )
-from nearwise.lab.experiments.study.key_space import network_view
+from nearwise.lab.experiments.study.key_space import PLAIN, network_view
 from nearwise.lab.experiments.study.presets import NoiseKind
 from nearwise.lab.experiments.study.upper_bound import upper_bound_names
 from nearwise.lab.experiments.trial import HALVES, WARM_UP_ROWS, align
 from nearwise.lab.results.gallery import make_gallery
 from nearwise.lab.results.measures import Predictions
 
-PLAIN = ("uniform", "distance", "distance-tuned")
 NETWORK = upper_bound_names(True)
 # Images always have a trained space.
 IMAGE_ABLATIONS = {name: off for name, off in ABLATIONS.items() if "embedder" not in off}
@@ -87,7 +86,8 @@ def label_noise_jobs(session: CorrectedSession) -> list[Job]:
         labels, wrong = human_labels(name, session.dataset, inputs.train_index, session.data_root)
         row: dict[str, Any] = {"noise": wrong, "noise_kind": f"human-{name}"}
         jobs += _noise_pair(frame, partial(_relabelled, y=labels), row)
-    for rate, kind in reversed(session.preset.noise_grid):  # the highest rates decide the claims
+    # the highest rates decide the claims, so they come first
+    for rate, kind in sorted(session.preset.noise_grid, key=lambda drawn: -drawn[0]):
         row = {"noise": float(rate), "noise_kind": kind}
         change = partial(_noisy, rate=float(rate), kind=kind, seed=session.seed)
         jobs += _noise_pair(frame, change, row)
@@ -125,9 +125,8 @@ def _memory_noise_job(frame: "_Frame") -> Job:
             noisy = _noisy(inputs, float(rate), kind, session.seed)
             model.relabel(ids, noisy.given_labels[ids])
             space = replace(view.space, memory_labels=noisy.y_train[ids])
-            for prediction in space.predictions():
-                if prediction.method in wanted:
-                    yield measured(wanted[prediction.method], prediction, noisy, session.out)
+            for prediction in space.predictions(wanted):
+                yield measured(wanted[prediction.method], prediction, noisy, session.out)
             if "attention" in wanted:
                 yield from _measured_parts(session, wanted["attention"], model, noisy, None)
 
@@ -260,9 +259,9 @@ class _Frame:
             plain = wanted.keys() - {name}
             if plain:
                 view = network_view(model, _images(inputs.x_test))
-                for prediction in view.predictions(inputs.classes, changes.get("n_neighbors")):
-                    if prediction.method in plain:
-                        yield measured(wanted[prediction.method], prediction, inputs, session.out)
+                k = changes.get("n_neighbors")
+                for prediction in view.predictions(inputs.classes, plain, k):
+                    yield measured(wanted[prediction.method], prediction, inputs, session.out)
             if name in wanted:
                 yield from _measured_parts(session, wanted[name], model, inputs, seconds)
 

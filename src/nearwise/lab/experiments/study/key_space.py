@@ -1,8 +1,8 @@
 """A classifier's own network, and plain neighbors of its keys, tuned on rows it has not seen."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from nearwise.lab.experiments.study.evaluate import Prediction, to_numpy
 from nearwise.lab.experiments.study.upper_bound import RIDGE, upper_bound_names
 from nearwise.lab.experiments.trial import align
 
+PLAIN = ("uniform", "distance", "distance-tuned")
 N_NEIGHBORS = 16
 TEMPERATURES = (*TEMPERATURE_GRID, 1.0)  # in the unit of squared L2 distances
 
@@ -44,13 +45,20 @@ class KeySpace:
     test: Tensor
     n_classes: int
 
-    def predictions(self, k: int = N_NEIGHBORS) -> Iterator[Prediction]:
-        """Uniform and distance (squared L2 over 1) at `k`, and distance tuned on held-out rows."""
-        yield from self.plain(k)
-        yield self.tuned()
+    def predictions(
+        self, methods: Collection[str] = PLAIN, k: int = N_NEIGHBORS
+    ) -> Iterator[Prediction]:
+        """Predict by those of `PLAIN` that are wanted.
 
-    def plain(self, k: int) -> Iterator[Prediction]:
-        """Uniform and distance weighting at `k`."""
+        "uniform" and "distance" (squared L2 over 1) at `k`, "distance-tuned" as held-out rows say.
+        """
+        for prediction in self._plain(k) if {"uniform", "distance"} & {*methods} else ():
+            if prediction.method in methods:
+                yield prediction
+        if "distance-tuned" in methods:
+            yield self._tuned()
+
+    def _plain(self, k: int) -> Iterator[Prediction]:
         k = min(k, len(self.memory))
         found = self._search(self.test, k)
         for method, weights in (
@@ -60,7 +68,7 @@ class KeySpace:
             proba = aggregate_labels(weights, self.memory_labels[found.indices], self.n_classes)
             yield Prediction(method, to_numpy(proba), k, 0.0)
 
-    def tuned(self) -> Prediction:
+    def _tuned(self) -> Prediction:
         """Distance weighting with k, temperature and smoothing of the lowest held-out NLL."""
         sizes = sorted({min(k, len(self.memory)) for k in K_GRID})
         held_out = self._search(self.held_out, sizes[-1])
@@ -101,13 +109,17 @@ class NetworkView:
     test: np.ndarray | None
     classes: np.ndarray
 
-    def predictions(self, classes: np.ndarray, k: int | None = None) -> Iterator[Prediction]:
+    def predictions(
+        self, classes: np.ndarray, methods: Collection[str], k: int | None = None
+    ) -> Iterator[Prediction]:
         """Predict by the network, by it with a temperature, and by plain neighbors of its keys.
 
-        Columns are those of `classes`. The neighbors are `k`, else `N_NEIGHBORS`.
+        Of these, by `methods`. Columns are those of `classes`. The neighbors are `k`, else
+        `N_NEIGHBORS`.
         """
-        found = [*self._network(), *self.space.predictions(N_NEIGHBORS if k is None else k)]
-        for one in found:
+        network = (one for one in self._network() if one.method in methods)
+        neighbors = self.space.predictions(methods, N_NEIGHBORS if k is None else k)
+        for one in chain(network, neighbors):
             yield replace(one, proba=align(one.proba, self.classes, classes))
 
     def _network(self) -> Iterator[Prediction]:

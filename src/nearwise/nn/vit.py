@@ -134,6 +134,7 @@ class Block(nn.Module):
 
 
 Pooling = Literal["token", "mean"]
+Init = Literal["truncated-normal", "torch"]
 LayerChoice = str | LayerFactory
 
 
@@ -173,6 +174,9 @@ class VisionTransformer(nn.Module):
         Of the branches of each layer, and of the attention.
     drop_path : float in [0, 1), default=0
         Rate of the last layer; it rises linearly from 0 at the first. See `DropPath`.
+    init : {"truncated-normal", "torch"}, default="truncated-normal"
+        First weights: linear layers and tokens of deviation 0.02, or each layer's own in torch and
+        tokens of deviation 1.
     random_state : int, optional
         Seed of the first weights; torch's random state stays as it was. Default: drawn from it.
 
@@ -214,11 +218,13 @@ class VisionTransformer(nn.Module):
         dropout: float = 0.0,
         attn_drop: float = 0.0,
         drop_path: float = 0.0,
+        init: Init = "truncated-normal",
         random_state: int | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in get_args(Pooling):
-            raise ValueError(f"pooling={pooling!r} is not one of {', '.join(get_args(Pooling))}.")
+        for name, value, known in (("pooling", pooling, Pooling), ("init", init, Init)):
+            if value not in get_args(known):
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(get_args(known))}.")
         self.image_size = (image_size, image_size) if isinstance(image_size, int) else image_size
         self.grid_size = grid_of_patches(self.image_size, patch_size)
         self.in_channels, self.pooling = in_channels, pooling
@@ -247,7 +253,10 @@ class VisionTransformer(nn.Module):
             )
             self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
             self.head = nn.Linear(dim, n_classes)
-            self._initialize()
+            if init == "truncated-normal":
+                self._initialize()
+            elif self.prefix_tokens is not None:
+                nn.init.normal_(self.prefix_tokens)
 
     def _attention(
         self,

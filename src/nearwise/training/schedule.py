@@ -38,9 +38,13 @@ def learning_rate_factor(
 
 
 def parameter_groups(
-    network: nn.Module, weight_decay: float, backbone_lr: float = 1.0, norm_bias_lr: float = 1.0
+    network: nn.Module,
+    weight_decay: float,
+    backbone_lr: float = 1.0,
+    norm_bias_lr: float = 1.0,
+    decay_all: bool = False,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices decay; biases, scales and norms do not.
+    """Trainable parameters in two groups: matrices decay; biases, scales and norms only if all do.
 
     Frequencies and phases of periodic embeddings do not decay either: zero is no neutral value
     for them. Where `backbone_lr` is not 1, the backbone of an image embedder makes two groups of
@@ -60,7 +64,7 @@ def parameter_groups(
     groups: list[dict[str, Any]] = [
         {
             "params": parameters,
-            "weight_decay": 0.0 if free else weight_decay,
+            "weight_decay": 0.0 if free and not decay_all else weight_decay,
             "lr_factor": backbone_lr if slower else 1.0,
         }
         for (slower, free), parameters in sorted(found.items(), key=lambda group: group[0])
@@ -85,7 +89,9 @@ def make_optimizer(
     norm_bias_lr: float = 1.0,
 ) -> torch.optim.Optimizer:
     """Optimizer over the groups of `parameter_groups`."""
-    groups = parameter_groups(model, config.weight_decay, backbone_lr, norm_bias_lr)
+    groups = parameter_groups(
+        model, config.weight_decay, backbone_lr, norm_bias_lr, config.decay_all
+    )
     if not groups:
         raise ValueError("The module has no trainable parameters, so there is nothing to train.")
     if config.optimizer == "sgd":

@@ -83,7 +83,7 @@ class EngineConfig(BaseModel):
         Most rows per step; an epoch is split into batches of nearly equal size.
     optimizer : {"adamw", "adam", "sgd"}, default="adamw"
     lr, weight_decay : float
-        Biases, scales and normalisation layers are not decayed.
+        Biases, scales and normalisation layers are not decayed, unless `decay_all`.
     momentum : float, default=0.9
         Of "sgd", in [0, 1).
     nesterov : bool, default=False
@@ -133,6 +133,7 @@ class EngineConfig(BaseModel):
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
+    decay_all: bool = False
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
 

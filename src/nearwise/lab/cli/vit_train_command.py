@@ -37,6 +37,8 @@ the best one on images kept from training.
 --num-samples 32
   nearwise vit train --layer KNNAttention --dataset cifar10 --resize 32 --patch-size 4 --augment \
 --mixup 0.2 --label-smoothing 0.1 --scheduler cosine --warmup-epochs 5 --use-amp
+  nearwise vit train --recipe published --layer ConvNNAttention --sampling-type random \
+--num-samples 32
   nearwise vit train --test-only --output-dir runs/vit/Attention-cifar10-0 --noise 0.2 \
 --noise-on test
 """

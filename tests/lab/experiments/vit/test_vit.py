@@ -13,8 +13,10 @@ from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, load_vit_enc
 from nearwise.lab.experiments.vit.data import augmentation, load_vit_data
 from nearwise.lab.experiments.vit.image_rows import ImageFiles
 from nearwise.lab.experiments.vit.model import build_vit
+from nearwise.lab.experiments.vit.recipe import engine_config
 from nearwise.lab.probing import open_encoder
 from nearwise.probes import extract_features
+from nearwise.training.schedule import make_optimizer
 
 SMALL = {
     "dataset": "digits",
@@ -40,6 +42,46 @@ LAYERS = (
 
 def settings(**changes):
     return VitSettings(**{**SMALL, **changes})
+
+
+@pytest.mark.parametrize(
+    ("layer", "parameters"),  # as counted of the published model of 10 classes, one head, K = 9
+    [
+        ("Attention", 5_479_306),
+        ("KvtAttention", 5_479_306),
+        ("ConvNNAttention", 5_500_042),
+        ("BranchAttention", 5_049_610),
+    ],
+)
+def test_the_published_recipe_builds_the_published_model(layer, parameters):
+    own = VitSettings(recipe="published", layer=layer)
+    model = build_vit(own, image_size=224, channels=3, n_classes=10)
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == parameters
+    assert isinstance(model.norm, torch.nn.Identity)
+    assert isinstance(model.patch_embed.norm, torch.nn.LayerNorm)
+    assert 0.9 < float(model.prefix_tokens.detach().std()) < 1.1
+
+
+def test_the_published_recipe_decays_every_parameter_and_gives_way_to_what_is_given():
+    own = VitSettings(recipe="published", num_epochs=10, lr=3e-4)
+    assert (own.num_heads, own.lr, own.weight_decay, own.num_epochs) == (1, 3e-4, 1e-2, 10)
+    model = build_vit(settings(recipe="published", num_heads=1), 8, 1, 10)
+    decays = {
+        group["weight_decay"] for group in make_optimizer(model, engine_config(own)).param_groups
+    }
+    assert decays == {1e-2}
+    usual = make_optimizer(model, engine_config(VitSettings(weight_decay=1e-2)))
+    assert {group["weight_decay"] for group in usual.param_groups} == {0.0, 1e-2}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_learns_by_the_published_recipe(layer, tmp_path):
+    given = {k: v for k, v in SMALL.items() if k not in ("num_heads", "lr")}
+    own = VitSettings(
+        **{**given, "num_epochs": 1, "layer": layer, "recipe": "published", "K": 3,
+           "kernel_size": 3, "output_dir": str(tmp_path / "run")}
+    )  # fmt: skip
+    assert math.isfinite(train_vit(own).summary["nll"])
 
 
 def timeless(history):

@@ -60,6 +60,9 @@ def _tried_model(
         pooling=settings.pooling,
         num_registers=settings.num_registers,
         positions=settings.positions,
+        patch_norm=settings.patch_norm,
+        final_norm=settings.final_norm,
+        init=settings.init,
         dropout=settings.dropout,
         attn_drop=settings.attention_dropout,
         drop_path=settings.drop_path,
@@ -90,6 +93,13 @@ def rebuilt(
 
 def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
     """Options of the attention layer, by its own names, from the published ones."""
+    options = _options_by_layer(settings, image_size)
+    if settings.layer_name != "TokenConvolution":  # its projections have biases in any case
+        options["proj_bias"] = settings.proj_bias
+    return options
+
+
+def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
     name, s = settings.layer_name, settings
     kind = {"spatial": "spatial-2d", "spatial-1d": "spatial"}.get(s.sampling_type, s.sampling_type)
     sampling = {

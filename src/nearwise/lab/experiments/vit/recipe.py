@@ -18,6 +18,7 @@ def engine_config(settings: VitSettings) -> EngineConfig:
         "optimizer": s.optimizer,
         "lr": s.lr,
         "weight_decay": s.weight_decay,
+        "decay_all": s.decay_all,
         "momentum": s.momentum,
         "schedule": "constant" if s.scheduler == "none" else s.scheduler,
         "warmup_epochs": s.warmup_epochs,

@@ -19,6 +19,23 @@ NEVER_EXISTED = {
     "similarity_type": "magnitude_type (and coordinate_encoding, where places count)",
     "aggregation_type": "convolution_type (and softmax_topk_val, for the weights)",
 }
+# What the published runs set otherwise than their command line's defaults do, and what their model
+# and its training did that no flag says.
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "published": {
+        "num_heads": 1,
+        "positions": "sincos",
+        "patch_norm": True,
+        "final_norm": False,
+        "init": "torch",
+        "sample_in_eval": True,
+        "proj_bias": False,
+        "lr": 1e-4,
+        "weight_decay": 1e-2,
+        "decay_all": True,
+    },
+}
 # Settings of a run that do not change what a trained model is asked with.
 OF_DATA = ("dataset", "data_path", "train_limit", "test_limit")
 HOW = ("device", "output_dir", "test_only", "checkpoint_every")
@@ -32,11 +49,18 @@ class VitSettings(BaseModel):
     """Everything that decides a run of `nearwise vit train`.
 
     Names and defaults are those of the published command line; what it has not comes after each
-    group. Unknown settings raise an error that names the nearest known one.
+    group. With a `recipe` what is not given is as in `RECIPES`. Unknown settings raise an error
+    that names the nearest known one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    recipe: Literal["default", "published"] = _flag(
+        "default",
+        MODEL,
+        "Where settings that are not given come from: published is the model and the training of "
+        "the published tables.",
+    )
     patch_size: int = _flag(16, MODEL, "Side of a patch in pixels.", ge=1)
     num_layers: int = _flag(12, MODEL, "Layers of the encoder.", ge=1)
     num_heads: int = _flag(3, MODEL, "Attention heads; must divide d_hidden.", ge=1)
@@ -54,6 +78,11 @@ class VitSettings(BaseModel):
         "learned", MODEL, "How tokens know where they are."
     )
     num_registers: int = _flag(0, MODEL, "Learned tokens beside the class token.", ge=0)
+    patch_norm: bool = _flag(False, MODEL, "LayerNorm where patches become tokens.")
+    final_norm: bool = _flag(True, MODEL, "LayerNorm before the tokens are pooled.")
+    init: Literal["truncated-normal", "torch"] = _flag(
+        "truncated-normal", MODEL, "First weights: of deviation 0.02, or torch's own."
+    )
 
     layer: str = _flag(
         "Attention",
@@ -90,6 +119,7 @@ class VitSettings(BaseModel):
     sample_in_eval: bool = _flag(
         False, ATTENTION, "Draw random candidates in evaluations too, as the published code did."
     )
+    proj_bias: bool = _flag(True, ATTENTION, "Bias of the layer's output projection.")
     window_size: int = _flag(128, ATTENTION, "LocalAttention: tokens to each side.", ge=1)
     sparse_mode: Literal["all", "local", "strided"] = _flag(
         "local", ATTENTION, "SparseAttention: its pattern."
@@ -149,7 +179,8 @@ class VitSettings(BaseModel):
     label_smoothing: float = _flag(0.0, TRAINING, "Share spread over classes.", ge=0, lt=1)
     optimizer: Literal["adam", "sgd", "adamw"] = _flag("adamw", TRAINING, "The optimizer.")
     lr: float = _flag(1e-3, TRAINING, "Learning rate.", gt=0)
-    weight_decay: float = _flag(1e-6, TRAINING, "Of matrices; not of biases and norms.", ge=0)
+    weight_decay: float = _flag(1e-6, TRAINING, "Of matrices; see decay_all.", ge=0)
+    decay_all: bool = _flag(False, TRAINING, "Decay biases and norms too.")
     momentum: float = _flag(0.9, TRAINING, "Of sgd.", ge=0, lt=1)
     scheduler: Literal["step", "cosine", "plateau", "none"] = _flag(
         "none", TRAINING, "How the learning rate falls."
@@ -179,7 +210,9 @@ class VitSettings(BaseModel):
         for wrong, right in NEVER_EXISTED.items():
             if isinstance(values, dict) and wrong in values:
                 raise ValueError(f"There is no setting {wrong!r}: it is {right}.")
-        return refuse_unknown(values, cls, "vit")
+        values = refuse_unknown(values, cls, "vit")
+        recipe = values.get("recipe") if isinstance(values, dict) else None
+        return {**RECIPES.get(str(recipe), {}), **values}
 
     @model_validator(mode="after")
     def _check(self) -> "VitSettings":

@@ -9,7 +9,8 @@ goes on where it was.
     python benchmarks/vit_training.py                        # digits, a quarter of an hour a seed
     python benchmarks/vit_training.py --data cifar10-slice   # 5,000 images, a CPU hour
     python benchmarks/vit_training.py --data cifar10 --device cuda --seeds 0-1
-    python benchmarks/vit_training.py --data published --augment off --arms "attention,convnn random"
+    python benchmarks/vit_training.py --data published --augment off
+        --arms "attention,convnn random"
         # 197 tokens as published, 10,000 images, 10 epochs: hours on two cores
     python benchmarks/vit_training.py --arms attention,knn --augment on --seeds 0-4
 """

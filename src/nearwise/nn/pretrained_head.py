@@ -303,21 +303,7 @@ class PretrainedNeighborHead(nn.Module):
     ) -> Tensor:
         """Predict queries without one of their neighbors, the others sharing out its weight.
 
-        Parameters
-        ----------
-        attention, spaces, base_log_proba
-            As in `pool`, of B queries.
-        rows : int64 Tensor of shape (M,)
-            The queries to predict; any of them any number of times.
-        gone : int64 Tensor of shape (M,)
-            Number of the row that is left out, wherever it is among the neighbors.
-        found : list of int64 Tensor of shape (B, K)
-            Numbers of the neighbors in each space.
-
-        Returns
-        -------
-        log_proba : Tensor of shape (M, C)
-            As in `HeadOutput`.
+        `attention` as in `pool`; everything else as in `NeighborHead.predict_without`.
         """
         labels = [one.labels[rows] for one in spaces]
         base = None if base_log_proba is None else base_log_proba[rows]

@@ -31,6 +31,7 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
+from nearwise.classifier.query import Query
 from nearwise.cli.rows.parsing import parse_seeds, split_list
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import topk_neighbors
@@ -116,10 +117,10 @@ def in_color(digits: np.ndarray) -> np.ndarray:
     return np.repeat(np.pad(digits, ((0, 0), (2, 2), (2, 2), (0, 0))), 3, axis=3)
 
 
-def scores(model: AttnKNNClassifier, rows: Any) -> dict[str, np.ndarray]:
+def scores(model: AttnKNNClassifier, query: Query, rows: Any) -> dict[str, np.ndarray]:
     """Novelty scores of rows, larger is more novel, those of other methods among them."""
-    found = {name: model.novelty_score(rows, name) for name in SCORES}
-    found[BASELINE] = 1 - model.predict_proba(rows).max(axis=1)
+    found = {name: query.novelty_score(name) for name in SCORES}
+    found[BASELINE] = 1 - query.proba().max(axis=1)
     if rows.ndim == 4:
         view = network_view(model, rows)
         head = model._predictor.row_models.networks[0].head
@@ -135,19 +136,21 @@ def scores(model: AttnKNNClassifier, rows: Any) -> dict[str, np.ndarray]:
 
 def meet(model: AttnKNNClassifier, known: Any, novel: dict[str, Any]) -> dict[str, Any]:
     """Every score's detection of every kind of novel rows, and the alarms at p <= .05."""
-    usual = scores(model, known)
+    query = model.query(known, novelty=True)
+    usual = scores(model, query, known)
     found: dict[str, Any] = {
         "n_known": len(known),
         "false_alarms": {
-            name: float((model.novelty_p_value(known, name) <= 0.05).mean()) for name in SCORES
+            name: float((query.novelty_p_value(name) <= 0.05).mean()) for name in SCORES
         },
         "met": {},
     }
     for kind, rows in novel.items():
-        odd = scores(model, rows)
+        query = model.query(rows, novelty=True)
+        odd = scores(model, query, rows)
         found["met"][kind] = {
             "n": len(rows),
-            "flagged": float((model.novelty_p_value(rows) <= 0.05).mean()),
+            "flagged": float((query.novelty_p_value() <= 0.05).mean()),
             "detection": {name: evaluate_detection(usual[name], odd[name]) for name in usual},
         }
     return found

@@ -163,7 +163,10 @@ class EngineConfig(BaseModel):
 
     def decides(self) -> dict[str, Any]:
         """Return the settings on which the result depends."""
-        return self.model_dump(exclude={"compile", "compile_mode", "checkpoint_every"})
+        free = {"compile", "compile_mode", "checkpoint_every"}
+        if not self.decay_all:  # it came later: checkpoints from before it stay good
+            free.add("decay_all")
+        return self.model_dump(exclude=free)
 
 
 class TrainConfig(EngineConfig):

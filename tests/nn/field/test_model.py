@@ -39,7 +39,7 @@ def test_the_original_has_the_parameters_of_the_study_without_its_unused_modules
 @pytest.mark.parametrize(
     ("preset", "millions", "tokens"),
     [("original", 34.68, (256, 512)), ("S", 7.58, (128, 256)), ("S64", 7.58, (64, 256)),
-     ("digits", 0.27, (16, 64))],
+     ("XS", 1.72, (32, 128)), ("digits", 0.27, (16, 64))],
 )  # fmt: skip
 def test_presets_have_the_sizes_they_say(preset, millions, tokens):
     with torch.device("meta"):

@@ -42,7 +42,7 @@ def train(
         ),
     ] = "digits",
     preset: Annotated[
-        Literal["auto", "original", "S", "S64", "digits"],
+        Literal["auto", "original", "S", "S64", "XS", "digits"],
         typer.Option(help="Sizes of the model; auto: digits up to 10 pixels, else S64."),
     ] = "auto",
     epochs: Annotated[

@@ -15,6 +15,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
     "original": {"epochs": 50, "batch_size": 64, "lr": 2e-4},
     "S": {"epochs": 20, "batch_size": 256, "lr": 1e-3, "n_queries": 256},
     "S64": {"epochs": 20, "batch_size": 256, "lr": 1e-3, "n_queries": 256},
+    "XS": {"epochs": 20, "batch_size": 128, "lr": 2e-3, "n_queries": 128},
     "digits": {"n_anchors": 32, "n_candidates": 64},
 }
 _NCE_PIXELS = 1.24  # deviation of the contrastive target, in pixels
@@ -32,7 +33,7 @@ class FieldConfig(BaseModel):
     objective : {"reconstruction", "sparse", "nce", "sparse-nce"}, default="reconstruction"
         Reconstruct the image from all its pixels, or ("sparse") from `context` of them; with
         "nce" two views are also to be matched place by place.
-    preset : {"original", "S", "S64", "digits"}, default="digits"
+    preset : {"original", "S", "S64", "XS", "digits"}, default="digits"
         Sizes of the model, see `make_perceiver`.
     model : dict
         Settings of `PerceiverConfig` to change, such as ``{"num_neighbors": 9}``.
@@ -67,7 +68,7 @@ class FieldConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     objective: Objective = "reconstruction"
-    preset: Literal["original", "S", "S64", "digits"] = "digits"
+    preset: Literal["original", "S", "S64", "XS", "digits"] = "digits"
     model: dict[str, Any] = Field(default_factory=dict)
 
     context: float = Field(0.2, gt=0, lt=1)

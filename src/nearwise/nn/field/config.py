@@ -165,6 +165,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "original": {"fourier_scale": 15.0},
     "S": {**_SMALL, "num_latents": 128},
     "S64": {**_SMALL, "num_latents": 64},
+    "XS": {
+        "latent_dims": (64, 96, 128), "num_latents": 32, "cross_heads": 2, "self_heads": 4,
+        "head_dim": 32, "fourier_features": 32,
+    },
     "digits": {
         "latent_dims": (32, 48, 64), "num_latents": 16, "cross_heads": 2, "self_heads": 2,
         "head_dim": 16, "num_process_layers": 2, "fourier_features": 16,

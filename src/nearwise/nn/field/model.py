@@ -297,9 +297,10 @@ def make_perceiver(
 
     Parameters
     ----------
-    preset : {"original", "S", "S64", "digits"}, default="S64"
+    preset : {"original", "S", "S64", "XS", "digits"}, default="S64"
         "original": 256 tokens of 512, 34.7 million parameters. "S" and "S64": 128 and 64 tokens
-        of 256, 7.6 million. "digits": 16 tokens of 64, 0.27 million.
+        of 256, 7.6 million. "XS": 32 of 128, 1.7 million, for a CPU. "digits": 16 of 64, 0.27
+        million.
     image_size : int or (int, int), optional
         Default 32, for "digits" 8.
     channels : int, optional

@@ -60,7 +60,7 @@ class StudyConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    preset: Literal["original", "S", "S64", "digits"] = "S64"
+    preset: Literal["original", "S", "S64", "XS", "digits"] = "S64"
     epochs: int = Field(20, ge=1)
     finetune_epochs: int = Field(5, ge=1)
     field: dict[str, Any] = Field(default_factory=dict)

@@ -142,7 +142,10 @@ def test_efficiency_needs_no_data_set(tmp_path):
     flat = [r for r in rows if r.method in ("exact", "L2", "IP")]
     assert flat
     assert all(r.details["recall"] == 1 for r in flat)
-    assert all(r.fit_seconds is not None and r.predict_us_per_row > 0 for r in rows)
+    weighed = {r.method for r in rows if "weigh_us_per_query" in r.details}
+    assert weighed == {"uniform", "distance", "multi-head", "attention"}
+    assert all(r.predict_us_per_row > 0 for r in rows)
+    assert all((r.fit_seconds is None) == (r.method in weighed) for r in rows)
 
 
 def test_a_failure_is_kept_with_its_reason_and_tried_again(run, monkeypatch):

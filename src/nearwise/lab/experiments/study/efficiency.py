@@ -1,17 +1,26 @@
-"""The study's efficiency experiment: build and search times of indexes, and what they find."""
+"""The study's efficiency experiment: times of indexes, what they find, and times of weightings."""
 
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearwise.functional import topk_neighbors
+from nearwise.functional import (
+    Neighbors,
+    aggregate_labels,
+    distance_weights,
+    topk_neighbors,
+    uniform_weights,
+)
 from nearwise.lab.experiments.records import Record
 from nearwise.lab.experiments.study.jobs import Job
+from nearwise.lab.nn import MultiHeadNeighborAttention
 from nearwise.memory import IndexName, make_index
+from nearwise.nn.neighbor_head import NeighborHead, describe_neighborhood
 
 INDEXES: dict[str, tuple[IndexName, str]] = {
     "exact": ("exact", "euclidean"),
@@ -20,6 +29,9 @@ INDEXES: dict[str, tuple[IndexName, str]] = {
     "HNSW": ("hnsw", "euclidean"),
     "IVF": ("ivf-flat", "euclidean"),
 }
+# The study's attention, and ours with the description of the neighborhoods that it needs.
+WEIGHTINGS = ("uniform", "distance", "multi-head", "attention")
+_CLASSES, _REPEATS = 10, 7
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,68 @@ def measure_index(name: str, keys: Tensor, queries: Tensor, n_neighbors: int) ->
     }
 
 
+def measure_weighting(
+    name: str, keys: Tensor, queries: Tensor, n_neighbors: int, seed: int
+) -> dict[str, Any]:
+    """Time a weighting of neighbors that are found already, until their votes are counted.
+
+    Parameters
+    ----------
+    name : str
+        One of `WEIGHTINGS`.
+    keys, queries : Tensor of shape (n, dim)
+    n_neighbors, seed : int
+        The seed draws labels and first weights, neither of which changes the time.
+
+    Returns
+    -------
+    finding : dict
+        n_rows, dim, n_queries, k, weigh_us_per_query (the median of seven repeats).
+    """
+    found = topk_neighbors(queries, keys, n_neighbors)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(seed)
+        labels = torch.randint(_CLASSES, (len(keys),))[found.indices]
+        weigh = _weighting(name, keys, queries, found, labels)
+        weigh()  # compiled loops are warm after this
+        times = []
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            weigh()
+            times.append(time.perf_counter() - start)
+    return {
+        "n_rows": len(keys),
+        "dim": keys.shape[1],
+        "n_queries": len(queries),
+        "k": n_neighbors,
+        "weigh_us_per_query": 1e6 * statistics.median(times) / len(queries),
+    }
+
+
+def _weighting(
+    name: str, keys: Tensor, queries: Tensor, found: Neighbors, labels: Tensor
+) -> Callable[[], Tensor]:
+    distances = found.distances
+    if name == "uniform":
+        return lambda: aggregate_labels(uniform_weights(distances), labels, _CLASSES)
+    if name == "distance":
+        return lambda: aggregate_labels(distance_weights(distances), labels, _CLASSES)
+    if name == "multi-head":
+        study = MultiHeadNeighborAttention(keys.shape[1]).eval()
+        return lambda: aggregate_labels(
+            study(queries, keys[found.indices], distances.square()), labels, _CLASSES
+        )
+    prior = torch.full((_CLASSES,), 1 / _CLASSES)
+    base = prior.log().expand(len(queries), _CLASSES)
+    head, reliability = NeighborHead(1, prior, has_base=True).eval(), torch.rand(labels.shape)
+
+    def attend() -> Tensor:
+        space = describe_neighborhood(distances, labels, reliability, base)
+        return head.predict([space], base).log_proba
+
+    return attend
+
+
 def recall(found: Tensor, true: Tensor) -> float:
     """Share of the true neighbors (n, k) that are among those found (n, k)."""
     hits = (found.unsqueeze(2) == true.unsqueeze(1)).any(dim=1)
@@ -107,26 +181,36 @@ def index_names(wanted: Sequence[str] | None = None) -> list[str]:
 def efficiency_jobs(
     size: EfficiencySize, seed: int, facts: dict[str, Any], names: Sequence[str] | None = None
 ) -> list[Job]:
-    """Build each index over the same random keys, search it and compare with an exact search."""
+    """Build each index over the same random keys and search it; then time each weighting."""
     jobs = []
-    for name in index_names(names):
-        blank = Record(
-            size.name, name, seed, experiment="efficiency", condition=f"k={size.n_neighbors}",
-            **facts,
-        )  # fmt: skip
 
-        def make(missing: Sequence[Record], name: str = name) -> Iterator[Record]:
+    def blank_of(name: str) -> Record:
+        condition = f"k={size.n_neighbors}"
+        blank = Record(size.name, name, seed, experiment="efficiency", condition=condition, **facts)
+        return replace(blank, k=size.n_neighbors, n_train=size.n_rows, n_test=size.n_queries)
+
+    def title(name: str) -> str:
+        return f"{size.name} · seed {seed} · efficiency · {name}"
+
+    for name in index_names(names):
+
+        def search(missing: Sequence[Record], name: str = name) -> Iterator[Record]:
             keys, queries = random_keys(size, seed)
             found = measure_index(name, keys, queries, size.n_neighbors)
             yield replace(
                 missing[0],
-                k=size.n_neighbors,
-                n_train=size.n_rows,
-                n_test=size.n_queries,
                 fit_seconds=found["build_seconds"],
                 predict_us_per_row=1e3 * found["search_ms_per_query"],
                 details=found,
             )
 
-        jobs.append(Job(f"{size.name} · seed {seed} · efficiency · {name}", (blank,), make))
+        jobs.append(Job(title(name), (blank_of(name),), search))
+
+    def weigh(missing: Sequence[Record]) -> Iterator[Record]:
+        keys, queries = random_keys(size, seed)
+        for blank in missing:
+            found = measure_weighting(blank.method, keys, queries, size.n_neighbors, seed)
+            yield replace(blank, predict_us_per_row=found["weigh_us_per_query"], details=found)
+
+    jobs.append(Job(title("weights"), tuple(map(blank_of, WEIGHTINGS)), weigh))
     return jobs

@@ -330,19 +330,21 @@ def _theory_mean(study: Study, dataset: str, place: Place, key: str, inner: str)
 
 
 def efficiency_table(study: Study, dataset: str) -> Table | None:
-    """Build and search times of the indexes, and their recall."""
+    """Build and search times of the indexes and their recall; times of the weightings."""
     measures = (
         ("build_seconds", "build s", 3),
         ("search_ms_per_query", "search ms per query", 4),
         ("recall", "recall", 4),
+        ("weigh_us_per_query", "weights, µs per query", 2),
     )
     places = study.places(dataset, "efficiency", "")
     seeds = sorted({s for p in places for s in study.part(dataset, p).seeds})
     table = Table(
         f"{dataset}: efficiency",
         "Times depend on the machine and on what else it did; recall is the share of the true "
-        f"nearest that were found. {seed_words(seeds).capitalize()}.",
-        ["index", *(title for _, title, _ in measures)],
+        "nearest that were found. Weights: from neighbors that are found to the votes, in one "
+        f"thread or several as torch takes them. {seed_words(seeds).capitalize()}.",
+        ["index or weighting", *(title for _, title, _ in measures)],
     )
     for place in places:
         for method in study.part(dataset, place).methods:

@@ -1,8 +1,8 @@
 """Out-of-distribution detection: are rows of unseen classes or data told from known ones.
 
-Claims: with one class held out of training, "combined" has a higher AUROC than the maximum
-probability; p <= .05 flags about one known row in twenty; CIFAR-10 against 2,000 images of
-CIFAR-100 reaches an AUROC of .92, above the maximum probability, the energy and the plain k-NN
+Asked: with one class held out of training, has "combined" a higher AUROC than the maximum
+probability; does p <= .05 flag about one known row in twenty; does CIFAR-10 against 2,000 images of
+CIFAR-100 reach an AUROC of .92, above the maximum probability, the energy and the plain k-NN
 distance of the classifier's own network.
 
     python benchmarks/out_of_distribution.py --data-root DATA                 # tables, minutes

@@ -207,12 +207,13 @@ class VitSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _hint_at_unknown(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
         for wrong, right in NEVER_EXISTED.items():
-            if isinstance(values, dict) and wrong in values:
+            if wrong in values:
                 raise ValueError(f"There is no setting {wrong!r}: it is {right}.")
-        values = refuse_unknown(values, cls, "vit")
-        recipe = values.get("recipe") if isinstance(values, dict) else None
-        return {**RECIPES.get(str(recipe), {}), **values}
+        given = refuse_unknown(values, cls, "vit")
+        return {**RECIPES.get(str(given.get("recipe")), {}), **given}
 
     @model_validator(mode="after")
     def _check(self) -> "VitSettings":

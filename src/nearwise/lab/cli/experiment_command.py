@@ -125,7 +125,7 @@ def experiment(
     if not quiet:
         say(
             f"Records: {out / 'records.jsonl'}. Tables: {out / 'results.md'} (.tex, .csv, .json). "
-            f"Report: {page} (.pdf)"
+            f"Report: {page} (.pdf). Figures: {out / 'figures'}"
         )
     failed = [record for record in records if record.status == "failed"]
     if failed:

@@ -1,5 +1,7 @@
 """Presets: the study's settings, their defects, and changes with hints."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from nearwise.lab.experiments.study import PRESET_NAMES, PRESETS, get_preset, resolve_preset
@@ -56,7 +58,9 @@ def test_the_notebooks_runs_start_from_weights_that_are_at_hand(
     (folder / "snapshots" / "abc" / "model.safetensors").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     changes = {} if backbone is None else {"backbone": backbone}
-    preset = resolve_preset("v0.5-notebook", "cifar10", "images", 60_000, overrides=changes)
+    told = nullcontext() if pretrained else pytest.warns(UserWarning, match="starts from scratch")
+    with told:
+        preset = resolve_preset("v0.5-notebook", "cifar10", "images", 60_000, overrides=changes)
     assert preset.pretrained is pretrained
 
 

@@ -9,6 +9,7 @@ from nearwise.lab.experiments.study.settings import first_message
 from nearwise.names import did_you_mean
 from nearwise.nn.backbones import IMAGENET_MODELS
 from nearwise.training.settings import refuse_unknown
+from nearwise.warn import warn_user
 
 CORRECTED = "v1"
 
@@ -68,7 +69,7 @@ class StudyPreset(BaseModel):
         "mlp" for tables (other kinds are flattened), or an image backbone such as "resnet18".
     pretrained : bool or "local"
         Start from ImageNet weights. "local": where this machine has them, and from scratch where
-        not; `resolve_preset` puts True or False in its place.
+        not; `resolve_preset` puts True or False in its place, and warns of the second.
     image_size, channels : int, optional
         Images are resized and repeated to these; None leaves them as they are.
     dim, num_heads : int
@@ -352,7 +353,13 @@ def resolve_preset(
         batch = 32 if n_rows < 500 else 64 if n_rows < 5000 else 512
         settings |= {"backbone": "mlp", "augment": False, "batch_size": batch}
     preset = change_preset(settings, overrides or {})
-    return change_preset(preset, {"pretrained": preset.starts_from_imagenet})
+    starts = preset.starts_from_imagenet
+    if preset.pretrained == "local" and not starts and kind == "images":
+        warn_user(
+            f"{name} starts from scratch here, and not from ImageNet as its notebook did: this "
+            f"machine holds no such weights of {preset.backbone!r}."
+        )
+    return change_preset(preset, {"pretrained": starts})
 
 
 def has_local_weights(backbone: str) -> bool:

@@ -163,10 +163,8 @@ class EngineConfig(BaseModel):
 
     def decides(self) -> dict[str, Any]:
         """Return the settings on which the result depends."""
-        free = {"compile", "compile_mode", "checkpoint_every"}
-        if not self.decay_all:  # it came later: checkpoints from before it stay good
-            free.add("decay_all")
-        return self.model_dump(exclude=free)
+        later = set() if self.decay_all else {"decay_all"}  # earlier checkpoints stay good
+        return self.model_dump(exclude={"compile", "compile_mode", "checkpoint_every"} | later)
 
 
 class TrainConfig(EngineConfig):

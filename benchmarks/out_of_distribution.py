@@ -6,7 +6,7 @@ CIFAR-100 reach an AUROC of .92, above the maximum probability, the energy and t
 distance of the classifier's own network.
 
     python benchmarks/out_of_distribution.py --data-root DATA                 # tables, minutes
-    python benchmarks/out_of_distribution.py --datasets cifar10 --size small  # images, a minute
+    python benchmarks/out_of_distribution.py --datasets cifar10 --size small  # images, minutes
     python benchmarks/out_of_distribution.py --datasets cifar10 --size full --seeds 0-2
         # a quarter of an hour per seed on two cores
 

@@ -41,10 +41,10 @@ def judged(study, records, folder):
 
 
 def test_noise_is_judged_at_its_bar_and_over_the_network(study, tmp_path):
-    place = {"condition": "where=everywhere", "noise": 0.3, "noise_kind": "symmetric"}
-    records = rows("label-noise", "attention+noise-model", [0.93, 0.91], 0.02, **place)
-    records += rows("label-noise", "cnn+temperature", [0.88, 0.88], **place)
-    other = place | {"noise": 0.1}
+    noisy = {"condition": "where=everywhere", "noise": 0.3, "noise_kind": "symmetric"}
+    records = rows("label-noise", "attention+noise-model", [0.93, 0.91], 0.02, **noisy)
+    records += rows("label-noise", "cnn+temperature", [0.88, 0.88], **noisy)
+    other = noisy | {"noise": 0.1}
     records += rows("label-noise", "attention+noise-model", [0.5, 0.5], **other)
     found, content = judged(study, records, tmp_path)
     verdicts = {bar.rsplit(": ", 1)[1]: check["met"] for bar, check in found.items()}

@@ -12,9 +12,9 @@ from nearwise.lab.experiments import Record, read_records
 from nearwise.lab.experiments.records import METRICS
 from nearwise.lab.report.summary import Results
 from nearwise.lab.report.tables import (
+    LATEX_PACKAGES,
     all_tables,
     halves_table,
-    latex_tables,
     paired_table,
     ranks_table,
     results_table,
@@ -127,8 +127,8 @@ def test_long_tables_are_divided_and_lose_no_row():
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX on this machine")
 def test_every_table_fits_a_page_of_latex(tmp_path):
-    tables = latex_tables(hard_tables())
-    packages = tables.splitlines()[0].removeprefix("% ")
+    tables = "\n".join(map(to_latex, hard_tables()))
+    packages = rf"\usepackage{{{', '.join(LATEX_PACKAGES)}}}"
     parts = [r"\documentclass{article}", packages, r"\begin{document}", tables, r"\end{document}"]
     (tmp_path / "paper.tex").write_text("\n".join(parts))
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]

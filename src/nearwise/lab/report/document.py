@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nearwise.lab.report.drawing import Picture
-from nearwise.lab.report.tables import latex_tables, to_markdown
+from nearwise.lab.report.tables import to_latex, to_markdown
 from nearwise.lab.results.gallery import Gallery
 from nearwise.lab.results.measures import Table
 
@@ -105,5 +105,5 @@ def _block_markdown(block: Block) -> str:
 
 
 def document_latex(document: Document) -> str:
-    """Every table in LaTeX; see `latex_tables`."""
-    return latex_tables(document.tables())
+    """Every table in LaTeX; see `to_latex`."""
+    return "\n".join(map(to_latex, document.tables()))

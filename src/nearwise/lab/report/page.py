@@ -36,19 +36,19 @@ from nearwise.lab.report.summary import Results, summary_json
 from nearwise.lab.report.tables import (
     all_tables,
     halves_table,
-    latex_tables,
     paired_table,
     ranks_table,
     results_table,
     shots_table,
     to_csv,
+    to_latex,
     to_markdown,
 )
 from nearwise.lab.results.gallery import Gallery, make_page_gallery
 from nearwise.lab.results.measures import MAIN_MEASURES, MORE_MEASURES, Predictions, Table
 from nearwise.safe_files import write_aside
 
-FORMATS = ("html", "pdf", "md", "tex", "csv", "json", "figures")
+FORMATS = ("pdf", "html", "md", "tex", "csv", "json", "figures")
 OF_COMPARISONS = ("html", "md", "tex", "csv", "json")  # where none are asked for
 WRITTEN = ("md", "tex", "csv", "json", "figures", "html", "pdf")  # in this order
 
@@ -201,16 +201,17 @@ def _write_comparison(
     tables = all_tables(results)
     texts: dict[str, Callable[[], str | bytes]] = {
         "md": lambda: "\n".join(map(to_markdown, tables)),
-        "tex": lambda: latex_tables(tables),
+        "tex": lambda: "\n".join(map(to_latex, tables)),
         "csv": lambda: to_csv(results),
         "json": lambda: _json(summary_json(results)),
     }
     pictures: list[Picture] = []
     if {"html", "pdf", "figures"} & set(formats):
         page = make_page(folder, results, title)
-        pictures = page_document(page).pictures()
+        document = page_document(page)
+        pictures = document.pictures()
         texts["html"] = lambda: render_page(page)
-        texts["pdf"] = lambda: document_pdf(page_document(page))
+        texts["pdf"] = lambda: document_pdf(document)
     return _write(folder, formats, texts, pictures, progress)
 
 

@@ -244,11 +244,6 @@ def to_latex(table: Table) -> str:
     return "\n".join(texts)
 
 
-def latex_tables(tables: Sequence[Table]) -> str:
-    r"""Write a file of tables for LaTeX's \\input; its first line names the packages needed."""
-    return "\n".join([rf"% \usepackage{{{', '.join(LATEX_PACKAGES)}}}", *map(to_latex, tables)])
-
-
 LATEX_PACKAGES = ("array", "booktabs", "graphicx")
 _FIRST_COLUMN = 0.4  # share of the text's width, in a table of sentences
 _LINE = 80  # characters of a line of small text as wide as the page's text

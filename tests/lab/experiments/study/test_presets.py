@@ -58,8 +58,8 @@ def test_the_notebooks_runs_start_from_weights_that_are_at_hand(
     (folder / "snapshots" / "abc" / "model.safetensors").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     changes = {} if backbone is None else {"backbone": backbone}
-    told = nullcontext() if pretrained else pytest.warns(UserWarning, match="starts from scratch")
-    with told:
+    warned = nullcontext() if pretrained else pytest.warns(UserWarning, match="starts from scratch")
+    with warned:
         preset = resolve_preset("v0.5-notebook", "cifar10", "images", 60_000, overrides=changes)
     assert preset.pretrained is pretrained
 

@@ -31,7 +31,7 @@ DEFECTS: dict[Defect, str] = {
     ),
     "collapse": (
         "The space is trained on the labels of its own memory, by a loss that sees each row's "
-        "label among its neighbors: neighbors may come to agree far more often than they are right."
+        "label among its neighbors, which makes the neighbors of a row agree, right or wrong."
     ),
     "nothing-held-out": (
         "Nothing is fitted on rows the memory has not seen, so nothing can learn how often "

@@ -202,9 +202,8 @@ def collapses(study: Study, dataset: str, preset: str) -> Finding:
 
 def leaks(study: Study, dataset: str, preset: str) -> Finding:
     """Measure the attention of training rows on themselves, in even shares."""
-    place = Place("main", preset)
     own, error, even = (
-        study.details(dataset, place, ATTENTION, key)
+        study.details(dataset, Place("main", preset), ATTENTION, key)
         for key in ("self_weight", "self_weight_error", "even_share")
     )
     seeds = [seed for seed in own if seed in error and seed in even]

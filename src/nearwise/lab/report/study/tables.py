@@ -187,7 +187,7 @@ def _differences(
 def published_table(study: Study, dataset: str) -> Table | None:
     """Put the study's own numbers beside the replays' and, below, ours for the same methods."""
     presets = [p for p in study.presets_of(dataset) if study.main(dataset, p).records]
-    replays = [p for p in presets if any(p in row.presets for row in REPORTED)]
+    replays = [p for p in presets if any(_version(p) in row.presets for row in REPORTED)]
     if not replays:
         return None
     here = (
@@ -210,12 +210,17 @@ def published_table(study: Study, dataset: str) -> Table | None:
 _HEADS = ("accuracy", "NLL", "ECE")
 
 
+def _version(preset: str) -> str:
+    """Version that a preset replays, as described or as its notebook ran."""
+    return preset.removesuffix("-notebook")
+
+
 def _published_rows(study: Study, dataset: str, preset: str) -> list[tuple[str, Reported | None]]:
-    known = {row.method: row for row in REPORTED if preset in row.presets}
+    known = {row.method: row for row in REPORTED if _version(preset) in row.presets}
     run = study.main(dataset, preset).methods
     if preset == CORRECTED:  # beside what was reported of the same method, or not at all
-        shown = study.presets_of(dataset)
-        there = {row.method for row in REPORTED if set(row.presets) & set(shown)}
+        wanted = set(map(_version, study.presets_of(dataset)))
+        there = {row.method for row in REPORTED if set(row.presets) & wanted}
         return [(m, None) for m in run if ("cnn" if m == "mlp" else m) in there]
     names = [*run, *(m for m in known if m not in run)]
     if dataset != DATASET:  # what cannot be run there (views of columns) is no row

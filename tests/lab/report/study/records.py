@@ -64,7 +64,7 @@ def write(folder: Path, records) -> Path:
 
 
 def full_study(folder: Path, seeds=(0, 1)) -> Path:
-    """Every experiment of a replay, and the main one of "v1"."""
+    """Every experiment of a replay, and of "v1" the main one and the weights."""
     records = []
     for seed in seeds:
         records += main_rows(folder, seed)
@@ -85,6 +85,8 @@ def full_study(folder: Path, seeds=(0, 1)) -> Path:
             records.append(
                 row("attention", seed, skill, experiment="ablation", condition=condition)
             )
+        weights = {"experiment": "weights", "preset": "v1", "condition": "with=base"}
+        records += [row(m, seed, **weights) for m in ("uniform", "attention")]
         records += theory_rows(seed)
         records.append(
             Record(

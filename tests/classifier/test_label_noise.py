@@ -8,7 +8,7 @@ import torch
 
 from nearwise.classifier import AttnKNNClassifier, audited_transition
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
-from nearwise.classifier.fit.problem import LabelFitter, Problem, make_folds
+from nearwise.classifier.fit.problem import LabelFitter, Problem, Unseen, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN
@@ -24,6 +24,7 @@ from nearwise.classifier.noise.transition import (
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, sums_to_one
+from tests.classifier.image_cases import QUICK, patches
 
 CLASSES = np.array(["a", "b", "c"])
 
@@ -221,7 +222,7 @@ def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy, clea
     for labels in (given, np.where(np.isin(np.arange(len(X)), held_out), (given + 1) % 3, given)):
         problem = Problem(encoder, rows, labels, None, 3)
         with Progress(0) as progress:
-            predictor = TrueLabelPredictor(problem, settings, as_float(X), progress, None)
+            predictor = TrueLabelPredictor(problem, settings, Unseen(as_float(X)), progress, None)
             predictions.append(predictor.predict(train, cleaned=cleaned))
     assert same(predictions[0].log_proba, predictions[1].log_proba)
     assert same(predictions[0].matrix, predictions[1].matrix)
@@ -262,6 +263,18 @@ def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     assert sums_to_one(model.predict_proba(X, views=[X]))
     issues = model.label_issues()
     assert set(issues["id"]) == set(kept.tolist())
+
+
+def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right():
+    images, y = patches(300, side=16, channels=3)
+    truth = np.unique(y, return_inverse=True)[1]
+    given = label_noise(y, 0.25, seed=0)
+    train = {"epochs": 16, "batch_size": 32}  # a network of all rows learns the wrong labels too
+    changes = {"embedder": "fast-cnn", "train": train, "label_noise": "auto"}
+    model = attn_knn(**QUICK | changes).fit(images, given)
+    assert 0.15 < model.noise_rate_ < 0.35
+    kept = model.memory_.ids.numpy()
+    assert (model._predictor.views.labels.numpy() == truth[kept]).mean() > 0.9
 
 
 def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_noisy):

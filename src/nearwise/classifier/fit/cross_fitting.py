@@ -32,7 +32,7 @@ from nearwise.classifier.fit.networks import (
     fit_keys,
     training_settings,
 )
-from nearwise.classifier.fit.problem import FitSettings, Problem, auto_folds, make_folds
+from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, auto_folds, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
@@ -101,7 +101,7 @@ def cross_fit_table(
         if n_members == "auto":
             n_members = auto_folds(len(every), fast=settings.fast)
         problem.folds = make_folds(problem.labels, n_members, settings.seed)
-        settings.label_fitter.fit(problem, settings, lambda: spaces["features"], progress)
+        settings.label_fitter.fit(problem, settings, lambda: Unseen(spaces["features"]), progress)
         embedding = _networks(problem, settings, progress)
         base, data = _cross_fitted(problem, settings, spaces["features"], embedding, progress)
     if embedding is not None and (base is None or not base.asks(HEAD)):

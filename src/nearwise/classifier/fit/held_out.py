@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -10,24 +10,18 @@ from torch import Tensor
 
 from nearwise.classifier.fit.base import FEW
 from nearwise.classifier.fit.cross_fitting import cross_fit_table
-from nearwise.classifier.fit.embedding import Depths
 from nearwise.classifier.fit.head_fitting import accept_heads, choose_heads, correct_classes
+from nearwise.classifier.fit.image_networks import fit_image_networks
 from nearwise.classifier.fit.networks import (
-    changed_by_user,
     embedder_kind,
     fit_embedding,
     fit_features,
     training_settings,
 )
 from nearwise.classifier.fit.parameter_checks import check_held_out
-from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
+from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.fit.progress import Progress
-from nearwise.classifier.inputs.images import (
-    EncodedImages,
-    ImageEncoder,
-    image_backbone,
-    image_config,
-)
+from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.label_model import LabelModel
@@ -52,10 +46,8 @@ from nearwise.classifier.model.predictor import (
     as_float,
 )
 from nearwise.classifier.model.row_models import (
-    ImageNetworks,
     KeyedRows,
     RowModels,
-    StageSpace,
     TableNetworks,
     average_views,
 )
@@ -67,7 +59,6 @@ from nearwise.training import HeadRows
 N_HEADS = 5
 _NETWORKS = 3  # that share the memory of a table
 _EPOCHS_OF_VIEWS = 12
-_DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 _RIDGE = 2.0  # pull of the temperatures towards 1, in rows
 
 
@@ -169,71 +160,16 @@ def fit_table_networks(
         train["epochs"] = max(train["epochs"], _EPOCHS_OF_VIEWS)
     features = fit_features(problem, problem.folds[0][0], settings, progress)
 
-    def keys() -> Tensor:
+    def unseen() -> Unseen:
         label_free = TableNetworks(encoder, features, None)
         views = [label_free(cast(Encoded, view)) for view in (rows, *problem.views)]
-        return average_views(views).keys["features"]
+        return Unseen(average_views(views).keys["features"])
 
-    settings.label_fitter.fit(problem, settings, keys, progress)
+    settings.label_fitter.fit(problem, settings, unseen, progress)
     second = problem.views[0] if problem.views else None
     embedding = fit_embedding(kind, train, problem, settings, progress, second)
     use_head = settings.base is not None
     return TableNetworks(encoder, features, embedding, use_head)
-
-
-def fit_image_networks(
-    problem: Problem, settings: FitSettings, progress: Progress
-) -> ImageNetworks:
-    """Train the networks of images, and map the depths of their backbones."""
-    encoder, rows = problem.encoder, problem.rows
-    assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
-    memory, _ = problem.folds[0]
-    kind = image_backbone(encoder, settings.embedder)
-    train = image_config(
-        encoder,
-        kind,
-        len(memory),
-        device=settings.device,
-        fast=settings.fast,
-        epochs=settings.train.get("epochs"),
-    )
-    train = changed_by_user(train, settings, kind)
-    networks = _with_depths(kind, train, problem, settings, progress)
-
-    def keys() -> Tensor:
-        views = [networks(cast(EncodedImages, view)) for view in (rows, *problem.views)]
-        return average_views(views).keys["features"]
-
-    settings.label_fitter.fit(problem, settings, keys, progress)
-    if problem.label_model.as_given:
-        return networks
-    return _with_depths(kind, train, problem, settings, progress)
-
-
-def _with_depths(
-    kind: str, train: dict[str, Any], problem: Problem, settings: FitSettings, progress: Progress
-) -> ImageNetworks:
-    encoder, rows = problem.encoder, problem.rows
-    assert isinstance(encoder, ImageEncoder) and isinstance(rows, EncodedImages)
-    embedding = fit_embedding(kind, train, problem, settings, progress)
-    assert embedding is not None  # images always have a network
-    progress.stage("depths of the backbone")
-    remembered = rows.take(problem.folds[0][0])
-    networks = range(len(embedding.networks))
-    cache = settings.cache_dir
-    depths = [embedding.depths(each, encoder, remembered, cache) for each in networks]
-    stages = [_stage_spaces(of_member) for of_member in depths]
-    use_head = settings.base is not None
-    return ImageNetworks(encoder, embedding, stages, use_head, cache)
-
-
-def _stage_spaces(depths: Depths) -> dict[str, StageSpace]:
-    """Map the deepest stages, deepest first; that one is called "features"."""
-    deepest = list(depths.stages.items())[::-1][:_DEPTHS]
-    return {
-        name if i else "features": StageSpace.fit(values.cpu())
-        for i, (name, values) in enumerate(deepest)
-    }
 
 
 def _remember(

@@ -2,13 +2,14 @@
 
 import hashlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from nearwise.classifier.fit.embedding import AnyRows, Embedding, default_config, train_member
 from nearwise.classifier.fit.feature_space import choose_feature_space
-from nearwise.classifier.fit.problem import FitSettings, Problem
+from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.label_model import Target
@@ -104,6 +105,28 @@ def fit_keys(
         "table", train, problem, settings, fold, target, member, name, progress
     )
     return Embedding("table", [network])
+
+
+def fit_halves(
+    kind: str,
+    train: dict[str, Any],
+    problem: Problem,
+    settings: FitSettings,
+    progress: Progress,
+) -> Iterator[tuple[NeighborNetwork, np.ndarray, np.ndarray]]:
+    """Train two networks, each on half of the memory's rows; give each with its half and the other.
+
+    To the labels as given, or to posterior ones once there is a label model.
+    """
+    memory, held_out = problem.folds[0]
+    for number, (own, other) in enumerate(make_folds(problem.labels[memory], 2, settings.seed)):
+        half, member = memory[own], len(problem.folds) + number
+        name = f"label noise: network {number + 1} of 2"
+        target, fold = problem.target(0), (half, held_out)
+        network, _ = _fit_network(
+            kind, train, problem, settings, fold, target, member, name, progress
+        )
+        yield network, half, memory[other]
 
 
 def _fit_network(

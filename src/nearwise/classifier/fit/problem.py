@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,19 @@ from nearwise.classifier.settings import Preset, Settings
 from nearwise.functional import Metric
 
 
+class Unseen(NamedTuple):
+    """What is known of the training rows without their own given labels.
+
+    `keys` (n, width): neighbors in them owe nothing to the labels that the neighbors carry.
+    `log_proba` (n, C) are by networks that did not see the row, None without networks: of the given
+    labels, or of the true ones (`of_true`) where the networks were fitted to posterior labels.
+    """
+
+    keys: Tensor
+    log_proba: Tensor | None = None
+    of_true: bool = False
+
+
 class LabelFitter:
     """Fits the label model of a problem; this one leaves labels as they are given.
 
@@ -34,10 +47,10 @@ class LabelFitter:
         self,
         problem: "Problem",
         settings: "FitSettings",
-        keys: Callable[[], Tensor],
+        unseen: Callable[[], Unseen],
         progress: Progress,
     ) -> None:
-        """Set `problem.label_model`; `keys` makes the rows' keys in a label-free space."""
+        """Set `problem.label_model`; `unseen` tells what is known of rows without their labels."""
 
 
 class FitSettings(Settings):

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from nearwise.classifier.fit.base import cross_fit
-from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem
+from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem, Unseen
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
@@ -68,7 +68,7 @@ class NoisyLabelFitter(LabelFitter):
         self,
         problem: Problem,
         settings: FitSettings,
-        keys: Callable[[], Tensor],
+        unseen: Callable[[], Unseen],
         progress: Progress,
     ) -> None:
         """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
@@ -76,12 +76,22 @@ class NoisyLabelFitter(LabelFitter):
         What is fitted without a fold must not use the given labels of its rows. Where rows are
         held out once, all networks share what the rows for the memory say.
         """
-        label_free = keys()
         progress.stage("label noise")
-        predictor = TrueLabelPredictor(problem, settings, label_free, progress, self.known)
+        first = unseen()
+        predictor = TrueLabelPredictor(problem, settings, first, progress, self.known)
         model = find_label_model(predictor)
         if isinstance(model, NoisyLabels):
             model = with_targets(model, problem, settings, progress)
+            if first.log_proba is not None:
+                # Networks fitted to posterior labels tell more of the true ones. Their
+                # predictions are no base for a transition: what smoothed labels leave unsure
+                # would be taken for overlap of the classes, and the rate come out too low.
+                problem.label_model = model
+                known = model.transition.matrix
+                again = TrueLabelPredictor(problem, settings, unseen(), progress, known)
+                better = again.predict(problem.folds[0][0], cleaned=False)
+                model = _noisy_labels(model.transition, model.signal, [better], problem)
+                model = with_targets(model, problem, settings, progress)
         problem.label_model = model
 
 
@@ -115,7 +125,8 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
             _decide(note, f"{share:.0%} of the estimated rate is taken: {reason}")
             predictor.share = share
             plain = predictor.predict(rows, cleaned=False)
-    cleaned = predictor.predict(rows, cleaned=True)
+    modelled = light_candidates(problem, settings)
+    cleaned = predictor.predict(rows, cleaned=True) if modelled else plain
     note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
     chosen = clearly_lower(cleaned.losses, plain.losses)
     better = cleaned if chosen else plain
@@ -124,6 +135,12 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     members = [predictor.predict(train, cleaned=chosen) for train, _ in folds] or [better]
     transition = _transition(better, rows, predictor)
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
+    return _noisy_labels(transition, signal, members, problem)
+
+
+def _noisy_labels(
+    transition: Transition, signal: float, members: list[Prediction], problem: Problem
+) -> NoisyLabels:
     log_proba = as_float(np.stack([member.log_proba for member in members]))
     matrices = as_float(np.stack([member.matrix for member in members]))
     mean = np.mean(_posteriors(log_proba, matrices, problem.labels), axis=0)

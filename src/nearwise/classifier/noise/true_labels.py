@@ -6,10 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.special import log_softmax
-from torch import Tensor
 
 from nearwise.classifier.fit.base import Candidate, auto_candidates, given_candidate
-from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
+from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
@@ -52,22 +51,26 @@ class Found(NamedTuple):
 class TrueLabelPredictor:
     """Predicts true labels by models and votes that did not see the given ones.
 
-    `keys` (n, width) are of a space that is blind to labels; `known` is the transition, where the
-    user gave it; `share`, in (0, 1], is taken of every estimated one.
+    `known` is the transition, where the user gave it; `share`, in (0, 1], is taken of every
+    estimated one.
     """
 
     def __init__(
         self,
         problem: Problem,
         settings: FitSettings,
-        keys: Tensor,
+        unseen: Unseen,
         progress: Progress,
         known: np.ndarray | None,
     ) -> None:
-        self.problem, self.settings, self.keys = problem, settings, keys
+        self.problem, self.settings, self.keys = problem, settings, unseen.keys
         self.progress, self.known = progress, known
         self.given = np.eye(problem.n_classes)[problem.labels]
         self.share = 1.0
+        networks: dict[str, np.ndarray] = {}
+        if unseen.log_proba is not None:
+            networks["networks"] = unseen.log_proba.double().numpy()
+        self.ready = ({}, networks) if unseen.of_true else (networks, {})  # of given, of true
 
     def predict(self, rows: np.ndarray, *, cleaned: bool) -> Prediction:
         """Pool cross-fitted predictions of all rows, learned from the given labels of `rows` alone.
@@ -174,7 +177,7 @@ class TrueLabelPredictor:
             if name.startswith(_POSTERIOR) or (cleaned and not name.startswith(_GIVEN))
         }
         of_given = {name: part for name, part in normalised.items() if name not in of_true}
-        return of_given, of_true
+        return of_given | self.ready[0], of_true | self.ready[1]
 
     def _clean(
         self, found: Found, weights: np.ndarray, voters: np.ndarray, first: Prediction

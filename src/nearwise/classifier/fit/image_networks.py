@@ -1,0 +1,113 @@
+"""The networks of images: trained for keys and predictions, and to look for wrong labels."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from nearwise.classifier.fit.embedding import Depths, Embedding
+from nearwise.classifier.fit.networks import changed_by_user, fit_embedding, fit_halves
+from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.images import (
+    EncodedImages,
+    ImageEncoder,
+    image_backbone,
+    image_config,
+)
+from nearwise.classifier.model.row_models import ImageNetworks, StageSpace, average_views
+
+_DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
+
+
+def fit_image_networks(
+    problem: Problem, settings: FitSettings, progress: Progress
+) -> ImageNetworks:
+    """Train the networks of images, and map the depths of their backbones."""
+    encoder, _ = _images(problem)
+    kind = image_backbone(encoder, settings.embedder)
+    memory, _ = problem.folds[0]
+
+    def unseen() -> Unseen:
+        return _by_halves(kind, problem, settings, progress)
+
+    settings.label_fitter.fit(problem, settings, unseen, progress)
+    train = _training(kind, encoder, len(memory), settings)
+    embedding = fit_embedding(kind, train, problem, settings, progress)
+    assert embedding is not None  # images always have a network
+    progress.stage("depths of the backbone")
+    use_head = settings.base is not None
+    return replace(_with_depths(embedding, problem, memory, settings), use_head=use_head)
+
+
+def _by_halves(kind: str, problem: Problem, settings: FitSettings, progress: Progress) -> Unseen:
+    """Key and predict each row of the memory by a network that was trained on the other half.
+
+    A network comes to believe wrong labels that it is trained on; half of the epochs leave it less
+    time for that. Rows held out are new to both: predicted by both, they are keyed by the first.
+    The keys of each network have columns of their own, so that rows keyed by different networks
+    are as far apart as rows that have nothing in common.
+    """
+    encoder, rows = _images(problem)
+    memory, held_out = problem.folds[0]
+    epochs = _training(kind, encoder, len(memory), settings)["epochs"]
+    shorter = settings.model_copy(update={"train": settings.train | {"epochs": -(-epochs // 2)}})
+    train = _training(kind, encoder, len(memory) // 2, shorter)
+    keys, log_proba = [], torch.full((2, len(rows), problem.n_classes), torch.nan)
+    for number, (network, half, other) in enumerate(
+        fit_halves(kind, train, problem, settings, progress)
+    ):
+        networks = _with_depths(Embedding(kind, [network]), problem, half, settings)
+        asked = np.concatenate([other, held_out])
+        views = [cast(EncodedImages, view).take(asked) for view in (rows, *problem.views)]
+        seen = average_views([networks(view) for view in views])
+        assert seen.base_log_proba is not None  # images always have a head
+        log_proba[number, asked] = seen.base_log_proba
+        keyed = other if number else asked
+        own = torch.zeros(len(rows), seen.keys["features"].shape[1])
+        own[keyed] = seen.keys["features"][: len(keyed)]
+        keys.append(own)
+    of_both = torch.log_softmax(log_proba.nanmean(0), dim=1)
+    return Unseen(torch.cat(keys, dim=1), of_both, problem.target(0)[0] is not problem.labels)
+
+
+def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:
+    assert isinstance(problem.encoder, ImageEncoder) and isinstance(problem.rows, EncodedImages)
+    return problem.encoder, problem.rows
+
+
+def _training(
+    kind: str, encoder: ImageEncoder, n_rows: int, settings: FitSettings
+) -> dict[str, Any]:
+    """Training settings for so many images, changed as the user says."""
+    train = image_config(
+        encoder,
+        kind,
+        n_rows,
+        device=settings.device,
+        fast=settings.fast,
+        epochs=settings.train.get("epochs"),
+    )
+    return changed_by_user(train, settings, kind)
+
+
+def _with_depths(
+    embedding: Embedding, problem: Problem, rows: np.ndarray, settings: FitSettings
+) -> ImageNetworks:
+    """Map the depths of networks by the images at these positions."""
+    encoder, images = _images(problem)
+    remembered, cache = images.take(rows), settings.cache_dir
+    networks = range(len(embedding.networks))
+    depths = [embedding.depths(each, encoder, remembered, cache) for each in networks]
+    stages = [_stage_spaces(of_member) for of_member in depths]
+    return ImageNetworks(encoder, embedding, stages, cache=cache)
+
+
+def _stage_spaces(depths: Depths) -> dict[str, StageSpace]:
+    """Map the deepest stages, deepest first; that one is called "features"."""
+    deepest = list(depths.stages.items())[::-1][:_DEPTHS]
+    return {
+        name if i else "features": StageSpace.fit(values.cpu())
+        for i, (name, values) in enumerate(deepest)
+    }

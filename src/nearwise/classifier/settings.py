@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from nearwise.functional import DEFAULT_MEMORY_BUDGET
 from nearwise.memory import IndexName
 from nearwise.names import did_you_mean
 from nearwise.nn.neighbor_head import Null
 from nearwise.training import HeadConfig, TrainConfig
-from nearwise.training.settings import plain_message, refuse_unknown
+from nearwise.training.settings import StrictSettings, plain_message
 
 P = ParamSpec("P")
 Preset = Literal["default", "fast", "instant"]
@@ -40,7 +40,7 @@ _OTHER_NAMES = {
 }
 
 
-class Settings(BaseModel):
+class Settings(StrictSettings):
     """Settings of `AttnKNNClassifier` that few users change.
 
     A value that does not fit, or a name that does not exist, raises ValueError.
@@ -86,9 +86,9 @@ class Settings(BaseModel):
     Settings(calibration=None)
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of = "classifier"
 
-    embedder_options: dict[str, Any] = {}
+    embedder_options: dict[str, Any] = Field(default={})
     pooling: Literal["auto", "log-linear", "mixture"] = "auto"
     null: Null | None = "auto"
     num_heads: int = Field(default=4, ge=1, strict=True)
@@ -97,15 +97,14 @@ class Settings(BaseModel):
     max_per_class: int | None = Field(default=None, ge=2, strict=True)
     index: IndexName = "auto"
     memory_budget: int = Field(default=DEFAULT_MEMORY_BUDGET, strict=True)
-    train: dict[str, Any] = {}
+    train: dict[str, Any] = Field(default={})
     head: HeadConfig = HeadConfig.model_validate({})
     checkpoint_dir: Path | None = None
     cache_dir: Path | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _hint_at_misspelt(cls, values: Any) -> Any:
-        refuse_unknown(values, cls, "classifier")
+    def _without_numpy(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}

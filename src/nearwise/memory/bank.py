@@ -275,38 +275,6 @@ class MemoryBank:
         new = self._fit_labels(labels, len(at), self.n_classes)
         self.labels = self.labels.index_copy(0, at, new)
 
-    def subset(self, rows: Ids) -> "MemoryBank":
-        """Return a new bank of some rows.
-
-        Parameters
-        ----------
-        rows : int64 array-like of shape (n_ids,) or bool array-like of shape (n_rows,)
-            Distinct ids, in the order wanted, or a mask of rows to keep.
-
-        Returns
-        -------
-        bank : MemoryBank
-            Its own copy of the rows, with their ids.
-
-        Raises
-        ------
-        ValueError
-            If an id is not in the bank, ids repeat or the mask does not fit.
-        """
-        mask = torch.as_tensor(rows, device=self.ids.device)
-        if mask.dtype == torch.bool:
-            if mask.shape != (len(self),):
-                raise ValueError(
-                    f"The mask has shape {tuple(mask.shape)}. Pass ({len(self)},): one value per "
-                    "row."
-                )
-            at = mask
-        else:
-            at = self.positions(checks.as_ids(mask, self.ids.device))
-        part = copy.copy(self)
-        part._change(lambda tensor: tensor[at])
-        return part
-
     def fork(self) -> "MemoryBank":
         """Return a copy whose changes leave this bank as it is; rows that stay are shared."""
         fork = copy.copy(self)

@@ -102,23 +102,11 @@ class AttentionProbe(Probe):
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:
-        """Remember rows, and choose the keys.
+        """Remember rows, and choose the keys; arguments and errors as for `LinearProbe.fit`.
 
-        Parameters
-        ----------
-        X : array of shape (n, D)
-        y : array of shape (n,)
-        validation : (array (m, D), array (m,)), optional
-            Rows that "auto" chooses by; they do not vote. Without them, each fifth of the training
-            rows is predicted from the others; above 2,000 rows, one fifth. With fewer than 10 it
-            takes "features".
-        refit : bool, default=False
-            Whether they join the memory, once the keys are chosen.
-
-        Raises
-        ------
-        ValueError
-            If rows, labels or settings do not fit.
+        "auto" chooses by `validation`, whose rows do not vote, unless `refit`. Without it each
+        fifth of the training rows is predicted from the others; above 2,000 rows, one fifth. With
+        fewer than 10 it takes "features".
         """
         self._check_settings()
         rows = self._training_rows(X, y)

@@ -88,22 +88,10 @@ class KNNProbe(Probe):
     def fit(
         self, X: Any, y: Any, validation: Validation | None = None, *, refit: bool = False
     ) -> Self:
-        """Remember rows.
+        """Remember rows; arguments and errors as for `LinearProbe.fit`.
 
-        Parameters
-        ----------
-        X : array of shape (n, D)
-        y : array of shape (n,)
-        validation : (array (m, D), array (m,)), optional
-            Rows that "val" choices are made on; they do not vote. Without them, training rows are
-            used, each left out of its own neighbors.
-        refit : bool, default=False
-            Whether validation rows join those that vote, once the choices are made.
-
-        Raises
-        ------
-        ValueError
-            If rows, labels or settings do not fit.
+        "val" choices are made on `validation`, whose rows do not vote, unless `refit`. Without it
+        training rows are used, each left out of its own neighbors.
         """
         self._check_settings()
         rows = self._training_rows(X, y)

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from nearwise.functional.devices import one_thread
 from nearwise.nn import HeadOutput, NeighborHead, Neighborhood
 from nearwise.training.engine import NotFiniteError, Progress, train_epochs
 from nearwise.training.objective import Objective, Parts, Record
-from nearwise.training.settings import EngineConfig, refuse_unknown
+from nearwise.training.settings import EngineConfig, StrictSettings
 from nearwise.warn import warn_user
 
 _SMALL_STEP = 20_000  # neighbors per step, below which threads cost more than they save
@@ -22,7 +22,7 @@ _LAST_RATE = 0.02  # share of the rate that is left at the end
 _MIN_GAIN = 1e-5  # nats by which an epoch must be better than the best one
 
 
-class HeadConfig(BaseModel):
+class HeadConfig(StrictSettings):
     """Settings of `train_head`.
 
     Parameters
@@ -45,12 +45,7 @@ class HeadConfig(BaseModel):
         Evaluations without a better held-out NLL before stopping.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _hint_at_unknown(cls, values: Any) -> Any:
-        return refuse_unknown(values, cls, "head")
+    settings_of = "head"
 
     epochs: int = Field(30, ge=1)
     batch_size: int | None = Field(None, ge=1)

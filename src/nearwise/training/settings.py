@@ -1,6 +1,6 @@
 """Settings of training, which refuse what they do not know with a hint."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,6 +22,18 @@ def refuse_unknown(values: Any, model: type[BaseModel], what: str) -> Any:
     return values
 
 
+class StrictSettings(BaseModel):
+    """Settings that cannot be changed; `settings_of` names them where one is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hint_at_unknown(cls, values: Any) -> Any:
+        return refuse_unknown(values, cls, cls.settings_of)
+
+
 def plain_message(error: ValueError) -> str:
     """Say what a pydantic error says, without its codes and links."""
     if not isinstance(error, ValidationError):
@@ -35,7 +47,7 @@ def plain_message(error: ValueError) -> str:
     return "; ".join(lines)
 
 
-class Augmentation(BaseModel):
+class Augmentation(StrictSettings):
     """Random changes of an image, all off by default; in the order rotation to cutout below.
 
     Parameters
@@ -55,7 +67,7 @@ class Augmentation(BaseModel):
         Side of a square, at a random centre, filled with the image's mean colour.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of = "augmentation"
 
     rotation: float = Field(0.0, ge=0, le=180)
     crop_padding: int = Field(0, ge=0)
@@ -64,13 +76,8 @@ class Augmentation(BaseModel):
     color_jitter: float = Field(0.0, ge=0, le=1)
     cutout: int = Field(0, ge=0)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _hint_at_unknown(cls, values: Any) -> Any:
-        return refuse_unknown(values, cls, "augmentation")
 
-
-class EngineConfig(BaseModel):
+class EngineConfig(StrictSettings):
     """Settings of `train_epochs`.
 
     Unknown settings raise an error that names the nearest known one.
@@ -125,7 +132,7 @@ class EngineConfig(BaseModel):
         Epochs between checkpoints, where a checkpoint folder is given.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of = "training"
 
     epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=256, ge=1)
@@ -155,11 +162,6 @@ class EngineConfig(BaseModel):
     min_gain: float = Field(default=0.0, ge=0)
     evaluate_every: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _hint_at_unknown(cls, values: Any) -> Any:
-        return refuse_unknown(values, cls, "training")
 
     def decides(self) -> dict[str, Any]:
         """Return the settings on which the result depends."""

@@ -81,7 +81,7 @@ def test_a_write_that_fails_leaves_the_former_model(saved, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nearwise.nn.field.config.save_file", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         make_perceiver("digits", random_state=2).save(folder)
     after = PerceiverAutoencoder.load(folder)

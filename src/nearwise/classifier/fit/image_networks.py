@@ -1,6 +1,7 @@
 """The networks of images: trained for keys and predictions, and to look for wrong labels."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -28,10 +29,7 @@ def fit_image_networks(
     encoder, _ = _images(problem)
     kind = image_backbone(encoder, settings.embedder)
     memory, _ = problem.folds[0]
-
-    def unseen() -> Unseen:
-        return _by_halves(kind, problem, settings, progress)
-
+    unseen = partial(_by_halves, kind, problem, settings, progress)
     settings.label_fitter.fit(problem, settings, unseen, progress)
     train = _training(kind, encoder, len(memory), settings)
     embedding = fit_embedding(kind, train, problem, settings, progress)
@@ -81,14 +79,8 @@ def _training(
     kind: str, encoder: ImageEncoder, n_rows: int, settings: FitSettings
 ) -> dict[str, Any]:
     """Training settings for so many images, changed as the user says."""
-    train = image_config(
-        encoder,
-        kind,
-        n_rows,
-        device=settings.device,
-        fast=settings.fast,
-        epochs=settings.train.get("epochs"),
-    )
+    epochs, device = settings.train.get("epochs"), settings.device
+    train = image_config(encoder, kind, n_rows, device=device, fast=settings.fast, epochs=epochs)
     return changed_by_user(train, settings, kind)
 
 

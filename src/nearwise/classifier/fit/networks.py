@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,9 @@ def fit_embedding(
         return None
     networks, nlls = [], []
     for member, fold in enumerate(problem.folds):
+        target, name = problem.target(member), f"embedder {kind}, member {member + 1}"
         network, result = _fit_network(
-            kind,
-            train,
-            problem,
-            settings,
-            fold,
-            problem.target(member),
-            member,
-            f"embedder {kind}, member {member + 1}",
-            progress,
-            second,
+            kind, train, problem, settings, fold, target, member, name, progress, second
         )
         networks.append(network)
         nlls.append(result.best_value)
@@ -108,23 +101,20 @@ def fit_keys(
 
 
 def fit_halves(
-    kind: str,
-    train: dict[str, Any],
-    problem: Problem,
-    settings: FitSettings,
-    progress: Progress,
+    kind: str, train: dict[str, Any], problem: Problem, settings: FitSettings, progress: Progress
 ) -> Iterator[tuple[NeighborNetwork, np.ndarray, np.ndarray]]:
     """Train two networks, each on half of the memory's rows; give each with its half and the other.
 
     To the labels as given, or to posterior ones once there is a label model.
     """
+    apart = replace(problem, history=[])  # no members of the classifier
     memory, held_out = problem.folds[0]
     for number, (own, other) in enumerate(make_folds(problem.labels[memory], 2, settings.seed)):
         half, member = memory[own], len(problem.folds) + number
         name = f"label noise: network {number + 1} of 2"
         target, fold = problem.target(0), (half, held_out)
         network, _ = _fit_network(
-            kind, train, problem, settings, fold, target, member, name, progress
+            kind, train, apart, settings, fold, target, member, name, progress
         )
         yield network, half, memory[other]
 

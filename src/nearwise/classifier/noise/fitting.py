@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.base import cross_fit
@@ -13,7 +14,12 @@ from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.predictor import as_float
-from nearwise.classifier.noise.noisy_labels import CheckedLabels, NoisyLabels, TrainingRows
+from nearwise.classifier.noise.noisy_labels import (
+    CheckedLabels,
+    NoisyLabels,
+    TrainingRows,
+    posterior_log_proba,
+)
 from nearwise.classifier.noise.transition import (
     NOISE_FLOOR,
     SIGNAL,
@@ -30,7 +36,6 @@ from nearwise.classifier.noise.true_labels import (
     TrueLabelPredictor,
     light_candidates,
     of_one_class,
-    posterior,
 )
 from nearwise.warn import warn_user
 
@@ -206,9 +211,10 @@ def _worth_fitting(
 
 def _posteriors(log_proba: Tensor, matrices: Tensor, labels: np.ndarray) -> list[np.ndarray]:
     """Probabilities of the true labels (n, C) given the labels, one array per version."""
+    given = torch.from_numpy(labels)
     return [
-        posterior(version.double().numpy(), matrix.double().numpy(), labels)
-        for version, matrix in zip(log_proba, matrices, strict=True)
+        posterior_log_proba(version, matrix, given).exp().numpy()
+        for version, matrix in zip(log_proba.double(), matrices, strict=True)
     ]
 
 

@@ -187,9 +187,8 @@ class TrueLabelPredictor:
         for _ in range(_CLEANINGS):
             vote = _vote(found, weights, labels)[voters]
             labels = np.zeros_like(self.given)
-            labels[voters] = posterior(
-                log_softmax(first.power * vote, axis=1), first.matrix, self.problem.labels[voters]
-            )
+            parts = (first.power * vote, first.matrix, self.problem.labels[voters])
+            labels[voters] = posterior_log_proba(*map(torch.from_numpy, parts)).exp().numpy()
         return labels
 
     def _target(self, labels: np.ndarray, rows: np.ndarray) -> Target:
@@ -221,15 +220,6 @@ def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]
 def of_one_class(labels: np.ndarray) -> bool:
     """Whether there is nothing that a classifier could tell apart."""
     return bool((labels == labels[0]).all())
-
-
-def posterior(log_proba: np.ndarray, matrix: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Probabilities of true labels given the labels too, (n, C)."""
-    found = posterior_log_proba(
-        torch.from_numpy(log_proba), torch.from_numpy(matrix), torch.from_numpy(labels)
-    )
-    proba: np.ndarray = found.exp().numpy()
-    return proba
 
 
 def _corrected(matrix: np.ndarray | None) -> LabelModel:

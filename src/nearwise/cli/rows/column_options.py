@@ -69,32 +69,15 @@ def _quoted(name: str) -> str:
     return f'"{name}"' if " " in name else name
 
 
-DropOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="COLUMN", help="Leave a column out (an id, say); may be repeated."),
-]
-KeepOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN", help="Use a column that would be left out as an id; may be repeated."
-    ),
-]
-CategoryOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN", help="Take its numbers for categories (zip codes); may be repeated."
-    ),
-]
-NumberOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="COLUMN", help="Take its text cells for gaps; may be repeated."),
-]
-DateOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN", help="Take its text for dates, or say why not; may be repeated."
-    ),
-]
+def _names(help_text: str) -> Any:
+    return typer.Option(metavar="COLUMN", help=f"{help_text}; may be repeated.")
+
+
+DropOption = Annotated[list[str] | None, _names("Leave a column out (an id, say)")]
+KeepOption = Annotated[list[str] | None, _names("Use a column that would be left out as an id")]
+CategoryOption = Annotated[list[str] | None, _names("Take its numbers for categories (zip codes)")]
+NumberOption = Annotated[list[str] | None, _names("Take its text cells for gaps")]
+DateOption = Annotated[list[str] | None, _names("Take its text for dates, or say why not")]
 
 
 def column_uses(data: str, **flags: list[str] | None) -> dict[str, Any]:

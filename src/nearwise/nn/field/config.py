@@ -2,18 +2,17 @@
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from nearwise.names import did_you_mean
 from nearwise.nn.field.layers import default_scale
+from nearwise.safe_files import write_aside, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,16 +244,9 @@ def save_model(model: "PerceiverAutoencoder", folder: str | Path) -> None:
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"model.run cannot be written as JSON: {error}.") from error
-    path.mkdir(parents=True, exist_ok=True)
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    aside = path / f".{secrets.token_hex(8)}"
-    try:
-        save_file(weights, aside, metadata={"nearwise": header})
-        os.replace(aside, path / WEIGHTS)
-        aside.write_text(header + "\n", encoding="utf-8")
-        os.replace(aside, path / CONFIG)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_aside(path / WEIGHTS, save(weights, metadata={"nearwise": header}))
+    write_whole(path / CONFIG, f"{header}\n".encode())
 
 
 def describe_model(folder: str | Path) -> FieldFile:

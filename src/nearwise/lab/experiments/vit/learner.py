@@ -1,10 +1,10 @@
 """Supervised training of image classifiers: what a step minimises, and how they are evaluated."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from nearwise.lab.experiments.vit.image_rows import ImageRows
@@ -12,12 +12,12 @@ from nearwise.lab.nn.pixel_scale import PixelScale
 from nearwise.nn import soft_cross_entropy, soft_targets
 from nearwise.training.augment import augment, draw_batch_mix, mix_labels
 from nearwise.training.encoding import autocast
-from nearwise.training.settings import Augmentation, Precision, refuse_unknown
+from nearwise.training.settings import Augmentation, Precision, StrictSettings
 
 _EVALUATED_PIXELS = {"cpu": 2**21, "cuda": 2**25}  # pixels per batch of an evaluation
 
 
-class Recipe(BaseModel):
+class Recipe(StrictSettings):
     """How images and labels are changed before a step, and what is minimised.
 
     Parameters
@@ -38,7 +38,7 @@ class Recipe(BaseModel):
         Which images get it: anew in every step in training; in evaluations the same each time.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    settings_of = "recipe"
 
     criterion: Literal["CrossEntropy", "MSE"] = "CrossEntropy"
     label_smoothing: float = Field(0.0, ge=0, lt=1)
@@ -47,11 +47,6 @@ class Recipe(BaseModel):
     augment: Augmentation | None = None
     noise: float = Field(0.0, ge=0)
     noise_on: Literal["train", "test", "both"] = "train"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _hint_at_unknown(cls, values: Any) -> Any:
-        return refuse_unknown(values, cls, "recipe")
 
     def noise_in(self, training: bool) -> float:
         """Return the noise of training, or of evaluations."""

@@ -265,16 +265,18 @@ def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     assert set(issues["id"]) == set(kept.tolist())
 
 
-def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right():
+def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tmp_path):
     images, y = patches(300, side=16, channels=3)
     truth = np.unique(y, return_inverse=True)[1]
     given = label_noise(y, 0.25, seed=0)
     train = {"epochs": 16, "batch_size": 32}  # a network of all rows learns the wrong labels too
     changes = {"embedder": "fast-cnn", "train": train, "label_noise": "auto"}
-    model = attn_knn(**QUICK | changes).fit(images, given)
+    model = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
     assert 0.15 < model.noise_rate_ < 0.35
     kept = model.memory_.ids.numpy()
     assert (model._predictor.views.labels.numpy() == truth[kept]).mean() > 0.9
+    again = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
+    assert same(again.predict_proba(images), model.predict_proba(images))
 
 
 def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_noisy):

@@ -16,8 +16,10 @@ from nearwise.classifier.inputs.images import (
     ImageEncoder,
     image_backbone,
     image_config,
+    image_views,
 )
 from nearwise.classifier.model.row_models import ImageNetworks, StageSpace, average_views
+from nearwise.training import TrainConfig
 
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 
@@ -43,23 +45,26 @@ def _by_halves(kind: str, problem: Problem, settings: FitSettings, progress: Pro
     """Key and predict each row of the memory by a network that was trained on the other half.
 
     A network comes to believe wrong labels that it is trained on; half of the epochs leave it less
-    time for that. Rows held out are new to both: predicted by both, they are keyed by the first.
-    The keys of each network have columns of their own, so that rows keyed by different networks
-    are as far apart as rows that have nothing in common.
+    time for that. Where it learns from mirrored images it predicts them too. Rows held out are new
+    to both networks: predicted by both, they are keyed by the first. The keys of each network have
+    columns of their own, so that rows keyed by different networks are as far apart as rows that
+    have nothing in common.
     """
     encoder, rows = _images(problem)
     memory, held_out = problem.folds[0]
     epochs = _training(kind, encoder, len(memory), settings)["epochs"]
     shorter = settings.model_copy(update={"train": settings.train | {"epochs": -(-epochs // 2)}})
     train = _training(kind, encoder, len(memory) // 2, shorter)
+    augment = TrainConfig(**train).augment
+    mirrored = augment is not None and augment.flip and not problem.views
+    views = image_views(rows, ("flip",)) if mirrored else cast(list[EncodedImages], problem.views)
     keys, log_proba = [], torch.full((2, len(rows), problem.n_classes), torch.nan)
     for number, (network, half, other) in enumerate(
         fit_halves(kind, train, problem, settings, progress)
     ):
         networks = _with_depths(Embedding(kind, [network]), problem, half, settings)
         asked = np.concatenate([other, held_out])
-        views = [cast(EncodedImages, view).take(asked) for view in (rows, *problem.views)]
-        seen = average_views([networks(view) for view in views])
+        seen = average_views([networks(view.take(asked)) for view in (rows, *views)])
         assert seen.base_log_proba is not None  # images always have a head
         log_proba[number, asked] = seen.base_log_proba
         keyed = other if number else asked

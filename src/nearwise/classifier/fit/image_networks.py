@@ -95,16 +95,13 @@ def _with_depths(
     """Map the depths of networks by the images at these positions."""
     encoder, images = _images(problem)
     remembered, cache = images.take(rows), settings.cache_dir
-    networks = range(len(embedding.networks))
-    depths = [embedding.depths(each, encoder, remembered, cache) for each in networks]
-    stages = [_stage_spaces(of_member) for of_member in depths]
+    each = range(len(embedding.networks))
+    stages = [_stage_spaces(embedding.depths(at, encoder, remembered, cache)) for at in each]
     return ImageNetworks(encoder, embedding, stages, cache=cache)
 
 
 def _stage_spaces(depths: Depths) -> dict[str, StageSpace]:
     """Map the deepest stages, deepest first; that one is called "features"."""
-    deepest = list(depths.stages.items())[::-1][:_DEPTHS]
-    return {
-        name if i else "features": StageSpace.fit(values.cpu())
-        for i, (name, values) in enumerate(deepest)
-    }
+    names = list(depths.stages)[::-1][:_DEPTHS]
+    spaces = {name: StageSpace.fit(depths.stages[name].cpu()) for name in names}
+    return {"features": spaces.pop(names[0])} | spaces

@@ -71,8 +71,13 @@ def _by_halves(kind: str, problem: Problem, settings: FitSettings, progress: Pro
         own = torch.zeros(len(rows), seen.keys["features"].shape[1])
         own[keyed] = seen.keys["features"][: len(keyed)]
         keys.append(own)
-    of_both = torch.log_softmax(log_proba.nanmean(0), dim=1)
-    return Unseen(torch.cat(keys, dim=1), of_both, problem.target(0)[0] is not problem.labels)
+    first, second = log_proba[:, held_out].argmax(2)
+    return Unseen(
+        torch.cat(keys, dim=1),
+        torch.log_softmax(log_proba.nanmean(0), dim=1),
+        of_true=problem.target(0)[0] is not problem.labels,
+        agreement=float((first == second).float().mean()),
+    )
 
 
 def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:

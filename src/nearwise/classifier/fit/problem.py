@@ -28,11 +28,13 @@ class Unseen(NamedTuple):
     `keys` (n, width): neighbors in them owe nothing to the labels that the neighbors carry.
     `log_proba` (n, C) are by networks that did not see the row, None without networks: of the given
     labels, or of the true ones (`of_true`) where the networks were fitted to posterior labels.
+    `agreement` is the share of the rows held out of which two of them predict the same class.
     """
 
     keys: Tensor
     log_proba: Tensor | None = None
     of_true: bool = False
+    agreement: float | None = None
 
 
 class LabelFitter:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from nearwise.classifier.fit.base import cross_fit
@@ -16,6 +18,7 @@ from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.noise.noisy_labels import (
     CheckedLabels,
+    ForwardCorrection,
     NoisyLabels,
     TrainingRows,
     posterior_log_proba,
@@ -26,8 +29,10 @@ from nearwise.classifier.noise.transition import (
     Transition,
     check_label_noise,
     known_transition,
+    scaled,
     signal_of,
     taken_in_part,
+    towards_none,
     weigh,
     with_interval,
 )
@@ -38,6 +43,11 @@ from nearwise.classifier.noise.true_labels import (
     of_one_class,
 )
 from nearwise.warn import warn_user
+
+_OFF = 0.01  # by which networks agree more often than they are right
+_MATCHINGS = 3  # times that a transition is scaled and predictions are pooled anew
+_LEAST_SHARE = 0.05  # of the mistakes that are left of a transition
+_MOST_WRONG = 0.9  # of the labels of a class
 
 
 def label_fitter(label_noise: Any, classes: np.ndarray, settings: FitSettings) -> LabelFitter:
@@ -108,6 +118,9 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     plain = predictor.predict(rows, cleaned=False)
     transition = _transition(plain, rows, predictor)
     signal = _signal(plain, problem, rows)
+    agreement = predictor.agreement if known is None else None
+    if agreement is not None and signal >= SIGNAL:
+        plain, transition = _matched(agreement, plain, transition, predictor, rows)
     note = problem.choice["label_noise"] = {
         "rate": transition.rate,
         "interval": list(transition.interval),
@@ -118,9 +131,12 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
         note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
         return CheckedLabels(transition=transition, signal=signal)
     if known is None:
-        evidence = _evidence(plain, problem, rows)
+        if agreement is None:
+            evidence = note["evidence"] = _evidence(plain, problem, rows)
+        else:  # overlap of the classes would make networks disagree as often as labels do
+            evidence, note["agreement"] = float("inf"), agreement
         share, reason = weigh(transition, signal, evidence)
-        note |= {"evidence": evidence, "taken": share}
+        note["taken"] = share
         if share * transition.rate <= NOISE_FLOOR:
             transition = taken_in_part(transition, 0.0)
             note |= {"rate": 0.0, "interval": list(transition.interval), "taken": 0.0}
@@ -138,9 +154,65 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     note["fitted_to"] = "posterior" if chosen else "given"
     folds = [] if shared else problem.folds
     members = [predictor.predict(train, cleaned=chosen) for train, _ in folds] or [better]
-    transition = _transition(better, rows, predictor)
+    if agreement is None:
+        transition = _transition(better, rows, predictor)
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
     return _noisy_labels(transition, signal, members, problem)
+
+
+def _matched(
+    agreement: float,
+    plain: Prediction,
+    transition: Transition,
+    predictor: TrueLabelPredictor,
+    rows: np.ndarray,
+) -> tuple[Prediction, Transition]:
+    """Scale a transition until predictions are as sure as two networks agree on unseen rows.
+
+    Networks that were trained on separate rows agree about as often as one of them is right, also
+    where their labels are wrong in part (Jiang et al., "Assessing Generalization of SGD via
+    Disagreement", ICLR 2022). Where people err most on hard rows, a transition learned from sure
+    rows takes those mistakes for overlap of the classes and leaves predictions less sure than that.
+    Nothing is changed where they are as sure as that, give or take the hundredth by which agreement
+    and accuracy differ themselves, and two standard errors.
+    """
+    problem = predictor.problem
+    n_judged = len(problem.folds[0][1])
+    tolerance = _OFF + 2 * (agreement * (1 - agreement) / n_judged) ** 0.5
+    labels = problem.labels[rows]
+    weight = None if problem.weight is None else problem.weight[rows]
+    for _ in range(_MATCHINGS):
+        log_proba = plain.log_proba[rows]
+        if abs(_confidence(log_proba) - agreement) <= tolerance:
+            break
+        too_sure = partial(_too_sure, agreement, log_proba, labels, weight, transition.matrix)
+        most = _MOST_WRONG / float(1 - transition.matrix.diagonal().min())
+        if too_sure(_LEAST_SHARE) > 0:
+            share = _LEAST_SHARE
+        else:
+            share = brentq(too_sure, _LEAST_SHARE, most, xtol=0.01) if too_sure(most) > 0 else most
+        transition = scaled(transition, share)
+        predictor.known = transition.matrix
+        plain = predictor.predict(rows, cleaned=False)
+    return plain, transition
+
+
+def _too_sure(
+    agreement: float,
+    log_proba: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    matrix: np.ndarray,
+    share: float,
+) -> float:
+    """By how much predictions (n, C) are too sure with so many of a transition's mistakes."""
+    model = ForwardCorrection(matrix=torch.from_numpy(towards_none(matrix, share)))
+    pool = pooled({"prediction": log_proba}, labels, weight, model)
+    return _confidence(pool.log_proba) - agreement
+
+
+def _confidence(log_proba: np.ndarray) -> float:
+    return float(np.exp(log_proba.max(axis=1)).mean())
 
 
 def _noisy_labels(

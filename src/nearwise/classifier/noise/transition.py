@@ -291,8 +291,21 @@ def with_interval(
 
 
 def towards_none(matrix: np.ndarray, share: float) -> np.ndarray:
-    """Draw a transition towards no wrong labels: this share of its mistakes stays."""
+    """Multiply the mistakes of a transition by a number: below 1 fewer labels are wrong."""
     return matrix if share == 1 else share * matrix + (1 - share) * np.eye(len(matrix))
+
+
+def scaled(transition: Transition, share: float) -> Transition:
+    """Multiply the mistakes of an estimate by a number, its intervals as well."""
+    low, high = transition.interval
+    return replace(
+        transition,
+        matrix=towards_none(transition.matrix, share),
+        rate=share * transition.rate,
+        interval=(share * low, share * high),
+        low=np.maximum(towards_none(transition.low, share), 0),
+        high=towards_none(transition.high, share),
+    )
 
 
 def taken_in_part(transition: Transition, share: float) -> Transition:

@@ -70,6 +70,7 @@ class TrueLabelPredictor:
         networks: dict[str, np.ndarray] = {}
         if unseen.log_proba is not None:
             networks["networks"] = unseen.log_proba.double().numpy()
+        self.agreement = unseen.agreement
         self.ready = ({}, networks) if unseen.of_true else (networks, {})  # of given, of true
 
     def predict(self, rows: np.ndarray, *, cleaned: bool) -> Prediction:

@@ -9,11 +9,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from nearwise.classifier import AttnKNNClassifier
+from nearwise.classifier.fit.parameter_checks import check_settings
+from nearwise.classifier.fit.problem import Problem, Unseen
+from nearwise.classifier.fit.progress import Progress
+from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.noise import fitting
-from nearwise.classifier.noise.fitting import softened_losses
+from nearwise.classifier.noise.fitting import find_label_model, softened_losses
 from nearwise.classifier.noise.transition import Transition, signal_of, taken_in_part, weigh
+from nearwise.classifier.noise.true_labels import TrueLabelPredictor
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one
@@ -86,6 +92,44 @@ def test_what_is_taken_in_part_lies_in_an_interval_up_to_what_was_found(share):
     assert (part.low <= part.matrix).all() and (part.matrix <= part.high).all()
     np.testing.assert_allclose(part.matrix.sum(axis=1), 1)
     assert taken_in_part(found, 1.0) is found
+
+
+def hard_rows(n=3000):
+    """Rows, some of them hard; labels wrong more often on these; predictions of two networks."""
+    rng = np.random.default_rng(0)
+    truth, hard = rng.integers(0, 4, n), rng.uniform(0.2, 1.6, n)
+    keys = 2 * np.eye(4)[truth] + hard[:, None] * rng.normal(size=(n, 4))
+    wrong = rng.uniform(size=n) < 0.05 + 0.35 * hard
+    given = np.where(wrong, (truth + rng.integers(1, 4, n)) % 4, truth)
+    return keys, truth, given
+
+
+def found_rate(keys, given, agreement):
+    """Rate of wrong labels found, and how sure the predictions of the true ones then are."""
+    rows = np.arange(len(given))
+    folds = [(rows[: len(rows) // 2], rows[len(rows) // 2 :])]
+    problem = Problem(ImageEncoder(8, 8, 1), None, given, None, 4, folds=folds)
+    settings = check_settings(attn_knn(validation_fraction=0.5, base=None), len(given), 4, 0)
+    # networks fitted to smoothed labels are too unsure, which powers mend
+    log_proba = torch.log_softmax(torch.from_numpy(0.5 * keys).float(), dim=1)
+    unseen = Unseen(torch.from_numpy(keys).float(), log_proba, agreement=agreement)
+    with Progress(0) as progress:
+        model = find_label_model(TrueLabelPredictor(problem, settings, unseen, progress, None))
+    confidence = model.rows.log_proba[0, folds[0][0]].exp().amax(1).mean()
+    return model.transition, float(confidence), problem.choice["label_noise"]
+
+
+def test_where_people_err_on_hard_rows_the_rate_follows_what_networks_agree_on():
+    keys, truth, given = hard_rows()
+    right = (keys.argmax(1) == truth).mean()
+    wrong = (given != truth).mean()
+    alone, unsure, _ = found_rate(keys, given, None)
+    found, sure, note = found_rate(keys, given, right)
+    assert abs(found.rate - wrong) < abs(alone.rate - wrong) and note["agreement"] == right
+    assert abs(sure - right) < abs(unsure - right) and abs(sure - right) < 0.05
+    assert found.interval[0] < found.rate < found.interval[1]
+    same_again, _, _ = found_rate(keys, given, unsure)  # they agree as often as predictions say
+    assert same_again.rate == pytest.approx(alone.rate)
 
 
 @pytest.fixture(scope="module", params=[(3, "auto"), (10, "auto"), (3, 0.3)], ids=str)

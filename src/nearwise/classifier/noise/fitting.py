@@ -45,8 +45,7 @@ from nearwise.classifier.noise.true_labels import (
 from nearwise.warn import warn_user
 
 _OFF = 0.01  # by which networks agree more often than they are right
-_MATCHINGS = 3  # times that a transition is scaled and predictions are pooled anew
-_LEAST_SHARE = 0.05  # of the mistakes that are left of a transition
+_RAISES = 5  # times at most that a transition is scaled and predictions are pooled anew
 _MOST_WRONG = 0.9  # of the labels of a class
 
 
@@ -118,9 +117,9 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     plain = predictor.predict(rows, cleaned=False)
     transition = _transition(plain, rows, predictor)
     signal = _signal(plain, problem, rows)
-    agreement = predictor.agreement if known is None else None
-    if agreement is not None and signal >= SIGNAL:
-        plain, transition = _matched(agreement, plain, transition, predictor, rows)
+    first = transition
+    if known is None and predictor.agreement is not None and signal >= SIGNAL:
+        plain, transition = _raised(plain, transition, predictor, rows)
     note = problem.choice["label_noise"] = {
         "rate": transition.rate,
         "interval": list(transition.interval),
@@ -131,11 +130,11 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
         note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
         return CheckedLabels(transition=transition, signal=signal)
     if known is None:
-        if agreement is None:
-            evidence = note["evidence"] = _evidence(plain, problem, rows)
-        else:  # overlap of the classes would make networks disagree as often as labels do
-            evidence, note["agreement"] = float("inf"), agreement
+        # Overlap of the classes is no reason for networks to agree where labels do not.
+        raised = transition is not first
+        evidence = float("inf") if raised else _evidence(plain, problem, rows)
         share, reason = weigh(transition, signal, evidence)
+        note |= {"agreement": predictor.agreement} if raised else {"evidence": evidence}
         note["taken"] = share
         if share * transition.rate <= NOISE_FLOOR:
             transition = taken_in_part(transition, 0.0)
@@ -154,61 +153,61 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     note["fitted_to"] = "posterior" if chosen else "given"
     folds = [] if shared else problem.folds
     members = [predictor.predict(train, cleaned=chosen) for train, _ in folds] or [better]
-    if agreement is None:
+    if transition is first:
         transition = _transition(better, rows, predictor)
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
     return _noisy_labels(transition, signal, members, problem)
 
 
-def _matched(
-    agreement: float,
-    plain: Prediction,
-    transition: Transition,
-    predictor: TrueLabelPredictor,
-    rows: np.ndarray,
+def _raised(
+    plain: Prediction, transition: Transition, predictor: TrueLabelPredictor, rows: np.ndarray
 ) -> tuple[Prediction, Transition]:
-    """Scale a transition until predictions are as sure as two networks agree on unseen rows.
+    """Raise a transition's rate until predictions are as sure as two networks agree on unseen rows.
 
     Networks that were trained on separate rows agree about as often as one of them is right, also
     where their labels are wrong in part (Jiang et al., "Assessing Generalization of SGD via
-    Disagreement", ICLR 2022). Where people err most on hard rows, a transition learned from sure
-    rows takes those mistakes for overlap of the classes and leaves predictions less sure than that.
-    Nothing is changed where they are as sure as that, give or take the hundredth by which agreement
-    and accuracy differ themselves, and two standard errors.
+    Disagreement", ICLR 2022); pooled predictions are no worse. Where people err most on hard rows,
+    a transition learned from sure rows takes those mistakes for overlap of the classes and leaves
+    predictions less sure than that. Nothing is changed where they are as sure, give or take two
+    standard errors and the hundredth by which networks agree more often than they are right.
     """
-    problem = predictor.problem
-    n_judged = len(problem.folds[0][1])
-    tolerance = _OFF + 2 * (agreement * (1 - agreement) / n_judged) ** 0.5
-    labels = problem.labels[rows]
-    weight = None if problem.weight is None else problem.weight[rows]
-    for _ in range(_MATCHINGS):
-        log_proba = plain.log_proba[rows]
-        if abs(_confidence(log_proba) - agreement) <= tolerance:
-            break
-        too_sure = partial(_too_sure, agreement, log_proba, labels, weight, transition.matrix)
-        most = _MOST_WRONG / float(1 - transition.matrix.diagonal().min())
-        if too_sure(_LEAST_SHARE) > 0:
-            share = _LEAST_SHARE
-        else:
-            share = brentq(too_sure, _LEAST_SHARE, most, xtol=0.01) if too_sure(most) > 0 else most
-        transition = scaled(transition, share)
-        predictor.known = transition.matrix
+    problem, agreement = predictor.problem, predictor.agreement
+    assert agreement is not None  # callers see to it
+    error = (agreement * (1 - agreement) / len(problem.folds[0][1])) ** 0.5
+    tolerance = _OFF + 2 * error
+    if agreement - _confidence(plain.log_proba[rows]) <= tolerance:
+        return plain, transition
+    raised, low, share = transition, 1.0, 1.0
+    high = _MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6)
+    for _ in range(_RAISES):
+        surplus = partial(_surplus, predictor, plain.log_proba[rows], rows, transition.matrix)
+        if surplus(low) < 0 < surplus(high):
+            share = brentq(surplus, low, high, xtol=0.01)
+        else:  # pooled anew, predictions will differ more
+            share = (low * high) ** 0.5
+        raised = scaled(transition, share)
+        predictor.known = raised.matrix
         plain = predictor.predict(rows, cleaned=False)
-    return plain, transition
+        off = _confidence(plain.log_proba[rows]) - agreement
+        if abs(off) <= tolerance:
+            break
+        low, high = (low, share) if off > 0 else (share, high)
+    return plain, raised
 
 
-def _too_sure(
-    agreement: float,
+def _surplus(
+    predictor: TrueLabelPredictor,
     log_proba: np.ndarray,
-    labels: np.ndarray,
-    weight: np.ndarray | None,
+    rows: np.ndarray,
     matrix: np.ndarray,
     share: float,
 ) -> float:
-    """By how much predictions (n, C) are too sure with so many of a transition's mistakes."""
+    """By how much predictions (n, C) are too sure with so many times a transition's mistakes."""
+    weight = None if predictor.problem.weight is None else predictor.problem.weight[rows]
     model = ForwardCorrection(matrix=torch.from_numpy(towards_none(matrix, share)))
-    pool = pooled({"prediction": log_proba}, labels, weight, model)
-    return _confidence(pool.log_proba) - agreement
+    pool = pooled({"prediction": log_proba}, predictor.problem.labels[rows], weight, model)
+    assert predictor.agreement is not None  # callers see to it
+    return _confidence(pool.log_proba) - predictor.agreement
 
 
 def _confidence(log_proba: np.ndarray) -> float:

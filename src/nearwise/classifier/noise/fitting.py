@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +17,6 @@ from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.noise.noisy_labels import (
     CheckedLabels,
-    ForwardCorrection,
     NoisyLabels,
     TrainingRows,
     posterior_log_proba,
@@ -32,7 +30,6 @@ from nearwise.classifier.noise.transition import (
     scaled,
     signal_of,
     taken_in_part,
-    towards_none,
     weigh,
     with_interval,
 )
@@ -45,7 +42,7 @@ from nearwise.classifier.noise.true_labels import (
 from nearwise.warn import warn_user
 
 _OFF = 0.01  # by which networks agree more often than they are right
-_RAISES = 5  # times at most that a transition is scaled and predictions are pooled anew
+_CLOSE = 0.02  # to which the number is found that multiplies the mistakes
 _MOST_WRONG = 0.9  # of the labels of a class
 
 
@@ -171,43 +168,22 @@ def _raised(
     predictions less sure than that. Nothing is changed where they are as sure, give or take two
     standard errors and the hundredth by which networks agree more often than they are right.
     """
-    problem, agreement = predictor.problem, predictor.agreement
+    agreement, n_judged = predictor.agreement, len(predictor.problem.folds[0][1])
     assert agreement is not None  # callers see to it
-    error = (agreement * (1 - agreement) / len(problem.folds[0][1])) ** 0.5
-    tolerance = _OFF + 2 * error
+    tolerance = _OFF + 2 * (agreement * (1 - agreement) / n_judged) ** 0.5
     if agreement - _confidence(plain.log_proba[rows]) <= tolerance:
         return plain, transition
-    raised, low, share = transition, 1.0, 1.0
-    high = _MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6)
-    for _ in range(_RAISES):
-        surplus = partial(_surplus, predictor, plain.log_proba[rows], rows, transition.matrix)
-        if surplus(low) < 0 < surplus(high):
-            share = brentq(surplus, low, high, xtol=0.01)
-        else:  # pooled anew, predictions will differ more
-            share = (low * high) ** 0.5
-        raised = scaled(transition, share)
-        predictor.known = raised.matrix
-        plain = predictor.predict(rows, cleaned=False)
-        off = _confidence(plain.log_proba[rows]) - agreement
-        if abs(off) <= tolerance:
-            break
-        low, high = (low, share) if off > 0 else (share, high)
-    return plain, raised
 
+    def surplus(share: float) -> float:
+        predictor.known = scaled(transition, share).matrix
+        return _confidence(predictor.predict(rows, cleaned=False).log_proba[rows]) - agreement
 
-def _surplus(
-    predictor: TrueLabelPredictor,
-    log_proba: np.ndarray,
-    rows: np.ndarray,
-    matrix: np.ndarray,
-    share: float,
-) -> float:
-    """By how much predictions (n, C) are too sure with so many times a transition's mistakes."""
-    weight = None if predictor.problem.weight is None else predictor.problem.weight[rows]
-    model = ForwardCorrection(matrix=torch.from_numpy(towards_none(matrix, share)))
-    pool = pooled({"prediction": log_proba}, predictor.problem.labels[rows], weight, model)
-    assert predictor.agreement is not None  # callers see to it
-    return _confidence(pool.log_proba) - predictor.agreement
+    share = _MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6)
+    if surplus(share) > 0:
+        share = brentq(surplus, 1.0, share, xtol=_CLOSE)
+    raised = scaled(transition, share)
+    predictor.known = raised.matrix
+    return predictor.predict(rows, cleaned=False), raised
 
 
 def _confidence(log_proba: np.ndarray) -> float:

@@ -312,15 +312,12 @@ def taken_in_part(transition: Transition, share: float) -> Transition:
     """Take a share of an estimate; intervals reach from what is taken to what was estimated."""
     if share == 1:
         return transition
-    matrix, rate = towards_none(transition.matrix, share), share * transition.rate
-    low, high = transition.interval
+    part = scaled(transition, share)
     return replace(
-        transition,
-        matrix=matrix,
-        rate=rate,
-        interval=(min(rate, share * low), max(rate, high)),
-        low=np.minimum(matrix, transition.low),
-        high=np.maximum(matrix, transition.high),
+        part,
+        interval=(min(part.rate, part.interval[0]), max(part.rate, transition.interval[1])),
+        low=np.minimum(part.matrix, transition.low),
+        high=np.maximum(part.matrix, transition.high),
     )
 
 

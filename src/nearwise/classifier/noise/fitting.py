@@ -115,8 +115,6 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     transition = _transition(plain, rows, predictor)
     signal = _signal(plain, problem, rows)
     first = transition
-    if known is None and predictor.agreement is not None and signal >= SIGNAL:
-        plain, transition = _raised(plain, transition, predictor, rows)
     note = problem.choice["label_noise"] = {
         "rate": transition.rate,
         "interval": list(transition.interval),
@@ -127,6 +125,8 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
         note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
         return CheckedLabels(transition=transition, signal=signal)
     if known is None:
+        if predictor.agreement is not None and signal >= SIGNAL:
+            plain, transition = _raised(plain, transition, predictor, rows)
         # Overlap of the classes is no reason for networks to agree where labels do not.
         raised = transition is not first
         evidence = float("inf") if raised else _evidence(plain, problem, rows)

@@ -63,11 +63,11 @@ def _by_halves(kind: str, problem: Problem, settings: FitSettings, progress: Pro
         fit_halves(kind, train, problem, settings, progress)
     ):
         networks = _with_depths(Embedding(kind, [network]), problem, half, settings)
-        asked = np.concatenate([other, held_out])
-        seen = average_views([networks(view.take(asked)) for view in (rows, *views)])
+        predicted = np.concatenate([other, held_out])
+        seen = average_views([networks(view.take(predicted)) for view in (rows, *views)])
         assert seen.base_log_proba is not None  # images always have a head
-        log_proba[number, asked] = seen.base_log_proba
-        keyed = other if number else asked
+        log_proba[number, predicted] = seen.base_log_proba
+        keyed = other if number else predicted
         own = torch.zeros(len(rows), seen.keys["features"].shape[1])
         own[keyed] = seen.keys["features"][: len(keyed)]
         keys.append(own)

@@ -111,7 +111,7 @@ def fit_halves(
     memory, held_out = problem.folds[0]
     for number, (own, other) in enumerate(make_folds(problem.labels[memory], 2, settings.seed)):
         half, member = memory[own], len(problem.folds) + number
-        name = f"label noise: network {number + 1} of 2"
+        name = f"true labels, network {number + 1} of 2"
         target, fold = problem.target(0), (half, held_out)
         network, _ = _fit_network(
             kind, train, apart, settings, fold, target, member, name, progress

@@ -178,9 +178,9 @@ def _raised(
         predictor.known = scaled(transition, share).matrix
         return _confidence(predictor.predict(rows, cleaned=False).log_proba[rows]) - agreement
 
-    share = _MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6)
-    if surplus(share) > 0:
-        share = brentq(surplus, 1.0, share, xtol=_CLOSE)
+    share = max(_MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6), 1.0)
+    if surplus(share) > 0:  # else not even that many mistakes make predictions as sure
+        share = brentq(surplus, 1.0, share, xtol=_CLOSE) if surplus(1.0) < 0 else 1.0
     raised = scaled(transition, share)
     predictor.known = raised.matrix
     return predictor.predict(rows, cleaned=False), raised

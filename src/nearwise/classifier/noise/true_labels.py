@@ -51,7 +51,7 @@ class Found(NamedTuple):
 class TrueLabelPredictor:
     """Predicts true labels by models and votes that did not see the given ones.
 
-    `known` is the transition, where the user gave it; `share`, in (0, 1], is taken of every
+    `known` is the transition where it is not estimated; `share`, in (0, 1], is taken of every
     estimated one.
     """
 

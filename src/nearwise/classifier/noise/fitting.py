@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -39,10 +40,13 @@ from nearwise.classifier.noise.true_labels import (
     light_candidates,
     of_one_class,
 )
+from nearwise.metrics.calibration import wilson_interval
 from nearwise.warn import warn_user
 
 _OFF = 0.01  # by which networks agree more often than they are right
-_CLOSE = 0.02  # to which the number is found that multiplies the mistakes
+_LEVEL = 0.95  # of the interval of an agreement
+_STEP = 1.25  # by which the number grows that multiplies the mistakes
+_CLOSE = 0.02  # to which that number is found
 _MOST_WRONG = 0.9  # of the labels of a class
 
 
@@ -165,22 +169,28 @@ def _raised(
     where their labels are wrong in part (Jiang et al., "Assessing Generalization of SGD via
     Disagreement", ICLR 2022); pooled predictions are no worse. Where people err most on hard rows,
     a transition learned from sure rows takes those mistakes for overlap of the classes and leaves
-    predictions less sure than that. Nothing is changed where they are as sure, give or take two
-    standard errors and the hundredth by which networks agree more often than they are right.
+    predictions less sure than that. Nothing is changed where they are as sure as the lower end of
+    the agreement's interval less the hundredth by which networks agree more often than they are
+    right, nor where no rate makes them as sure.
     """
     agreement, n_judged = predictor.agreement, len(predictor.problem.folds[0][1])
     assert agreement is not None  # callers see to it
-    tolerance = _OFF + 2 * (agreement * (1 - agreement) / n_judged) ** 0.5
-    if agreement - _confidence(plain.log_proba[rows]) <= tolerance:
+    least, _ = wilson_interval(np.array([agreement]), np.array([float(n_judged)]), _LEVEL)
+    if _confidence(plain.log_proba[rows]) >= least[0] - _OFF:
         return plain, transition
 
+    @cache
     def surplus(share: float) -> float:
         predictor.known = scaled(transition, share).matrix
         return _confidence(predictor.predict(rows, cleaned=False).log_proba[rows]) - agreement
 
-    share = max(_MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6), 1.0)
-    if surplus(share) > 0:  # else not even that many mistakes make predictions as sure
-        share = brentq(surplus, 1.0, share, xtol=_CLOSE) if surplus(1.0) < 0 else 1.0
+    most = _MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6)
+    shares = (_STEP ** np.arange(max(np.log(most) / np.log(_STEP), 1))).tolist()
+    high = next((share for share in shares if surplus(share) >= 0), None)
+    if high is None:
+        predictor.known = None
+        return plain, transition
+    share = brentq(surplus, high / _STEP, high, xtol=_CLOSE) if high > 1 else high
     raised = scaled(transition, share)
     predictor.known = raised.matrix
     return predictor.predict(rows, cleaned=False), raised

@@ -95,7 +95,7 @@ def test_a_fit_that_died_goes_on_from_its_checkpoints_to_the_same_result(monkeyp
         attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)
     seen = []
     monkeypatch.setattr(
-        "nearwise.classifier.fit.progress.Progress.epoch",
+        "nearwise.classifier.progress.Progress.epoch",
         lambda self, name, record, total: seen.append((name, record["epoch"])),
     )
     resumed = attn_knn(**EMBEDDED, checkpoint_dir=tmp_path).fit(X, y)

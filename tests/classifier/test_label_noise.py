@@ -9,7 +9,6 @@ import torch
 from nearwise.classifier import AttnKNNClassifier, audited_transition
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import LabelFitter, Problem, Unseen, make_folds
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.predictor import as_float
@@ -22,6 +21,7 @@ from nearwise.classifier.noise.transition import (
     with_interval,
 )
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
+from nearwise.classifier.progress import Progress
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, logistic, same, sums_to_one
 from tests.classifier.image_cases import QUICK, patches

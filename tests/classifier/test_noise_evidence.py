@@ -14,12 +14,12 @@ import torch
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.parameter_checks import check_settings
 from nearwise.classifier.fit.problem import Problem, Unseen
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.noise import fitting
 from nearwise.classifier.noise.fitting import find_label_model, softened_losses
 from nearwise.classifier.noise.transition import Transition, signal_of, taken_in_part, weigh
 from nearwise.classifier.noise.true_labels import TrueLabelPredictor
+from nearwise.classifier.progress import Progress
 from nearwise.cli.answer_columns import wrong_labels_line
 from nearwise.lab.corrupt import label_noise
 from tests.classifier.cases import CHEAP, attn_knn, blobs, same, sums_to_one

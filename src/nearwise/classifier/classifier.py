@@ -18,7 +18,6 @@ from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.fit.held_out import fit_problem
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import FitSettings, Problem
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs import labels, validation
 from nearwise.classifier.inputs.columns import (
     ColumnPlan,
@@ -60,6 +59,7 @@ from nearwise.classifier.online import changes
 from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.online.changes import Bound, NewRows
 from nearwise.classifier.online.refreshing import can_refresh, refuse_refresh
+from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
 from nearwise.classifier.storage.persistence import load_model_folder, save_model

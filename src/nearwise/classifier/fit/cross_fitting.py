@@ -33,7 +33,6 @@ from nearwise.classifier.fit.networks import (
     training_settings,
 )
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, auto_folds, make_folds
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.class_prior import capped_rows
 from nearwise.classifier.model.gates import tempered_nll
@@ -52,6 +51,7 @@ from nearwise.classifier.model.memory_views import (
 from nearwise.classifier.model.predictor import Predictor, as_float
 from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.model.row_models import FOREST, TableModels, supervised_keys
+from nearwise.classifier.progress import Progress
 from nearwise.memory import MemoryBank
 from nearwise.nn import NeighborSet, PretrainedNeighborHead, shared_head
 from nearwise.training import HeadConfig, HeadRows

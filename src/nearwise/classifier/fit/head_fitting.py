@@ -9,7 +9,6 @@ from torch import Tensor
 
 from nearwise.classifier.fit.class_calibration import fit_class_correction
 from nearwise.classifier.fit.problem import FitSettings, Problem
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE
 from nearwise.classifier.model.class_prior import ClassCorrection, log_ratio
 from nearwise.classifier.model.log_linear_pool import (
@@ -20,6 +19,7 @@ from nearwise.classifier.model.log_linear_pool import (
     shrink,
 )
 from nearwise.classifier.model.predictor import Predictor
+from nearwise.classifier.progress import Progress
 from nearwise.nn import NeighborHead, Neighborhood
 from nearwise.nn.neighbor_head import Pooling
 from nearwise.training import HeadRows, train_head

@@ -20,7 +20,6 @@ from nearwise.classifier.fit.networks import (
 )
 from nearwise.classifier.fit.parameter_checks import check_held_out
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.model.class_prior import capped_rows
@@ -51,6 +50,7 @@ from nearwise.classifier.model.row_models import (
     TableNetworks,
     average_views,
 )
+from nearwise.classifier.progress import Progress
 from nearwise.data import hold_out
 from nearwise.functional.devices import one_thread
 from nearwise.memory import MemoryBank

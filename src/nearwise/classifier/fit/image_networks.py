@@ -10,7 +10,6 @@ import torch
 from nearwise.classifier.fit.embedding import Depths, Embedding
 from nearwise.classifier.fit.networks import changed_by_user, fit_embedding, fit_halves
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import (
     EncodedImages,
     ImageEncoder,
@@ -19,8 +18,10 @@ from nearwise.classifier.inputs.images import (
     image_views,
 )
 from nearwise.classifier.model.row_models import ImageNetworks, StageSpace, average_views
+from nearwise.classifier.progress import Progress
 from nearwise.training import TrainConfig
 
+_FEW = 5_000  # images of which half the epochs would teach a network too little
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 
 
@@ -45,16 +46,21 @@ def _by_halves(kind: str, problem: Problem, settings: FitSettings, progress: Pro
     """Key and predict each row of the memory by a network that was trained on the other half.
 
     A network comes to believe wrong labels that it is trained on; half of the epochs leave it less
-    time for that. Where it learns from mirrored images it predicts them too. Rows held out are new
-    to both networks: predicted by both, they are keyed by the first. The keys of each network have
-    columns of their own, so that rows keyed by different networks are as far apart as rows that
-    have nothing in common.
+    time for that. Few images need all epochs, and twice as many where these are few too
+    (`preset="fast"`). Where a network learns from mirrored images it predicts them too. Rows held
+    out are new to both: predicted by both, they are keyed by the first. The keys of each network
+    have columns of their own, so that rows keyed by different networks are as far apart as rows
+    that have nothing in common.
     """
     encoder, rows = _images(problem)
     memory, held_out = problem.folds[0]
     epochs = _training(kind, encoder, len(memory), settings)["epochs"]
-    shorter = settings.model_copy(update={"train": settings.train | {"epochs": -(-epochs // 2)}})
-    train = _training(kind, encoder, len(memory) // 2, shorter)
+    if len(memory) > _FEW:
+        epochs = -(-epochs // 2)
+    elif settings.fast and "epochs" not in settings.train:
+        epochs *= 2
+    with_epochs = settings.model_copy(update={"train": settings.train | {"epochs": epochs}})
+    train = _training(kind, encoder, len(memory) // 2, with_epochs)
     augment = TrainConfig(**train).augment
     mirrored = augment is not None and augment.flip and not problem.views
     views = image_views(rows, ("flip",)) if mirrored else cast(list[EncodedImages], problem.views)

@@ -11,10 +11,10 @@ import numpy as np
 from nearwise.classifier.fit.embedding import AnyRows, Embedding, default_config, train_member
 from nearwise.classifier.fit.feature_space import choose_feature_space
 from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.row_models import FeatureSpace
+from nearwise.classifier.progress import Progress
 from nearwise.nn import NeighborNetwork
 from nearwise.training import TrainConfig, TrainingResult
 from nearwise.training.settings import plain_message

@@ -13,11 +13,11 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import AnyEncoder, AnyRows
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.images import TTAView
 from nearwise.classifier.inputs.table import LARGE, Encoded, TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.model.predictor import as_float
+from nearwise.classifier.progress import Progress
 from nearwise.classifier.settings import Preset, Settings
 from nearwise.functional import Metric
 

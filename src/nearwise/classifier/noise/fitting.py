@@ -12,7 +12,6 @@ from torch import Tensor
 
 from nearwise.classifier.fit.base import cross_fit
 from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem, Unseen
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.predictor import as_float
@@ -40,6 +39,7 @@ from nearwise.classifier.noise.true_labels import (
     light_candidates,
     of_one_class,
 )
+from nearwise.classifier.progress import Progress
 from nearwise.metrics.calibration import wilson_interval
 from nearwise.warn import warn_user
 

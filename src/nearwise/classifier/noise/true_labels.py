@@ -9,12 +9,12 @@ from scipy.special import log_softmax
 
 from nearwise.classifier.fit.base import Candidate, auto_candidates, given_candidate
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
-from nearwise.classifier.fit.progress import Progress
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
 from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
 from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_log_proba
 from nearwise.classifier.noise.transition import estimate_transition, towards_none
+from nearwise.classifier.progress import Progress
 from nearwise.functional import Neighbors, topk_neighbors
 
 _INNER = 3  # folds inside the rows that a fold may learn from

@@ -210,8 +210,7 @@ def test_a_rows_own_label_leaves_its_own_prediction_unmoved(fitted_noisy):
     assert same(model.predict_proba(None), before)
 
 
-@pytest.mark.parametrize("cleaned", [False, True])
-def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy, cleaned):
+def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy):
     X, _, given = noisy
     encoder = TableEncoder()
     rows = encoder.fit(X)
@@ -223,7 +222,7 @@ def test_what_a_member_learns_of_labels_owes_nothing_to_its_own_fold(noisy, clea
         problem = Problem(encoder, rows, labels, None, 3)
         with Progress(0) as progress:
             predictor = TrueLabelPredictor(problem, settings, Unseen(as_float(X)), progress, None)
-            predictions.append(predictor.predict(train, cleaned=cleaned))
+            predictions.append(predictor.predict(train))
     assert same(predictions[0].log_proba, predictions[1].log_proba)
     assert same(predictions[0].matrix, predictions[1].matrix)
 

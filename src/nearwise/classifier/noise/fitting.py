@@ -104,7 +104,7 @@ class NoisyLabelFitter(LabelFitter):
                 problem.label_model = model
                 known = model.transition.matrix
                 again = TrueLabelPredictor(problem, settings, unseen(), progress, known)
-                better = again.predict(problem.folds[0][0], cleaned=False)
+                better = again.predict(problem.folds[0][0])
                 model = _noisy_labels(model.transition, model.signal, [better], problem)
                 model = with_targets(model, problem, settings, progress)
         problem.label_model = model
@@ -115,7 +115,7 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     problem, settings, known = predictor.problem, predictor.settings, predictor.known
     shared = settings.validation_fraction is not None
     rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
-    plain = predictor.predict(rows, cleaned=False)
+    plain = predictor.predict(rows)
     transition = _transition(plain, rows, predictor)
     signal = _signal(plain, problem, rows)
     first = transition
@@ -145,17 +145,10 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
         if share < 1:
             _decide(note, f"{share:.0%} of the estimated rate is taken: {reason}")
             predictor.share = share
-            plain = predictor.predict(rows, cleaned=False)
-    modelled = light_candidates(problem, settings)
-    cleaned = predictor.predict(rows, cleaned=True) if modelled else plain
-    note["nll"] = {"given": plain.nll, "posterior": cleaned.nll}
-    chosen = clearly_lower(cleaned.losses, plain.losses)
-    better = cleaned if chosen else plain
-    note["fitted_to"] = "posterior" if chosen else "given"
+            plain = predictor.predict(rows)
+            transition = _transition(plain, rows, predictor)
     folds = [] if shared else problem.folds
-    members = [predictor.predict(train, cleaned=chosen) for train, _ in folds] or [better]
-    if transition is first:
-        transition = _transition(better, rows, predictor)
+    members = [predictor.predict(train) for train, _ in folds] or [plain]
     note |= {"rate": transition.rate, "interval": list(transition.interval)}
     return _noisy_labels(transition, signal, members, problem)
 
@@ -182,7 +175,7 @@ def _raised(
     @cache
     def surplus(share: float) -> float:
         predictor.known = scaled(transition, share).matrix
-        return _confidence(predictor.predict(rows, cleaned=False).log_proba[rows]) - agreement
+        return _confidence(predictor.predict(rows).log_proba[rows]) - agreement
 
     most = _MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6)
     shares = (_STEP ** np.arange(max(np.log(most) / np.log(_STEP), 1))).tolist()
@@ -193,7 +186,7 @@ def _raised(
     share = brentq(surplus, high / _STEP, high, xtol=_CLOSE) if high > 1 else high
     raised = scaled(transition, share)
     predictor.known = raised.matrix
-    return predictor.predict(rows, cleaned=False), raised
+    return predictor.predict(rows), raised
 
 
 def _confidence(log_proba: np.ndarray) -> float:
@@ -222,12 +215,11 @@ def with_targets(
         targets.append((proba.argmax(axis=1), weight))
     fitted = replace(model, rows=model.rows._replace(targets=targets))
     pairs = zip(targets, problem.folds, strict=False)  # folds held out once share one target
-    if any(of_one_class(labels[train]) for (labels, _), (train, _) in pairs):
-        problem.choice["label_noise"]["fitted_to"] = (
-            "given"  # a posterior of one class teaches nothing
-        )
-        return model
-    return fitted if _worth_fitting(model, fitted, problem, settings, progress) else model
+    # a posterior of one class teaches nothing
+    taught = not any(of_one_class(labels[train]) for (labels, _), (train, _) in pairs)
+    taught = taught and _worth_fitting(model, fitted, problem, settings, progress)
+    problem.choice["label_noise"]["fitted_to"] = "posterior" if taught else "given"
+    return fitted if taught else model
 
 
 def _worth_fitting(

@@ -11,7 +11,7 @@ from nearwise.classifier.fit.base import Candidate, auto_candidates, given_candi
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
-from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel, Target
+from nearwise.classifier.model.label_model import AS_GIVEN, LabelModel
 from nearwise.classifier.noise.noisy_labels import ForwardCorrection, posterior_log_proba
 from nearwise.classifier.noise.transition import estimate_transition, towards_none
 from nearwise.classifier.progress import Progress
@@ -21,7 +21,7 @@ _INNER = 3  # folds inside the rows that a fold may learn from
 _SHARPNESS = (1.0, 2.0, 4.0, 8.0)  # of votes, in inverse typical distances
 _POOLED = (1, 3)  # positions of the sharpnesses whose votes join the pool
 _EVEN = 0.02  # share of the uniform distribution mixed into votes
-_CLEANINGS = 2  # rounds of votes on posterior labels before models are fitted to them
+_CLEANINGS = 2  # rounds of votes on posterior labels
 _GIVEN, _POSTERIOR = "votes of given labels", "votes of posterior labels"
 _TURNS = 3  # times that powers and transition are found in turn
 
@@ -74,16 +74,13 @@ class TrueLabelPredictor:
         self.agreement = unseen.agreement
         self.ready = ({}, networks) if unseen.of_true else (networks, {})  # of given, of true
 
-    def predict(self, rows: np.ndarray, *, cleaned: bool) -> Prediction:
-        """Pool cross-fitted predictions of all rows, learned from the given labels of `rows` alone.
-
-        Models are fitted to given labels, or to those that votes make most probable (`cleaned`).
-        """
+    def predict(self, rows: np.ndarray) -> Prediction:
+        """Pool cross-fitted predictions of all rows, learned from given labels of `rows` alone."""
         found = self._seek(rows)
         votes = [_vote(found, weights, self.given) for weights in found.weights]
         firsts = [self._pool({"vote": vote}, {}, rows, None) for vote in votes]
         best = min(range(len(firsts)), key=lambda i: firsts[i].nll)
-        of_given, of_true = self._cross_fit(rows, found, best, firsts[best], cleaned)
+        of_given, of_true = self._cross_fit(rows, found, best, firsts[best])
         plain = self._pool(of_given | of_true, {}, rows, firsts[best].matrix)
         wider = self._pool(of_true, of_given, rows, plain.matrix)
         return wider if clearly_lower(wider.losses, plain.losses) else plain
@@ -139,7 +136,7 @@ class TrueLabelPredictor:
         return Prediction(log_proba, matrix, pool.nll, next(iter(pool.powers.values())), losses)
 
     def _cross_fit(
-        self, rows: np.ndarray, found: Found, best: int, first: Prediction, cleaned: bool
+        self, rows: np.ndarray, found: Found, best: int, first: Prediction
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Predict given and true labels by models and votes.
 
@@ -161,13 +158,13 @@ class TrueLabelPredictor:
                 for kind, votes in ((_GIVEN, self.given), (_POSTERIOR, labels))
                 for i in _POOLED
             }
-            to_posterior = cleaned and not of_one_class(labels[voters].argmax(axis=1))
-            target = self._target(labels if to_posterior else self.given, voters)
             for candidate in light_candidates(self.problem, self.settings) if modelled else ():
                 self.progress.stage(f"label noise: {candidate.name}, {number + 1} of {len(folds)}")
                 encoder, encoded = self.problem.table
                 view = getattr(encoder, candidate.view)(encoded)
-                candidate.fit_fold(view, *target, (voters, queries))
+                candidate.fit_fold(
+                    view, self.problem.labels, self.problem.weight, (voters, queries)
+                )
                 predictions[candidate.name] = log_softmax(
                     candidate.log_proba(view[queries], 0, n_classes), axis=1
                 )
@@ -176,11 +173,7 @@ class TrueLabelPredictor:
                 part[rows[held_out]] = prediction[: len(held_out)]
                 part[others] += prediction[len(held_out) :] / len(folds)
         normalised = {name: log_softmax(part, axis=1) for name, part in total.items()}
-        of_true = {
-            name: part
-            for name, part in normalised.items()
-            if name.startswith(_POSTERIOR) or (cleaned and not name.startswith(_GIVEN))
-        }
+        of_true = {k: part for k, part in normalised.items() if k.startswith(_POSTERIOR)}
         of_given = {name: part for name, part in normalised.items() if name not in of_true}
         return of_given | self.ready[0], of_true | self.ready[1]
 
@@ -195,14 +188,6 @@ class TrueLabelPredictor:
             parts = (first.power * vote, first.matrix, self.problem.labels[voters])
             labels[voters] = posterior_log_proba(*map(torch.from_numpy, parts)).exp().numpy()
         return labels
-
-    def _target(self, labels: np.ndarray, rows: np.ndarray) -> Target:
-        weight = np.zeros(len(labels))
-        weight[rows] = labels[rows].max(axis=1)
-        if self.problem.weight is not None:
-            weight = weight * self.problem.weight
-        plain = self.problem.weight is None and bool((weight[rows] == 1).all())
-        return labels.argmax(axis=1), None if plain else weight
 
 
 def light_candidates(problem: Problem, settings: FitSettings) -> list[Candidate]:

@@ -32,9 +32,10 @@ from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
 from nearwise.classifier.query import Query
-from nearwise.cli.rows.parsing import parse_seeds, split_list
+from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import command_line, hardware, versions
 from nearwise.functional import topk_neighbors
+from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.data import load_dataset, load_images
 from nearwise.lab.experiments.study.key_space import network_view

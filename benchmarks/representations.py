@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nearwise.cli.rows.parsing import parse_count, parse_seeds
+from nearwise.cli.rows.parsing import parse_count
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.cli.settings_text import change_settings
+from nearwise.lab.cli.settings_text import change_settings, parse_seeds
 from nearwise.lab.data import load_images
 from nearwise.lab.experiments.representations import Cell, Comparison, run_comparison
 from nearwise.lab.report.representations import judge_all, write_report

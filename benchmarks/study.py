@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from results_page import write_page
 from weights import differences
 
-from nearwise.cli.rows.parsing import parse_seeds
+from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.experiments import Record, read_records
 from nearwise.lab.experiments.study import run_experiment
 from nearwise.lab.report.study.parts import Place, Study

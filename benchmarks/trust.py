@@ -26,8 +26,9 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from nearwise import AttnKNNClassifier
-from nearwise.cli.rows.parsing import parse_seeds, split_list
+from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.data import load_dataset
 from nearwise.lab.results.measures import mean_with_interval

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from nearwise.cli.rows.parsing import parse_seeds
 from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.comparisons import paired_difference
 from nearwise.lab.experiments.vit import VitSettings, evaluate_vit, train_vit
 

@@ -21,7 +21,7 @@ from typing import Any
 from quality import BARS as QUALITY
 from results_page import write_page
 
-from nearwise.cli.rows.parsing import parse_seeds
+from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.experiments import Record
 from nearwise.lab.experiments.study import run_experiment
 from nearwise.lab.experiments.study.weights import CLASSIFIER, WITH_BASE, WITHOUT_BASE

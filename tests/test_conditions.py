@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from nearwise import conditions
-from nearwise.conditions import command_line, hardware, readable_command, versions
+from nearwise.conditions import command_line, hardware, versions
+from nearwise.lab.report.commands import readable_command
 
 
 def test_versions_and_hardware_are_json():

@@ -116,17 +116,6 @@ def command_line() -> str:
     return shlex.join([Path(program).name, *sys.argv[1:]])
 
 
-def readable_command(command: str) -> str:
-    """Write a recorded command (`command_line`) as it may be typed.
-
-    "nearwise" stands in the place of a leading ``__main__.py``, whatever folder it is in: for
-    `python -m` a command begins with the file of the module.
-    """
-    program, space, rest = command.partition(" ")
-    name = program.strip("'\"").replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{PROGRAM}{space}{rest}" if name == "__main__.py" else command
-
-
 def available_threads() -> int:
     """Cores this process may use, cut to OMP_NUM_THREADS where that is set."""
     if hasattr(os, "sched_getaffinity"):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nearwise.cli.rows.parsing import parse_count, parse_seeds, split_list
+from nearwise.cli.rows.parsing import parse_count, split_list
+from nearwise.lab.cli.settings_text import parse_seeds
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,6 @@ def check_folder(
             )
 
 
-def paths_among(*datasets: str) -> list[str]:
-    """Give the files of "FILE:TARGET", and folders; a name alone is a known data set."""
-    files = [dataset.rpartition(":")[0] or dataset for dataset in datasets]
-    known = [":" not in dataset and os.sep not in dataset for dataset in datasets]
-    return [file for file, is_name in zip(files, known, strict=True) if not is_name]
-
-
 def refuse_inside_model(option: str, path: Path) -> None:
     """Refuse with ValueError a path within a model's folder; `option` names it in the message."""
     for folder in path.resolve().parents:

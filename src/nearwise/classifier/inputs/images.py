@@ -14,7 +14,6 @@ from nearwise.functional.devices import fast_bfloat16
 
 if TYPE_CHECKING:
     from nearwise.data.images.decode import Color
-    from nearwise.nn import ImageEmbedder
 
 TTAView = Literal["flip", "shift"]
 TTA_VIEWS: tuple[TTAView, ...] = get_args(TTAView)
@@ -359,14 +358,3 @@ def _fast_cnn_config(
         "precision": "bfloat16" if fast_bfloat16(device) else "float32",
         "channels_last": True,
     }
-
-
-def image_embedders(model: Any) -> "list[ImageEmbedder]":
-    """Trained embedders of a classifier of images, one per network; ValueError without one."""
-    networks = model._predictor.row_models.networks
-    found = [network.embedder for network in networks if network.embedder.takes_images]
-    if not found:
-        raise ValueError(
-            "This classifier was not fitted on images, so it has no image embedder to probe."
-        )
-    return found

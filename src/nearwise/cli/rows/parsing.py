@@ -1,11 +1,6 @@
-"""Text of the command line to values: seed ranges, lists, "auto" or a number."""
+"""Text of the command line to values: ranges, lists, "auto" or a number."""
 
 from collections.abc import Iterable
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Read seeds such as "0-4", "0,2,7" or "0-2,9"; see `parse_numbers`."""
-    return parse_numbers("--seeds", text)
 
 
 def parse_numbers(option: str, text: str) -> list[int]:

@@ -10,9 +10,10 @@ import typer
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
-from nearwise.cli.outputs import check_folder, paths_among
-from nearwise.cli.rows.parsing import parse_seeds, split_list
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.parsing import split_list
 from nearwise.lab.cli.needs import DataRootOption, lab_command
+from nearwise.lab.cli.settings_text import parse_seeds, paths_among
 
 
 @lab_command

@@ -109,7 +109,8 @@ def write_page(
 
 def _facts() -> list[tuple[str, str]]:
     """Tell what the numbers were made under."""
-    from nearwise.conditions import command_line, hardware, readable_command, versions
+    from nearwise.conditions import command_line, hardware, versions
+    from nearwise.lab.report.commands import readable_command
 
     def listed(values: dict[str, Any]) -> str:
         return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -9,10 +9,9 @@ import typer
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
-from nearwise.cli.outputs import check_folder, paths_among
-from nearwise.cli.rows.parsing import parse_seeds
+from nearwise.cli.outputs import check_folder
 from nearwise.lab.cli.needs import DataRootOption, lab_command
-from nearwise.lab.cli.settings_text import parse_settings
+from nearwise.lab.cli.settings_text import parse_seeds, parse_settings, paths_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ import typer
 
 from nearwise.cli.console import say, show, steps
 from nearwise.cli.options import QuietOption
-from nearwise.cli.outputs import check_folder, paths_among
-from nearwise.cli.rows.parsing import parse_count, parse_seeds, split_list
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.parsing import parse_count, split_list
 from nearwise.lab.cli.needs import DataRootOption, lab_command
-from nearwise.lab.cli.settings_text import change_settings, image_set_name
+from nearwise.lab.cli.settings_text import change_settings, image_set_name, parse_seeds, paths_among
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset

@@ -9,9 +9,9 @@ import typer
 
 from nearwise.cli.console import say, show
 from nearwise.cli.options import QuietOption
-from nearwise.cli.outputs import check_folder, paths_among
+from nearwise.cli.outputs import check_folder
 from nearwise.lab.cli.needs import DataRootOption, lab_command
-from nearwise.lab.cli.settings_text import change_settings, image_set_name
+from nearwise.lab.cli.settings_text import change_settings, image_set_name, paths_among
 
 if TYPE_CHECKING:
     from nearwise.lab.experiments.fields import FieldProgress, FieldRun

@@ -8,10 +8,11 @@ import typer
 
 from nearwise.cli.console import reported, say, show, steps
 from nearwise.cli.options import QuietOption
-from nearwise.cli.outputs import check_folder, paths_among
-from nearwise.cli.rows.parsing import parse_seeds, split_list
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.parsing import split_list
 from nearwise.conditions import require_extra
 from nearwise.lab.cli.needs import DataRootOption
+from nearwise.lab.cli.settings_text import parse_seeds, paths_among
 
 if TYPE_CHECKING:
     from nearwise.data import Dataset

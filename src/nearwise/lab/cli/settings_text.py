@@ -1,8 +1,10 @@
-"""Settings and image sets, as the lab's commands are told them."""
+"""Settings, seeds and data sets, as the lab's commands are given them."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
+from nearwise.cli.rows.parsing import parse_numbers
 from nearwise.conditions import require_extra
 
 
@@ -67,6 +69,18 @@ def change_settings(
             inside = inside[name]
         inside[last] = value
     return changed
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read seeds such as "0-4", "0,2,7" or "0-2,9"; see `parse_numbers`."""
+    return parse_numbers("--seeds", text)
+
+
+def paths_among(*datasets: str) -> list[str]:
+    """Give the files of "FILE:TARGET", and folders; a name alone is a known data set."""
+    files = [dataset.rpartition(":")[0] or dataset for dataset in datasets]
+    known = [":" not in dataset and os.sep not in dataset for dataset in datasets]
+    return [file for file, is_name in zip(files, known, strict=True) if not is_name]
 
 
 def image_set_name(name: str) -> str:

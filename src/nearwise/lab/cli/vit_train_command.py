@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from nearwise.cli.console import INTERRUPTED, reported, say, show, steps
-from nearwise.cli.outputs import check_folder, paths_among
+from nearwise.cli.outputs import check_folder
+from nearwise.lab.cli.settings_text import paths_among
 from nearwise.lab.cli.vit_flags import settings_command
 from nearwise.lab.experiments.vit.settings import NEVER_EXISTED, VitSettings
 from nearwise.training.settings import plain_message

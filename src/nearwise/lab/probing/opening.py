@@ -97,9 +97,16 @@ def _from_folder(folder: Path) -> Encoder:
         return opened
     if (folder / MANIFEST).is_file():
         from nearwise.classifier import AttnKNNClassifier
-        from nearwise.classifier.inputs.images import image_embedders
+        from nearwise.nn import ImageEmbedder
 
-        return EmbedderEncoder(image_embedders(AttnKNNClassifier.load(folder))[0])
+        row_models = AttnKNNClassifier.load(folder)._predictor.row_models
+        for network in row_models.networks:
+            if isinstance(network.embedder, ImageEmbedder):
+                return EmbedderEncoder(network.embedder)
+        raise ValueError(
+            f"The classifier in {folder} was not fitted on images: it has no image embedder to "
+            "probe."
+        )
     config = folder / "config.json"
     if not config.is_file():
         raise ValueError(

@@ -6,13 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nearwise.conditions import PROGRAM, readable_command
+from nearwise.conditions import PROGRAM
 from nearwise.lab.experiments import Record
 from nearwise.lab.experiments.records import SETTINGS_FILE
 
 # What decides the rows, so that a folder takes them beside those that it holds.
 _KEPT = ("--dataset", "--seeds", "--config", "--set", "--data-root")
 _SHORT = {"-d": "--dataset"}
+
+
+def readable_command(command: str) -> str:
+    """Write a recorded command (`command_line`) as it may be typed.
+
+    "nearwise" stands in the place of a leading ``__main__.py``, whatever folder it is in: for
+    `python -m` a command begins with the file of the module.
+    """
+    program, space, rest = command.partition(" ")
+    name = program.strip("'\"").replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{PROGRAM}{space}{rest}" if name == "__main__.py" else command
 
 
 def experiment_command(

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nearwise.conditions import readable_command
 from nearwise.lab.experiments import Record
+from nearwise.lab.report.commands import readable_command
 
 
 def record_facts(records: Sequence[Record]) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nearwise import __version__
-from nearwise.conditions import readable_command
 from nearwise.lab.experiments.representations import Comparison, arm_of
+from nearwise.lab.report.commands import readable_command
 from nearwise.lab.report.document import (
     Block,
     Document,

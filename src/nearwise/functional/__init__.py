@@ -3,11 +3,7 @@
 from nearwise.functional.distances import METRICS, Metric, paired_distances, pairwise_distances
 from nearwise.functional.search import DEFAULT_MEMORY_BUDGET, Neighbors, topk_neighbors
 from nearwise.functional.tokens import attention_implementation, knn_attention
-from nearwise.functional.weights import (
-    aggregate_labels,
-    distance_weights,
-    uniform_weights,
-)
+from nearwise.functional.weights import aggregate_labels, distance_weights, uniform_weights
 
 __all__ = [
     "DEFAULT_MEMORY_BUDGET",

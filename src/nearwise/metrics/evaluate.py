@@ -2,13 +2,7 @@
 
 import numpy.typing as npt
 
-from nearwise.metrics.calibration import (
-    classwise_ece,
-    ece,
-    equal_mass_ece,
-    signed_gap,
-    smooth_ece,
-)
+from nearwise.metrics.calibration import classwise_ece, ece, equal_mass_ece, signed_gap, smooth_ece
 from nearwise.metrics.scores import accuracy, brier, macro_f1, nll
 from nearwise.metrics.selective import augrc, aurc
 

@@ -6,12 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from nearwise.metrics.checks import (
-    FloatArray,
-    check_level,
-    check_positive_int,
-    check_predictions,
-)
+from nearwise.metrics.checks import FloatArray, check_level, check_positive_int, check_predictions
 
 Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
 

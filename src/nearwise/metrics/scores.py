@@ -3,12 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from nearwise.metrics.checks import (
-    IntArray,
-    check_labels,
-    check_predictions,
-    check_same_rows,
-)
+from nearwise.metrics.checks import IntArray, check_labels, check_predictions, check_same_rows
 
 NLL_CLIP = 1e-7
 """Smallest probability that `nll` takes the logarithm of."""

@@ -2,11 +2,7 @@
 
 from nearwise.probes.attention import AttentionProbe
 from nearwise.probes.base import Probe
-from nearwise.probes.encoders import (
-    Encoder,
-    FunctionEncoder,
-    TransformersEncoder,
-)
+from nearwise.probes.encoders import Encoder, FunctionEncoder, TransformersEncoder
 from nearwise.probes.features import FeatureSet, extract_features, pool_tokens
 from nearwise.probes.knn import KNNProbe
 from nearwise.probes.linear import LinearProbe

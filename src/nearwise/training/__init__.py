@@ -12,18 +12,8 @@ from nearwise.training.encoding import (
     predict_head,
     predict_neighbors,
 )
-from nearwise.training.engine import (
-    NotFiniteError,
-    TrainingResult,
-    minimize,
-    train_epochs,
-)
-from nearwise.training.heads import (
-    HeadConfig,
-    HeadRows,
-    held_out_nll,
-    train_head,
-)
+from nearwise.training.engine import NotFiniteError, TrainingResult, minimize, train_epochs
+from nearwise.training.heads import HeadConfig, HeadRows, held_out_nll, train_head
 from nearwise.training.objective import BatchLoss, Objective
 from nearwise.training.rows import TrainingRows
 from nearwise.training.settings import Augmentation, EngineConfig, TrainConfig

@@ -39,17 +39,8 @@ from nearwise.classifier.model.memory_views import (
     SpaceSpec,
     below_each_other,
 )
-from nearwise.classifier.model.predictor import (
-    HeldOut,
-    Predictor,
-    as_float,
-)
-from nearwise.classifier.model.row_models import (
-    KeyedRows,
-    RowModels,
-    TableNetworks,
-    average_views,
-)
+from nearwise.classifier.model.predictor import HeldOut, Predictor, as_float
+from nearwise.classifier.model.row_models import KeyedRows, RowModels, TableNetworks, average_views
 from nearwise.classifier.progress import Progress
 from nearwise.data import hold_out
 from nearwise.functional.devices import one_thread

@@ -18,12 +18,7 @@ from nearwise.classifier.inputs.columns import (
     plan_columns,
     refuse_repeated,
 )
-from nearwise.classifier.inputs.images import (
-    ImageEncoder,
-    check_images,
-    from_files,
-    from_source,
-)
+from nearwise.classifier.inputs.images import ImageEncoder, check_images, from_files, from_source
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.names import did_you_mean, listed
 from nearwise.warn import warn_user

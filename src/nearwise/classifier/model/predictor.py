@@ -23,12 +23,7 @@ from nearwise.classifier.model.log_linear_pool import (
     pool,
     shrink,
 )
-from nearwise.classifier.model.memory_views import (
-    BASE,
-    OPINION,
-    MemoryViews,
-    Retrieval,
-)
+from nearwise.classifier.model.memory_views import BASE, OPINION, MemoryViews, Retrieval
 from nearwise.classifier.model.row_models import (
     KeyedRows,
     RowModels,

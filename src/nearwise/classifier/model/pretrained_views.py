@@ -6,12 +6,7 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import with_new_classes
-from nearwise.classifier.model.memory_views import (
-    FINDABLE,
-    OPINION,
-    MemoryViews,
-    SpaceSpec,
-)
+from nearwise.classifier.model.memory_views import FINDABLE, OPINION, MemoryViews, SpaceSpec
 from nearwise.functional import Neighbors, pairwise_distances
 from nearwise.nn import NeighborSet, RememberedSpace
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero, typical_distance

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.implementation import is_exported
-from nearwise.functional.tokens.pairs import (
-    at_least_single,
-    centered,
-    gather_tokens,
-    pair_scores,
-)
+from nearwise.functional.tokens.pairs import at_least_single, centered, gather_tokens, pair_scores
 from nearwise.functional.tokens.problem import Found, Tokens
 
 # Scores that live at once, unless those of one query are more: 16 MiB in single precision, about

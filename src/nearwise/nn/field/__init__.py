@@ -7,12 +7,7 @@ from nearwise.nn.field.config import (
     describe_model,
     perceiver_config,
 )
-from nearwise.nn.field.layers import (
-    GaussianFourierFeatures,
-    coordinate_grid,
-    sample_images,
-    to_xy,
-)
+from nearwise.nn.field.layers import GaussianFourierFeatures, coordinate_grid, sample_images, to_xy
 from nearwise.nn.field.model import PerceiverAutoencoder, make_perceiver
 
 __all__ = [

@@ -21,11 +21,7 @@ from nearwise.lab.experiments.study.corrected_session import (
     CorrectedSession,
 )
 from nearwise.lab.experiments.study.evaluate import Prediction
-from nearwise.lab.experiments.study.findings import (
-    CURVE_SIZES,
-    classifier_findings,
-    classifier_map,
-)
+from nearwise.lab.experiments.study.findings import CURVE_SIZES, classifier_findings, classifier_map
 from nearwise.lab.experiments.study.human_noise import human_kinds, human_labels
 from nearwise.lab.experiments.study.inputs import StudyInputs
 from nearwise.lab.experiments.study.jobs import (

@@ -11,6 +11,8 @@ adds ("attention-audited"): the transition counted on 400 checked rows instead o
     python benchmarks/label_noise.py --tasks issues-digits,issues-adult
     python benchmarks/label_noise.py --tasks cifar10n --methods attention,attention-audited
         --rows 8000 --preset fast --out runs/label_noise_audit
+    python benchmarks/label_noise.py --tasks digits-images,mnist --rows 600
+        --methods attention,attention-plain --out runs/label_noise_images
     python benchmarks/label_noise.py --judge-only
 
 One row a task, method and seed is kept in runs/label_noise as it finishes; run again, it goes on.
@@ -77,6 +79,8 @@ TASKS = {
     "cifar10-features": Task("cifar10-features", bars=(0.872, 0.39, 0.015)),
     "cifar10n": Task("cifar10-features", "worse", bars=(0.848, 0.455, 0.015)),
     "cifar10n-views": Task("cifar10-features", "worse", views=True, bars=(0.860, 0.43, 0.02)),
+    "digits-images": Task("digits-images"),
+    "mnist": Task("mnist"),
 }
 ISSUES = {"issues-digits": "digits", "issues-adult": "adult"}
 

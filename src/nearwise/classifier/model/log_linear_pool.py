@@ -150,10 +150,11 @@ def accept(
     *,
     ridge: float = 0.0,
 ) -> Acceptance:
-    """Choose share and temperature on out-of-fold rows.
+    """Choose share and temperature together on out-of-fold rows.
 
     Each is one parameter and is accepted only where it lowers the out-of-fold NLL by more than
-    one parameter does by chance (1 / n).
+    one parameter does by chance (1 / n). Together, as a base that is right and unsure is worth
+    taking only at a temperature.
 
     Parameters
     ----------
@@ -168,18 +169,18 @@ def accept(
         Of the temperature; see `fit_temperature`.
     """
     worth = 1.0 / len(labels)
-    share, nll = 1.0, mean_nll(head, labels, weight, label_model)
-    if base is not None:
-        for candidate in np.linspace(0.0, 0.95, 20):
-            mixed = shrink(head, base, float(candidate))
-            shrunk = mean_nll(mixed, labels, weight, label_model)
-            if shrunk < nll - (worth if share == 1.0 else 0.0):
-                share, nll = float(candidate), shrunk
-    log_proba = head if base is None else shrink(head, base, share)
-    temperature, calibrated = fit_temperature(log_proba, labels, weight, label_model, ridge=ridge)
-    if calibrated < nll - worth:
-        return Acceptance(share, temperature, "out-of-fold temperature", calibrated)
-    return Acceptance(share, 1.0, "out-of-fold head (a temperature lowers no NLL)", nll)
+    shares = [1.0] if base is None else [1.0, *np.linspace(0.0, 0.95, 20).tolist()]
+    tried: list[tuple[float, Acceptance]] = []
+    for share in shares:
+        mixed = head if base is None else shrink(head, base, share)
+        plain = mean_nll(mixed, labels, weight, label_model)
+        temperature, nll = fit_temperature(mixed, labels, weight, label_model, ridge=ridge)
+        cost = worth * (share != 1.0)
+        source = "out-of-fold head (a temperature lowers no NLL)"
+        tried.append((plain + cost, Acceptance(share, 1.0, source, plain)))
+        source = "out-of-fold temperature"
+        tried.append((nll + cost + worth, Acceptance(share, temperature, source, nll)))
+    return min(tried, key=lambda found: found[0])[1]
 
 
 def fit_temperature(

@@ -52,16 +52,12 @@ BARS = {
     ("sparse+nce", "knn", "0.2"): 0.512,
     ("sparse+nce", "linear", "0.2"): 0.544,
 }
-
-
 TRANSFORMER = 0.60  # accuracy on CIFAR-10 of the transformer probe, on the best field
 ATTENTION = 0.02  # by which attention is to be above uniform k-NN, on reconstruction features
 
 
-def judge_bars(comparison: Comparison) -> list[dict[str, Any]]:
-    """Compare means over seeds and draws with the bars of the digits, or of CIFAR-10."""
-    if "cifar10" in comparison.facts["dataset"]:
-        return judge_cifar10(comparison)
+def judge_digits(comparison: Comparison) -> list[dict[str, Any]]:
+    """Compare means over seeds and draws with the earlier run."""
     judged = []
     for place, wanted in BARS.items():
         part = "protocol" if ":" in place[2] else "main"
@@ -81,10 +77,15 @@ def judge_cifar10(comparison: Comparison) -> list[dict[str, Any]]:
     best = max(fields, key=lambda encoder: sum(by_seed(encoder, "transformer")))
     pairs = zip(by_seed("full", "attention"), by_seed("full", "knn"), strict=True)
     gains = [attention - uniform for attention, uniform in pairs]
-    return [
-        judge(best, "transformer", "full", TRANSFORMER, by_seed(best, "transformer")),
-        judge("full", "attention - knn", "full", ATTENTION, gains),
+    found = [
+        (best, "transformer", TRANSFORMER, by_seed(best, "transformer")),
+        ("full", "attention - knn", ATTENTION, gains),
     ]
+    return [judge(e, probe, "full", wanted, values) for e, probe, wanted, values in found if values]
+
+
+JUDGES = {"digits": judge_digits, "cifar10": judge_cifar10}
+"""What a data set's comparison is held against; others have no bars."""
 
 
 def judge(
@@ -169,7 +170,7 @@ def main() -> None:
     )
     page = write_report(comparison, work)
     seconds = time.perf_counter() - began
-    bars = judge_bars(comparison) if args.dataset in ("digits", "cifar10") else []
+    bars = JUDGES[args.dataset](comparison) if args.dataset in JUDGES else []
     print(f"\n{page}")
     for bar in bars:
         said = "met" if bar["met"] else f"missed by {bar['missed_by']:.3f}"

@@ -4,11 +4,8 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from nearwise import conditions
 from nearwise.conditions import command_line, hardware, versions
-from nearwise.lab.report.commands import readable_command
 
 
 def test_versions_and_hardware_are_json():
@@ -21,21 +18,6 @@ def test_versions_and_hardware_are_json():
 def test_the_command_hides_the_folder_of_its_program(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/some/where/bin/nearwise", "compare", "my file.csv"])
     assert command_line() == "nearwise compare 'my file.csv'"
-
-
-@pytest.mark.parametrize(
-    ("recorded", "shown"),
-    [
-        ("__main__.py experiment main -o runs/a", "nearwise experiment main -o runs/a"),
-        ("/somewhere/cli/__main__.py compare iris", "nearwise compare iris"),
-        ("nearwise compare iris", "nearwise compare iris"),
-        ("my__main__.py", "my__main__.py"),
-        ("study.py --x __main__.py", "study.py --x __main__.py"),
-        ("", ""),
-    ],
-)
-def test_a_recorded_module_is_shown_as_the_program(recorded, shown):
-    assert readable_command(recorded) == shown
 
 
 def test_from_a_checkout_the_commit_is_named(monkeypatch, tmp_path):

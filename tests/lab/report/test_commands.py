@@ -2,9 +2,30 @@
 
 import json
 
+import pytest
+
 from nearwise.lab.experiments import Record
-from nearwise.lab.report.commands import efficiency_command, experiment_command
+from nearwise.lab.report.commands import (
+    efficiency_command,
+    experiment_command,
+    readable_command,
+)
 from nearwise.lab.report.facts import record_facts
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("__main__.py experiment main -o runs/a", "nearwise experiment main -o runs/a"),
+        ("/somewhere/cli/__main__.py compare iris", "nearwise compare iris"),
+        ("nearwise compare iris", "nearwise compare iris"),
+        ("my__main__.py", "my__main__.py"),
+        ("study.py --x __main__.py", "study.py --x __main__.py"),
+        ("", ""),
+    ],
+)
+def test_a_recorded_module_is_shown_as_the_program(recorded, shown):
+    assert readable_command(recorded) == shown
 
 
 def test_facts_show_each_command_once():

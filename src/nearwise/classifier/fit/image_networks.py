@@ -68,7 +68,7 @@ def _by_halves(kind: str, problem: Problem, settings: FitSettings, progress: Pro
     for number, (network, half, other) in enumerate(
         fit_halves(kind, train, problem, settings, progress)
     ):
-        networks = _with_depths(Embedding(kind, [network]), problem, half, settings)
+        networks = _with_depths(Embedding(kind, [network]), problem, half, settings, 1)
         predicted = np.concatenate([other, held_out])
         seen = average_views([networks(view.take(predicted)) for view in (rows, *views)])
         assert seen.base_log_proba is not None  # images always have a head
@@ -101,18 +101,23 @@ def _training(
 
 
 def _with_depths(
-    embedding: Embedding, problem: Problem, rows: np.ndarray, settings: FitSettings
+    embedding: Embedding,
+    problem: Problem,
+    rows: np.ndarray,
+    settings: FitSettings,
+    n_depths: int = _DEPTHS,
 ) -> ImageNetworks:
-    """Map the depths of networks by the images at these positions."""
+    """Map the deepest stages of networks by the images at these positions."""
     encoder, images = _images(problem)
     remembered, cache = images.take(rows), settings.cache_dir
     each = range(len(embedding.networks))
-    stages = [_stage_spaces(embedding.depths(at, encoder, remembered, cache)) for at in each]
+    depths = [embedding.depths(at, encoder, remembered, cache) for at in each]
+    stages = [_stage_spaces(of_network, n_depths) for of_network in depths]
     return ImageNetworks(encoder, embedding, stages, cache=cache)
 
 
-def _stage_spaces(depths: Depths) -> dict[str, StageSpace]:
+def _stage_spaces(depths: Depths, n_depths: int) -> dict[str, StageSpace]:
     """Map the deepest stages, deepest first; that one is called "features"."""
-    names = list(depths.stages)[::-1][:_DEPTHS]
+    names = list(depths.stages)[::-1][:n_depths]
     spaces = {name: StageSpace.fit(depths.stages[name].cpu()) for name in names}
     return {"features": spaces.pop(names[0])} | spaces

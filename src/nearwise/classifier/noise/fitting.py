@@ -173,9 +173,12 @@ def _raised(
         return plain, transition
 
     @cache
-    def surplus(share: float) -> float:
+    def raised(share: float) -> Prediction:
         predictor.known = scaled(transition, share).matrix
-        return _confidence(predictor.predict(rows).log_proba[rows]) - agreement
+        return predictor.predict(rows)
+
+    def surplus(share: float) -> float:
+        return _confidence(raised(share).log_proba[rows]) - agreement
 
     most = _MOST_WRONG / max(float(1 - transition.matrix.diagonal().min()), 1e-6)
     shares = (_STEP ** np.arange(max(np.log(most) / np.log(_STEP), 1))).tolist()
@@ -184,9 +187,9 @@ def _raised(
         predictor.known = None
         return plain, transition
     share = brentq(surplus, high / _STEP, high, xtol=_CLOSE) if high > 1 else high
-    raised = scaled(transition, share)
-    predictor.known = raised.matrix
-    return predictor.predict(rows), raised
+    found = scaled(transition, share)
+    predictor.known = found.matrix
+    return raised(share), found
 
 
 def _confidence(log_proba: np.ndarray) -> float:

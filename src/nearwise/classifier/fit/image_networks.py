@@ -1,14 +1,19 @@
 """The networks of images: trained for keys and predictions, and to look for wrong labels."""
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nearwise.classifier.fit.embedding import Depths, Embedding
-from nearwise.classifier.fit.networks import changed_by_user, fit_embedding, fit_halves
+from nearwise.classifier.fit.networks import (
+    changed_by_user,
+    fit_embedding,
+    fit_for_targets,
+    fit_halves,
+)
 from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen
 from nearwise.classifier.inputs.images import (
     EncodedImages,
@@ -17,7 +22,12 @@ from nearwise.classifier.inputs.images import (
     image_config,
     image_views,
 )
-from nearwise.classifier.model.row_models import ImageNetworks, StageSpace, average_views
+from nearwise.classifier.model.row_models import (
+    ImageNetworks,
+    StageSpace,
+    average_views,
+    mean_log_proba,
+)
 from nearwise.classifier.progress import Progress
 from nearwise.training import TrainConfig
 
@@ -32,8 +42,8 @@ def fit_image_networks(
     encoder, _ = _images(problem)
     kind = image_backbone(encoder, settings.embedder)
     memory, _ = problem.folds[0]
-    unseen = partial(_by_halves, kind, problem, settings, progress)
-    settings.label_fitter.fit(problem, settings, unseen, progress)
+    looking = _Looking(kind, problem, settings, progress)
+    settings.label_fitter.fit(problem, settings, looking.unseen, progress, looking.learned)
     train = _training(kind, encoder, len(memory), settings)
     embedding = fit_embedding(kind, train, problem, settings, progress)
     assert embedding is not None  # images always have a network
@@ -42,48 +52,78 @@ def fit_image_networks(
     return replace(_with_depths(embedding, problem, memory, settings), use_head=use_head)
 
 
-def _by_halves(kind: str, problem: Problem, settings: FitSettings, progress: Progress) -> Unseen:
-    """Key and predict each row of the memory by a network that was trained on the other half.
+@dataclass(frozen=True)
+class _Looking:
+    """Networks that look for wrong labels.
 
-    A network comes to believe wrong labels that it is trained on; half of the epochs leave it less
-    time for that. Few images need all epochs, and twice as many where these are few too
-    (`preset="fast"`). Where a network learns from mirrored images it predicts them too. Rows held
-    out are new to both: predicted by both, they are keyed by the first. The keys of each network
-    have columns of their own, so that rows keyed by different networks are as far apart as rows
-    that have nothing in common.
+    Where they learn from mirrored images they predict these too. A network comes to believe wrong
+    labels that it is trained on; half of the epochs leave it less time for that. Few images need
+    all epochs, and twice as many where these are few too (`preset="fast"`).
     """
-    encoder, rows = _images(problem)
-    memory, held_out = problem.folds[0]
-    epochs = _training(kind, encoder, len(memory), settings)["epochs"]
-    if len(memory) > _FEW:
-        epochs = -(-epochs // 2)
-    elif settings.fast and "epochs" not in settings.train:
-        epochs *= 2
-    with_epochs = settings.model_copy(update={"train": settings.train | {"epochs": epochs}})
-    train = _training(kind, encoder, len(memory) // 2, with_epochs)
-    augment = TrainConfig(**train).augment
-    mirrored = augment is not None and augment.flip and not problem.views
-    views = image_views(rows, ("flip",)) if mirrored else cast(list[EncodedImages], problem.views)
-    keys, log_proba = [], torch.full((2, len(rows), problem.n_classes), torch.nan)
-    for number, (network, half, other) in enumerate(
-        fit_halves(kind, train, problem, settings, progress)
-    ):
-        networks = _with_depths(Embedding(kind, [network]), problem, half, settings, 1)
-        predicted = np.concatenate([other, held_out])
-        seen = average_views([networks(view.take(predicted)) for view in (rows, *views)])
-        assert seen.base_log_proba is not None  # images always have a head
-        log_proba[number, predicted] = seen.base_log_proba
-        keyed = other if number else predicted
-        own = torch.zeros(len(rows), seen.keys["features"].shape[1])
-        own[keyed] = seen.keys["features"][: len(keyed)]
-        keys.append(own)
-    first, second = log_proba[:, held_out].argmax(2)
-    return Unseen(
-        torch.cat(keys, dim=1),
-        torch.log_softmax(log_proba.nanmean(0), dim=1),
-        of_true=problem.target(0)[0] is not problem.labels,
-        agreement=float((first == second).float().mean()),
-    )
+
+    kind: str
+    problem: Problem
+    settings: FitSettings
+    progress: Progress
+
+    def unseen(self) -> Unseen:
+        """Key and predict each row of the memory by a network that was trained on the other half.
+
+        Rows held out are new to both: predicted by both, they are keyed by the first. The keys of
+        each network have columns of their own, so that rows keyed by different networks are as far
+        apart as rows that have nothing in common.
+        """
+        problem, settings, (_, rows) = self.problem, self.settings, _images(self.problem)
+        memory, held_out = problem.folds[0]
+        train = self._train(len(memory) // 2)
+        keys, log_proba = [], torch.full((2, len(rows), problem.n_classes), torch.nan)
+        for number, (network, half, other) in enumerate(
+            fit_halves(self.kind, train, problem, settings, self.progress)
+        ):
+            networks = _with_depths(Embedding(self.kind, [network]), problem, half, settings, 1)
+            predicted = np.concatenate([other, held_out])
+            views = self._views(train)
+            seen = average_views([networks(view.take(predicted)) for view in views])
+            assert seen.base_log_proba is not None  # images always have a head
+            log_proba[number, predicted] = seen.base_log_proba
+            keyed = other if number else predicted
+            own = torch.zeros(len(rows), seen.keys["features"].shape[1])
+            own[keyed] = seen.keys["features"][: len(keyed)]
+            keys.append(own)
+        first, second = log_proba[:, held_out].argmax(2)
+        return Unseen(
+            torch.cat(keys, dim=1),
+            torch.log_softmax(log_proba.nanmean(0), dim=1),
+            agreement=float((first == second).float().mean()),
+        )
+
+    def learned(self) -> Tensor:
+        """Log-probabilities (n, C) of all rows by a network fitted to the memory's targets."""
+        problem, (encoder, _) = self.problem, _images(self.problem)
+        train = self._train(len(problem.folds[0][0]))
+        embedding = fit_for_targets(self.kind, train, problem, self.settings, self.progress)
+        views = self._views(train)
+        return mean_log_proba([embedding.head_log_proba(0, encoder, view) for view in views])
+
+    def _train(self, n_rows: int) -> dict[str, Any]:
+        """Training settings for so many rows; epochs go by the size of the memory."""
+        kind, settings, (encoder, _) = self.kind, self.settings, _images(self.problem)
+        n_memory = len(self.problem.folds[0][0])
+        epochs = _training(kind, encoder, n_memory, settings)["epochs"]
+        if n_memory > _FEW:
+            epochs = -(-epochs // 2)
+        elif settings.fast and "epochs" not in settings.train:
+            epochs *= 2
+        with_epochs = settings.model_copy(update={"train": settings.train | {"epochs": epochs}})
+        return _training(kind, encoder, n_rows, with_epochs)
+
+    def _views(self, train: dict[str, Any]) -> list[EncodedImages]:
+        """Give the views of the images that a network trained like this predicts."""
+        _, rows = _images(self.problem)
+        augment = TrainConfig(**train).augment
+        mirrored = augment is not None and augment.flip and not self.problem.views
+        views = image_views(rows, ("flip",)) if mirrored else self.problem.views
+        return [rows, *cast(list[EncodedImages], views)]
 
 
 def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:

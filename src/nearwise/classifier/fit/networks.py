@@ -103,10 +103,7 @@ def fit_keys(
 def fit_halves(
     kind: str, train: dict[str, Any], problem: Problem, settings: FitSettings, progress: Progress
 ) -> Iterator[tuple[NeighborNetwork, np.ndarray, np.ndarray]]:
-    """Train two networks, each on half of the memory's rows; give each with its half and the other.
-
-    To the labels as given, or to posterior ones once there is a label model.
-    """
+    """Train a network on each half of the memory's rows; give it with its half and the other."""
     apart = replace(problem, history=[])  # no members of the classifier
     memory, held_out = problem.folds[0]
     for number, (own, other) in enumerate(make_folds(problem.labels[memory], 2, settings.seed)):
@@ -117,6 +114,18 @@ def fit_halves(
             kind, train, apart, settings, fold, target, member, name, progress
         )
         yield network, half, memory[other]
+
+
+def fit_for_targets(
+    kind: str, train: dict[str, Any], problem: Problem, settings: FitSettings, progress: Progress
+) -> Embedding:
+    """Train a network that is no member, on the memory's rows and their present targets."""
+    apart, member = replace(problem, history=[]), len(problem.folds) + 2  # after the two halves
+    name, target = "true labels, one network of all", problem.target(0)
+    network, _ = _fit_network(
+        kind, train, apart, settings, problem.folds[0], target, member, name, progress
+    )
+    return Embedding(kind, [network])
 
 
 def _fit_network(

@@ -26,14 +26,13 @@ class Unseen(NamedTuple):
     """What is known of the training rows without their own given labels.
 
     `keys` (n, width): neighbors in them owe nothing to the labels that the neighbors carry.
-    `log_proba` (n, C) are by networks that did not see the row, None without networks: of the given
-    labels, or of the true ones (`of_true`) where the networks were fitted to posterior labels.
-    `agreement` is the share of the rows held out of which two of them predict the same class.
+    `log_proba` (n, C) are of the given labels, by networks that did not see the row; None without
+    networks. `agreement` is the share of the rows held out of which two of them predict the same
+    class.
     """
 
     keys: Tensor
     log_proba: Tensor | None = None
-    of_true: bool = False
     agreement: float | None = None
 
 
@@ -51,8 +50,14 @@ class LabelFitter:
         settings: "FitSettings",
         unseen: Callable[[], Unseen],
         progress: Progress,
+        learned: Callable[[], Tensor] | None = None,
     ) -> None:
-        """Set `problem.label_model`; `unseen` tells what is known of rows without their labels."""
+        """Set `problem.label_model`.
+
+        `unseen` tells what is known of rows without their labels. `learned` trains a network on
+        the memory's rows, fitted to the problem's present targets, and gives its log-probabilities
+        (n, C) of all rows, those that it was trained on included.
+        """
 
 
 class FitSettings(Settings):

@@ -14,6 +14,7 @@ from nearwise.classifier.fit.base import cross_fit
 from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem, Unseen
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
+from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.noise.noisy_labels import (
     CheckedLabels,
@@ -85,6 +86,7 @@ class NoisyLabelFitter(LabelFitter):
         settings: FitSettings,
         unseen: Callable[[], Unseen],
         progress: Progress,
+        learned: Callable[[], Tensor] | None = None,
     ) -> None:
         """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
 
@@ -92,21 +94,13 @@ class NoisyLabelFitter(LabelFitter):
         held out once, all networks share what the rows for the memory say.
         """
         progress.stage("label noise")
-        first = unseen()
-        predictor = TrueLabelPredictor(problem, settings, first, progress, self.known)
+        predictor = TrueLabelPredictor(problem, settings, unseen(), progress, self.known)
         model = find_label_model(predictor)
         if isinstance(model, NoisyLabels):
             model = with_targets(model, problem, settings, progress)
-            if first.log_proba is not None:
-                # Networks fitted to posterior labels tell more of the true ones. Their
-                # predictions are no base for a transition: what smoothed labels leave unsure
-                # would be taken for overlap of the classes, and the rate come out too low.
+            if learned is not None:
                 problem.label_model = model
-                known = model.transition.matrix
-                again = TrueLabelPredictor(problem, settings, unseen(), progress, known)
-                better = again.predict(problem.folds[0][0])
-                model = _noisy_labels(model.transition, model.signal, [better], problem)
-                model = with_targets(model, problem, settings, progress)
+                model = corrected_targets(model, learned(), problem)
         problem.label_model = model
 
 
@@ -211,11 +205,7 @@ def with_targets(
 ) -> NoisyLabels:
     """Fit to the most probable true labels, where these teach more than the given ones."""
     assert model.rows is not None  # dropped only after the fit
-    targets = []
-    for proba in _posteriors(model.rows.log_proba, model.matrices, problem.labels):
-        weight = proba.max(axis=1)
-        weight = weight if problem.weight is None else weight * problem.weight
-        targets.append((proba.argmax(axis=1), weight))
+    targets = _targets(model.rows.log_proba, model, problem)
     fitted = replace(model, rows=model.rows._replace(targets=targets))
     pairs = zip(targets, problem.folds, strict=False)  # folds held out once share one target
     # a posterior of one class teaches nothing
@@ -223,6 +213,35 @@ def with_targets(
     taught = taught and _worth_fitting(model, fitted, problem, settings, progress)
     problem.choice["label_noise"]["fitted_to"] = "posterior" if taught else "given"
     return fitted if taught else model
+
+
+def corrected_targets(model: NoisyLabels, learned: Tensor, problem: Problem) -> NoisyLabels:
+    """Fit to what a network that learned posterior labels (n, C) makes of the rows itself.
+
+    A network learns what is common to many rows long before single wrong labels, and corrects
+    these on rows that it was trained on ("early learning": Liu et al., NeurIPS 2020). How sure it
+    is to be taken for is found on rows held out. What the memory keeps of its rows stays
+    the prediction by networks that did not see them.
+    """
+    assert model.rows is not None  # dropped only after the fit
+    _, held_out = problem.folds[0]
+    weight = None if problem.weight is None else problem.weight[held_out]
+    log_proba = learned.double().numpy()
+    parts = {"network": log_proba[held_out]}
+    power = pooled(parts, problem.labels[held_out], weight, model).powers["network"]
+    sharpened = torch.log_softmax(power * learned, dim=1)[None]
+    targets = _targets(sharpened, model, problem)
+    return replace(model, rows=model.rows._replace(targets=targets))
+
+
+def _targets(log_proba: Tensor, model: NoisyLabels, problem: Problem) -> list[Target]:
+    """Most probable true labels (n,) and their probabilities, per version of `log_proba`."""
+    targets: list[Target] = []
+    for proba in _posteriors(log_proba, model.matrices, problem.labels):
+        weight = proba.max(axis=1)
+        weight = weight if problem.weight is None else weight * problem.weight
+        targets.append((proba.argmax(axis=1), weight))
+    return targets
 
 
 def _worth_fitting(

@@ -68,11 +68,10 @@ class TrueLabelPredictor:
         self.given = np.eye(problem.n_classes)[problem.labels]
         self.share = 1.0
         self._sought: tuple[np.ndarray, Found] | None = None  # rows, and the neighbors among them
-        networks: dict[str, np.ndarray] = {}
+        self.networks: dict[str, np.ndarray] = {}
         if unseen.log_proba is not None:
-            networks["networks"] = unseen.log_proba.double().numpy()
+            self.networks["networks"] = unseen.log_proba.double().numpy()
         self.agreement = unseen.agreement
-        self.ready = ({}, networks) if unseen.of_true else (networks, {})  # of given, of true
 
     def predict(self, rows: np.ndarray) -> Prediction:
         """Pool cross-fitted predictions of all rows, learned from given labels of `rows` alone."""
@@ -175,7 +174,7 @@ class TrueLabelPredictor:
         normalised = {name: log_softmax(part, axis=1) for name, part in total.items()}
         of_true = {k: part for k, part in normalised.items() if k.startswith(_POSTERIOR)}
         of_given = {name: part for name, part in normalised.items() if name not in of_true}
-        return of_given | self.ready[0], of_true | self.ready[1]
+        return of_given | self.networks, of_true
 
     def _clean(
         self, found: Found, weights: np.ndarray, voters: np.ndarray, first: Prediction

@@ -34,7 +34,7 @@ def judged(study, records, folder):
     with RunFolder(folder, {}) as kept:
         kept.append(records)
     results = folder / "bench" / "results"
-    results.mkdir(parents=True)
+    results.mkdir(parents=True, exist_ok=True)
     study.write(folder, "cifar10", results, "python it.py")
     content = json.loads((results / "study_cifar10.json").read_text())
     return {check["bar"]: check for check in content["checks"]}, content
@@ -64,3 +64,19 @@ def test_rows_without_a_bar_are_shown_and_not_judged(study, tmp_path):
     assert found == {}
     assert content["results"][0]["accuracy"] == 0.9
     assert (tmp_path / "bench" / "RESULTS.md").exists()
+
+
+def test_rows_measured_before_stay_and_are_judged_with_those_of_now(study, tmp_path):
+    noisy = {"condition": "where=everywhere", "noise": 0.3, "noise_kind": "symmetric"}
+    both = ("attention+noise-model", "cnn+temperature")
+    records = [row for m in both for row in rows("label-noise", m, [0.9], **noisy)]
+    judged(study, records, tmp_path)
+    (tmp_path / "next").mkdir()
+    (tmp_path / "bench").rename(tmp_path / "next" / "bench")
+    better = rows("label-noise", both[0], [0.94], **noisy)
+    found, content = judged(study, better, tmp_path / "next")
+    gain = found[
+        "30 % symmetric, everywhere: attention+noise-model minus cnn+temperature, accuracy"
+    ]
+    assert gain["reached"] == pytest.approx(0.04)
+    assert [row["accuracy"] for row in content["results"]] == [0.9, 0.94]

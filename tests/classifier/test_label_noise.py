@@ -12,8 +12,13 @@ from nearwise.classifier.fit.problem import LabelFitter, Problem, Unseen, make_f
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.label_model import AS_GIVEN
 from nearwise.classifier.model.predictor import as_float
-from nearwise.classifier.noise.fitting import NoisyLabelFitter
-from nearwise.classifier.noise.noisy_labels import given_log_proba, posterior_log_proba
+from nearwise.classifier.noise.fitting import NoisyLabelFitter, corrected_targets
+from nearwise.classifier.noise.noisy_labels import (
+    NoisyLabels,
+    TrainingRows,
+    given_log_proba,
+    posterior_log_proba,
+)
 from nearwise.classifier.noise.transition import (
     check_label_noise,
     estimate_transition,
@@ -262,6 +267,26 @@ def test_rows_held_out_once_and_views_are_seen_through_too(noisy):
     assert sums_to_one(model.predict_proba(X, views=[X]))
     issues = model.label_issues()
     assert set(issues["id"]) == set(kept.tolist())
+
+
+def test_a_network_corrects_labels_as_far_as_it_tells_those_held_out():
+    proba, true, given = sure_proba(3000)
+    unseen = torch.log(torch.full((1, 3000, 3), 1 / 3))  # what the memory keeps knows nothing here
+    transition = known_transition(even(0.3), given)
+    matrices = torch.from_numpy(even(0.3))[None]
+    rows = TrainingRows(unseen, np.full(3, 1 / 3))
+    model = NoisyLabels(transition=transition, matrices=matrices, rows=rows)
+    problem = Problem(TableEncoder(), None, given, None, 3)
+    problem.folds = [(np.arange(2000), np.arange(2000, 3000))]
+    unsure = torch.log_softmax(0.3 * torch.log(torch.from_numpy(proba)), 1)  # right, and too unsure
+    found = corrected_targets(model, unsure.float(), problem)
+    labels, certainty = found.target(0, given, None)
+    assert (labels == true).mean() > 0.95
+    assert abs(certainty.mean() - (labels == true).mean()) < 0.05
+    assert torch.equal(found.rows.log_proba, unseen)
+    noise = torch.randn(3000, 3, generator=torch.Generator().manual_seed(0))
+    found = corrected_targets(model, torch.log_softmax(noise, 1), problem)
+    assert (found.target(0, given, None)[0] == given).mean() > 0.95
 
 
 def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tmp_path):

@@ -42,8 +42,8 @@ def fit_image_networks(
     encoder, _ = _images(problem)
     kind = image_backbone(encoder, settings.embedder)
     memory, _ = problem.folds[0]
-    looking = _Looking(kind, problem, settings, progress)
-    settings.label_fitter.fit(problem, settings, looking.unseen, progress, looking.learned)
+    networks = _LabelNetworks(kind, problem, settings, progress)
+    settings.label_fitter.fit(problem, settings, networks.unseen, progress, networks.learned)
     train = _training(kind, encoder, len(memory), settings)
     embedding = fit_embedding(kind, train, problem, settings, progress)
     assert embedding is not None  # images always have a network
@@ -53,7 +53,7 @@ def fit_image_networks(
 
 
 @dataclass(frozen=True)
-class _Looking:
+class _LabelNetworks:
     """Networks that look for wrong labels.
 
     Where they learn from mirrored images they predict these too. A network comes to believe wrong
@@ -73,21 +73,22 @@ class _Looking:
         each network have columns of their own, so that rows keyed by different networks are as far
         apart as rows that have nothing in common.
         """
-        problem, settings, (_, rows) = self.problem, self.settings, _images(self.problem)
+        problem, settings = self.problem, self.settings
         memory, held_out = problem.folds[0]
         train = self._train(len(memory) // 2)
-        keys, log_proba = [], torch.full((2, len(rows), problem.n_classes), torch.nan)
+        views = self._views(train)
+        n_rows = len(views[0])
+        keys, log_proba = [], torch.full((2, n_rows, problem.n_classes), torch.nan)
         for number, (network, half, other) in enumerate(
             fit_halves(self.kind, train, problem, settings, self.progress)
         ):
             networks = _with_depths(Embedding(self.kind, [network]), problem, half, settings, 1)
             predicted = np.concatenate([other, held_out])
-            views = self._views(train)
             seen = average_views([networks(view.take(predicted)) for view in views])
             assert seen.base_log_proba is not None  # images always have a head
             log_proba[number, predicted] = seen.base_log_proba
             keyed = other if number else predicted
-            own = torch.zeros(len(rows), seen.keys["features"].shape[1])
+            own = torch.zeros(n_rows, seen.keys["features"].shape[1])
             own[keyed] = seen.keys["features"][: len(keyed)]
             keys.append(own)
         first, second = log_proba[:, held_out].argmax(2)
@@ -99,23 +100,23 @@ class _Looking:
 
     def learned(self) -> Tensor:
         """Log-probabilities (n, C) of all rows by a network fitted to the memory's targets."""
-        problem, (encoder, _) = self.problem, _images(self.problem)
-        train = self._train(len(problem.folds[0][0]))
-        embedding = fit_for_targets(self.kind, train, problem, self.settings, self.progress)
+        encoder, _ = _images(self.problem)
+        train = self._train(len(self.problem.folds[0][0]))
+        embedding = fit_for_targets(self.kind, train, self.problem, self.settings, self.progress)
         views = self._views(train)
         return mean_log_proba([embedding.head_log_proba(0, encoder, view) for view in views])
 
     def _train(self, n_rows: int) -> dict[str, Any]:
         """Training settings for so many rows; epochs go by the size of the memory."""
-        kind, settings, (encoder, _) = self.kind, self.settings, _images(self.problem)
+        settings, (encoder, _) = self.settings, _images(self.problem)
         n_memory = len(self.problem.folds[0][0])
-        epochs = _training(kind, encoder, n_memory, settings)["epochs"]
+        epochs = _training(self.kind, encoder, n_memory, settings)["epochs"]
         if n_memory > _FEW:
             epochs = -(-epochs // 2)
         elif settings.fast and "epochs" not in settings.train:
             epochs *= 2
         with_epochs = settings.model_copy(update={"train": settings.train | {"epochs": epochs}})
-        return _training(kind, encoder, n_rows, with_epochs)
+        return _training(self.kind, encoder, n_rows, with_epochs)
 
     def _views(self, train: dict[str, Any]) -> list[EncodedImages]:
         """Give the views of the images that a network trained like this predicts."""

@@ -8,13 +8,8 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.fit.embedding import Depths, Embedding
-from nearwise.classifier.fit.networks import (
-    changed_by_user,
-    fit_embedding,
-    fit_for_targets,
-    fit_halves,
-)
-from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen
+from nearwise.classifier.fit.networks import changed_by_user, fit_apart, fit_embedding
+from nearwise.classifier.fit.problem import FitSettings, Problem, Unseen, make_folds
 from nearwise.classifier.inputs.images import (
     EncodedImages,
     ImageEncoder,
@@ -75,14 +70,12 @@ class _LabelNetworks:
         """
         problem, settings = self.problem, self.settings
         memory, held_out = problem.folds[0]
-        train = self._train(len(memory) // 2)
-        views = self._views(train)
-        n_rows = len(views[0])
+        n_rows = len(problem.labels)
         keys, log_proba = [], torch.full((2, n_rows, problem.n_classes), torch.nan)
-        for number, (network, half, other) in enumerate(
-            fit_halves(self.kind, train, problem, settings, self.progress)
-        ):
-            networks = _with_depths(Embedding(self.kind, [network]), problem, half, settings, 1)
+        for number, fold in enumerate(make_folds(problem.labels[memory], 2, settings.seed)):
+            half, other = (memory[part] for part in fold)
+            embedding, views = self._fit(half, number)
+            networks = _with_depths(embedding, problem, half, settings, 1)
             predicted = np.concatenate([other, held_out])
             seen = average_views([networks(view.take(predicted)) for view in views])
             assert seen.base_log_proba is not None  # images always have a head
@@ -101,30 +94,27 @@ class _LabelNetworks:
     def learned(self) -> Tensor:
         """Log-probabilities (n, C) of all rows by a network fitted to the memory's targets."""
         encoder, _ = _images(self.problem)
-        train = self._train(len(self.problem.folds[0][0]))
-        embedding = fit_for_targets(self.kind, train, self.problem, self.settings, self.progress)
-        views = self._views(train)
+        embedding, views = self._fit(self.problem.folds[0][0], 2)
         return mean_log_proba([embedding.head_log_proba(0, encoder, view) for view in views])
 
-    def _train(self, n_rows: int) -> dict[str, Any]:
-        """Training settings for so many rows; epochs go by the size of the memory."""
-        settings, (encoder, _) = self.settings, _images(self.problem)
-        n_memory = len(self.problem.folds[0][0])
-        epochs = _training(self.kind, encoder, n_memory, settings)["epochs"]
+    def _fit(self, rows: np.ndarray, number: int) -> tuple[Embedding, list[EncodedImages]]:
+        """Train one of them, and give the views of the images that it predicts."""
+        kind, problem, settings = self.kind, self.problem, self.settings
+        encoder, images = _images(problem)
+        n_memory = len(problem.folds[0][0])
+        epochs = _training(kind, encoder, n_memory, settings)["epochs"]
         if n_memory > _FEW:
             epochs = -(-epochs // 2)
         elif settings.fast and "epochs" not in settings.train:
             epochs *= 2
         with_epochs = settings.model_copy(update={"train": settings.train | {"epochs": epochs}})
-        return _training(self.kind, encoder, n_rows, with_epochs)
-
-    def _views(self, train: dict[str, Any]) -> list[EncodedImages]:
-        """Give the views of the images that a network trained like this predicts."""
-        _, rows = _images(self.problem)
+        train = _training(kind, encoder, len(rows), with_epochs)
+        name = f"true labels, network {number + 1} of 3"
+        network = fit_apart(kind, train, problem, settings, rows, number, name, self.progress)
         augment = TrainConfig(**train).augment
-        mirrored = augment is not None and augment.flip and not self.problem.views
-        views = image_views(rows, ("flip",)) if mirrored else self.problem.views
-        return [rows, *cast(list[EncodedImages], views)]
+        mirrored = augment is not None and augment.flip and not problem.views
+        views = image_views(images, ("flip",)) if mirrored else problem.views
+        return Embedding(kind, [network]), [images, *cast(list[EncodedImages], views)]
 
 
 def _images(problem: Problem) -> tuple[ImageEncoder, EncodedImages]:

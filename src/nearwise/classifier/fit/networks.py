@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from nearwise.classifier.fit.embedding import AnyRows, Embedding, default_config, train_member
 from nearwise.classifier.fit.feature_space import choose_feature_space
-from nearwise.classifier.fit.problem import FitSettings, Problem, make_folds
+from nearwise.classifier.fit.problem import FitSettings, Problem
 from nearwise.classifier.inputs.table import LARGE, ready_embeddings
 from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.row_models import FeatureSpace
@@ -100,32 +99,20 @@ def fit_keys(
     return Embedding("table", [network])
 
 
-def fit_halves(
-    kind: str, train: dict[str, Any], problem: Problem, settings: FitSettings, progress: Progress
-) -> Iterator[tuple[NeighborNetwork, np.ndarray, np.ndarray]]:
-    """Train a network on each half of the memory's rows; give it with its half and the other."""
-    apart = replace(problem, history=[])  # no members of the classifier
-    memory, held_out = problem.folds[0]
-    for number, (own, other) in enumerate(make_folds(problem.labels[memory], 2, settings.seed)):
-        half, member = memory[own], len(problem.folds) + number
-        name = f"true labels, network {number + 1} of 2"
-        target, fold = problem.target(0), (half, held_out)
-        network, _ = _fit_network(
-            kind, train, apart, settings, fold, target, member, name, progress
-        )
-        yield network, half, memory[other]
-
-
-def fit_for_targets(
-    kind: str, train: dict[str, Any], problem: Problem, settings: FitSettings, progress: Progress
-) -> Embedding:
-    """Train a network that is no member, on the memory's rows and their present targets."""
-    apart, member = replace(problem, history=[]), len(problem.folds) + 2  # after the two halves
-    name, target = "true labels, one network of all", problem.target(0)
-    network, _ = _fit_network(
-        kind, train, apart, settings, problem.folds[0], target, member, name, progress
-    )
-    return Embedding(kind, [network])
+def fit_apart(
+    kind: str,
+    train: dict[str, Any],
+    problem: Problem,
+    settings: FitSettings,
+    rows: np.ndarray,
+    number: int,
+    name: str,
+    progress: Progress,
+) -> NeighborNetwork:
+    """Train a network that is no member, on rows of the memory and their present targets."""
+    apart, member = replace(problem, history=[]), len(problem.folds) + number
+    fold, target = (rows, problem.folds[0][1]), problem.target(0)
+    return _fit_network(kind, train, apart, settings, fold, target, member, name, progress)[0]
 
 
 def _fit_network(

@@ -13,7 +13,7 @@ from torch import Tensor
 from nearwise.classifier.fit.base import cross_fit
 from nearwise.classifier.fit.problem import FitSettings, LabelFitter, Problem, Unseen
 from nearwise.classifier.inputs.table import TableEncoder
-from nearwise.classifier.model.gates import clearly_lower, given_losses, pooled
+from nearwise.classifier.model.gates import clearly_lower, given_losses, pool_gates, pooled
 from nearwise.classifier.model.label_model import Target
 from nearwise.classifier.model.predictor import as_float
 from nearwise.classifier.noise.noisy_labels import (
@@ -226,11 +226,9 @@ def corrected_targets(model: NoisyLabels, learned: Tensor, problem: Problem) -> 
     assert model.rows is not None  # dropped only after the fit
     _, held_out = problem.folds[0]
     weight = None if problem.weight is None else problem.weight[held_out]
-    log_proba = learned.double().numpy()
-    parts = {"network": log_proba[held_out]}
-    power = pooled(parts, problem.labels[held_out], weight, model).powers["network"]
-    sharpened = torch.log_softmax(power * learned, dim=1)[None]
-    targets = _targets(sharpened, model, problem)
+    judged = learned[held_out].double().numpy()
+    (power,), _ = pool_gates([judged], problem.labels[held_out], weight, model)
+    targets = _targets(torch.log_softmax(power * learned, dim=1)[None], model, problem)
     return replace(model, rows=model.rows._replace(targets=targets))
 
 

@@ -289,6 +289,21 @@ def test_a_network_corrects_labels_as_far_as_it_tells_those_held_out():
     assert (found.target(0, given, None)[0] == given).mean() > 0.95
 
 
+def test_no_network_corrects_labels_where_posterior_ones_teach_nothing(noisy, monkeypatch):
+    X, _, given = noisy
+    encoder = TableEncoder()
+    problem = Problem(encoder, encoder.fit(X), given, None, 3)
+    problem.folds = [(np.arange(180), np.arange(180, 240))]
+    model = attn_knn(validation_fraction=0.25, **CHEAP)
+    settings = check_settings(model, len(X), 3, 0)
+    monkeypatch.setattr("nearwise.classifier.noise.fitting.with_targets", lambda model, *_: model)
+    fitter = NoisyLabelFitter(even(0.3))
+    with Progress(0) as progress:
+        fitter.fit(problem, settings, lambda: Unseen(as_float(X)), progress, pytest.fail)
+    labels, weight = problem.target(0)
+    assert same(labels, given) and weight is None
+
+
 def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tmp_path):
     images, y = patches(300, side=16, channels=3)
     truth = np.unique(y, return_inverse=True)[1]

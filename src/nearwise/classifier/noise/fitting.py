@@ -98,7 +98,7 @@ class NoisyLabelFitter(LabelFitter):
         model = find_label_model(predictor)
         if isinstance(model, NoisyLabels):
             model = with_targets(model, problem, settings, progress)
-            if learned is not None:
+            if learned is not None and model.rows is not None and model.rows.targets is not None:
                 problem.label_model = model
                 model = corrected_targets(model, learned(), problem)
         problem.label_model = model

@@ -27,20 +27,3 @@ def slow_multi_head_weights(module, query, neighbors):
             for j in range(n_neighbors):
                 weights[b, j] += raised[j] / sum(raised) / module.num_heads
     return weights
-
-
-def slow_attended_values(module, query, neighbors):
-    """Attended neighbors (B, D) through the value and output projections, head by head."""
-    n_rows, n_neighbors, dim = neighbors.shape
-    head_dim = dim // module.num_heads
-    weights = module.head_weights(query, neighbors)
-    rows = []
-    for b in range(n_rows):
-        mixed = torch.zeros(dim, dtype=query.dtype)
-        for h in range(module.num_heads):
-            part = slice(h * head_dim, (h + 1) * head_dim)
-            for j in range(n_neighbors):
-                value = module.value_projection(neighbors[b, j])
-                mixed[part] += weights[b, h, j] * value[part]
-        rows.append(module.output_projection(mixed))
-    return torch.stack(rows)

@@ -9,7 +9,7 @@ from nearwise.lab.nn import (
     MultiHeadNeighborAttention,
     UniformAttention,
 )
-from tests.reference.attention import slow_attended_values, slow_multi_head_weights
+from tests.reference.attention import slow_multi_head_weights
 
 ALL = [
     UniformAttention(),
@@ -40,14 +40,6 @@ def test_multi_head_weights_equal_the_loop(lattice, num_heads, n_neighbors):
     query, neighbors = neighborhood(lattice, n_neighbors=n_neighbors)
     expected = slow_multi_head_weights(module, query, neighbors)
     torch.testing.assert_close(module(query, neighbors), expected)
-
-
-def test_attended_values_equal_the_loop():
-    module = MultiHeadNeighborAttention(8, 2, value_path=True).double()
-    query, neighbors = neighborhood()
-    weights, values = module.attend_values(query, neighbors)
-    torch.testing.assert_close(weights, module(query, neighbors))
-    torch.testing.assert_close(values, slow_attended_values(module, query, neighbors))
 
 
 @pytest.mark.parametrize("module", ALL, ids=lambda module: type(module).__name__)
@@ -128,8 +120,3 @@ def test_study_starts_with_zero_biases_and_its_temperature():
 def test_wrong_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         MultiHeadNeighborAttention(**arguments)
-
-
-def test_value_path_must_be_built_before_it_is_used():
-    with pytest.raises(RuntimeError, match="value_path=True"):
-        MultiHeadNeighborAttention(8).attend_values(*neighborhood(dtype=torch.float32))

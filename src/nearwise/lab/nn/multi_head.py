@@ -100,8 +100,6 @@ class MultiHeadNeighborAttention(nn.Module):
         Start of every head's temperature tau_h, inside `temperature_bounds`.
     temperature_bounds : (float, float), default=(0.05, 5.0)
         tau_h is held to this range.
-    value_path : bool, default=False
-        Also build W_v and an output projection, for `attend_values`.
 
     Examples
     --------
@@ -117,7 +115,6 @@ class MultiHeadNeighborAttention(nn.Module):
         *,
         temperature: float = 1.0,
         temperature_bounds: tuple[float, float] = (0.05, 5.0),
-        value_path: bool = False,
     ) -> None:
         super().__init__()
         if num_heads < 1 or dim < 1 or dim % num_heads:
@@ -137,8 +134,6 @@ class MultiHeadNeighborAttention(nn.Module):
         self.key_projection = nn.Linear(dim, dim)
         self.distance_bias = nn.Sequential(nn.Linear(1, 64), nn.GELU(), nn.Linear(64, num_heads))
         self.log_temperature = nn.Parameter(torch.full((num_heads,), math.log(temperature)))
-        self.value_projection = nn.Linear(dim, dim) if value_path else None
-        self.output_projection = nn.Linear(dim, dim) if value_path else None
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -185,21 +180,6 @@ class MultiHeadNeighborAttention(nn.Module):
         """
         return self.head_weights(query, neighbors, distances, mask).mean(dim=1)
 
-    def attend_values(
-        self,
-        query: Tensor,
-        neighbors: Tensor,
-        distances: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Weights (B, K), and the attended neighbors (B, D) through W_v and the output map."""
-        if self.value_projection is None or self.output_projection is None:
-            raise RuntimeError("This attention has no value path. Build it with value_path=True.")
-        weights = self.head_weights(query, neighbors, distances, mask)
-        values = self._split(self.value_projection(neighbors))
-        mixed = (weights.unsqueeze(2) @ values).flatten(1)
-        return weights.mean(dim=1), self.output_projection(mixed)
-
     def _dots(self, query: Tensor, neighbors: Tensor) -> Tensor:
         """Scaled products (B, H, K) of projected queries with the projections of neighbors."""
         # One query per row: to bring it to the neighbors' space costs K times less than to project
@@ -209,10 +189,6 @@ class MultiHeadNeighborAttention(nn.Module):
         moved = torch.einsum("bhe,hed->bhd", q, self.key_projection.weight.unflatten(0, heads))
         bias = (q * self.key_projection.bias.unflatten(0, heads)).sum(-1, keepdim=True)
         return (moved @ neighbors.transpose(1, 2) + bias) / math.sqrt(q.shape[-1])
-
-    def _split(self, x: Tensor) -> Tensor:
-        """(B, K, D) as (B, H, K, D / H)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,6 +1,7 @@
 """The networks of images: trained for keys and predictions, and to look for wrong labels."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -24,9 +25,11 @@ from nearwise.classifier.model.row_models import (
     mean_log_proba,
 )
 from nearwise.classifier.progress import Progress
+from nearwise.nn.fast_cnn import FAST_CNN_WIDTHS
 from nearwise.training import TrainConfig
 
 _FEW = 5_000  # images of which half the epochs would teach a network too little
+_CORRECTIONS = 2  # networks of all rows, each fitted to the labels that the former one corrected
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 
 
@@ -38,7 +41,8 @@ def fit_image_networks(
     kind = image_backbone(encoder, settings.embedder)
     memory, _ = problem.folds[0]
     networks = _LabelNetworks(kind, problem, settings, progress)
-    settings.label_fitter.fit(problem, settings, networks.unseen, progress, networks.learned)
+    corrections = [partial(networks.learned, number) for number in range(_CORRECTIONS)]
+    settings.label_fitter.fit(problem, settings, networks.unseen, progress, corrections)
     train = _training(kind, encoder, len(memory), settings)
     embedding = fit_embedding(kind, train, problem, settings, progress)
     assert embedding is not None  # images always have a network
@@ -52,8 +56,10 @@ class _LabelNetworks:
     """Networks that look for wrong labels.
 
     Where they learn from mirrored images they predict these too. A network comes to believe wrong
-    labels that it is trained on; half of the epochs leave it less time for that. Few images need
-    all epochs, and twice as many where these are few too (`preset="fast"`).
+    labels that it is trained on. Of many images a fast-cnn therefore gets half its channels, which
+    have less room for them and take a quarter of the time; another kind gets half its epochs, which
+    leave it less time for them. Few images need all of both, and twice the epochs where
+    these are few too (`preset="fast"`).
     """
 
     kind: str
@@ -91,10 +97,10 @@ class _LabelNetworks:
             agreement=float((first == second).float().mean()),
         )
 
-    def learned(self) -> Tensor:
+    def learned(self, number: int) -> Tensor:
         """Log-probabilities (n, C) of all rows by a network fitted to the memory's targets."""
         encoder, _ = _images(self.problem)
-        embedding, views = self._fit(self.problem.folds[0][0], 2)
+        embedding, views = self._fit(self.problem.folds[0][0], 2 + number)
         return mean_log_proba([embedding.head_log_proba(0, encoder, view) for view in views])
 
     def _fit(self, rows: np.ndarray, number: int) -> tuple[Embedding, list[EncodedImages]]:
@@ -102,15 +108,20 @@ class _LabelNetworks:
         kind, problem, settings = self.kind, self.problem, self.settings
         encoder, images = _images(problem)
         n_memory = len(problem.folds[0][0])
+        options = settings.embedder_options
         epochs = _training(kind, encoder, n_memory, settings)["epochs"]
-        if n_memory > _FEW:
+        if n_memory > _FEW and kind in FAST_CNN_WIDTHS:
+            widths = options.get("widths", FAST_CNN_WIDTHS[kind])
+            options = options | {"widths": [-(-width // 2) for width in widths]}
+        elif n_memory > _FEW:
             epochs = -(-epochs // 2)
         elif settings.fast and "epochs" not in settings.train:
             epochs *= 2
-        with_epochs = settings.model_copy(update={"train": settings.train | {"epochs": epochs}})
-        train = _training(kind, encoder, len(rows), with_epochs)
-        name = f"true labels, network {number + 1} of 3"
-        network = fit_apart(kind, train, problem, settings, rows, number, name, self.progress)
+        changes = {"train": settings.train | {"epochs": epochs}, "embedder_options": options}
+        changed = settings.model_copy(update=changes)
+        train = _training(kind, encoder, len(rows), changed)
+        name = f"true labels, network {number + 1} of {2 + _CORRECTIONS}"
+        network = fit_apart(kind, train, problem, changed, rows, number, name, self.progress)
         augment = TrainConfig(**train).augment
         mirrored = augment is not None and augment.flip and not problem.views
         views = image_views(images, ("flip",)) if mirrored else problem.views

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from nearwise.memory import MemoryBank
 
-Target = tuple[np.ndarray, np.ndarray | None]  # labels, and the weight of each row
+# Labels (n,), or for networks of images their probabilities (n, C), and the weight of each row.
+Target = tuple[np.ndarray, np.ndarray | None]
 Fold = tuple[np.ndarray, np.ndarray]  # positions of the rows to learn from, and of those held out
 
 

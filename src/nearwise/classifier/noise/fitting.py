@@ -1,6 +1,6 @@
 """Fits the label model of a problem: the transition, and the labels to fit to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
@@ -86,7 +86,7 @@ class NoisyLabelFitter(LabelFitter):
         settings: FitSettings,
         unseen: Callable[[], Unseen],
         progress: Progress,
-        learned: Callable[[], Tensor] | None = None,
+        corrections: Sequence[Callable[[], Tensor]] = (),
     ) -> None:
         """Set the label model of a problem; its `choice` gets what was found, as "label_noise".
 
@@ -98,7 +98,8 @@ class NoisyLabelFitter(LabelFitter):
         model = find_label_model(predictor)
         if isinstance(model, NoisyLabels):
             model = with_targets(model, problem, settings, progress)
-            if learned is not None and model.rows is not None and model.rows.targets is not None:
+            taught = model.rows is not None and model.rows.targets is not None
+            for learned in corrections if taught else ():
                 problem.label_model = model
                 model = corrected_targets(model, learned(), problem)
         problem.label_model = model
@@ -203,20 +204,21 @@ def _noisy_labels(
 def with_targets(
     model: NoisyLabels, problem: Problem, settings: FitSettings, progress: Progress
 ) -> NoisyLabels:
-    """Fit to the most probable true labels, where these teach more than the given ones."""
+    """Fit to what is known of the true labels, where this teaches more than the given ones."""
     assert model.rows is not None  # dropped only after the fit
     targets = _targets(model.rows.log_proba, model, problem)
     fitted = replace(model, rows=model.rows._replace(targets=targets))
-    pairs = zip(targets, problem.folds, strict=False)  # folds held out once share one target
+    posteriors = _posteriors(model.rows.log_proba, model.matrices, problem.labels)
+    pairs = zip(posteriors, problem.folds, strict=False)  # folds held out once share one
     # a posterior of one class teaches nothing
-    taught = not any(of_one_class(labels[train]) for (labels, _), (train, _) in pairs)
+    taught = not any(of_one_class(proba[train].argmax(axis=1)) for proba, (train, _) in pairs)
     taught = taught and _worth_fitting(model, fitted, problem, settings, progress)
     problem.choice["label_noise"]["fitted_to"] = "posterior" if taught else "given"
     return fitted if taught else model
 
 
 def corrected_targets(model: NoisyLabels, learned: Tensor, problem: Problem) -> NoisyLabels:
-    """Fit to what a network that learned posterior labels (n, C) makes of the rows itself.
+    """Fit to what a network that learned posterior labels makes of the rows itself, (n, C).
 
     A network learns what is common to many rows long before single wrong labels, and corrects
     these on rows that it was trained on ("early learning": Liu et al., NeurIPS 2020). How sure it
@@ -233,9 +235,16 @@ def corrected_targets(model: NoisyLabels, learned: Tensor, problem: Problem) -> 
 
 
 def _targets(log_proba: Tensor, model: NoisyLabels, problem: Problem) -> list[Target]:
-    """Most probable true labels (n,) and their probabilities, per version of `log_proba`."""
+    """Give what is known of the true labels, per version of `log_proba`.
+
+    Networks of images learn from the probabilities (n, C). Models of tables take one label per
+    row: the most probable (n,), weighted by its probability.
+    """
     targets: list[Target] = []
     for proba in _posteriors(log_proba, model.matrices, problem.labels):
+        if not isinstance(problem.encoder, TableEncoder):
+            targets.append((proba.astype(np.float32), problem.weight))
+            continue
         weight = proba.max(axis=1)
         weight = weight if problem.weight is None else weight * problem.weight
         targets.append((proba.argmax(axis=1), weight))

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from nearwise.classifier import AttnKNNClassifier, audited_transition
+from nearwise.classifier.fit import image_networks
+from nearwise.classifier.fit.networks import fit_apart
 from nearwise.classifier.fit.parameter_checks import check_checkpoint, check_settings
 from nearwise.classifier.fit.problem import LabelFitter, Problem, Unseen, make_folds
 from nearwise.classifier.inputs.images import ImageEncoder
@@ -319,6 +321,32 @@ def test_an_image_network_does_not_take_the_wrong_labels_it_learned_for_right(tm
     assert (model._predictor.views.labels.numpy() == truth[kept]).mean() > 0.9
     again = attn_knn(**QUICK | changes, checkpoint_dir=tmp_path).fit(images, given)
     assert same(again.predict_proba(images), model.predict_proba(images))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "widths", "epochs"),
+    [("fast-cnn", {"widths": [8, 6, 5]}, [4, 3, 3], 6), ("resnet-small", {"dim": 16}, None, 3)],
+)
+def test_of_many_images_smaller_networks_look_for_wrong_labels(
+    monkeypatch, kind, options, widths, epochs
+):
+    images, y = patches(120, side=16, channels=3)
+    asked = []
+
+    def spy(kind, train, problem, settings, *rest):
+        asked.append((settings.embedder_options, train["epochs"]))
+        return fit_apart(kind, train, problem, settings, *rest)
+
+    monkeypatch.setattr(image_networks, "_FEW", 50)
+    monkeypatch.setattr(image_networks, "fit_apart", spy)
+    train = {"epochs": 6, "batch_size": 32}
+    changes = {"embedder": kind, "embedder_options": options, "train": train}
+    given = label_noise(y, 0.2, seed=0)
+    model = attn_knn(**QUICK | changes, label_noise=0.2).fit(images, given)
+    expected = options if widths is None else {"widths": widths}
+    assert asked == [(expected, epochs)] * 4
+    whole = [record for record in model.history_ if record["stage"] == f"embedder {kind}"]
+    assert len(whole) == 6  # the classifier's own network keeps all epochs
 
 
 def test_explanations_show_the_label_given_and_the_label_believed(noisy, fitted_noisy):

@@ -7,6 +7,7 @@ subject of weights.py.
 
     python benchmarks/study.py --experiments main --seeds 0-2
     python benchmarks/study.py --experiments label-noise,long-tail --seeds 0
+    python benchmarks/study.py --experiments label-noise --only "*human-worse*noise-model" --seeds 0
     python benchmarks/study.py --dataset mnist --experiments main --seeds 0
 
 Runs experiments of `nearwise experiment` with the preset "v1" into runs/study; run again, it goes
@@ -171,6 +172,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", default="cifar10", help="default: cifar10")
     parser.add_argument("--experiments", default="main", help="comma-separated; default: main")
+    parser.add_argument("--only", metavar="PATTERN", help="rows to make, as `nearwise experiment`")
     parser.add_argument("--seeds", default="0-2", help="0-4, or 0,2,7")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data-root", help="default: NEARWISE_DATA")
@@ -180,7 +182,8 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     command = shlex.join(
         ["python", "benchmarks/study.py", "--dataset", options.dataset,
-         "--experiments", options.experiments, "--seeds", options.seeds]
+         "--experiments", options.experiments, "--seeds", options.seeds,
+         *(["--only", options.only] if options.only else [])]
     )  # fmt: skip
     failed = []
     for experiment in [] if options.summary_only else options.experiments.split(","):
@@ -192,6 +195,7 @@ def main(arguments: list[str]) -> None:
             options.out,
             device=options.device,
             data_root=options.data_root,
+            only=options.only,
             command=command,
         )
         failed += failures(records)

@@ -81,6 +81,14 @@ def experiment(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting to change; may be repeated."),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Make only rows of such names, as in '*human-worse*' or 'k=5, *'; a pattern that "
+            "names none lists them.",
+        ),
+    ] = None,
     data_root: DataRootOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -112,6 +120,7 @@ def experiment(
         device=device,
         config=settings | parse_settings("--set", changes),
         data_root=data_root,
+        only=only,
         progress=not quiet,
     )
     with steps("Writing the report", quiet=quiet) as told:

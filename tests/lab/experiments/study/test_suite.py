@@ -253,3 +253,18 @@ def test_the_names_are_those_of_the_study():
         "main", "weights", "k-sweep", "label-noise", "long-tail", "efficiency", "theory",
         "ablation",
     )  # fmt: skip
+
+
+def test_only_the_rows_that_a_pattern_names_are_made(tmp_path):
+    changes = {"epochs": 1, "cnn_epochs": 1, "sweep_k": [1, 5]}
+
+    def run(only):
+        return run_experiment(
+            "k-sweep", "iris", "v0.3", [0], tmp_path, only=only, config=changes, device="cpu",
+            progress=False,
+        )  # fmt: skip
+
+    assert {row.condition for row in run("k=5, *")} == {"k=5"}
+    assert {row.condition for row in run(None)} == {"k=1", "k=5"}
+    with pytest.raises(ValueError, match=r"names no row. Known: .*k=1, uniform"):
+        run("k=9*")

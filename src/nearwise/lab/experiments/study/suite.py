@@ -1,5 +1,6 @@
 """Run the study's experiments: a name, a data set and a preset in, records out."""
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -66,6 +67,7 @@ def run_experiment(
     device: str = "auto",
     config: str | PathLike[str] | Mapping[str, Any] | None = None,
     data_root: str | PathLike[str] | None = None,
+    only: str | None = None,
     progress: bool = True,
     command: str | None = None,
 ) -> list[Record]:
@@ -96,6 +98,10 @@ def run_experiment(
         Settings to change: fields of `StudyPreset`, for "v1" arguments of `AttnKNNClassifier`.
     data_root : path, optional
         Where `load_dataset` looks first.
+    only : str, optional
+        Make only what this pattern of the shell names, as in "*human-worse*": of a row "40.2 %
+        human-worse, where=everywhere, attention", so far as it has them. Rows that are made
+        together with one of them come too.
     progress : bool, default=True
         Show a bar on standard error.
     command : str, optional
@@ -135,6 +141,7 @@ def run_experiment(
     if make is not None and preset == CORRECTED and LABEL_NOISE in names:
         asked = "human_labels" in changes
         require_human_labels(make.study, make.dataset, data_root, asked=asked)
+    named: list[str] = []
     facts = {
         "versions": versions(),
         "hardware": hardware(),
@@ -149,7 +156,15 @@ def run_experiment(
             for seed in checked:
                 session = None if make is None else make(seed, out, place, facts, bar, data_root)
                 for experiment in names:
-                    _run_one(experiment, session, seed, size, facts, folder, bar)
+                    jobs = _jobs(experiment, session, seed, size, facts)
+                    if only is not None:
+                        named += [_name(row) for job in jobs for row in job.wanted]
+                        jobs = [job for job in jobs if any(_is_named(r, only) for r in job.wanted)]
+                    run_jobs(jobs, folder, bar)
+        if only is not None and not fnmatch.filter(named, only):
+            raise ValueError(
+                f"only={only!r} names no row. Known: {'; '.join(dict.fromkeys(named))}."
+            )
         sets = {size.name} | ({loaded.name} if loaded is not None else set())
         return [
             record
@@ -158,6 +173,7 @@ def run_experiment(
             and record.seed in checked
             and record.dataset in sets
             and record.preset in (preset, "")
+            and (only is None or _is_named(record, only))
         ]
 
 
@@ -173,23 +189,29 @@ def experiment_names(name: str) -> list[str]:
     return [name]
 
 
-def _run_one(
+def _jobs(
     experiment: str,
     session: Session | None,
     seed: int,
     size: EfficiencySize,
     facts: dict[str, Any],
-    folder: RunFolder,
-    bar: Bar,
-) -> None:
+) -> list[Job]:
     if experiment == EFFICIENCY:
-        jobs = efficiency_jobs(size, seed, facts)
-    elif isinstance(session, CorrectedSession):
-        jobs = run_v1(experiment, session)
-    else:
-        assert session is not None  # every other experiment has a data set
-        jobs = REPLAYED[experiment](session)
-    run_jobs(jobs, folder, bar)
+        return efficiency_jobs(size, seed, facts)
+    if isinstance(session, CorrectedSession):
+        return run_v1(experiment, session)
+    assert session is not None  # every other experiment has a data set
+    return REPLAYED[experiment](session)
+
+
+def _name(row: Record) -> str:
+    """Name a row by what tells it from the others of its experiment."""
+    noise = f"{100 * row.noise:.3g} % {row.noise_kind}" if row.noise else ""
+    return ", ".join(part for part in (noise, row.condition, row.method) if part)
+
+
+def _is_named(row: Record, only: str) -> bool:
+    return fnmatch.fnmatchcase(_name(row), only)
 
 
 @dataclass(frozen=True)

@@ -331,10 +331,10 @@ def test_of_many_images_smaller_networks_look_for_wrong_labels(
     monkeypatch, kind, options, widths, epochs
 ):
     images, y = patches(120, side=16, channels=3)
-    asked = []
+    trained = []
 
     def spy(kind, train, problem, settings, *rest):
-        asked.append((settings.embedder_options, train["epochs"]))
+        trained.append((settings.embedder_options, train["epochs"]))
         return fit_apart(kind, train, problem, settings, *rest)
 
     monkeypatch.setattr(image_networks, "_FEW", 50)
@@ -344,7 +344,7 @@ def test_of_many_images_smaller_networks_look_for_wrong_labels(
     given = label_noise(y, 0.2, seed=0)
     model = attn_knn(**QUICK | changes, label_noise=0.2).fit(images, given)
     expected = options if widths is None else {"widths": widths}
-    assert asked == [(expected, epochs)] * 4
+    assert trained == [(expected, epochs)] * 4
     whole = [record for record in model.history_ if record["stage"] == f"embedder {kind}"]
     assert len(whole) == 6  # the classifier's own network keeps all epochs
 

@@ -28,7 +28,7 @@ from nearwise.classifier.progress import Progress
 from nearwise.nn.fast_cnn import FAST_CNN_WIDTHS
 from nearwise.training import TrainConfig
 
-_FEW = 5_000  # images of which half the epochs would teach a network too little
+_FEW = 5_000  # images for which a network of half the size or epochs would learn too little
 _CORRECTIONS = 2  # networks of all rows, each fitted to the labels that the former one corrected
 _DEPTHS = 3  # deepest stages of a backbone that neighbors are sought at
 

@@ -206,9 +206,8 @@ def with_targets(
 ) -> NoisyLabels:
     """Fit to what is known of the true labels, where this teaches more than the given ones."""
     assert model.rows is not None  # dropped only after the fit
-    targets = _targets(model.rows.log_proba, model, problem)
-    fitted = replace(model, rows=model.rows._replace(targets=targets))
     posteriors = _posteriors(model.rows.log_proba, model.matrices, problem.labels)
+    fitted = replace(model, rows=model.rows._replace(targets=_targets(posteriors, problem)))
     pairs = zip(posteriors, problem.folds, strict=False)  # folds held out once share one
     # a posterior of one class teaches nothing
     taught = not any(of_one_class(proba[train].argmax(axis=1)) for proba, (train, _) in pairs)
@@ -230,18 +229,19 @@ def corrected_targets(model: NoisyLabels, learned: Tensor, problem: Problem) -> 
     weight = None if problem.weight is None else problem.weight[held_out]
     judged = learned[held_out].double().numpy()
     (power,), _ = pool_gates([judged], problem.labels[held_out], weight, model)
-    targets = _targets(torch.log_softmax(power * learned, dim=1)[None], model, problem)
-    return replace(model, rows=model.rows._replace(targets=targets))
+    tempered = torch.log_softmax(power * learned, dim=1)[None]
+    posteriors = _posteriors(tempered, model.matrices, problem.labels)
+    return replace(model, rows=model.rows._replace(targets=_targets(posteriors, problem)))
 
 
-def _targets(log_proba: Tensor, model: NoisyLabels, problem: Problem) -> list[Target]:
-    """Give what is known of the true labels, per version of `log_proba`.
+def _targets(posteriors: list[np.ndarray], problem: Problem) -> list[Target]:
+    """Turn probabilities of the true labels (n, C), one array per version, into what is fitted to.
 
-    Networks of images learn from the probabilities (n, C). Models of tables take one label per
-    row: the most probable (n,), weighted by its probability.
+    Networks of images learn from them as they are. Models of tables take one label per row: the
+    most probable (n,), weighted by its probability.
     """
     targets: list[Target] = []
-    for proba in _posteriors(log_proba, model.matrices, problem.labels):
+    for proba in posteriors:
         if not isinstance(problem.encoder, TableEncoder):
             targets.append((proba.astype(np.float32), problem.weight))
             continue

@@ -20,9 +20,9 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +81,7 @@ NOISE_GAIN = 0.03  # accuracy over the network with a temperature
 GAINS_AT = "30 % symmetric, everywhere"
 
 
-def summary(study: Study, dataset: str, commit: str | None) -> list[dict[str, Any]]:
+def summary(study: Study, dataset: str) -> list[dict[str, Any]]:
     """One row per place and method: means over seeds, and attention minus the method."""
     rows = []
     for experiment in study.experiments_of(dataset, "v1"):
@@ -92,12 +92,19 @@ def summary(study: Study, dataset: str, commit: str | None) -> list[dict[str, An
                 if means["accuracy"] is None:
                     continue
                 row: dict[str, Any] = {"experiment": experiment, "place": place.label}
-                row |= {"method": method, "seeds": part.seeds, "commit": commit}
+                row |= {"method": method, "seeds": part.seeds}
+                row["commit"] = _commits(r for r in part.records if r.method == method)
                 row |= {key: _round(mean.mean) for key, mean in means.items() if mean is not None}
                 if experiment == "main" and method != ATTENTION:
                     row |= differences(part, dataset, method)
                 rows.append(row)
     return rows
+
+
+def _commits(records: Iterable[Record]) -> str:
+    """Commits that measured some rows, earliest first."""
+    by_time = sorted(records, key=attrgetter("time"))
+    return ", ".join(dict.fromkeys(r.versions.get("commit", "unknown") for r in by_time))
 
 
 def checks(rows: list[dict[str, Any]], dataset: str) -> list[dict[str, Any]]:
@@ -146,7 +153,7 @@ def write(folder: Path, dataset: str, results: Path, command: str) -> str:
     study, path = Study(records, folder), results / f"study_{dataset}.json"
     newest = records[-1]
     former = json.loads(path.read_text())["results"] if path.exists() else []
-    rows = with_former(summary(study, dataset, newest.versions.get("commit")), former)
+    rows = with_former(summary(study, dataset), former)
     content = {
         "command": command,
         "hardware": newest.hardware,

@@ -80,3 +80,21 @@ def test_rows_measured_before_stay_and_are_judged_with_those_of_now(study, tmp_p
     ]
     assert gain["reached"] == pytest.approx(0.04)
     assert [row["accuracy"] for row in content["results"]] == [0.9, 0.94]
+
+
+def test_every_row_names_the_commits_that_measured_it(study, tmp_path):
+    def measured_at(commit, seed, method):
+        return Record(
+            "cifar10", method, seed, experiment="long-tail", preset="v1", condition="ratio=0.1",
+            accuracy=0.9, nll=0.5, ece=0.01, aurc=0.005, versions={"commit": commit},
+            time=f"2026-01-0{seed + 1}",
+        )  # fmt: skip
+
+    records = [
+        measured_at("old", 0, "attention"),
+        measured_at("new", 1, "attention"),
+        measured_at("old", 0, "uniform"),
+    ]
+    _, content = judged(study, records, tmp_path)
+    commits = {row["method"]: row["commit"] for row in content["results"]}
+    assert commits == {"attention": "old, new", "uniform": "old"}

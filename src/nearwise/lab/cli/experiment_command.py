@@ -85,8 +85,8 @@ def experiment(
         str | None,
         typer.Option(
             metavar="PATTERN",
-            help="Make only rows of such names, as in '*human-worse*' or 'k=5, *'; a pattern that "
-            "names none lists them.",
+            help="Make only rows of such names, as in '*human-worse*' or 'k = 5, *'; a pattern "
+            "that names none lists them.",
         ),
     ] = None,
     data_root: DataRootOption = None,
@@ -148,7 +148,7 @@ def _show_rows(records: "Sequence[Record]") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from nearwise.lab.report.study.parts import place_of
+    from nearwise.lab.experiments.places import place_of
 
     whole = [r for r in records if r.status == "ok" and r.part_of is None]
     measured = [r for r in whole if r.accuracy is not None]

@@ -264,7 +264,7 @@ def test_only_the_rows_that_a_pattern_names_are_made(tmp_path):
             progress=False,
         )  # fmt: skip
 
-    assert {row.condition for row in run("k=5, *")} == {"k=5"}
+    assert {row.condition for row in run("k = 5, *")} == {"k=5"}
     assert {row.condition for row in run(None)} == {"k=1", "k=5"}
-    with pytest.raises(ValueError, match=r"names no row. Known: .*k=1, uniform"):
-        run("k=9*")
+    with pytest.raises(ValueError, match=r"names no row. Known: .*k = 1, uniform"):
+        run("k = 9*")

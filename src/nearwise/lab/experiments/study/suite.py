@@ -14,6 +14,7 @@ from nearwise.data import Dataset
 from nearwise.functional.devices import choose_device
 from nearwise.lab.data import load_dataset, load_images
 from nearwise.lab.experiments.compare import fingerprint
+from nearwise.lab.experiments.places import place_of
 from nearwise.lab.experiments.progress import Bar, shown_bar
 from nearwise.lab.experiments.records import Record, RunFolder
 from nearwise.lab.experiments.study import replayed
@@ -100,8 +101,8 @@ def run_experiment(
         Where `load_dataset` looks first.
     only : str, optional
         Make only what this pattern of the shell names, as in "*human-worse*": of a row "40.2 %
-        human-worse, where=everywhere, attention", so far as it has them. Rows that are made
-        together with one of them come too.
+        human-worse, everywhere, attention", as reports name it. Rows that are made together with
+        one of them come too.
     progress : bool, default=True
         Show a bar on standard error.
     command : str, optional
@@ -205,9 +206,8 @@ def _jobs(
 
 
 def _name(row: Record) -> str:
-    """Name a row by what tells it from the others of its experiment."""
-    noise = f"{100 * row.noise:.3g} % {row.noise_kind}" if row.noise else ""
-    return ", ".join(part for part in (noise, row.condition, row.method) if part)
+    """Name a row as reports do: its place, and its method."""
+    return ", ".join(part for part in (place_of(row).label, row.method) if part)
 
 
 def _is_named(row: Record, only: str) -> bool:

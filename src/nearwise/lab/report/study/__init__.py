@@ -1,8 +1,9 @@
 """The report of the experiment suite: the study as replayed, corrected, and what became of it."""
 
+from nearwise.lab.experiments.places import Place
 from nearwise.lab.report.study.claims import CLAIMS, Claim, judge_claims
 from nearwise.lab.report.study.document import study_document
-from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.parts import Study
 from nearwise.lab.report.study.verdicts import Finding
 
 __all__ = [

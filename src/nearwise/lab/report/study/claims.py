@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nearwise.lab.experiments.places import Place
 from nearwise.lab.experiments.study.presets import CORRECTED
 from nearwise.lab.experiments.study.weights import WITH_BASE
-from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.parts import Study
 from nearwise.lab.report.study.verdicts import (
     Finding,
     joined,

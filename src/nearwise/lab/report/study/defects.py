@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from nearwise.lab.comparisons import PairedDifference
 from nearwise.lab.experiments.artifacts import load_json
+from nearwise.lab.experiments.places import Place
 from nearwise.lab.experiments.study import DEFECTS, PRESETS, StudyPreset
-from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.parts import Study
 from nearwise.lab.report.summary import paired_across
 
 ATTENTION = "attention"

@@ -5,8 +5,9 @@ import io
 from typing import Any
 
 from nearwise.lab.comparisons import PairedDifference
+from nearwise.lab.experiments.places import Place
 from nearwise.lab.report.study.claims import CLAIMS
-from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.parts import Study
 from nearwise.lab.report.study.published import REPORTED, SOURCE
 from nearwise.lab.report.study.tables import NULL_MASS, SWEEP_COMPARED
 from nearwise.lab.report.study.verdicts import Finding

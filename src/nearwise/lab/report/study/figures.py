@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from nearwise.lab.experiments.places import Place
 from nearwise.lab.report.drawing import (
     ACCENT,
     FAINT,
@@ -19,7 +20,7 @@ from nearwise.lab.report.drawing import (
     slug,
 )
 from nearwise.lab.report.figures import head
-from nearwise.lab.report.study.parts import Place, Study
+from nearwise.lab.report.study.parts import Study
 from nearwise.lab.results.measures import MEASURES, Predictions
 from nearwise.metrics import confusion_matrix
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nearwise.lab.experiments.places import Place
 from nearwise.lab.experiments.study.presets import CORRECTED
 from nearwise.lab.report.study.claims import CLAIMS
-from nearwise.lab.report.study.parts import Place, Study, seed_words
+from nearwise.lab.report.study.parts import Study, seed_words
 from nearwise.lab.report.study.published import DATASET, REPORTED, SOURCE, Reported
 from nearwise.lab.report.study.verdicts import MARKS, Finding
 from nearwise.lab.report.summary import SHOT_MEASURES, Results, paired_across

@@ -9,11 +9,12 @@ subject of weights.py.
     python benchmarks/study.py --experiments label-noise,long-tail --seeds 0
     python benchmarks/study.py --experiments label-noise --only "*human-worse*noise-model" --seeds 0
     python benchmarks/study.py --dataset mnist --experiments main --seeds 0
+    python benchmarks/study.py --label 95 --set embedder=fast-cnn-wide --seeds 0
 
 Runs experiments of `nearwise experiment` with the preset "v1" into runs/study; run again, it goes
 on. Writes benchmarks/RESULTS.md and benchmarks/results/study_DATASET.json, from all that the folder
 holds, finished seeds of unfinished experiments included; where it holds none, rows measured before
-stay.
+stay. Other settings have a label, which the names of their folder and file end with.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 from results_page import write_page
 from weights import differences
 
-from nearwise.lab.cli.settings_text import parse_seeds
+from nearwise.lab.cli.settings_text import parse_seeds, parse_settings
 from nearwise.lab.experiments import Record, read_records
 from nearwise.lab.experiments.study import run_experiment
 from nearwise.lab.report.study.parts import Study
@@ -44,10 +45,10 @@ WEIGHTS = "weights"  # weights.py judges these
 class Bar(NamedTuple):
     """What a method must reach at a place: at least in accuracy, at most else.
 
-    `place` is a pattern of the labels of places.
+    `study` is a data set and the label of its settings, `place` a pattern of the labels of places.
     """
 
-    dataset: str
+    study: str
     experiment: str
     place: str
     method: str
@@ -58,6 +59,10 @@ BARS = (
     Bar(
         "cifar10", "main", "", "attention+tta",
         {"accuracy": 0.940, "nll": 0.193, "ece": 0.006, "aurc": 0.0067},
+    ),
+    Bar(
+        "cifar10_95", "main", "", "attention+tta",
+        {"accuracy": 0.950, "nll": 0.165, "ece": 0.005, "aurc": 0.0055},
     ),
     Bar(
         "cifar10", "label-noise", "30 % symmetric, everywhere", NOISE_MODEL,
@@ -107,11 +112,11 @@ def _commits(records: Iterable[Record]) -> str:
     return ", ".join(dict.fromkeys(r.versions.get("commit", "unknown") for r in by_time))
 
 
-def checks(rows: list[dict[str, Any]], dataset: str) -> list[dict[str, Any]]:
+def checks(rows: list[dict[str, Any]], study: str) -> list[dict[str, Any]]:
     """Reached and wanted of every bar whose rows are there."""
     found = []
     for bar in BARS:
-        for row in rows if bar.dataset == dataset else ():
+        for row in rows if bar.study == study else ():
             here = bar.experiment, bar.method
             if (row["experiment"], row["method"]) != here or not fnmatch(row["place"], bar.place):
                 continue
@@ -143,14 +148,15 @@ def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 5)
 
 
-def write(folder: Path, dataset: str, results: Path, command: str) -> str:
+def write(folder: Path, dataset: str, label: str, results: Path, command: str) -> str:
     """Summarise all finished rows of a data set, beside former ones that it does not replace."""
+    name = "_".join(filter(None, (dataset, label)))
     records = [
         r
         for r in read_records(folder)
         if r.dataset == dataset and r.status == "ok" and r.experiment != WEIGHTS
     ]
-    study, path = Study(records, folder), results / f"study_{dataset}.json"
+    study, path = Study(records, folder), results / f"study_{name}.json"
     newest = records[-1]
     former = json.loads(path.read_text())["results"] if path.exists() else []
     rows = with_former(summary(study, dataset), former)
@@ -158,7 +164,7 @@ def write(folder: Path, dataset: str, results: Path, command: str) -> str:
         "command": command,
         "hardware": newest.hardware,
         "versions": newest.versions,
-        "checks": checks(rows, dataset),
+        "checks": checks(rows, name),
         "results": rows,
     }
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -180,17 +186,24 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--dataset", default="cifar10", help="default: cifar10")
     parser.add_argument("--experiments", default="main", help="comma-separated; default: main")
     parser.add_argument("--only", metavar="PATTERN", help="rows to make, as `nearwise experiment`")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", help="as there")
+    parser.add_argument("--label", default="", help="what those settings are called")
     parser.add_argument("--seeds", default="0-2", help="0-4, or 0,2,7")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data-root", help="default: NEARWISE_DATA")
-    parser.add_argument("--out", type=Path, default=Path("runs/study"), help="folder for rows")
+    parser.add_argument("--out", type=Path, help="folder for rows; default: runs/study")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder for JSON")
     parser.add_argument("--summary-only", action="store_true", help="run nothing")
     options = parser.parse_args(arguments)
+    if bool(options.set) != bool(options.label):
+        parser.error("--set needs --label NAME for its folder and file, and --label needs --set.")
+    folder = options.out or Path("runs", "-".join(filter(None, ("study", options.label))))
     command = shlex.join(
         ["python", "benchmarks/study.py", "--dataset", options.dataset,
          "--experiments", options.experiments, "--seeds", options.seeds,
-         *(["--only", options.only] if options.only else [])]
+         *(["--only", options.only] if options.only else []),
+         *(["--label", options.label] if options.label else []),
+         *(part for change in options.set or () for part in ("--set", change))]
     )  # fmt: skip
     failed = []
     for experiment in [] if options.summary_only else options.experiments.split(","):
@@ -199,14 +212,15 @@ def main(arguments: list[str]) -> None:
             options.dataset,
             "v1",
             parse_seeds(options.seeds),
-            options.out,
+            folder,
             device=options.device,
+            config=parse_settings("--set", options.set),
             data_root=options.data_root,
             only=options.only,
             command=command,
         )
         failed += failures(records)
-    print(write(options.out, options.dataset, options.results, command))
+    print(write(folder, options.dataset, options.label, options.results, command))
     if failed:
         raise SystemExit("\n".join(["failed rows (run again to try them again):", *failed]))
 

@@ -30,13 +30,13 @@ def rows(experiment, method, accuracies, ece=0.01, **place):
     ]  # fmt: skip
 
 
-def judged(study, records, folder):
+def judged(study, records, folder, label=""):
     with RunFolder(folder, {}) as kept:
         kept.append(records)
     results = folder / "bench" / "results"
     results.mkdir(parents=True, exist_ok=True)
-    study.write(folder, "cifar10", results, "python it.py")
-    content = json.loads((results / "study_cifar10.json").read_text())
+    study.write(folder, "cifar10", label, results, "python it.py")
+    content = json.loads((results / f"study_cifar10{label and '_' + label}.json").read_text())
     return {check["bar"]: check for check in content["checks"]}, content
 
 
@@ -98,3 +98,13 @@ def test_every_row_names_the_commits_that_measured_it(study, tmp_path):
     _, content = judged(study, records, tmp_path)
     commits = {row["method"]: row["commit"] for row in content["results"]}
     assert commits == {"attention": "old, new", "uniform": "old"}
+
+
+def test_other_settings_have_a_file_and_bars_of_their_own(study, tmp_path):
+    records = rows("main", "attention+tta", [0.945]) + rows("main", "attention", [0.94])
+    default, _ = judged(study, records, tmp_path)
+    wide, _ = judged(study, records, tmp_path, "95")
+    name = "main: attention+tta, accuracy"
+    assert default[name]["met"] and not wide[name]["met"]
+    with pytest.raises(SystemExit):
+        study.main(["--set", "embedder=fast-cnn-wide"])

@@ -34,6 +34,7 @@ from nearwise.lab.cli.settings_text import parse_seeds, parse_settings
 from nearwise.lab.experiments import Record, read_records
 from nearwise.lab.experiments.study import run_experiment
 from nearwise.lab.report.study.parts import Study
+from nearwise.lab.report.study.tables import theory_table
 from nearwise.safe_files import write_aside
 
 HERE = Path(__file__).parent
@@ -87,8 +88,11 @@ GAINS_AT = "30 % symmetric, everywhere"
 
 
 def summary(study: Study, dataset: str) -> list[dict[str, Any]]:
-    """One row per place and method: means over seeds, and attention minus the method."""
-    rows = []
+    """One row per place and method: means over seeds, and attention minus the method.
+
+    Of theory one row per quantity.
+    """
+    rows = theory_rows(study, dataset)
     for experiment in study.experiments_of(dataset, "v1"):
         for place in study.places(dataset, experiment, "v1"):
             part = study.part(dataset, place)
@@ -104,6 +108,24 @@ def summary(study: Study, dataset: str) -> list[dict[str, Any]]:
                     row |= differences(part, dataset, method)
                 rows.append(row)
     return rows
+
+
+def theory_rows(study: Study, dataset: str) -> list[dict[str, Any]]:
+    """What the theory experiment found, as reports show it."""
+    table = theory_table(study, dataset, "v1")
+    if table is None:
+        return []
+    places = study.places(dataset, "theory", "v1")
+    found = [record for place in places for record in study.part(dataset, place).records]
+    common = {
+        "method": ATTENTION,
+        "seeds": sorted({record.seed for record in found}),
+        "commit": _commits(found),
+    }
+    return [
+        {"experiment": "theory", "place": quantity, **common, "value": cells[0].text}
+        for quantity, cells in table.rows
+    ]
 
 
 def _commits(records: Iterable[Record]) -> str:

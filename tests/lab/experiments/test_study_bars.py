@@ -108,3 +108,17 @@ def test_other_settings_have_a_file_and_bars_of_their_own(study, tmp_path):
     assert default[name]["met"] and not wide[name]["met"]
     with pytest.raises(SystemExit):
         study.main(["--set", "embedder=fast-cnn-wide"])
+
+
+def test_theory_has_a_row_per_quantity(study, tmp_path):
+    at = {"experiment": "theory", "preset": "v1", "condition": "collapse"}
+    records = [
+        Record("cifar10", "attention", seed, **at, details={"purity": p, "accuracy": 0.9})
+        for seed, p in enumerate((0.95, 0.97))
+    ]
+    _, content = judged(study, records, tmp_path)
+    shown = {row["place"]: row["value"] for row in content["results"]}
+    assert shown["neighbors of a test row that agree"].startswith("0.960")
+    assert shown["accuracy of their vote"].startswith("0.900")
+    assert {row["experiment"] for row in content["results"]} == {"theory"}
+    assert content["results"][0]["seeds"] == [0, 1]

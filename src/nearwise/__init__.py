@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier as AttnKNNClassifier
+    from nearwise.classifier import LiveModel as LiveModel
     from nearwise.functional import knn_attention as knn_attention
     from nearwise.memory import MemoryBank as MemoryBank
     from nearwise.memory import TokenMemory as TokenMemory
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 _CLASSIFIER = {
     "AttnKNNClassifier": "nearwise.classifier",
+    "LiveModel": "nearwise.classifier",
     "MemoryBank": "nearwise.memory",
     "NeighborAttention": "nearwise.nn",
 }

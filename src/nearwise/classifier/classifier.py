@@ -1011,11 +1011,16 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         source = from_source(X, y, training=True)
         with self._lock:
-            self._model, ids = self._added(self._model, source, sample_weight, views)
+            self._model, ids = self._added(self._model, source, sample_weight, views, self._bound)
         return ids
 
     def _added(
-        self, model: FittedModel, source: Source, sample_weight: Any, views: Sequence[Any] | None
+        self,
+        model: FittedModel,
+        source: Source,
+        sample_weight: Any,
+        views: Sequence[Any] | None,
+        bound: changes.Bound,
     ) -> tuple[FittedModel, Tensor]:
         check_bound(self)
         X, y, names = source
@@ -1023,7 +1028,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         everyone = self._with_views(model, model.predictor.encoder.transform(rows), views)
         weight = validation.check_weight(sample_weight, len(rows))
         new = NewRows(rows, everyone, y, weight, names)
-        return changes.with_rows(model, new, self._bound)
+        return changes.with_rows(model, new, bound)
 
     def remove(self, ids: Any, *, forget_classes: bool = False) -> None:
         """Forget remembered rows by id; nothing is trained again.
@@ -1110,7 +1115,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             if can_refresh(model.predictor):
                 self._settings_of_refresh(model)  # refused before anything is learned
             model = changes.with_declared(model, classes, source.y)
-            model, _ = self._added(model, source, sample_weight, views)
+            model, _ = self._added(model, source, sample_weight, views, self._bound)
             if changes.refresh_is_due(model):
                 model = self._refreshed(model)
             self._model = model

@@ -8,11 +8,14 @@ from nearwise.memory.eviction import (
     neighbor_usefulness,
 )
 from nearwise.memory.index import ExactIndex, NeighborIndex
+from nearwise.memory.journal import JOURNAL, Change, Journal, JournalState
 from nearwise.memory.make_index import AUTO_EXACT_BELOW, INDEX_NAMES, IndexName, make_index
 from nearwise.memory.store import (
     Folder,
     StoreError,
     check_writable,
+    folder_generation,
+    locked_folder,
     read_folder,
     verify_folder,
     write_folder,
@@ -24,11 +27,15 @@ __all__ = [
     "DEFAULT_SPACE",
     "EVICTION_NAMES",
     "INDEX_NAMES",
+    "JOURNAL",
     "BankRow",
+    "Change",
     "EvictionName",
     "ExactIndex",
     "Folder",
     "IndexName",
+    "Journal",
+    "JournalState",
     "MemoryBank",
     "NeighborIndex",
     "Recalled",
@@ -36,6 +43,8 @@ __all__ = [
     "TokenMemory",
     "check_writable",
     "choose_evicted",
+    "folder_generation",
+    "locked_folder",
     "make_index",
     "neighbor_usefulness",
     "read_folder",

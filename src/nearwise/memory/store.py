@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ _FORMAT: Literal["nearwise folder"] = "nearwise folder"
 # Only such names are ever written, read or removed.
 _NAME = r"(tensors|meta|blob\d+|manifest)-[0-9a-f]{16}\.(safetensors|json|bin)"
 _OURS = re.compile(_NAME)
+_POLL = 0.005  # seconds between two tries of a lock
 _LARGEST_MANIFEST = 2**24  # bytes; one of a model with hundreds of parts has some tens of thousands
 
 Reason = Literal["missing", "foreign", "torn", "newer", "older", "invalid", "changed"]
@@ -157,7 +159,7 @@ def write_folder(
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            with _locked(folder):
+            with locked_folder(folder):
                 _refuse_foreign(folder, kind, format_version, replaces)
                 _write_generation(folder, kind, format_version, generation, contents, check)
                 _remove_stale(folder)
@@ -215,6 +217,11 @@ def read_folder(
             if now.generation == manifest.generation:
                 raise
             manifest = now
+
+
+def folder_generation(path: str | os.PathLike[str]) -> str:
+    """Name the state that a folder is in, from its manifest alone; StoreError as `read_folder`."""
+    return _parse_manifest(Path(path)).generation
 
 
 def verify_folder(path: str | os.PathLike[str]) -> Folder:
@@ -305,14 +312,46 @@ def _refuse_foreign(folder: Path, kind: str, format_version: int, replaces: str 
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process write at a time."""
-    handle = os.open(folder, os.O_RDONLY)
+def locked_folder(path: str | os.PathLike[str], *, wait: float | None = None) -> Iterator[None]:
+    """Let one process, and one thread, write to a folder at a time.
+
+    Parameters
+    ----------
+    path : path
+        The folder itself is locked; readers need no lock.
+    wait : float, optional
+        Seconds to wait for another writer. Default: as long as it takes.
+
+    Raises
+    ------
+    BlockingIOError
+        If another process is still writing after that time.
+    """
+    handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        if wait is None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        else:
+            _lock_within(handle, path, wait)
         yield
     finally:
         os.close(handle)
+
+
+def _lock_within(handle: int, path: str | os.PathLike[str], wait: float) -> None:
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(
+                    errno.EAGAIN,
+                    f"another process is changing {os.fspath(path)}, and was not ready within "
+                    f"{wait:g} s. Nothing was changed; try again when it has finished.",
+                ) from None
+            time.sleep(_POLL)
 
 
 def _write_generation(
@@ -338,7 +377,7 @@ def _write_generation(
         aside = folder / f"manifest-{generation}.json"
         written.append(aside)
         _write_file(aside, manifest.model_dump_json(indent=1).encode())
-        _sync_folder(folder)
+        sync_folder(folder)
         if check is not None:
             check(_read_generation(folder, manifest))
         os.replace(aside, folder / MANIFEST)
@@ -349,13 +388,13 @@ def _write_generation(
                 with contextlib.suppress(OSError):
                     file.unlink()
         raise
-    _sync_folder(folder)
-    _sync_folder(folder.parent)
+    sync_folder(folder)
+    sync_folder(folder.parent)
 
 
 def _is_current(folder: Path, generation: str) -> bool:
     try:
-        return _parse_manifest(folder).generation == generation
+        return folder_generation(folder) == generation
     except StoreError:
         return False
 
@@ -371,7 +410,8 @@ def _write_file(path: Path, content: bytes) -> None:
         os.close(handle)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make sure that names of files in a folder survive a loss of power."""
     # Some file systems cannot sync a folder; the files in it are synced in any case.
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

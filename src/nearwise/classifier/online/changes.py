@@ -35,10 +35,14 @@ _FEWEST = 50  # rows in the memory below which a refresh would learn nothing
 
 
 class Bound(NamedTuple):
-    """How many rows the memory may hold, and which go first."""
+    """How many rows the memory may hold, and which go first.
+
+    `gone`: ids of the rows that go, where a change is made again and they were chosen before.
+    """
 
     capacity: int | None
     eviction: EvictionName
+    gone: Tensor | None = None
 
 
 class NewRows(NamedTuple):
@@ -164,17 +168,19 @@ def refresh_is_due(model: FittedModel) -> bool:
 def bounded(fork: FittedModel, bound: Bound) -> FittedModel:
     """Forget what is beyond the capacity; `fork` is not published yet."""
     fork = forgetting(fork, bound)
-    if bound.capacity is None or len(fork.bank) <= bound.capacity:
-        return fork
-    gone = rows_to_forget(
-        fork.predictor.views,
-        bound.capacity,
-        bound.eviction,
-        seed=fork.stream.seed,
-        first=fork.stream.first,
-    )
-    ids = fork.bank.ids[gone]
-    return replace(_forgotten(fork, ids), evicted=ids)
+    ids = bound.gone
+    if ids is None:
+        if bound.capacity is None or len(fork.bank) <= bound.capacity:
+            return fork
+        gone = rows_to_forget(
+            fork.predictor.views,
+            bound.capacity,
+            bound.eviction,
+            seed=fork.stream.seed,
+            first=fork.stream.first,
+        )
+        ids = fork.bank.ids[gone]
+    return replace(_forgotten(fork, ids), evicted=ids) if len(ids) else fork
 
 
 def forgetting(fork: FittedModel, bound: Bound) -> FittedModel:

@@ -211,6 +211,13 @@ class StoredStream(Part):
     half_life: Positive | None
 
 
+class StoredJournal(Part):
+    """Which change of the folder's journal is the last that the folder holds."""
+
+    lineage: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    version: Count
+
+
 class StoredModel(Part):
     """The whole JSON part of a classifier's folder."""
 
@@ -244,6 +251,7 @@ class StoredModel(Part):
     weight_unit: Positive
     stream: StoredStream
     row_names: list[str] | None
+    journal: StoredJournal | None = None
     versions: dict[str, str]
 
 

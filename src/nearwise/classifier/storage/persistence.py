@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from nearwise.classifier.fit.base import Base, Candidate
@@ -38,7 +38,8 @@ from nearwise.classifier.model.row_models import (
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
 from nearwise.classifier.settings import Settings
-from nearwise.classifier.storage.model_schema import check_json, check_params
+from nearwise.classifier.storage.journaling import FolderState, replay
+from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
 from nearwise.classifier.storage.stored_parts import (
@@ -51,7 +52,17 @@ from nearwise.classifier.storage.stored_parts import (
     under,
 )
 from nearwise.functional.devices import choose_device
-from nearwise.memory import Folder, MemoryBank, StoreError, read_folder, write_folder
+from nearwise.memory import (
+    Change,
+    Folder,
+    Journal,
+    MemoryBank,
+    StoreError,
+    folder_generation,
+    locked_folder,
+    read_folder,
+    write_folder,
+)
 from nearwise.nn import NeighborHead, PretrainedNeighborHead, build_network, network_config
 from nearwise.warn import warn_user
 
@@ -372,9 +383,18 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
     }
     trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
     path = Path(folder)
-    # The generation of each folder that this model was loaded from or saved to.
-    known = model.__dict__.setdefault("_folders", {})
+    # What this model holds of each folder that it was loaded from or saved to.
+    known: dict[str, FolderState] = model.__dict__.setdefault("_folders", {})
     key = os.path.realpath(path)
+    before = None if overwrite else known.get(key)
+    if before is not None:
+        meta["journal"] = {"lineage": before.lineage, "version": before.version}
+
+    def check(written: Folder) -> None:
+        if before is not None:
+            _refuse_later_changes(path, before)
+        _compare(model, fitted, written, trusted, path)
+
     generation = write_folder(
         path,
         kind=KIND,
@@ -382,15 +402,38 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         tensors=tensors | row_tensors,
         meta=plain_params(meta),
         blobs=blobs | row_blobs,
-        check=lambda written: _compare(model, fitted, written, trusted, path),
-        replaces=None if overwrite else known.get(key),
+        check=check,
+        replaces=None if before is None else before.generation,
     )
-    known[key] = generation
+    if before is None:
+        known[key] = FolderState(generation, lineage=generation, version=0)
+    else:
+        known[key] = before._replace(generation=generation)
+    _fold(path, known[key])
     if trusted:
         warn_user(
             f"{path} holds a base with parts that are only loaded where you trust them. Open it "
             f"with {type(model).__name__}.load({str(path)!r}, trusted={trusted})."
         )
+
+
+def _refuse_later_changes(path: Path, before: FolderState) -> None:
+    with Journal(path) as journal:
+        later = journal.since(before.lineage, before.version)
+    if later:
+        raise StoreError(
+            "changed",
+            f"{path} has had {len(later)} changes since it was loaded, and saving now would undo "
+            "them. Load it again and repeat the change, save to another folder, or pass "
+            "overwrite=True to replace it all the same.",
+        )
+
+
+def _fold(path: Path, state: FolderState) -> None:
+    """Clear the journal of what the folder holds now, unless another has been saved since."""
+    with locked_folder(path), Journal(path) as journal:
+        if folder_generation(path) == state.generation:
+            journal.fold(state.lineage, state.version)
 
 
 def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
@@ -426,10 +469,43 @@ def _compare(
 def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str]) -> Any:
     """Read a classifier of class `kind` that `save_model` wrote."""
     path = Path(folder)
-    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
+    content, state, changes = _read_with_changes(path)
     model = _rebuilt(kind, content, trusted, path)
-    model._folders = {os.path.realpath(path): content.generation}
+    replay(model, changes)
+    state = state._replace(version=state.version + len(changes))
+    model._folders = {os.path.realpath(path): state}
     return model
+
+
+def _read_with_changes(path: Path) -> tuple[Folder, FolderState, list[Change]]:
+    """Read a folder, and the changes that its journal has beyond it."""
+    before = None
+    with Journal(path) as journal:
+        while True:
+            content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
+            held = content.meta.get("journal")
+            try:
+                part = StoredJournal.model_validate(held) if held is not None else None
+            except ValidationError as error:
+                raise _invalid(path, error) from error
+            lineage = content.generation if part is None else part.lineage
+            version = 0 if part is None else part.version
+            state = FolderState(content.generation, lineage, version)
+            try:
+                return content, state, journal.since(lineage, version)
+            except StoreError as error:
+                # folded in since: read what there is now, but not the same again
+                if error.reason != "changed" or content.generation == before:
+                    raise
+                before = content.generation
+
+
+def _invalid(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        "invalid",
+        f"{path} holds what nearwise never writes: {error}. Restore it from a copy, or fit the "
+        "model again.",
+    )
 
 
 def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
@@ -476,11 +552,7 @@ def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> 
         with part_of_folder("predictions"):
             _try(model)
     except InvalidPartError as error:
-        raise StoreError(
-            "invalid",
-            f"{path} holds what nearwise never writes: {error}. Restore it from a copy, or fit the "
-            "model again.",
-        ) from error
+        raise _invalid(path, error) from error
     return model
 
 

@@ -19,7 +19,7 @@ def pack_rows(rows: pd.DataFrame | np.ndarray) -> tuple[dict[str, Tensor], dict[
     if isinstance(rows, np.ndarray):
         return {"rows": torch.from_numpy(rows)}, {}
     buffer = io.BytesIO()
-    _storable(rows).to_parquet(buffer, index=False)
+    storable(rows).to_parquet(buffer, index=False)
     return {}, {"rows": buffer.getvalue()}
 
 
@@ -43,7 +43,7 @@ def append_frame(rows: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, new], ignore_index=True)
 
 
-def _storable(rows: pd.DataFrame) -> pd.DataFrame:
+def storable(rows: pd.DataFrame) -> pd.DataFrame:
     """Turn columns that Parquet cannot hold (mixed types, intervals) into text."""
     columns = {}
     for i, name in enumerate(rows.columns):

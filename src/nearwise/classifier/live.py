@@ -1,0 +1,287 @@
+"""LiveModel: a saved classifier whose changes survive, for services and for several processes."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from nearwise.classifier.classifier import AttnKNNClassifier
+from nearwise.classifier.inputs import validation
+from nearwise.classifier.inputs.images import from_source
+from nearwise.classifier.inputs.labels import label_values
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.storage.journaling import (
+    Draft,
+    FolderState,
+    apply,
+    draft_add,
+    draft_relabel,
+    draft_remove,
+    draft_undo,
+    pack_rows_to_add,
+    replay,
+)
+from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
+from nearwise.safe_files import plain
+
+_WAIT = 30.0  # seconds for another process that is changing the same folder
+
+
+class LiveModel:
+    """A saved classifier whose changes are in its folder before the call returns.
+
+    A change is tried on a copy of the model, written to a journal in the folder
+    (`journal.sqlite3`), and only then seen by predictions; its cost does not grow with the model.
+    `AttnKNNClassifier.load` makes the changes of the journal again, and `compact` folds them into
+    the folder. Processes may write to one folder in turns, each from the newest version on; any
+    number of others may follow it with `catch_up`.
+
+    Parameters
+    ----------
+    folder : path
+        Written by `AttnKNNClassifier.save` or ``nearwise fit``.
+    trusted : sequence of str, default=()
+        As in `AttnKNNClassifier.load`.
+    wait : float, default=30
+        Seconds that a change waits for another process that is changing the folder.
+
+    Raises
+    ------
+    StoreError
+        As `AttnKNNClassifier.load`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> folder = tempfile.mkdtemp()
+    >>> AttnKNNClassifier(base=None, random_state=0).fit(X[::2], y[::2]).save(folder)
+    >>> live = LiveModel(folder)
+    >>> change = live.add(X[1:4], y[1:4])
+    >>> change.version, change.ids
+    (1, (75, 76, 77))
+    >>> live.undo(1).kind
+    'remove'
+    >>> len(AttnKNNClassifier.load(folder).memory_)
+    75
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        trusted: Sequence[str] = (),
+        wait: float = _WAIT,
+    ) -> None:
+        self.folder = Path(folder)
+        self._trusted, self._wait = trusted, wait
+        self._journal = Journal(self.folder)
+        self._load()
+
+    def __enter__(self) -> "LiveModel":
+        """Give the model itself; the block's end closes the journal."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the journal."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the journal's file; the next call opens it again."""
+        self._journal.close()
+
+    @property
+    def model(self) -> AttnKNNClassifier:
+        """The classifier as it is now; what changes it by its own methods is not durable."""
+        return self._classifier
+
+    @property
+    def version(self) -> int:
+        """Version of the memory: the number of changes since the model was fitted."""
+        return self._state.version
+
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        views: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> Change:
+        """Remember new rows, as `AttnKNNClassifier.add`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, views
+            As there.
+        key : str, optional
+            Names the request. Sent again under the same key, it changes nothing and gives the
+            change that it made.
+
+        Returns
+        -------
+        change : Change
+            `version`, and `ids` of the rows; `details["evicted"]` has the ids that were forgotten.
+
+        Raises
+        ------
+        ValueError
+            As `AttnKNNClassifier.add`, or if another request had the same key.
+        BlockingIOError
+            If another process did not finish its change in time.
+        OSError
+            If the journal cannot be written.
+        StoreError
+            If the folder has become unreadable. In all four cases nothing has changed.
+        """
+        source, known = from_source(X, y, training=True), self.model._fitted
+        rows = validation.check_new_rows(known.columns, source.X, known.predictor.encoder)
+        weight = validation.check_weight(sample_weight, len(rows))
+        parts = pack_rows_to_add(source._replace(X=rows), weight, views)
+        asked = ["add", sorted((name, sha256(part).hexdigest()) for name, part in parts.items())]
+        return self._commit(lambda _: draft_add(self.model, parts), asked, key)
+
+    def remove(self, ids: Any, *, forget_classes: bool = False, key: str | None = None) -> Change:
+        """Forget remembered rows by id, as `AttnKNNClassifier.remove`; errors as in `add`."""
+        return self._commit(
+            lambda fitted: draft_remove(fitted, ids, forget_classes=forget_classes),
+            ["remove", plain(ids), forget_classes],
+            key,
+        )
+
+    def relabel(
+        self, ids: Any, y: Any, *, forget_classes: bool = False, key: str | None = None
+    ) -> Change:
+        """Give rows other labels, as `AttnKNNClassifier.relabel`; errors as in `add`."""
+        return self._commit(
+            lambda fitted: draft_relabel(fitted, ids, y, forget_classes=forget_classes),
+            ["relabel", plain(ids), plain(label_values(y)), forget_classes],
+            key,
+        )
+
+    def undo(self, version: int, *, key: str | None = None) -> Change:
+        """Make the opposite of the change that led to a version.
+
+        Added rows are removed, relabelled ones get their former labels, and removed rows are added
+        again, under new ids. Rows that an addition made the memory forget do not come back.
+
+        Raises
+        ------
+        KeyError
+            If there is no such version.
+        ValueError
+            If it was undone before, rows of it are not remembered any more, or rows that it removed
+            are gone for good since `compact`.
+        """
+
+        def draft(fitted: FittedModel) -> Draft:
+            for later in self._journal.history(self._state.lineage):
+                if later.details.get("undoes") == version:
+                    raise ValueError(
+                        f"Change {version} was undone by change {later.version}. Undo that one to "
+                        "have it back."
+                    )
+            change = self._journal.find(self._state.lineage, version=version)
+            return draft_undo(self.model, fitted, change)
+
+        return self._commit(draft, ["undo", version], key)
+
+    def history(self) -> list[Change]:
+        """All changes since the model was fitted, oldest first."""
+        return self._journal.history(self._state.lineage)
+
+    def catch_up(self) -> int:
+        """Make the changes that other processes have made since; give the version.
+
+        Raises
+        ------
+        StoreError
+            If the folder or its journal has become unreadable. The model stays as it is.
+        """
+        with self.model._lock:
+            self._catch_up()
+        return self.version
+
+    def compact(self) -> None:
+        """Fold all changes into the folder, so that it opens as fast as after the fit.
+
+        What was removed is then gone for good; which rows were changed and when stays known.
+
+        Raises
+        ------
+        OSError, StoreError
+            As `AttnKNNClassifier.save`; nothing has changed then.
+        """
+        while True:
+            self.catch_up()
+            try:
+                self.model.save(self.folder)
+            except StoreError as error:
+                if error.reason != "changed":  # else another process made a change meanwhile
+                    raise
+            else:
+                return
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
+
+    @property
+    def _state(self) -> FolderState:
+        state: FolderState = self._classifier._folders[os.path.realpath(self.folder)]
+        return state
+
+    @_state.setter
+    def _state(self, state: FolderState) -> None:
+        self._classifier._folders[os.path.realpath(self.folder)] = state
+
+    def _catch_up(self) -> None:
+        """Follow the folder; the caller holds the model's lock."""
+        if folder_generation(self.folder) == self._state.generation:
+            try:
+                later = self._journal.since(self._state.lineage, self._state.version)
+            except StoreError as error:
+                if error.reason != "changed":
+                    raise
+            else:
+                replay(self.model, later)
+                self._state = self._state._replace(version=self._state.version + len(later))
+                return
+        self._load()  # saved by another process: folded in, or a new model
+
+    def _commit(
+        self, make: Callable[[FittedModel], Draft], asked: list[Any], key: str | None
+    ) -> Change:
+        """Make a change durable and then visible; what was asked tells a repeated request."""
+        digest = sha256(json.dumps(asked).encode()).hexdigest()
+        with self.model._lock, locked_folder(self.folder, wait=self._wait):
+            self._catch_up()
+            repeated = self._made_under(key)
+            if repeated is not None:
+                if repeated.digest != digest:
+                    raise ValueError(
+                        f"The key {key!r} was that of another request, change {repeated.version} "
+                        f"({repeated.kind}). Give every request a key of its own."
+                    )
+                return repeated
+            state = self._state
+            forked, change = apply(self.model, self.model._fitted, make(self.model._fitted))
+            change = replace(change, version=state.version + 1, key=key, digest=digest)
+            self._journal.append(state.lineage, state.version, change)
+            self.model._publish(forked)
+            self._state = state._replace(version=change.version)
+            return change
+
+    def _made_under(self, key: str | None) -> Change | None:
+        if key is None:
+            return None
+        try:
+            return self._journal.find(self._state.lineage, key=key)
+        except KeyError:
+            return None

@@ -1,0 +1,264 @@
+"""Changes of a classifier as entries of its folder's journal, and back."""
+
+import io
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from pydantic import Field, ValidationError
+
+from nearwise.classifier.inputs.images import Source
+from nearwise.classifier.inputs.labels import label_values
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.online import changes
+from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part
+from nearwise.classifier.storage.row_storage import storable
+from nearwise.memory import Change, StoreError
+from nearwise.memory.eviction import EvictionName
+
+ADD, REMOVE, RELABEL = "add", "remove", "relabel"
+_LABELS = "labels"  # the part of a change that holds its labels; rows are in rows/0, rows/1, ...
+
+
+class FolderState(NamedTuple):
+    """What a model holds of a folder: its generation, its lineage and the last change."""
+
+    generation: str
+    lineage: str
+    version: int
+
+
+class Draft(NamedTuple):
+    """A change that has not been made yet; the fields are those of `Change`."""
+
+    kind: str
+    ids: tuple[int, ...]
+    details: dict[str, Any]
+    parts: dict[str, bytes]
+
+
+class _Labels(Part):
+    """Labels of added or removed rows, and their weights and files."""
+
+    labels: list[Category]
+    dtype: LabelType
+    weights: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None
+    names: list[str] | None
+
+
+class _Added(Part):
+    capacity: Annotated[int, Field(ge=2)] | None
+    eviction: EvictionName
+    evicted: list[Count] | None = None
+
+
+class _Relabelled(Part):
+    labels: list[Category]
+    dtype: LabelType
+    former: list[Category]
+    former_dtype: LabelType
+    forget_classes: bool
+
+
+class _Removed(Part):
+    forget_classes: bool
+
+
+def pack_rows_to_add(
+    source: Source, weight: np.ndarray | None, views: Sequence[Any] | None
+) -> dict[str, bytes]:
+    """Pack rows that were checked, their labels, weights and files."""
+    parts = {f"rows/{i}": pack_table(rows) for i, rows in enumerate([source.X, *(views or [])])}
+    parts[_LABELS] = _pack_labels(label_values(source.y), weight, source.names)
+    return parts
+
+
+def draft_add(model: Any, parts: dict[str, bytes]) -> Draft:
+    """Packed rows to remember."""
+    details = _Added(capacity=model.capacity, eviction=model.eviction).model_dump()
+    return Draft(ADD, (), details, parts)
+
+
+def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draft:
+    """Rows to forget; what they held is kept beside them, so that it can be undone."""
+    at = fitted.bank.positions(ids).tolist()
+    if isinstance(fitted.rows, pd.DataFrame):
+        rows: Any = fitted.rows.iloc[at].reset_index(drop=True)
+    else:
+        rows = fitted.rows[at]
+    weight, names = fitted.bank.sample_weight, fitted.row_names
+    labels = fitted.classes[fitted.label_positions[at].numpy()]
+    weights = None if weight is None else weight[at].double().numpy() * fitted.weight_unit
+    held = _pack_labels(labels, weights, None if names is None else names[at])
+    details = _Removed(forget_classes=forget_classes).model_dump()
+    return Draft(REMOVE, _plain_ids(ids), details, {"rows/0": pack_table(rows), _LABELS: held})
+
+
+def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
+    """Labels to give; the former ones are kept, so that it can be undone."""
+    labels, at = label_values(y), fitted.bank.positions(ids)
+    former = fitted.classes[fitted.label_positions[at].numpy()]
+    details = _Relabelled(
+        labels=_plain_labels(labels),
+        dtype=labels.dtype.str,
+        former=_plain_labels(former),
+        former_dtype=former.dtype.str,
+        forget_classes=forget_classes,
+    )
+    return Draft(RELABEL, _plain_ids(ids), details.model_dump(), {})
+
+
+def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
+    """Give the opposite of a change, to be made of the model as it is now.
+
+    Removed rows come back under new ids, as rows that are added do.
+
+    Raises
+    ------
+    ValueError
+        If rows of the change are not remembered any more, or what was removed is no longer kept.
+    """
+    what = f"Change {change.version} ({change.kind}) cannot be undone"
+    gone = sorted(set(change.ids) - set(fitted.bank.ids.tolist()))
+    if change.kind != REMOVE and gone:
+        named = ", ".join(map(str, gone[:5]))
+        raise ValueError(f"{what}: rows {named} are not remembered any more.")
+    undoes = {"undoes": change.version}
+    if change.kind == ADD:
+        draft = draft_remove(fitted, change.ids, forget_classes=True)
+    elif change.kind == RELABEL:
+        told = _Relabelled.model_validate(_told(change.details))
+        former = np.array(told.former, dtype=np.dtype(told.former_dtype))
+        draft = draft_relabel(fitted, change.ids, former, forget_classes=True)
+    else:
+        if not change.parts:
+            raise ValueError(
+                f"{what}: the model has been compacted since, which forgets removed rows for good. "
+                "Add them again from where they came from."
+            )
+        if fitted.predictor.n_views > 1 and not fitted.predictor.tta:
+            raise ValueError(
+                f"{what}: keys of this model are means over {fitted.predictor.n_views} views of a "
+                "row, and of removed rows the first alone is kept. Add them again with their views."
+            )
+        draft = draft_add(model, dict(change.parts))
+    return draft._replace(details=draft.details | undoes)
+
+
+def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[FittedModel, Change]:
+    """Make a change of a version of a classifier's model; give the new one, and what came of it.
+
+    A draft is made for the first time; a change from the journal is made as it was then, the rows
+    that were forgotten for the capacity included.
+    """
+    details = _told(change.details)
+    if change.kind == ADD:
+        told = _Added.model_validate(details)
+        labels = _Labels.model_validate_json(change.parts[_LABELS])
+        gone = None if told.evicted is None else torch.tensor(told.evicted, dtype=torch.int64)
+        rows = [unpack_table(change.parts[f"rows/{i}"]) for i in range(len(change.parts) - 1)]
+        names = None if labels.names is None else np.array(labels.names, dtype=np.str_)
+        y = np.array(labels.labels, dtype=np.dtype(labels.dtype))
+        weight = None if labels.weights is None else np.array(labels.weights)
+        bound = changes.Bound(told.capacity, told.eviction, gone)
+        source = Source(rows[0], y, names)
+        made, ids = model._added(fitted, source, weight, rows[1:] or None, bound)
+        found = {"evicted": made.evicted.tolist()}
+        return made, _made(change, tuple(ids.tolist()), found)
+    ids = np.array(change.ids, dtype=np.int64)
+    if change.kind == REMOVE:
+        forget = _Removed.model_validate(details).forget_classes
+        made = model._exactly(fitted, changes.without_rows, ids, forget_classes=forget)
+    elif change.kind == RELABEL:
+        new = _Relabelled.model_validate(details)
+        y = np.array(new.labels, dtype=np.dtype(new.dtype))
+        forget = new.forget_classes
+        made = model._exactly(fitted, changes.with_labels, ids, y, forget_classes=forget)
+    else:
+        raise ValueError(f"{change.kind!r} is no change that this nearwise knows")
+    return made, _made(change, change.ids, {})
+
+
+def replay(model: Any, found: Sequence[Change]) -> None:
+    """Make changes from the journal again, and publish the result.
+
+    Raises
+    ------
+    StoreError
+        If a change cannot be made, or comes out otherwise than it was acknowledged.
+    """
+    fitted = model._fitted
+    for change in found:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they were given when the change was made
+                fitted, made = apply(model, fitted, change)
+            if made.ids != change.ids:
+                raise ValueError(f"it gives the ids {made.ids[:3]}, not {change.ids[:3]}")
+            if change.kind == ADD:
+                capacity, eviction = change.details["capacity"], change.details["eviction"]
+                model.set_params(capacity=capacity, eviction=eviction)
+        except (ValueError, TypeError, KeyError, ValidationError, pa.ArrowException) as error:
+            raise StoreError(
+                "invalid",
+                f"Change {change.version} ({change.kind}) of the journal cannot be made again: "
+                f"{error}. Restore the folder from a copy.",
+            ) from error
+    model._publish(fitted)
+
+
+def pack_table(rows: Any) -> bytes:
+    """Rows as an Arrow IPC stream: a table, or an array as one column of tensors."""
+    if isinstance(rows, pd.DataFrame):
+        table = pa.Table.from_pandas(storable(rows), preserve_index=False)
+    else:
+        array = np.ascontiguousarray(rows)
+        table = pa.table({"row": pa.FixedShapeTensorArray.from_numpy_ndarray(array)})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()
+
+
+def unpack_table(stored: bytes) -> Any:
+    """Rows from what `pack_table` returned."""
+    with pa.ipc.open_stream(stored) as stream:
+        table = stream.read_all()
+    if table.schema.pandas_metadata is None:
+        return table.column(0).combine_chunks().to_numpy_ndarray()
+    return table.to_pandas(integer_object_nulls=True)
+
+
+def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | None) -> bytes:
+    told = _Labels(
+        labels=_plain_labels(y),
+        dtype=y.dtype.str,
+        weights=None if weight is None else weight.tolist(),
+        names=None if names is None else names.tolist(),
+    )
+    return told.model_dump_json().encode()
+
+
+def _plain_labels(y: np.ndarray) -> list[Any]:
+    """Labels as JSON holds them; moments as whole numbers of their unit."""
+    plain: list[Any] = (y.view(np.int64) if y.dtype.kind in "mM" else y).tolist()
+    return plain
+
+
+def _plain_ids(ids: Any) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.asarray(ids).reshape(-1).tolist())
+
+
+def _told(details: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in details.items() if name != "undoes"}
+
+
+def _made(change: Draft | Change, ids: tuple[int, ...], found: dict[str, Any]) -> Change:
+    if isinstance(change, Change):
+        return replace(change, ids=ids, details=change.details | found)
+    return Change(0, change.kind, ids, change.details | found, change.parts)

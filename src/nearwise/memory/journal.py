@@ -1,0 +1,375 @@
+"""A journal of changes beside a saved folder, in SQLite: what it was told survives a kill.
+
+A folder holds one version of a model; the journal holds the changes since, one transaction each.
+Loading replays them on the folder. Saving folds them in: the folder names the last version that it
+holds, and later loads begin behind it, whether or not the journal was cleared by then.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from nearwise.memory.store import StoreError, sync_folder
+
+JOURNAL = "journal.sqlite3"
+_FORMAT_VERSION = 1
+_TABLES = (
+    "CREATE TABLE journal (lineage TEXT NOT NULL, folded INTEGER NOT NULL, checksum TEXT NOT NULL)",
+    "CREATE TABLE changes (version INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, "
+    "ids TEXT NOT NULL, details TEXT NOT NULL, key TEXT UNIQUE, digest TEXT NOT NULL, "
+    "checksum TEXT NOT NULL)",
+    "CREATE TABLE parts (version INTEGER NOT NULL, name TEXT NOT NULL, content BLOB NOT NULL, "
+    "checksum TEXT NOT NULL, PRIMARY KEY (version, name))",
+)
+_COLUMNS = "version, time, kind, ids, details, key, digest"  # SQLite itself has no checksums
+_UNWRITABLE = ("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_BUSY")
+
+
+class JournalState(NamedTuple):
+    """Which folder a journal belongs to, and its versions.
+
+    `lineage` names the folder's first generation: the one its version 0 was saved as. The changes
+    up to `folded` are in the folder; `latest` is the newest.
+    """
+
+    lineage: str
+    folded: int
+    latest: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of what a folder holds.
+
+    Attributes
+    ----------
+    version : int
+        What the change makes of the model; versions count from 1.
+    kind : str
+        As the caller named it.
+    ids : tuple of int
+        Rows that were changed.
+    details : dict
+        What stays known of the change; JSON.
+    parts : dict of str to bytes
+        What it takes to make the change; empty once it has been folded in.
+    key : str or None
+        Of the caller, so that the same request sent twice is one change.
+    digest : str
+        Of the request, to tell a repeated one from another with the same key.
+    time : str
+        When it was made, ISO 8601 in UTC.
+    """
+
+    version: int
+    kind: str
+    ids: tuple[int, ...]
+    details: dict[str, Any]
+    parts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    key: str | None = None
+    digest: str = ""
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+class Journal:
+    """The journal of a folder; there is no file before the first change.
+
+    Writers keep each other out with `locked_folder`; readers need no lock. An open connection is
+    kept for the next call, so close it, or use it in a `with` block. One thread at a time.
+
+    Parameters
+    ----------
+    folder : path
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder) / JOURNAL
+        self._connection: sqlite3.Connection | None = None
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def state(self) -> JournalState | None:
+        """Give lineage and versions, None where there is no journal yet.
+
+        Raises
+        ------
+        StoreError
+            If the file is damaged, not a journal, or of a newer nearwise.
+        """
+        with self._reading() as connection:
+            return None if connection is None else self._state(connection)
+
+    def since(self, lineage: str, version: int) -> list[Change]:
+        """Give the changes behind a version of a folder, oldest first.
+
+        Of a journal that belongs to another lineage, which a new model has replaced, there are
+        none.
+
+        Raises
+        ------
+        StoreError
+            With reason "changed" if changes behind `version` have been folded in meanwhile: read
+            the folder again. As `state` otherwise.
+        """
+        with self._reading() as connection:
+            state = None if connection is None else self._state(connection)
+            if connection is None or state is None or state.lineage != lineage:
+                return []
+            if state.folded > version:
+                raise StoreError(
+                    "changed",
+                    f"{self.path.parent} has been saved since it was read. Read it again.",
+                )
+            found = self._changes(connection, "version > ? ORDER BY version", version)
+            if [change.version for change in found] != list(range(version + 1, state.latest + 1)):
+                raise self._torn(f"changes between {version + 1} and {state.latest} are missing")
+            return found
+
+    def history(self, lineage: str) -> list[Change]:
+        """Give all changes that a folder has seen, oldest first, without what they were made of."""
+        with self._reading() as connection:
+            state = None if connection is None else self._state(connection)
+            if connection is None or state is None or state.lineage != lineage:
+                return []
+            return self._changes(connection, "1 ORDER BY version", parts=False)
+
+    def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
+        """Give the change of a version, or that was made under a key; KeyError if there is none."""
+        with self._reading() as connection:
+            state = None if connection is None else self._state(connection)
+            found = []
+            if connection is not None and state is not None and state.lineage == lineage:
+                name, value = ("version", version) if key is None else ("key", key)
+                found = self._changes(connection, f"{name} = ?", value)
+        if not found:
+            raise KeyError(key if key is not None else version)
+        return found[0]
+
+    def append(self, lineage: str, folded: int, change: Change) -> None:
+        """Write a change; when this returns it survives a kill and a loss of power.
+
+        The caller holds the folder's lock and knows that the folder is of `lineage` and holds
+        version `folded`. A journal of another lineage is emptied first.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; nothing has changed then.
+        StoreError
+            As `state`.
+        """
+        is_new = not self.path.exists()
+        values = (
+            change.version, change.time, change.kind, json.dumps(change.ids),
+            json.dumps(change.details), change.key, change.digest,
+        )  # fmt: skip
+        with self._writing() as connection:
+            state = self._state(connection)
+            if state is None or state.lineage != lineage:
+                self._start(connection, lineage, folded)
+            connection.execute(
+                f"INSERT INTO changes ({_COLUMNS}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, _checksum(*values)),
+            )
+            connection.executemany(
+                "INSERT INTO parts (version, name, content, checksum) VALUES (?, ?, ?, ?)",
+                [
+                    (change.version, name, content, _checksum(change.version, name, content))
+                    for name, content in change.parts.items()
+                ],
+            )
+        if is_new:
+            sync_folder(self.path.parent)
+
+    def fold(self, lineage: str, version: int) -> None:
+        """Forget what the changes up to a version were made of: the folder holds them now.
+
+        Which rows they changed and when stays known. A journal of another lineage is emptied: a new
+        model took the place of the one it belonged to.
+        """
+        if not self.path.exists():
+            return
+        with self._writing() as connection:
+            state = self._state(connection)
+            if state is None or state.lineage != lineage:
+                self._start(connection, lineage, version)
+            else:
+                self._set_state(connection, lineage, max(state.folded, version))
+                connection.execute("DELETE FROM parts WHERE version <= ?", (version,))
+        with self._explained():
+            self._open().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    # --- SQLite -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """Hold one state of the file; None where there is no file."""
+        if not os.path.lexists(self.path):
+            self.close()
+            yield None
+            return
+        with self._explained():
+            connection = self._open()
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._explained():
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and not os.path.lexists(self.path):
+            self.close()  # removed by hand: what is written now must not go into the removed file
+        if self._connection is None:
+            if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
+                raise StoreError(
+                    "foreign", f"{self.path} is no plain file, and nearwise did not make it."
+                )
+            self._connection = _connect(self.path)
+        return self._connection
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            self.close()
+            self._explain(error)
+
+    def _explain(self, error: sqlite3.DatabaseError) -> NoReturn:
+        name = getattr(error, "sqlite_errorname", None) or ""
+        if name.startswith(_UNWRITABLE):
+            raise OSError(
+                f"could not open or write {self.path}: {error}. The model is unchanged. Free "
+                "space, or make the folder one that can be written to."
+            ) from error
+        raise self._torn(str(error)) from error
+
+    def _torn(self, what: str) -> StoreError:
+        return StoreError(
+            "torn",
+            f"{self.path} is damaged: {what}. Restore the folder from a copy. (Without this file "
+            "it opens as it was last saved, without the changes since.)",
+        )
+
+    def _state(self, connection: sqlite3.Connection) -> JournalState | None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        tables = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        found = {text for (text,) in tables}
+        if not found:
+            return None
+        if version > _FORMAT_VERSION:
+            raise StoreError(
+                "newer",
+                f"{self.path} has format version {version} and this nearwise knows up to "
+                f"{_FORMAT_VERSION}. Upgrade nearwise: pip install -U nearwise.",
+            )
+        if found != set(_TABLES):  # triggers and views would run with what we write
+            raise self._torn("it holds tables that nearwise does not write")
+        states = connection.execute("SELECT lineage, folded, checksum FROM journal").fetchall()
+        if len(states) != 1 or _checksum(*states[0][:2]) != states[0][2]:
+            raise self._torn("it does not say which folder it belongs to")
+        (lineage, folded, _), *_ = states
+        latest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
+        return JournalState(lineage, folded, max(folded, latest or 0))
+
+    def _start(self, connection: sqlite3.Connection, lineage: str, folded: int) -> None:
+        """Make the tables, or empty them where they belong to another lineage."""
+        if self._state(connection) is None:
+            for table in _TABLES:
+                connection.execute(table)
+            connection.execute(f"PRAGMA user_version = {_FORMAT_VERSION}")
+        connection.execute("DELETE FROM changes")
+        connection.execute("DELETE FROM parts")
+        self._set_state(connection, lineage, folded)
+
+    def _set_state(self, connection: sqlite3.Connection, lineage: str, folded: int) -> None:
+        connection.execute("DELETE FROM journal")
+        row = (lineage, folded, _checksum(lineage, folded))
+        connection.execute("INSERT INTO journal VALUES (?, ?, ?)", row)
+
+    def _changes(
+        self, connection: sqlite3.Connection, where: str, *values: Any, parts: bool = True
+    ) -> list[Change]:
+        query = f"SELECT {_COLUMNS}, checksum FROM changes WHERE {where}"
+        changes = []
+        for *row, checksum in connection.execute(query, values):
+            version, time, kind, ids, details, key, digest = row
+            if _checksum(*row) != checksum:
+                raise self._torn(f"change {version} does not match its checksum")
+            made_of = self._parts(connection, version) if parts else {}
+            ids, details = tuple(json.loads(ids)), json.loads(details)
+            changes.append(Change(version, kind, ids, details, made_of, key, digest, time))
+        return changes
+
+    def _parts(self, connection: sqlite3.Connection, version: int) -> dict[str, bytes]:
+        query = "SELECT name, content, checksum FROM parts WHERE version = ?"
+        found = {}
+        for name, content, checksum in connection.execute(query, (version,)):
+            if _checksum(version, name, content) != checksum:
+                raise self._torn(f"{name!r} of change {version} does not match its checksum")
+            found[name] = content
+        return found
+
+
+def _checksum(*values: Any) -> str:
+    told = hashlib.sha256()
+    for value in values:
+        content = value if isinstance(value, bytes) else repr(value).encode()
+        told.update(hashlib.sha256(content).digest())
+    return told.hexdigest()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open for reading and writing, or for reading alone where the folder allows no more."""
+    # a read-only folder cannot take the two files of a write-ahead log, nor can one there be read
+    read_only = path.exists() and not os.access(path.parent, os.W_OK)
+    log = path.with_name(f"{path.name}-wal")
+    if read_only and log.exists() and log.stat().st_size:
+        raise OSError(
+            f"{log} holds changes that cannot be read where nothing can be written. Copy the "
+            "folder to a place that can be written to, and open it there."
+        )
+    quoted = path.absolute().as_uri()
+    connection = sqlite3.connect(
+        f"{quoted}?immutable=1" if read_only else quoted,
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if not read_only:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+    return connection

@@ -1,0 +1,378 @@
+"""A saved classifier's changes survive: written before they are seen, made again on loading."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.memory import JOURNAL, Journal, StoreError
+from tests.classifier.cases import attn_knn, blobs, same
+from tests.store.folders import based_model, plain_model, small_table
+
+FEW = np.arange(4)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folders of a model of arrays and one of a table with a base."""
+    root = tmp_path_factory.mktemp("live")
+    plain_model().save(root / "arrays")
+    based_model().save(root / "table")
+    return root
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made / "arrays", tmp_path / "m")
+
+
+def proba(model):
+    return model.predict_proba(model._fitted.rows)
+
+
+def same_model(one, other):
+    return (
+        same(proba(one), proba(other))
+        and one.memory_.ids.tolist() == other.memory_.ids.tolist()
+        and one.classes_.tolist() == other.classes_.tolist()
+        and (one.capacity, one.eviction) == (other.capacity, other.eviction)
+    )
+
+
+def change_arrays(live):
+    X, _ = blobs(12, seed=5)
+    live.add(X[:6], np.array([0, 1, 2, 0, 1, 7]), sample_weight=np.arange(1.0, 7.0))
+    live.relabel([3, 4], [7, 2])
+    live.remove([0, 90, 91])
+    live.undo(3)
+    live.undo(2)
+    live.model.set_params(capacity=60, eviction="importance")
+    live.add(X[6:], [0] * 6)
+    live.remove([live.model.memory_.ids[0]])
+
+
+def change_table(live):
+    X, _ = small_table(8, seed=5)
+    X["town"] = ["Rome", None, "Oslo", "Paris", "Lima", "Lima", "Rome", ""]
+    live.add(X.iloc[:5].reset_index(drop=True), ["yes", "no", "maybe", "no", "yes"])
+    live.remove([1, 2])
+    live.undo(2)
+    live.relabel([5], ["maybe"])
+    live.add(X.iloc[5:], pd.Series(["yes"] * 3, dtype="category"))
+
+
+@pytest.mark.parametrize("kind", ["arrays", "table"])
+def test_a_loaded_model_is_the_one_that_was_changed(made, tmp_path, kind):
+    folder = shutil.copytree(made / kind, tmp_path / "m")
+    with LiveModel(folder) as live:
+        {"arrays": change_arrays, "table": change_table}[kind](live)
+        assert live.version == len(live.history()) > 4
+        assert same_model(AttnKNNClassifier.load(folder), live.model)
+        files = {name for name in os.listdir(folder) if not name.startswith(JOURNAL)}
+        assert files == set(os.listdir(made / kind))  # the folder itself was not written again
+        live.compact()
+        assert same_model(AttnKNNClassifier.load(folder), live.model)
+        live.add(live.model._fitted.rows[:2], live.model.classes_[[0, 0]])
+        assert same_model(AttnKNNClassifier.load(folder), live.model)
+
+
+def test_a_live_change_is_that_of_the_classifier(made, tmp_path):
+    X, _ = small_table(6, seed=5)
+    X["town"] = ["Rome", "Oslo", None, "Paris", "Lima", "Rome"]
+    mine = AttnKNNClassifier.load(made / "table")
+    mine.add(X, ["yes", "no"] * 3)
+    mine.relabel([2], ["yes"])
+    live = LiveModel(shutil.copytree(made / "table", tmp_path / "m"))
+    live.add(X, ["yes", "no"] * 3)
+    live.relabel([2], ["yes"])
+    assert same(proba(live.model), proba(mine))
+
+
+def test_columns_keep_what_they_hold_in_the_journal():
+    from nearwise.classifier.storage.journaling import pack_table, unpack_table
+
+    rows = pd.DataFrame(
+        {
+            "whole": [1, 2],
+            "gaps": pd.array([1, None], dtype="Int64"),
+            "objects": pd.Series([3, None], dtype=object),
+            "text": ["a", None],
+            "grade": pd.Categorical(["x", "y"], categories=["y", "x", "z"], ordered=True),
+            "day": pd.to_datetime(["2026-01-01", None]),
+            "yes": [True, False],
+        }
+    )
+    back = unpack_table(pack_table(rows))
+    pd.testing.assert_frame_equal(back, rows)
+    assert type(back["objects"][0]) is int
+    for array in (np.random.default_rng(0).random((3, 4)), np.zeros((2, 8, 8, 3), np.uint8)):
+        assert same(unpack_table(pack_table(array)), array)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda live, X: live.add(X, [0]), "6 rows but y has 1"),
+        (lambda live, X: live.add(X[:, :2], [0] * 6), "2 features"),
+        (lambda live, X: live.add(X, [0] * 6, sample_weight=[-1] * 6), "weight"),
+        (lambda live, X: live.remove([999]), "999"),
+        (lambda live, X: live.remove(range(0, 90, 3)), "no row of the class"),
+        (lambda live, X: live.relabel([0], [9]), "not among the classes"),
+        (lambda live, X: live.relabel([0, 1], [0]), "2"),
+    ],
+    ids=str,
+)
+def test_a_refused_change_leaves_no_trace(folder, change, message):
+    live = LiveModel(folder)
+    before = proba(live.model)
+    with pytest.raises(ValueError, match=message):
+        change(live, blobs(6, seed=5)[0])
+    assert live.version == 0 and live.history() == []
+    assert same(proba(live.model), before)
+    assert not (folder / JOURNAL).exists()
+
+
+def test_a_change_that_cannot_be_written_is_not_seen(folder, monkeypatch):
+    live = LiveModel(folder)
+    live.remove([0])
+    before = proba(live.model)
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Journal, "append", full)
+    with pytest.raises(OSError, match="space"):
+        live.remove([1])
+    assert live.version == 1 and same(proba(live.model), before)
+    monkeypatch.undo()
+    assert live.remove([1]).version == 2
+    assert same_model(AttnKNNClassifier.load(folder), live.model)
+
+
+# --- keys, history and undo ---------------------------------------------------------------------
+
+
+def test_a_request_sent_twice_under_one_key_is_one_change(folder):
+    X, _ = blobs(6, seed=5)
+    live = LiveModel(folder)
+    requests = [
+        lambda: live.add(X, [0] * 6, key="a"),
+        lambda: live.relabel([1], [2], key="b"),
+        lambda: live.remove([0], key="c"),
+        lambda: live.undo(3, key="d"),
+    ]
+    for number, request in enumerate(requests, 1):
+        first = request()
+        assert first.version == number
+        again = request()
+        assert (again.version, again.ids, again.key) == (first.version, first.ids, first.key)
+    live.compact()
+    other = LiveModel(folder)
+    assert other.remove([0], key="c").version == 3 and other.version == 4
+    with pytest.raises(ValueError, match=r"key 'c' was that of another request, change 3 \(rem"):
+        other.remove([1], key="c")
+
+
+def test_undo_gives_back_labels_rows_and_predictions(folder):
+    live = LiveModel(folder)
+    X, _ = blobs(6, seed=5)
+    before = proba(live.model)
+    live.add(X, [0] * 6)
+    live.undo(1)
+    assert same(proba(live.model), before)
+    live.relabel([3, 7], [2, 2])
+    live.undo(3)
+    assert same(proba(live.model), before)
+    removed = live.model._fitted.remembered([5])
+    live.remove([5])
+    back = live.undo(5)
+    position = live.model.memory_.positions(list(back.ids)).tolist()
+    assert live.model._fitted.remembered(position) == removed and back.ids > (90,)
+    label = int(live.model._fitted.label_positions[position[0]])
+    assert live.model.classes_[label] == 5 % 3
+    with pytest.raises(ValueError, match="Change 5 was undone by change 6"):
+        live.undo(5)
+    live.undo(6)  # and once more away
+    assert len(live.model.memory_) == 89
+    with pytest.raises(KeyError):
+        live.undo(99)
+    kinds = [change.kind for change in live.history()]
+    assert kinds == ["add", "remove", "relabel", "relabel", "remove", "add", "remove"]
+
+
+def test_undo_says_what_it_cannot_bring_back(folder):
+    live = LiveModel(folder)
+    X, _ = blobs(6, seed=5)
+    live.add(X, [0] * 6)
+    live.remove([90])
+    with pytest.raises(ValueError, match=r"Change 1 \(add\) cannot be undone: rows 90 are not"):
+        live.undo(1)
+    live.compact()
+    with pytest.raises(ValueError, match="compacted since, which forgets removed rows for good"):
+        live.undo(2)
+    assert live.version == 2
+
+
+# --- several processes --------------------------------------------------------------------------
+
+
+def test_writers_take_turns_and_followers_follow(folder):
+    one, two, reader = LiveModel(folder), LiveModel(folder), LiveModel(folder)
+    X, _ = blobs(6, seed=5)
+    assert one.add(X[:3], [0] * 3).ids == (90, 91, 92)
+    assert two.add(X[3:], [1] * 3).ids == (93, 94, 95)
+    assert one.remove([94]).version == 3
+    assert reader.version == 0 and reader.catch_up() == 3
+    one.compact()
+    two.relabel([93], [2])
+    assert reader.catch_up() == 4
+    one.catch_up()
+    assert same_model(one.model, reader.model) and same_model(two.model, reader.model)
+    assert [change.version for change in reader.history()] == [1, 2, 3, 4]
+
+
+def test_a_new_model_in_the_folder_is_not_given_old_changes(folder):
+    live = LiveModel(folder)
+    live.remove([0, 1])
+    X, y = blobs(60, seed=9)
+    attn_knn(base=None, random_state=0).fit(X, y).save(folder)
+    assert len(AttnKNNClassifier.load(folder).memory_) == 60
+    assert live.catch_up() == 0 and len(live.model.memory_) == 60 and live.history() == []
+    assert live.remove([59]).version == 1
+    assert len(AttnKNNClassifier.load(folder).memory_) == 59
+
+
+def test_saving_does_not_undo_what_others_have_changed(folder):
+    mine = AttnKNNClassifier.load(folder)
+    LiveModel(folder).remove([0])
+    with pytest.raises(StoreError, match=r"has had 1 changes since it was loaded.*Load it again"):
+        mine.save(folder)
+    assert len(AttnKNNClassifier.load(folder).memory_) == 89
+    mine.save(folder, overwrite=True)
+    assert len(AttnKNNClassifier.load(folder).memory_) == 90
+    mine.remove([5])
+    mine.save(folder)
+    assert len(AttnKNNClassifier.load(folder).memory_) == 89
+
+
+def test_a_crash_between_the_folder_and_its_journal_doubles_nothing(folder, monkeypatch):
+    live = LiveModel(folder)
+    X, _ = blobs(6, seed=5)
+    live.add(X, [0] * 6)
+    live.remove([0])
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "fold", crash)
+    with pytest.raises(KeyboardInterrupt):
+        live.compact()
+    monkeypatch.undo()
+    again = LiveModel(folder)
+    assert again.version == 2 and same_model(again.model, live.model)
+    assert again.remove([1]).version == 3
+    assert same_model(AttnKNNClassifier.load(folder), again.model)
+    again.compact()
+    assert len(again.history()) == 3
+
+
+def test_a_journal_without_its_folder_is_refused(folder, tmp_path):
+    old = shutil.copytree(folder, tmp_path / "old")
+    live = LiveModel(folder)
+    live.remove([0])
+    live.compact()
+    live.remove([1])
+    live.close()
+    shutil.copy(folder / JOURNAL, old / JOURNAL)  # an older folder with a newer journal
+    with pytest.raises(StoreError, match="Read it again"):
+        AttnKNNClassifier.load(old)
+
+
+def test_a_busy_folder_is_told_and_a_patient_writer_waits(folder):
+    context = multiprocessing.get_context("fork")
+    ready, release = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(folder, ready, release))
+    holder.start()
+    try:
+        assert ready.wait(30)
+        with pytest.raises(BlockingIOError, match=r"another process is changing .*m, and was not"):
+            LiveModel(folder, wait=0.05).remove([0])
+        release.set()
+        assert LiveModel(folder).remove([0]).version == 1
+    finally:
+        release.set()
+        holder.join()
+
+
+def _hold(folder, ready, release):
+    from nearwise.memory import locked_folder
+
+    with locked_folder(folder):
+        ready.set()
+        release.wait(30)
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(folder, tmp_path):
+    killed_at_random(folder, tmp_path / "log", kills=6)
+
+
+@pytest.mark.slow
+def test_hundreds_of_kills_lose_nothing_that_was_acknowledged(folder, tmp_path):
+    killed_at_random(folder, tmp_path / "log", kills=250)
+
+
+def killed_at_random(folder, log, kills):
+    """Two processes write, are killed at random moments, and every answer is still true."""
+    context, draws = multiprocessing.get_context("fork"), random.Random(0)
+    for _ in range(kills):
+        writers = [context.Process(target=_write, args=(folder, log, n)) for n in range(2)]
+        for writer in writers:
+            writer.start()
+        begin = time.monotonic()
+        while not log.exists() and time.monotonic() < begin + 60:
+            time.sleep(0.01)  # the very first change
+        time.sleep(draws.uniform(0.05, 0.5))
+        for writer in writers:
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.join()
+    acknowledged = {}
+    for line in log.read_text().splitlines():
+        with contextlib.suppress(json.JSONDecodeError):  # the last line of a killed process
+            key, version, ids = json.loads(line)
+            assert acknowledged.setdefault(key, (version, tuple(ids))) == (version, tuple(ids))
+    live = LiveModel(folder)
+    history = live.history()
+    assert len(acknowledged) >= kills
+    assert [change.version for change in history] == list(range(1, len(history) + 1))
+    there = {change.key: (change.version, change.ids) for change in history}
+    assert acknowledged.items() <= there.items()
+    added = [i for change in history if change.kind == "add" for i in change.ids]
+    assert len(set(added)) == len(added)
+    removed = {i for change in history if change.kind == "remove" for i in change.ids}
+    assert set(live.model.memory_.ids.tolist()) == (set(range(90)) | set(added)) - removed
+
+
+def _write(folder, log, number):
+    """Add and remove rows until killed; a line in the log is an acknowledged change."""
+    live, draws = LiveModel(folder), random.Random(os.getpid())
+    X, _ = blobs(30, seed=7 + number)
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    while True:
+        key = f"{os.getpid()}-{draws.random()}"
+        row = draws.randrange(30)
+        change = live.add(X[row : row + 1], [row % 3], key=key)
+        os.write(handle, json.dumps([key, change.version, change.ids]).encode() + b"\n")
+        if draws.random() < 0.5:
+            gone = live.remove(change.ids, key=f"{key}-")
+            os.write(handle, json.dumps([f"{key}-", gone.version, gone.ids]).encode() + b"\n")
+        if draws.random() < 0.05:
+            live.compact()

@@ -1,0 +1,178 @@
+"""The journal of a folder: what is in it survives, and what is not a journal is refused."""
+
+import os
+import random
+import sqlite3
+
+import pytest
+
+from nearwise.memory import JOURNAL, Change, Journal, StoreError
+
+LINEAGE, OTHER = "a" * 16, "b" * 16
+
+
+def change(version, **fields):
+    told = {"kind": "add", "ids": (version,), "details": {"n": version}}
+    return Change(version, **told | {"parts": {"rows/0": bytes([version])}} | fields)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with Journal(tmp_path) as opened:
+        yield opened
+
+
+def filled(journal, n=3):
+    for version in range(1, n + 1):
+        journal.append(LINEAGE, 0, change(version))
+    return journal
+
+
+def test_no_file_is_made_before_the_first_change(journal, tmp_path):
+    assert journal.state() is None
+    assert journal.since(LINEAGE, 0) == journal.history(LINEAGE) == []
+    journal.fold(LINEAGE, 3)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_change_is_read_back_as_it_was_written(journal, tmp_path):
+    first = change(1, key="k", digest="d", parts={"a": b"\x00\xff", "b": b""})
+    journal.append(LINEAGE, 0, first)
+    with Journal(tmp_path) as again:
+        assert again.since(LINEAGE, 0) == [first]
+        assert again.state() == (LINEAGE, 0, 1)
+        assert again.find(LINEAGE, version=1) == again.find(LINEAGE, key="k") == first
+        with pytest.raises(KeyError):
+            again.find(LINEAGE, key="another")
+
+
+def test_folding_in_forgets_what_changes_were_made_of_and_nothing_else(journal):
+    filled(journal).fold(LINEAGE, 2)
+    assert [c.version for c in journal.since(LINEAGE, 2)] == [3]
+    assert journal.since(LINEAGE, 2)[0].parts
+    assert [c.ids for c in journal.history(LINEAGE)] == [(1,), (2,), (3,)]
+    assert not journal.find(LINEAGE, version=2).parts
+    with pytest.raises(StoreError, match="Read it again") as caught:
+        journal.since(LINEAGE, 1)
+    assert caught.value.reason == "changed"
+    journal.fold(LINEAGE, 1)
+    assert journal.state() == (LINEAGE, 2, 3)
+
+
+def test_folded_content_is_gone_from_the_file(journal, tmp_path):
+    secret = b"4111 1111 1111 1111" * 400
+    journal.append(LINEAGE, 0, change(1, parts={"rows/0": secret}))
+    journal.fold(LINEAGE, 1)
+    journal.close()
+    assert not any(b"4111 1111" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_another_lineage_sees_none_of_it_and_then_takes_over(journal):
+    filled(journal)
+    assert journal.since(OTHER, 0) == journal.history(OTHER) == []
+    journal.append(OTHER, 0, change(1, ids=(9,)))
+    assert [c.ids for c in journal.since(OTHER, 0)] == [(9,)]
+    assert journal.since(LINEAGE, 0) == []
+
+
+def test_a_version_or_a_key_is_never_given_twice(journal):
+    journal.append(LINEAGE, 0, change(1, key="k"))
+    for repeated in (change(1), change(2, key="k")):
+        with pytest.raises(StoreError):
+            journal.append(LINEAGE, 0, repeated)
+    assert [c.version for c in journal.since(LINEAGE, 0)] == [1]
+
+
+def test_a_missing_change_is_noticed(journal, tmp_path):
+    filled(journal).close()
+    with sqlite3.connect(tmp_path / JOURNAL) as connection:
+        connection.execute("DELETE FROM changes WHERE version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="between 1 and 3 are missing"):
+        journal.since(LINEAGE, 0)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON changes BEGIN DELETE FROM changes; END",
+        "CREATE VIEW v AS SELECT * FROM changes",
+        "CREATE TABLE other (a)",
+        "DROP TABLE parts",
+        "DELETE FROM journal",
+        "UPDATE changes SET ids = '[7]'",
+        "UPDATE changes SET time = 3",
+        "UPDATE parts SET content = x'00'",
+        "UPDATE journal SET folded = 0, lineage = 'x'",
+    ],
+)
+def test_what_nearwise_does_not_write_is_refused(journal, tmp_path, statement):
+    filled(journal).close()
+    with sqlite3.connect(tmp_path / JOURNAL) as connection:
+        connection.execute(statement)
+    connection.close()
+    with pytest.raises(StoreError, match="damaged") as caught:
+        journal.since(LINEAGE, 0)
+    assert caught.value.reason == "torn"
+
+
+def test_a_newer_format_says_so(journal, tmp_path):
+    filled(journal).close()
+    with sqlite3.connect(tmp_path / JOURNAL) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match="Upgrade nearwise") as caught:
+        journal.state()
+    assert caught.value.reason == "newer"
+
+
+def test_damage_anywhere_is_an_error_or_harmless(journal, tmp_path):
+    filled(journal, 20)
+    expected = journal.since(LINEAGE, 0)
+    journal.close()
+    content, refused = (tmp_path / JOURNAL).read_bytes(), 0
+    draws = random.Random(0)
+    for at in range(0, len(content), 397):
+        damaged = bytearray(content)
+        damaged[at : at + 20] = draws.randbytes(len(damaged[at : at + 20]))
+        (tmp_path / JOURNAL).write_bytes(bytes(damaged))
+        try:
+            assert journal.since(LINEAGE, 0) == expected
+        except (StoreError, OSError):
+            refused += 1
+        journal.close()
+    assert refused
+    (tmp_path / JOURNAL).write_bytes(b"no journal at all" * 99)
+    with pytest.raises(StoreError, match="damaged"):
+        journal.state()
+
+
+def test_a_link_is_not_followed(journal, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    filled(Journal(elsewhere)).close()
+    (tmp_path / JOURNAL).symlink_to(elsewhere / JOURNAL)
+    with pytest.raises(StoreError, match="no plain file"):
+        journal.state()
+
+
+def test_a_folder_that_cannot_be_written_is_read_and_not_more(journal, tmp_path, monkeypatch):
+    filled(journal).close()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    assert len(journal.since(LINEAGE, 0)) == 3
+    with pytest.raises(OSError, match=r"could not open or write .*The model is unchanged"):
+        journal.append(LINEAGE, 0, change(4))
+    journal.close()
+    (tmp_path / f"{JOURNAL}-wal").write_bytes(b"changes")
+    with pytest.raises(OSError, match="Copy the folder"):
+        journal.since(LINEAGE, 0)
+
+
+def test_a_removed_file_is_not_written_to(journal, tmp_path):
+    filled(journal)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert journal.state() is None
+    journal.append(LINEAGE, 3, change(4))
+    with Journal(tmp_path) as again:
+        assert [c.version for c in again.since(LINEAGE, 3)] == [4]

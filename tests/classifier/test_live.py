@@ -216,10 +216,15 @@ def test_undo_says_what_it_cannot_bring_back(folder):
     live.remove([90])
     with pytest.raises(ValueError, match=r"Change 1 \(add\) cannot be undone: rows 90 are not"):
         live.undo(1)
+    live.compact(keep_removed=True)
+    assert live.n_pending == 0
+    live.undo(2)
+    live.remove([91])
+    assert live.n_pending == 2
     live.compact()
     with pytest.raises(ValueError, match="compacted since, which forgets removed rows for good"):
-        live.undo(2)
-    assert live.version == 2
+        live.undo(4)
+    assert live.version == 4 and live.n_pending == 0
 
 
 # --- several processes --------------------------------------------------------------------------
@@ -270,7 +275,7 @@ def test_a_crash_between_the_folder_and_its_journal_doubles_nothing(folder, monk
     live.add(X, [0] * 6)
     live.remove([0])
 
-    def crash(*_):
+    def crash(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Journal, "fold", crash)

@@ -59,6 +59,15 @@ def test_folding_in_forgets_what_changes_were_made_of_and_nothing_else(journal):
     assert journal.state() == (LINEAGE, 2, 3)
 
 
+def test_folding_in_may_keep_one_kind_whole(journal):
+    journal.append(LINEAGE, 0, change(1, kind="remove"))
+    journal.append(LINEAGE, 0, change(2))
+    journal.fold(LINEAGE, 2, keep="remove")
+    assert [bool(journal.find(LINEAGE, version=v).parts) for v in (1, 2)] == [True, False]
+    journal.fold(LINEAGE, 2)
+    assert not journal.find(LINEAGE, version=1).parts
+
+
 def test_folded_content_is_gone_from_the_file(journal, tmp_path):
     secret = b"4111 1111 1111 1111" * 400
     journal.append(LINEAGE, 0, change(1, parts={"rows/0": secret}))

@@ -24,6 +24,7 @@ from nearwise.classifier.storage.journaling import (
     pack_rows_to_add,
     replay,
 )
+from nearwise.classifier.storage.persistence import fold
 from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
 from nearwise.safe_files import plain
 
@@ -103,6 +104,11 @@ class LiveModel:
     def version(self) -> int:
         """Version of the memory: the number of changes since the model was fitted."""
         return self._state.version
+
+    @property
+    def n_pending(self) -> int:
+        """Number of changes that `compact` would fold into the folder."""
+        return self._state.version - self._state.saved
 
     def add(
         self,
@@ -207,10 +213,15 @@ class LiveModel:
             self._catch_up()
         return self.version
 
-    def compact(self) -> None:
+    def compact(self, *, keep_removed: bool = False) -> None:
         """Fold all changes into the folder, so that it opens as fast as after the fit.
 
-        What was removed is then gone for good; which rows were changed and when stays known.
+        Which rows were changed and when stays known.
+
+        Parameters
+        ----------
+        keep_removed : bool, default=False
+            Whether removed rows stay in the journal, for `undo`. Otherwise they are gone for good.
 
         Raises
         ------
@@ -225,7 +236,9 @@ class LiveModel:
                 if error.reason != "changed":  # else another process made a change meanwhile
                     raise
             else:
-                return
+                break
+        if not keep_removed:
+            fold(self.folder, self._state, keep=None)
 
     # --- inside -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, TextIO
@@ -9,10 +10,11 @@ from typing import Annotated, TextIO
 import typer
 
 from nearwise import __version__
+from nearwise.cli.commands.change import add, compact, history, relabel, remove, undo
 from nearwise.cli.commands.clean import clean
 from nearwise.cli.commands.evaluate import evaluate
 from nearwise.cli.commands.fit import fit
-from nearwise.cli.commands.manage import add, inspect
+from nearwise.cli.commands.inspect import inspect
 from nearwise.cli.commands.predict import predict
 from nearwise.cli.commands.verify import verify
 from nearwise.cli.console import flowing, open_streams, say, show_tracebacks
@@ -27,10 +29,13 @@ app = typer.Typer(
 )
 
 
-for _command in (fit, predict, evaluate, add, inspect, verify, clean):
-    app.command(rich_help_panel="With a table of your own", help=flowing(_command.__doc__))(
-        _command
-    )
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "With a table of your own": (fit, predict, evaluate, inspect, verify, clean),
+    "What a model remembers": (add, remove, relabel, history, undo, compact),
+}
+for _panel, _commands in _PANELS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel, help=flowing(_command.__doc__))(_command)
 
 
 @cache

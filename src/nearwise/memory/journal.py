@@ -199,11 +199,11 @@ class Journal:
         if is_new:
             sync_folder(self.path.parent)
 
-    def fold(self, lineage: str, version: int) -> None:
+    def fold(self, lineage: str, version: int, *, keep: str | None = None) -> None:
         """Forget what the changes up to a version were made of: the folder holds them now.
 
-        Which rows they changed and when stays known. A journal of another lineage is emptied: a new
-        model took the place of the one it belonged to.
+        Which rows they changed and when stays known, and changes of the kind `keep` stay whole. A
+        journal of another lineage is emptied: a new model took the place of the one it belonged to.
         """
         if not self.path.exists():
             return
@@ -213,7 +213,11 @@ class Journal:
                 self._start(connection, lineage, version)
             else:
                 self._set_state(connection, lineage, max(state.folded, version))
-                connection.execute("DELETE FROM parts WHERE version <= ?", (version,))
+                connection.execute(
+                    "DELETE FROM parts WHERE version IN "
+                    "(SELECT version FROM changes WHERE version <= ? AND kind IS NOT ?)",
+                    (version, keep),
+                )
         with self._explained():
             self._open().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -26,11 +26,15 @@ _LABELS = "labels"  # the part of a change that holds its labels; rows are in ro
 
 
 class FolderState(NamedTuple):
-    """What a model holds of a folder: its generation, its lineage and the last change."""
+    """What a model holds of a folder: its generation, its lineage and the last change.
+
+    `saved` is the last change that the folder itself holds; those behind it are in the journal.
+    """
 
     generation: str
     lineage: str
     version: int
+    saved: int
 
 
 class Draft(NamedTuple):

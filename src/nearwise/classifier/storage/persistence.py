@@ -38,7 +38,7 @@ from nearwise.classifier.model.row_models import (
 from nearwise.classifier.noise import noisy_labels
 from nearwise.classifier.online.changes import fading
 from nearwise.classifier.settings import Settings
-from nearwise.classifier.storage.journaling import FolderState, replay
+from nearwise.classifier.storage.journaling import REMOVE, FolderState, replay
 from nearwise.classifier.storage.model_schema import StoredJournal, check_json, check_params
 from nearwise.classifier.storage.row_storage import pack_rows, unpack_rows
 from nearwise.classifier.storage.stored_base import dump_model, load_model, untrusted_types
@@ -406,10 +406,10 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         replaces=None if before is None else before.generation,
     )
     if before is None:
-        known[key] = FolderState(generation, lineage=generation, version=0)
+        known[key] = FolderState(generation, lineage=generation, version=0, saved=0)
     else:
-        known[key] = before._replace(generation=generation)
-    _fold(path, known[key])
+        known[key] = before._replace(generation=generation, saved=before.version)
+    fold(path, known[key])
     if trusted:
         warn_user(
             f"{path} holds a base with parts that are only loaded where you trust them. Open it "
@@ -429,11 +429,14 @@ def _refuse_later_changes(path: Path, before: FolderState) -> None:
         )
 
 
-def _fold(path: Path, state: FolderState) -> None:
-    """Clear the journal of what the folder holds now, unless another has been saved since."""
+def fold(path: Path, state: FolderState, *, keep: str | None = REMOVE) -> None:
+    """Clear the journal of what the folder holds now, unless another has been saved since.
+
+    By default removed rows are kept, so that a removal can be undone.
+    """
     with locked_folder(path), Journal(path) as journal:
         if folder_generation(path) == state.generation:
-            journal.fold(state.lineage, state.version)
+            journal.fold(state.lineage, state.version, keep=keep)
 
 
 def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
@@ -477,27 +480,39 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     return model
 
 
+def changes_of(folder: str | os.PathLike[str]) -> list[Change]:
+    """All changes of a saved classifier since it was fitted, oldest first; nothing is rebuilt."""
+    path = Path(folder)
+    _, state = _read(path)
+    with Journal(path) as journal:
+        return journal.history(state.lineage)
+
+
 def _read_with_changes(path: Path) -> tuple[Folder, FolderState, list[Change]]:
     """Read a folder, and the changes that its journal has beyond it."""
     before = None
     with Journal(path) as journal:
         while True:
-            content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
-            held = content.meta.get("journal")
+            content, state = _read(path)
             try:
-                part = StoredJournal.model_validate(held) if held is not None else None
-            except ValidationError as error:
-                raise _invalid(path, error) from error
-            lineage = content.generation if part is None else part.lineage
-            version = 0 if part is None else part.version
-            state = FolderState(content.generation, lineage, version)
-            try:
-                return content, state, journal.since(lineage, version)
+                return content, state, journal.since(state.lineage, state.saved)
             except StoreError as error:
                 # folded in since: read what there is now, but not the same again
-                if error.reason != "changed" or content.generation == before:
+                if error.reason != "changed" or state.generation == before:
                     raise
-                before = content.generation
+                before = state.generation
+
+
+def _read(path: Path) -> tuple[Folder, FolderState]:
+    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
+    lineage, version = content.generation, 0
+    if content.meta.get("journal") is not None:
+        try:
+            held = StoredJournal.model_validate(content.meta["journal"])
+        except ValidationError as error:
+            raise _invalid(path, error) from error
+        lineage, version = held.lineage, held.version
+    return content, FolderState(content.generation, lineage, version, saved=version)
 
 
 def _invalid(path: Path, error: Exception) -> StoreError:

@@ -1,29 +1,18 @@
-"""``nearwise add`` and ``nearwise inspect``: what a model remembers."""
+"""``nearwise inspect``: what a model is, and what it remembers."""
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.table
 import typer
 
 from nearwise.cli.answer_columns import plain_columns
-from nearwise.cli.console import fact_table, reported, say, short, show, show_json
-from nearwise.cli.models import new_model, open_model, require_model, sole_writer
-from nearwise.cli.options import (
-    DataArgument,
-    HeaderOption,
-    KnownTargetOption,
-    ModelArgument,
-    QuietOption,
-)
-from nearwise.cli.outputs import check_folder
+from nearwise.cli.console import fact_table, reported, short, show, show_json
+from nearwise.cli.models import open_model
+from nearwise.cli.options import ModelArgument
 from nearwise.cli.rows.column_options import column_lines
-from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
 from nearwise.cli.rows.parsing import parse_numbers
-from nearwise.cli.rows.rows import read_for_model
 
 if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier
@@ -34,86 +23,6 @@ _TITLES = {
     "oof_nll": "out-of-fold NLL",
     "left_out": "left out one by one",
 }
-
-
-@reported
-def add(
-    model: ModelArgument,
-    data: DataArgument,
-    target: KnownTargetOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Leave MODEL as it is; write here."),
-    ] = None,
-    capacity: Annotated[
-        int | None,
-        typer.Option(
-            "--capacity",
-            metavar="N",
-            help="Most rows the model remembers from now on; others are forgotten.",
-        ),
-    ] = None,
-    eviction: Annotated[
-        str | None,
-        typer.Option(
-            "--eviction",
-            metavar="WHO",
-            help="Rows to forget: reservoir (at random), class-balanced, importance or age.",
-        ),
-    ] = None,
-    refresh: Annotated[
-        bool,
-        typer.Option("--refresh", help="Also fit again to the rows that are then remembered."),
-    ] = False,
-    resize: ResizeOption = False,
-    skip_damaged: SkipDamagedOption = False,
-    header: HeaderOption = None,
-    quiet: QuietOption = False,
-) -> None:
-    """Teach a model new rows without training it again; new classes too.
-
-    The rows join the memory, so the next prediction may ask them. Of images DATA is a folder with a
-    folder for each class. The model's folder changes in one step: whatever happens on the way, it
-    holds the old model or the new one.
-
-    [bold]Examples[/bold]
-      nearwise add iris.model more.csv
-      nearwise add iris.model more.csv --out bigger.model
-      nearwise add iris.model more.csv --capacity 5000 --eviction age --refresh
-      nearwise add flowers.model more_flowers/ --resize
-    """
-    require_model(model)
-    if out is not None and out.resolve() == model.resolve():
-        raise ValueError(
-            f"--out {out} is the model itself. Leave --out away to change it in place."
-        )
-    with ExitStack() as held:
-        held.enter_context(sole_writer(model))
-        if out is not None:
-            check_folder("--out", out, [data], for_model=True)
-            held.enter_context(new_model(out, overwrite=False))
-        learned = open_model(model)
-        images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
-        rows = read_for_model(
-            learned, model, data, target, images, part="train", header=header, quiet=quiet
-        )
-        before = set(learned.classes_.tolist())
-        if capacity is not None:
-            learned.capacity = capacity
-        if eviction is not None:
-            learned.eviction = cast(Any, eviction)  # add checks it
-        learned.add(rows.source)
-        if refresh:
-            learned.refresh()
-        learned.save(out or model)
-    if not quiet:
-        new = [str(label) for label in learned.classes_.tolist() if label not in before]
-        say(
-            f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
-            f"{len(learned.memory_)} {rows.noun}"
-            + (f", and the new classes {', '.join(new)}." if new else ".")
-            + (f" {len(learned.evicted_)} were forgotten." if len(learned.evicted_) else "")
-        )
 
 
 @reported

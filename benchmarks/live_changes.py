@@ -1,0 +1,96 @@
+"""What a durable change costs: a row added, removed or relabelled, committed before it returns.
+
+    python benchmarks/live_changes.py
+    python benchmarks/live_changes.py --rows 1000,50000 --repeats 100
+
+Features of CIFAR-10 (`--data-root`, or NEARWISE_DATA), without a base. Beside the change: the
+journal's part of it, saving the whole model instead, and opening the model with the changes to make
+again. Writes benchmarks/results/live_changes.json and RESULTS.md.
+"""
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from results_page import write_page
+
+from nearwise import AttnKNNClassifier, LiveModel
+from nearwise.conditions import hardware, versions
+from nearwise.lab.data import load_dataset
+from nearwise.memory import Journal
+
+HERE = Path(__file__).parent
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    """Time of one call."""
+    begin = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - begin)
+
+
+def measured(n_rows: int, repeats: int, data_root: str | None) -> dict[str, Any]:
+    """Medians and 95th percentiles of one-row changes to a memory of `n_rows`."""
+    data = load_dataset("cifar10-features", data_root=data_root)
+    X, y = data.X[: n_rows + repeats], data.y[: n_rows + repeats]
+    in_journal: list[float] = []
+    append = Journal.append
+
+    def timed(*arguments: Any) -> None:
+        in_journal.append(milliseconds(lambda: append(*arguments)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = AttnKNNClassifier(base=None, preset="instant", random_state=101)
+        model.fit(X[:n_rows], y[:n_rows])
+        save = milliseconds(lambda: model.save(folder))
+        opened = milliseconds(lambda: AttnKNNClassifier.load(folder))
+        Journal.append = timed  # type: ignore[method-assign]
+        with LiveModel(folder) as live:
+            new = range(n_rows, n_rows + repeats)
+            added = [milliseconds(lambda i=i: live.add(X[i : i + 1], y[i : i + 1])) for i in new]
+            opened_again = milliseconds(lambda: AttnKNNClassifier.load(folder))
+            relabelled = [milliseconds(lambda i=i: live.relabel([i], y[:1])) for i in new]
+        Journal.append = append  # type: ignore[method-assign]
+    return {
+        "rows": n_rows,
+        "add_ms": statistics.median(added),
+        "add_ms_p95": statistics.quantiles(added, n=20)[-1],
+        "relabel_ms": statistics.median(relabelled),
+        "journal_ms": statistics.median(in_journal),
+        "save_ms": save,
+        "open_ms": opened,
+        "replay_ms_per_add": (opened_again - opened) / repeats,
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Measure at every size and write results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--rows", default="1000,10000,45000", help="sizes of the memory")
+    parser.add_argument("--repeats", type=int, default=50, help="changes of each kind")
+    parser.add_argument("--data-root", help="default: NEARWISE_DATA")
+    options = parser.parse_args(arguments)
+    results = []
+    for n_rows in map(int, options.rows.split(",")):
+        results.append(measured(n_rows, options.repeats, options.data_root))
+        print(json.dumps(results[-1]), flush=True)
+    content = {
+        "command": shlex.join(["python", "benchmarks/live_changes.py", *arguments]),
+        "hardware": hardware(),
+        "versions": versions(),
+        "results": results,
+    }
+    path = HERE / "results" / "live_changes.json"
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    print(write_page(path.parent, HERE / "RESULTS.md"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,335 @@
+"""``nearwise add``, ``remove``, ``relabel``, ``undo``, ``history`` and ``compact``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import rich.table
+import typer
+
+from nearwise.cli.console import reported, say, short, show, show_json
+from nearwise.cli.models import new_model, open_model, require_model, sole_writer
+from nearwise.cli.options import (
+    DataArgument,
+    HeaderOption,
+    KnownTargetOption,
+    ModelArgument,
+    QuietOption,
+)
+from nearwise.cli.outputs import check_folder
+from nearwise.cli.rows.image_rows import ImageOptions, ResizeOption, SkipDamagedOption
+from nearwise.cli.rows.parsing import parse_numbers
+from nearwise.cli.rows.rows import read_for_model
+
+if TYPE_CHECKING:
+    from nearwise.classifier import AttnKNNClassifier, LiveModel
+    from nearwise.memory import Change
+
+# Changes times remembered rows from which on a command folds the changes in: making them again
+# takes about a second whenever the model is opened (benchmarks/live_changes.py).
+_FOLD_AFTER = 250_000
+_IDS_SHOWN = 8
+IdsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="IDS", help="Remembered rows, by the ids that predictions name: 0-4, or 0,2,7."
+    ),
+]
+ForgetOption = Annotated[
+    bool,
+    typer.Option("--forget-classes", help="Also where a class loses its last row by it."),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="TEXT",
+        help="Name this request: sent again under the same name, it changes nothing.",
+    ),
+]
+
+
+@reported
+def add(
+    model: ModelArgument,
+    data: DataArgument,
+    target: KnownTargetOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Leave MODEL as it is; write here."),
+    ] = None,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            "--capacity",
+            metavar="N",
+            help="Most rows the model remembers from now on; others are forgotten.",
+        ),
+    ] = None,
+    eviction: Annotated[
+        str | None,
+        typer.Option(
+            "--eviction",
+            metavar="WHO",
+            help="Rows to forget: reservoir (at random), class-balanced, importance or age.",
+        ),
+    ] = None,
+    refresh: Annotated[
+        bool,
+        typer.Option("--refresh", help="Also fit again to the rows that are then remembered."),
+    ] = False,
+    resize: ResizeOption = False,
+    skip_damaged: SkipDamagedOption = False,
+    header: HeaderOption = None,
+    key: KeyOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Teach a model new rows without training it again; new classes too.
+
+    The rows join the memory, so the next prediction may ask them. Of images DATA is a folder with a
+    folder for each class. The change is written to the model's journal in one step: whatever
+    happens on the way, it is there as a whole or not at all; nearwise undo takes it back.
+
+    [bold]Examples[/bold]
+      nearwise add iris.model more.csv
+      nearwise add iris.model more.csv --out bigger.model
+      nearwise add iris.model more.csv --capacity 5000 --eviction age --refresh
+      nearwise add flowers.model more_flowers/ --resize
+    """
+    if out is not None and out.resolve() == model.resolve():
+        raise ValueError(
+            f"--out {out} is the model itself. Leave --out away to change it in place."
+        )
+    if key is not None and (out is not None or refresh):
+        raise ValueError(
+            "--key goes with a change of the journal; --out and --refresh write a whole model. "
+            "Leave it out."
+        )
+    images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
+
+    def rows_for(learned: "AttnKNNClassifier") -> Any:
+        if capacity is not None:
+            learned.capacity = capacity
+        if eviction is not None:
+            learned.eviction = cast(Any, eviction)  # add checks it
+        return read_for_model(
+            learned, model, data, target, images, part="train", header=header, quiet=quiet
+        )
+
+    if out is None and not refresh:
+        with _changing(model, quiet=quiet) as live:
+            before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
+            change = live.add(rows.source, key=key)
+            learned = live.model
+            version, n_evicted = change.version, len(change.details["evicted"])
+    else:
+        require_model(model)
+        with ExitStack() as held:
+            held.enter_context(sole_writer(model))
+            if out is not None:
+                check_folder("--out", out, [data], for_model=True)
+                held.enter_context(new_model(out, overwrite=False))
+            learned = open_model(model)
+            before, rows, version = set(learned.classes_.tolist()), rows_for(learned), None
+            learned.add(rows.source)
+            n_evicted = len(learned.evicted_)
+            if refresh:
+                learned.refresh()
+            learned.save(out or model)
+    if not quiet:
+        new = [str(label) for label in learned.classes_.tolist() if label not in before]
+        say(
+            f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
+            f"{len(learned.memory_)} {rows.noun}"
+            + (f", and the new classes {', '.join(new)}." if new else ".")
+            + (f" {n_evicted} were forgotten." if n_evicted else "")
+            + ("" if version is None else _way_back(model, version))
+        )
+
+
+@reported
+def remove(
+    model: ModelArgument,
+    ids: IdsArgument,
+    forget_classes: ForgetOption = False,
+    key: KeyOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Make a model forget rows; nothing is trained again.
+
+    Predictions, and nearwise inspect MODEL --rows, name rows by their ids. The rows can be brought
+    back by nearwise undo until nearwise compact.
+
+    [bold]Examples[/bold]
+      nearwise remove iris.model 3,17
+      nearwise remove iris.model 120-129
+    """
+    numbers = parse_numbers("IDS", ids)
+    _changed(
+        model,
+        lambda live: live.remove(numbers, forget_classes=forget_classes, key=key),
+        f"Removed {_count(numbers)}",
+        quiet=quiet,
+    )
+
+
+@reported
+def relabel(
+    model: ModelArgument,
+    ids: IdsArgument,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="One of the model's classes.")],
+    forget_classes: ForgetOption = False,
+    key: KeyOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Correct the label of remembered rows; nothing is trained again.
+
+    nearwise clean lists the rows whose labels look wrong.
+
+    [bold]Examples[/bold]
+      nearwise relabel iris.model 3,17 setosa
+    """
+    numbers = parse_numbers("IDS", ids)
+
+    def change(live: "LiveModel") -> "Change":
+        known = {str(one): one for one in live.model.classes_.tolist()}
+        if label not in known:
+            raise ValueError(
+                f"{label!r} is none of the classes {', '.join(list(known)[:10])}. Rows of new "
+                "classes come in through 'nearwise add'."
+            )
+        labels = [known[label]] * len(numbers)
+        return live.relabel(numbers, labels, forget_classes=forget_classes, key=key)
+
+    _changed(model, change, f"Labelled {_count(numbers)} {label}", quiet=quiet)
+
+
+@reported
+def undo(
+    model: ModelArgument,
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", help="Of a change that 'nearwise history' lists.")
+    ],
+    quiet: QuietOption = False,
+) -> None:
+    """Take a change back by making its opposite.
+
+    Added rows are removed, relabelled ones get their former labels, removed ones are added again,
+    under new ids. What an addition made the model forget does not come back. Undo an undo to have
+    the change again.
+
+    [bold]Examples[/bold]
+      nearwise history iris.model
+      nearwise undo iris.model 5
+    """
+
+    def change(live: "LiveModel") -> "Change":
+        try:
+            return live.undo(version)
+        except KeyError:
+            raise ValueError(
+                f"{model} has no change {version}; its last is {live.version}. "
+                f"'nearwise history {model}' lists them."
+            ) from None
+
+    _changed(model, change, f"Undid change {version}", quiet=quiet)
+
+
+@reported
+def history(
+    model: ModelArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """List the changes of a model since it was fitted: version, time, kind and rows.
+
+    [bold]Examples[/bold]
+      nearwise history iris.model
+      nearwise history iris.model --json
+    """
+    require_model(model)
+    from nearwise.classifier.storage.persistence import changes_of
+
+    found = changes_of(model)
+    if as_json:
+        show_json(
+            [
+                {
+                    "version": change.version,
+                    "time": change.time,
+                    "change": change.kind,
+                    "rows": change.ids,
+                    "undoes": change.details.get("undoes"),
+                    "key": change.key,
+                }
+                for change in found
+            ]
+        )
+        return
+    table = rich.table.Table(title=f"Changes of {model}", title_justify="left")
+    for name in ("version", "time", "change", "rows", "ids"):
+        table.add_column(name, overflow="fold")
+    for change in found:
+        undoes, n_rows = change.details.get("undoes"), len(change.ids)
+        kind = change.kind + (f" (undoes {undoes})" if undoes else "")
+        ids = short(change.ids[:_IDS_SHOWN]) + (", ..." if n_rows > _IDS_SHOWN else "")
+        table.add_row(str(change.version), change.time, kind, str(n_rows), ids)
+    show(table)
+    if not found:
+        say(f"{model} is as it was fitted or last saved from Python: no changes are listed.")
+
+
+@reported
+def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
+    """Fold the changes of a model into its folder, and forget removed rows for good.
+
+    Until then they could be brought back by nearwise undo. Which rows were changed when stays
+    listed by nearwise history. Commands that change a model fold changes in by themselves where it
+    would open a second later otherwise; they keep removed rows.
+
+    [bold]Examples[/bold]
+      nearwise compact iris.model
+    """
+    require_model(model)
+    from nearwise.classifier import LiveModel
+
+    with sole_writer(model), LiveModel(model) as live:
+        n_changes = live.n_pending
+        live.compact()
+    if not quiet:
+        say(
+            f"Folded {n_changes} changes into {model}, which is at version {live.version}. Removed "
+            "rows are gone for good."
+        )
+
+
+@contextmanager
+def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
+    """Open a model for a change of its journal, and fold the journal in where it has grown long."""
+    require_model(folder)
+    from nearwise.classifier import LiveModel
+
+    with sole_writer(folder), LiveModel(folder) as live:
+        yield live
+        if live.n_pending * len(live.model.memory_) >= _FOLD_AFTER:
+            if not quiet:
+                say(f"Folding {live.n_pending} changes into {folder} ...")
+            live.compact(keep_removed=True)
+
+
+def _changed(
+    folder: Path, change: Callable[["LiveModel"], "Change"], done: str, *, quiet: bool
+) -> None:
+    with _changing(folder, quiet=quiet) as live:
+        made = change(live)
+    if not quiet:
+        n_rows = len(live.model.memory_)
+        say(f"{done}; {folder} now remembers {n_rows} rows.{_way_back(folder, made.version)}")
+
+
+def _way_back(folder: Path, version: int) -> str:
+    return f"\nThis is version {version}; 'nearwise undo {folder} {version}' takes it back."
+
+
+def _count(ids: list[int]) -> str:
+    return f"{len(ids)} row" + ("s" if len(ids) > 1 else "")

@@ -1,0 +1,125 @@
+"""``add``, ``remove``, ``relabel``, ``undo``, ``history`` and ``compact``."""
+
+import json
+import os
+
+import pandas as pd
+import pytest
+
+from nearwise.cli.commands import change
+from nearwise.memory import JOURNAL
+
+
+def facts_of(nearwise, model):
+    return json.loads(nearwise("inspect", model, "--json").out)
+
+
+def history_of(nearwise, model):
+    return json.loads(nearwise("history", model, "--json").out)
+
+
+def row(nearwise, model, number):
+    (found,) = json.loads(nearwise("inspect", model, "--rows", number, "--json").out)
+    return found
+
+
+@pytest.fixture
+def more(tables, tmp_path):
+    pd.read_csv(tables / "test.csv").head(3).to_csv(tmp_path / "more.csv", index=False)
+    return tmp_path / "more.csv"
+
+
+def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
+    before = nearwise("predict", model, tables / "new.csv", "--proba").out
+    files = set(os.listdir(model))
+    added = nearwise("add", model, more)
+    assert added.exit_code == 0 and f"'nearwise undo {model} 1' takes it back" in added.err
+    assert set(os.listdir(model)) - files <= {JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm"}
+    removed = nearwise("remove", model, "0-2,160")
+    assert removed.exit_code == 0 and "Removed 4 rows" in removed.err
+    assert "now remembers 159 rows" in removed.err
+    old = row(nearwise, model, 5)["label"]
+    other = next(c for c in facts_of(nearwise, model)["classes"] if c != old)
+    assert nearwise("relabel", model, "5", other).exit_code == 0
+    assert row(nearwise, model, 5)["label"] == other
+    assert nearwise("undo", model, "3").exit_code == 0
+    assert row(nearwise, model, 5)["label"] == old
+    assert nearwise("undo", model, "2").exit_code == 0
+    assert facts_of(nearwise, model)["rows"] == 163
+    found = history_of(nearwise, model)
+    told = [(c["version"], c["change"], len(c["rows"]), c["undoes"]) for c in found]
+    assert told == [
+        (1, "add", 3, None),
+        (2, "remove", 4, None),
+        (3, "relabel", 1, None),
+        (4, "relabel", 1, 3),
+        (5, "add", 4, 2),
+    ]
+    text = nearwise("history", model).out
+    assert "relabel (undoes 3)" in text and "160, 161, 162" in text
+    gone = nearwise("undo", model, "1")  # row 160 came back as another
+    assert gone.exit_code == 2 and "rows 160 are not remembered any more" in gone.err
+    assert nearwise("predict", model, tables / "new.csv", "--proba").out != before
+
+
+def test_undone_rows_leave_no_trace_in_predictions(nearwise, tables, model, more):
+    before = nearwise("predict", model, tables / "new.csv", "--proba").out
+    nearwise("add", model, more)
+    assert nearwise("predict", model, tables / "new.csv", "--proba").out != before
+    nearwise("undo", model, "1")
+    assert nearwise("predict", model, tables / "new.csv", "--proba").out == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("remove", "999"), "999"),
+        (("remove", "x"), "'x' is no number"),
+        (("relabel", "0", "maybe"), "'maybe' is none of the classes no, yes"),
+        (("undo", "7"), "has no change 7; its last is 0"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_and_change_nothing(nearwise, model, arguments, message):
+    command, *rest = arguments
+    result = nearwise(command, model, *rest)
+    assert result.exit_code == 2 and message in result.err
+    assert history_of(nearwise, model) == []
+
+
+def test_a_request_sent_twice_is_made_once(nearwise, model, more):
+    for _ in range(2):
+        assert nearwise("add", model, more, "--key", "monday").exit_code == 0
+    assert facts_of(nearwise, model)["rows"] == 163
+    again = nearwise("remove", model, "0", "--key", "monday")
+    assert again.exit_code == 2 and "that of another request, change 1 (add)" in again.err
+    whole = nearwise("add", model, more, "--key", "tuesday", "--refresh")
+    assert whole.exit_code == 2 and "--key goes with a change of the journal" in whole.err
+
+
+def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, model, more):
+    nearwise("add", model, more)
+    nearwise("remove", model, "0")
+    before = nearwise("predict", model, tables / "new.csv", "--proba").out
+    result = nearwise("compact", model)
+    assert result.exit_code == 0 and "Folded 2 changes" in result.err and "version 2" in result.err
+    assert nearwise("predict", model, tables / "new.csv", "--proba").out == before
+    assert [c["version"] for c in history_of(nearwise, model)] == [1, 2]
+    undone = nearwise("undo", model, "2")
+    assert undone.exit_code == 2 and "forgets removed rows for good" in undone.err
+    assert nearwise("undo", model, "1").exit_code == 0
+    assert nearwise("verify", model).exit_code == 0
+
+
+def test_a_long_journal_is_folded_in_and_undo_still_works(nearwise, model, monkeypatch):
+    monkeypatch.setattr(change, "_FOLD_AFTER", 2 * 158)
+    nearwise("remove", model, "0")
+    folded = nearwise("remove", model, "1")
+    assert "Folding 2 changes" in folded.err
+    assert nearwise("undo", model, "1").exit_code == 0
+    assert facts_of(nearwise, model)["rows"] == 159
+
+
+def test_a_model_without_changes_says_so(nearwise, model):
+    result = nearwise("history", model)
+    assert result.exit_code == 0 and "no changes are listed" in result.err

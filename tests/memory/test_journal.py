@@ -12,8 +12,8 @@ LINEAGE, OTHER = "a" * 16, "b" * 16
 
 
 def change(version, **fields):
-    told = {"kind": "add", "ids": (version,), "details": {"n": version}}
-    return Change(version, **told | {"parts": {"rows/0": bytes([version])}} | fields)
+    known = {"kind": "add", "ids": (version,), "details": {"n": version}}
+    return Change(version, **known | {"parts": {"rows/0": bytes([version])}} | fields)
 
 
 @pytest.fixture

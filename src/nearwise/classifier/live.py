@@ -149,8 +149,8 @@ class LiveModel:
         rows = validation.check_new_rows(known.columns, source.X, known.predictor.encoder)
         weight = validation.check_weight(sample_weight, len(rows))
         parts = pack_rows_to_add(source._replace(X=rows), weight, views)
-        asked = ["add", sorted((name, sha256(part).hexdigest()) for name, part in parts.items())]
-        return self._commit(lambda _: draft_add(self.model, parts), asked, key)
+        request = ["add", sorted((name, sha256(part).hexdigest()) for name, part in parts.items())]
+        return self._commit(lambda _: draft_add(self.model, parts), request, key)
 
     def remove(self, ids: Any, *, forget_classes: bool = False, key: str | None = None) -> Change:
         """Forget remembered rows by id, as `AttnKNNClassifier.remove`; errors as in `add`."""
@@ -269,10 +269,10 @@ class LiveModel:
         self._load()  # saved by another process: folded in, or a new model
 
     def _commit(
-        self, make: Callable[[FittedModel], Draft], asked: list[Any], key: str | None
+        self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
-        """Make a change durable and then visible; what was asked tells a repeated request."""
-        digest = sha256(json.dumps(asked).encode()).hexdigest()
+        """Make a change durable and then visible; `request` tells a repeated one."""
+        digest = sha256(json.dumps(request).encode()).hexdigest()
         with self.model._lock, locked_folder(self.folder, wait=self._wait):
             self._catch_up()
             repeated = self._made_under(key)

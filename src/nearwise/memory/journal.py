@@ -347,11 +347,11 @@ class Journal:
 
 
 def _checksum(*values: Any) -> str:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for value in values:
         content = value if isinstance(value, bytes) else repr(value).encode()
-        told.update(hashlib.sha256(content).digest())
-    return told.hexdigest()
+        digest.update(hashlib.sha256(content).digest())
+    return digest.hexdigest()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -136,8 +136,8 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
     if change.kind == ADD:
         draft = draft_remove(fitted, change.ids, forget_classes=True)
     elif change.kind == RELABEL:
-        told = _Relabelled.model_validate(_told(change.details))
-        former = np.array(told.former, dtype=np.dtype(told.former_dtype))
+        given = _Relabelled.model_validate(_own_details(change.details))
+        former = np.array(given.former, dtype=np.dtype(given.former_dtype))
         draft = draft_relabel(fitted, change.ids, former, forget_classes=True)
     else:
         if not change.parts:
@@ -160,16 +160,16 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
     A draft is made for the first time; a change from the journal is made as it was then, the rows
     that were forgotten for the capacity included.
     """
-    details = _told(change.details)
+    details = _own_details(change.details)
     if change.kind == ADD:
-        told = _Added.model_validate(details)
+        added = _Added.model_validate(details)
         labels = _Labels.model_validate_json(change.parts[_LABELS])
-        gone = None if told.evicted is None else torch.tensor(told.evicted, dtype=torch.int64)
+        gone = None if added.evicted is None else torch.tensor(added.evicted, dtype=torch.int64)
         rows = [unpack_table(change.parts[f"rows/{i}"]) for i in range(len(change.parts) - 1)]
         names = None if labels.names is None else np.array(labels.names, dtype=np.str_)
         y = np.array(labels.labels, dtype=np.dtype(labels.dtype))
         weight = None if labels.weights is None else np.array(labels.weights)
-        bound = changes.Bound(told.capacity, told.eviction, gone)
+        bound = changes.Bound(added.capacity, added.eviction, gone)
         source = Source(rows[0], y, names)
         made, ids = model._added(fitted, source, weight, rows[1:] or None, bound)
         found = {"evicted": made.evicted.tolist()}
@@ -239,13 +239,13 @@ def unpack_table(stored: bytes) -> Any:
 
 
 def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | None) -> bytes:
-    told = _Labels(
+    held = _Labels(
         labels=_plain_labels(y),
         dtype=y.dtype.str,
         weights=None if weight is None else weight.tolist(),
         names=None if names is None else names.tolist(),
     )
-    return told.model_dump_json().encode()
+    return held.model_dump_json().encode()
 
 
 def _plain_labels(y: np.ndarray) -> list[Any]:
@@ -258,7 +258,7 @@ def _plain_ids(ids: Any) -> tuple[int, ...]:
     return tuple(int(i) for i in np.asarray(ids).reshape(-1).tolist())
 
 
-def _told(details: dict[str, Any]) -> dict[str, Any]:
+def _own_details(details: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in details.items() if name != "undoes"}
 
 

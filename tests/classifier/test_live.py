@@ -122,6 +122,11 @@ def test_columns_keep_what_they_hold_in_the_journal():
     ("change", "message"),
     [
         (lambda live, X: live.add(X, [0]), "6 rows but y has 1"),
+        (
+            lambda live, X: live.add(X, [0.0, 1.0, np.nan, 0.0, 0.0, 0.0]),
+            "missing labels in 1 of 6",
+        ),
+        (lambda live, X: live.add(X), "requires y"),
         (lambda live, X: live.add(X[:, :2], [0] * 6), "2 features"),
         (lambda live, X: live.add(X, [0] * 6, sample_weight=[-1] * 6), "weight"),
         (lambda live, X: live.remove([999]), "999"),

@@ -11,7 +11,7 @@ from typing import Any
 from nearwise.classifier.classifier import AttnKNNClassifier
 from nearwise.classifier.inputs import validation
 from nearwise.classifier.inputs.images import from_source
-from nearwise.classifier.inputs.labels import label_values
+from nearwise.classifier.inputs.labels import check_labels, label_values
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.storage.journaling import (
     Draft,
@@ -147,6 +147,7 @@ class LiveModel:
         """
         source, known = from_source(X, y, training=True), self.model._fitted
         rows = validation.check_new_rows(known.columns, source.X, known.predictor.encoder)
+        check_labels(source.y, len(rows))
         weight = validation.check_weight(sample_weight, len(rows))
         parts = pack_rows_to_add(source._replace(X=rows), weight, views)
         request = ["add", sorted((name, sha256(part).hexdigest()) for name, part in parts.items())]

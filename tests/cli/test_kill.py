@@ -1,6 +1,7 @@
 """Nothing is lost: kill -9 or Ctrl-C at any moment leaves the old model or the new one."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from nearwise.lab.data import load_dataset
@@ -102,6 +104,27 @@ def test_kill_9_during_add_leaves_the_old_model_or_the_new(tables, trained, tmp_
 
     kill_at_random(KILLS, longest, ("add", model, tables / "test.csv", "-q"), prepare, check)
     run("add", model, tables / "test.csv", "-q")  # the lock of a killed writer binds nobody
+
+
+def test_kill_9_during_changes_loses_none_that_was_acknowledged(tables, trained, tmp_path):
+    model, moments = shutil.copytree(trained, tmp_path / "model"), random.Random(0)
+    pd.read_csv(tables / "test.csv").head(2).to_csv(tmp_path / "more.csv", index=False)
+    longest = seconds("add", model, tmp_path / "more.csv", "--key", "first")
+    acknowledged = {"first"}
+    for i in range(KILLS):
+        process = start("add", model, tmp_path / "more.csv", "--key", f"add-{i}", "-q")
+        kill_after(process, moments.uniform(0.5, 1.1) * longest)
+        if process.returncode == 0:
+            acknowledged.add(f"add-{i}")
+        if i % 3 == 2:
+            kill_after(start("compact", model, "-q"), moments.uniform(0.5, 1.1) * longest)
+    history = json.loads(run("history", model, "--json"))
+    assert [change["version"] for change in history] == list(range(1, len(history) + 1))
+    keys = [change["key"] for change in history]
+    assert acknowledged <= set(keys) and len(set(keys)) == len(keys)
+    facts = json.loads(run("inspect", model, "--json"))
+    assert facts["rows"] == 160 + 2 * len(keys)
+    assert run("verify", model)
 
 
 def test_kill_9_during_compare_keeps_the_finished_rows(tmp_path):

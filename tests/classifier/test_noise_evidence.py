@@ -94,18 +94,30 @@ def test_what_is_taken_in_part_lies_in_an_interval_up_to_what_was_found(share):
     assert taken_in_part(found, 1.0) is found
 
 
-def hard_rows(n=3000):
-    """Rows, some of them hard; labels wrong more often on these; predictions of two networks."""
+def hard_rows(n=3000, share=1.0):
+    """Rows, some of them hard; labels wrong more often on these, a `share` of what is usual."""
     rng = np.random.default_rng(0)
     truth, hard = rng.integers(0, 4, n), rng.uniform(0.2, 1.6, n)
     keys = 2 * np.eye(4)[truth] + hard[:, None] * rng.normal(size=(n, 4))
-    wrong = rng.uniform(size=n) < 0.05 + 0.35 * hard
+    wrong = rng.uniform(size=n) < share * (0.05 + 0.35 * hard)
     given = np.where(wrong, (truth + rng.integers(1, 4, n)) % 4, truth)
     return keys, truth, given
 
 
+def decided(keys, given, agreement):
+    """What is noted of wrong labels."""
+    return sought(keys, given, agreement)[1]
+
+
 def found_rate(keys, given, agreement):
-    """Rate of wrong labels found, and how sure the predictions of the true ones then are."""
+    """Rate of wrong labels found, how sure predictions of the true ones then are, and the note."""
+    model, note, rows = sought(keys, given, agreement)
+    confidence = model.rows.log_proba[0, rows].exp().amax(1).mean()
+    return model.transition, float(confidence), note
+
+
+def sought(keys, given, agreement):
+    """Label model, what is noted of it, and the rows that it was found on."""
     rows = np.arange(len(given))
     folds = [(rows[: len(rows) // 2], rows[len(rows) // 2 :])]
     problem = Problem(ImageEncoder(8, 8, 1), None, given, None, 4, folds=folds)
@@ -115,8 +127,7 @@ def found_rate(keys, given, agreement):
     unseen = Unseen(torch.from_numpy(keys).float(), log_proba, agreement=agreement)
     with Progress(0) as progress:
         model = find_label_model(TrueLabelPredictor(problem, settings, unseen, progress, None))
-    confidence = model.rows.log_proba[0, folds[0][0]].exp().amax(1).mean()
-    return model.transition, float(confidence), problem.choice["label_noise"]
+    return model, problem.choice["label_noise"], folds[0][0]
 
 
 def test_where_people_err_on_hard_rows_the_rate_follows_what_networks_agree_on():
@@ -134,6 +145,15 @@ def test_where_people_err_on_hard_rows_the_rate_follows_what_networks_agree_on()
     assert alone.rate < some_more.rate < found.rate
     out_of_reach, _, note = found_rate(keys, given, 1.0)  # no rate makes predictions as sure
     assert out_of_reach.rate == pytest.approx(alone.rate) and "agreement" not in note
+
+
+def test_networks_find_fewer_wrong_labels_than_tables_may_have():
+    for share, sought in ((0.2, True), (0.0, False)):
+        keys, truth, given = hard_rows(share=share)
+        assert (given != truth).mean() == pytest.approx(0.36 * share, abs=0.02)
+        agreement = (keys.argmax(1) == truth).mean()
+        notes = [decided(keys, given, agreed) for agreed in (agreement, None)]
+        assert ["decision" not in note for note in notes] == [sought, False]
 
 
 @pytest.fixture(scope="module", params=[(3, "auto"), (10, "auto"), (3, 0.3)], ids=str)

@@ -23,6 +23,7 @@ from nearwise.classifier.noise.noisy_labels import (
     posterior_log_proba,
 )
 from nearwise.classifier.noise.transition import (
+    NETWORKS_FLOOR,
     NOISE_FLOOR,
     SIGNAL,
     Transition,
@@ -110,29 +111,31 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     problem, settings, known = predictor.problem, predictor.settings, predictor.known
     shared = settings.validation_fraction is not None
     rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
+    floor = NOISE_FLOOR if predictor.agreement is None else NETWORKS_FLOOR
     plain = predictor.predict(rows)
     transition = _transition(plain, rows, predictor)
     signal = _signal(plain, problem, rows)
-    first = transition
+    raised = False
+    if known is None and predictor.agreement is not None and signal >= SIGNAL:
+        first = transition
+        plain, transition = _raised(plain, transition, predictor, rows)
+        raised = transition is not first
     note = problem.choice["label_noise"] = {
         "rate": transition.rate,
         "interval": list(transition.interval),
         "source": transition.source,
         "signal": signal,
     }
-    if known is None and signal >= SIGNAL and transition.interval[0] <= NOISE_FLOOR:
-        note["decision"] = f"labels are taken as they are: the rate may be {NOISE_FLOOR} or less"
+    if known is None and signal >= SIGNAL and transition.interval[0] <= floor:
+        note["decision"] = f"labels are taken as they are: the rate may be {floor} or less"
         return CheckedLabels(transition=transition, signal=signal)
     if known is None:
-        if predictor.agreement is not None and signal >= SIGNAL:
-            plain, transition = _raised(plain, transition, predictor, rows)
         # Overlap of the classes is no reason for networks to agree where labels do not.
-        raised = transition is not first
         evidence = float("inf") if raised else _evidence(plain, problem, rows)
         share, reason = weigh(transition, signal, evidence)
         note |= {"agreement": predictor.agreement} if raised else {"evidence": evidence}
         note["taken"] = share
-        if share * transition.rate <= NOISE_FLOOR:
+        if share * transition.rate <= floor:
             transition = taken_in_part(transition, 0.0)
             note |= {"rate": 0.0, "interval": list(transition.interval), "taken": 0.0}
             _decide(note, f"labels are taken as they are: {reason}")

@@ -6,7 +6,9 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import gammaln
 
-NOISE_FLOOR = 0.05  # a share of wrong labels up to which "auto" takes a table for clean
+# Shares of wrong labels up to which "auto" takes rows for clean. People err on the rows that networks
+# err on too, so that an estimate from networks that were trained apart is too low rather than too high.
+NOISE_FLOOR, NETWORKS_FLOOR = 0.05, 0.02
 _SURE = 0.8  # probability from which a row counts as confident
 _LEAST_SHARE = 0.2  # of the rows predicted as a class, if fewer are that sure
 _LEAST_ROWS = 20

@@ -111,16 +111,14 @@ class PretrainedViews(MemoryViews):
             if own.shape[1] < self._width:  # there were too few rows before
                 self._note(spec)
                 continue
-            old = torch.ones(len(self.bank), dtype=torch.bool)
-            old[positions] = False
+            n_old = len(self.bank) - len(positions)  # new rows are the last
             keys, ids = self.bank.keys[spec.name], self.bank.ids
-            near, theirs, before = apart[old], own[old], keys[old]
+            near, theirs, before = apart[:n_old], own[:n_old], keys[:n_old]
             for new in positions.split(max(1, _AT_ONCE // len(before))):
                 to_new = pairwise_distances(before, keys[new], spec.metric) / spec.unit
                 near, order = torch.cat([near, to_new], 1).topk(self._width, largest=False)
                 theirs = torch.cat([theirs, ids[new].expand(len(before), -1)], 1).gather(1, order)
-            own, apart = own.clone(), apart.clone()
-            own[old], apart[old] = theirs, near
+            own, apart = torch.cat([theirs, own[n_old:]]), torch.cat([near, apart[n_old:]])
             self.bank.columns |= dict(zip(_columns(spec), (own, apart), strict=True))
             self._note(spec, positions)
 

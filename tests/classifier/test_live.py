@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 
 import numpy as np
@@ -160,6 +161,51 @@ def test_a_change_that_cannot_be_written_is_not_seen(folder, monkeypatch):
     assert live.version == 1 and same(proba(live.model), before)
     monkeypatch.undo()
     assert live.remove([1]).version == 2
+    assert same_model(AttnKNNClassifier.load(folder), live.model)
+
+
+def test_what_was_changed_past_the_journal_is_refused_before_it_does_harm(folder):
+    live = LiveModel(folder)
+    X, _ = blobs(6, seed=5)
+    live.model.add(X, [0] * 6)
+    for change in (lambda: live.remove([0]), lambda: live.add(X, [0] * 6), live.compact):
+        with pytest.raises(ValueError, match=r"changed by its own methods.*Nothing was written"):
+            change()
+    assert len(AttnKNNClassifier.load(folder).memory_) == 90
+
+
+def test_a_journal_that_was_taken_away_is_noticed(folder):
+    live = LiveModel(folder)
+    live.remove([0])
+    for file in folder.glob(f"{JOURNAL}*"):
+        file.unlink()
+    with pytest.raises(StoreError, match="changes between 1 and 2 are missing"):
+        live.remove([1])
+    assert live.version == 1 and len(AttnKNNClassifier.load(folder).memory_) == 90
+
+
+def test_threads_of_one_process_take_turns(folder):
+    live, errors = LiveModel(folder), []
+    X, _ = blobs(40, seed=5)
+
+    def work(start):
+        try:
+            for i in range(start, start + 10):
+                change = live.add(X[i : i + 1], [0])
+                if i % 3 == 0:
+                    live.remove(change.ids)
+                live.history(), live.catch_up(), live.model.predict(X[:1])
+            live.compact(keep_removed=True)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in range(0, 40, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert live.version == 40 + 14 and len(live.model.memory_) == 90 + 40 - 14
     assert same_model(AttnKNNClassifier.load(folder), live.model)
 
 

@@ -182,6 +182,8 @@ def test_a_removed_file_is_not_written_to(journal, tmp_path):
     for file in tmp_path.iterdir():
         file.unlink()
     assert journal.state() is None
+    with pytest.raises(StoreError, match="changes between 1 and 4 are missing"):
+        journal.append(LINEAGE, 0, change(4))
     journal.append(LINEAGE, 3, change(4))
     with Journal(tmp_path) as again:
         assert [c.version for c in again.since(LINEAGE, 3)] == [4]

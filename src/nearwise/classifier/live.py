@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -81,6 +82,7 @@ class LiveModel:
         self.folder = Path(folder)
         self._trusted, self._wait = trusted, wait
         self._journal = Journal(self.folder)
+        self._lock = threading.RLock()
         self._load()
 
     def __enter__(self) -> "LiveModel":
@@ -93,11 +95,12 @@ class LiveModel:
 
     def close(self) -> None:
         """Close the journal's file; the next call opens it again."""
-        self._journal.close()
+        with self._lock:
+            self._journal.close()
 
     @property
     def model(self) -> AttnKNNClassifier:
-        """The classifier as it is now; what changes it by its own methods is not durable."""
+        """The classifier as it is now, to be asked; `LiveModel` changes it."""
         return self._classifier
 
     @property
@@ -200,7 +203,8 @@ class LiveModel:
 
     def history(self) -> list[Change]:
         """All changes since the model was fitted, oldest first."""
-        return self._journal.history(self._state.lineage)
+        with self._lock:
+            return self._journal.history(self._state.lineage)
 
     def catch_up(self) -> int:
         """Make the changes that other processes have made since; give the version.
@@ -210,9 +214,9 @@ class LiveModel:
         StoreError
             If the folder or its journal has become unreadable. The model stays as it is.
         """
-        with self.model._lock:
+        with self._lock:
             self._catch_up()
-        return self.version
+            return self.version
 
     def compact(self, *, keep_removed: bool = False) -> None:
         """Fold all changes into the folder, so that it opens as fast as after the fit.
@@ -229,34 +233,45 @@ class LiveModel:
         OSError, StoreError
             As `AttnKNNClassifier.save`; nothing has changed then.
         """
-        while True:
-            self.catch_up()
-            try:
-                self.model.save(self.folder)
-            except StoreError as error:
-                if error.reason != "changed":  # else another process made a change meanwhile
-                    raise
-            else:
-                break
-        if not keep_removed:
-            fold(self.folder, self._state, keep=None)
+        with self._lock:
+            while True:
+                self._catch_up()
+                try:
+                    self.model.save(self.folder)
+                    break
+                except StoreError as error:
+                    if error.reason != "changed":  # else another process was faster: follow it
+                        raise
+            if not keep_removed:
+                fold(self.folder, self._state, keep=None)
 
     # --- inside -------------------------------------------------------------------------------
 
     def _load(self) -> None:
         self._classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
+        self._durable = self._classifier._fitted
 
     @property
     def _state(self) -> FolderState:
         state: FolderState = self._classifier._folders[os.path.realpath(self.folder)]
         return state
 
-    @_state.setter
-    def _state(self, state: FolderState) -> None:
-        self._classifier._folders[os.path.realpath(self.folder)] = state
+    def _reach(self, fitted: FittedModel, version: int) -> None:
+        """Let predictions see a version that is on the disk."""
+        with self._classifier._lock:
+            state = self._state._replace(version=version)
+            self._classifier._folders[os.path.realpath(self.folder)] = state
+            self._classifier._publish(fitted)
+            self._durable = fitted
 
     def _catch_up(self) -> None:
-        """Follow the folder; the caller holds the model's lock."""
+        """Follow the folder; the caller holds the lock."""
+        if self._durable is not self._classifier._fitted:
+            raise ValueError(
+                "live.model was changed by its own methods, and the journal knows nothing of it. "
+                f"Open the folder again (LiveModel({str(self.folder)!r})) and make the changes by "
+                "its add, remove and relabel. Nothing was written."
+            )
         if folder_generation(self.folder) == self._state.generation:
             try:
                 later = self._journal.since(self._state.lineage, self._state.version)
@@ -264,8 +279,8 @@ class LiveModel:
                 if error.reason != "changed":
                     raise
             else:
-                replay(self.model, later)
-                self._state = self._state._replace(version=self._state.version + len(later))
+                made = replay(self.model, later)
+                self._reach(made, self._state.version + len(later))
                 return
         self._load()  # saved by another process: folded in, or a new model
 
@@ -274,7 +289,7 @@ class LiveModel:
     ) -> Change:
         """Make a change durable and then visible; `request` tells a repeated one."""
         digest = sha256(json.dumps(request).encode()).hexdigest()
-        with self.model._lock, locked_folder(self.folder, wait=self._wait):
+        with self._lock, locked_folder(self.folder, wait=self._wait):
             self._catch_up()
             repeated = self._made_under(key)
             if repeated is not None:
@@ -285,11 +300,10 @@ class LiveModel:
                     )
                 return repeated
             state = self._state
-            forked, change = apply(self.model, self.model._fitted, make(self.model._fitted))
+            forked, change = apply(self.model, self._durable, make(self._durable))
             change = replace(change, version=state.version + 1, key=key, digest=digest)
-            self._journal.append(state.lineage, state.version, change)
-            self.model._publish(forked)
-            self._state = state._replace(version=change.version)
+            self._journal.append(state.lineage, state.saved, change)
+            self._reach(forked, change.version)
             return change
 
     def _made_under(self, key: str | None) -> Change | None:

@@ -166,7 +166,7 @@ class Journal:
     def append(self, lineage: str, folded: int, change: Change) -> None:
         """Write a change; when this returns it survives a kill and a loss of power.
 
-        The caller holds the folder's lock and knows that the folder is of `lineage` and holds
+        The caller holds the folder's lock and knows that the folder itself, of `lineage`, holds
         version `folded`. A journal of another lineage is emptied first.
 
         Raises
@@ -185,6 +185,11 @@ class Journal:
             state = self._state(connection)
             if state is None or state.lineage != lineage:
                 self._start(connection, lineage, folded)
+                state = JournalState(lineage, folded, folded)
+            if change.version != state.latest + 1:
+                raise self._torn(
+                    f"changes between {state.latest + 1} and {change.version} are missing"
+                )
             connection.execute(
                 f"INSERT INTO changes ({_COLUMNS}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*values, _checksum(*values)),

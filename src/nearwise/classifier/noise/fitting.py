@@ -23,12 +23,11 @@ from nearwise.classifier.noise.noisy_labels import (
     posterior_log_proba,
 )
 from nearwise.classifier.noise.transition import (
-    NETWORKS_FLOOR,
-    NOISE_FLOOR,
     SIGNAL,
     Transition,
     check_label_noise,
     known_transition,
+    noise_floor,
     scaled,
     signal_of,
     taken_in_part,
@@ -111,7 +110,7 @@ def find_label_model(predictor: TrueLabelPredictor) -> CheckedLabels | NoisyLabe
     problem, settings, known = predictor.problem, predictor.settings, predictor.known
     shared = settings.validation_fraction is not None
     rows = problem.folds[0][0] if shared else np.arange(len(problem.labels))
-    floor = NOISE_FLOOR if predictor.agreement is None else NETWORKS_FLOOR
+    floor = noise_floor(len(rows), apart=predictor.agreement is not None)
     plain = predictor.predict(rows)
     transition = _transition(plain, rows, predictor)
     signal = _signal(plain, problem, rows)

@@ -188,15 +188,15 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
     return made, _made(change, change.ids, {})
 
 
-def replay(model: Any, found: Sequence[Change]) -> None:
-    """Make changes from the journal again, and publish the result.
+def replay(model: Any, found: Sequence[Change]) -> FittedModel:
+    """Make changes from the journal again, and give the result; it is not published yet.
 
     Raises
     ------
     StoreError
         If a change cannot be made, or comes out otherwise than it was acknowledged.
     """
-    fitted = model._fitted
+    fitted, bound = model._fitted, {}
     for change in found:
         try:
             with warnings.catch_warnings():
@@ -204,16 +204,16 @@ def replay(model: Any, found: Sequence[Change]) -> None:
                 fitted, made = apply(model, fitted, change)
             if made.ids != change.ids:
                 raise ValueError(f"it gives the ids {made.ids[:3]}, not {change.ids[:3]}")
-            if change.kind == ADD:
-                capacity, eviction = change.details["capacity"], change.details["eviction"]
-                model.set_params(capacity=capacity, eviction=eviction)
         except (ValueError, TypeError, KeyError, ValidationError, pa.ArrowException) as error:
             raise StoreError(
                 "invalid",
                 f"Change {change.version} ({change.kind}) of the journal cannot be made again: "
                 f"{error}. Restore the folder from a copy.",
             ) from error
-    model._publish(fitted)
+        if change.kind == ADD:
+            bound = {name: change.details[name] for name in ("capacity", "eviction")}
+    model.set_params(**bound)
+    return fitted
 
 
 def pack_table(rows: Any) -> bytes:

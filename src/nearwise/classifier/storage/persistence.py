@@ -358,7 +358,13 @@ def _plain_value(value: Any) -> Any:
 
 def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more."""
-    fitted: FittedModel = model._fitted  # the same version to the end, whatever is added meanwhile
+    path = Path(folder)
+    key = os.path.realpath(path)
+    # What this model holds of each folder that it was loaded from or saved to.
+    known: dict[str, FolderState] = model.__dict__.setdefault("_folders", {})
+    with model._lock:  # the same version to the end, whatever is added meanwhile
+        fitted: FittedModel = model._fitted
+        before = None if overwrite else known.get(key)
     tensors, meta, blobs = pack_predictor(fitted.predictor)
     row_tensors, row_blobs = pack_rows(fitted.rows)
     params = model.get_params(deep=False)
@@ -382,11 +388,6 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         "versions": versions(),
     }
     trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
-    path = Path(folder)
-    # What this model holds of each folder that it was loaded from or saved to.
-    known: dict[str, FolderState] = model.__dict__.setdefault("_folders", {})
-    key = os.path.realpath(path)
-    before = None if overwrite else known.get(key)
     if before is not None:
         meta["journal"] = {"lineage": before.lineage, "version": before.version}
 
@@ -474,7 +475,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     path = Path(folder)
     content, state, changes = _read_with_changes(path)
     model = _rebuilt(kind, content, trusted, path)
-    replay(model, changes)
+    model._publish(replay(model, changes))
     state = state._replace(version=state.version + len(changes))
     model._folders = {os.path.realpath(path): state}
     return model

@@ -128,6 +128,7 @@ def test_columns_keep_what_they_hold_in_the_journal():
             "missing labels in 1 of 6",
         ),
         (lambda live, X: live.add(X), "requires y"),
+        (lambda live, X: live.add(X, [0] * 6, views=X), "views must be a list"),
         (lambda live, X: live.add(X[:, :2], [0] * 6), "2 features"),
         (lambda live, X: live.add(X, [0] * 6, sample_weight=[-1] * 6), "weight"),
         (lambda live, X: live.remove([999]), "999"),
@@ -168,7 +169,10 @@ def test_what_was_changed_past_the_journal_is_refused_before_it_does_harm(folder
     live = LiveModel(folder)
     X, _ = blobs(6, seed=5)
     live.model.add(X, [0] * 6)
-    for change in (lambda: live.remove([0]), lambda: live.add(X, [0] * 6), live.compact):
+    other = LiveModel(folder)
+    other.model.set_params(n_neighbors=3)
+    for change in (lambda: live.remove([0]), lambda: live.add(X, [0] * 6), live.compact,
+                   lambda: other.remove([0])):  # fmt: skip
         with pytest.raises(ValueError, match=r"changed by its own methods.*Nothing was written"):
             change()
     assert len(AttnKNNClassifier.load(folder).memory_) == 90
@@ -179,9 +183,98 @@ def test_a_journal_that_was_taken_away_is_noticed(folder):
     live.remove([0])
     for file in folder.glob(f"{JOURNAL}*"):
         file.unlink()
-    with pytest.raises(StoreError, match="changes between 1 and 2 are missing"):
+    with pytest.warns(UserWarning, match="it was removed, or replaced"):
+        assert live.remove([1]).version == 1  # the first of what is on the disk
+    assert len(live.model.memory_) == len(AttnKNNClassifier.load(folder).memory_) == 89
+
+
+def test_a_folder_that_was_put_in_place_of_another_is_followed(folder, tmp_path):
+    backup = shutil.copytree(folder, tmp_path / "backup")
+    live = LiveModel(folder)
+    live.remove([0])
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    with pytest.warns(UserWarning, match="it was removed, or replaced"):
+        change = live.add(blobs(1)[0], [0])
+    assert change.version == 1
+    assert same_model(AttnKNNClassifier.load(folder), live.model)
+
+
+def test_a_link_may_be_turned_to_another_model(made, tmp_path, monkeypatch):
+    for name in ("v1", "v2"):
+        shutil.copytree(made / "arrays", tmp_path / name)
+    LiveModel(tmp_path / "v2").remove([0, 1])
+    current = tmp_path / "current"
+    current.symlink_to("v1")
+    monkeypatch.chdir(tmp_path)
+    live = LiveModel("current")
+    monkeypatch.chdir("/")
+    current.unlink()
+    current.symlink_to("v2")
+    assert live.catch_up() == 1 and len(live.model.memory_) == 88
+
+
+def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(folder):
+    live = LiveModel(folder)
+    X, y = blobs(60, seed=9)
+    attn_knn(base=None, random_state=0).fit(X, y).save(folder)
+    with pytest.raises(StoreError, match="Another model has taken the place"):
+        live.remove([5])
+    assert live.remove([5]).version == 1  # seen by now
+
+
+def test_a_model_fitted_anew_starts_a_lineage(folder):
+    LiveModel(folder).remove([0], key="k")
+    model = AttnKNNClassifier.load(folder)
+    model.fit(*blobs(60, seed=9))
+    LiveModel(folder).remove([1])
+    with pytest.raises(StoreError, match="has had 1 change"):
+        model.save(folder)
+    model.save(folder, overwrite=True)
+    live = LiveModel(folder)
+    assert live.version == 0 and live.history() == [] and len(live.model.memory_) == 60
+    again = AttnKNNClassifier.load(folder)
+    again.fit(*blobs(70, seed=9)).save(folder)
+    assert live.catch_up() == 0 and len(live.model.memory_) == 70
+
+
+def test_a_damaged_journal_does_not_outlive_its_model(folder):
+    live = LiveModel(folder)
+    live.remove([0])
+    live.close()
+    (folder / JOURNAL).write_bytes(b"damaged" * 999)
+    with pytest.raises(StoreError, match="damaged"):
+        AttnKNNClassifier.load(folder)
+    attn_knn(base=None, random_state=0).fit(*blobs(60, seed=9)).save(folder)
+    assert len(AttnKNNClassifier.load(folder).memory_) == 60
+
+
+@pytest.mark.parametrize("key", [np.str_("a"), "b"])
+def test_a_key_is_text_and_nothing_else(folder, key):
+    live = LiveModel(folder)
+    assert live.remove([0], key=key).key == key
+    with pytest.raises(TypeError, match=r"key=17 must be a str"):
+        live.remove([1], key=17)
+    assert len(AttnKNNClassifier.load(folder).memory_) == 89
+
+
+def test_a_fork_has_a_journal_of_its_own(folder):
+    live = LiveModel(folder)
+    live.remove([0])
+    context = multiprocessing.get_context("fork")
+    begin = context.Event()
+
+    def child():
+        begin.wait(30)
         live.remove([1])
-    assert live.version == 1 and len(AttnKNNClassifier.load(folder).memory_) == 90
+
+    process = context.Process(target=child)
+    process.start()
+    live.close()
+    begin.set()
+    process.join()
+    assert process.exitcode == 0
+    assert [c.ids for c in LiveModel(folder).history()] == [(0,), (1,)]
 
 
 def test_threads_of_one_process_take_turns(folder):
@@ -254,10 +347,19 @@ def test_undo_gives_back_labels_rows_and_predictions(folder):
         live.undo(5)
     live.undo(6)  # and once more away
     assert len(live.model.memory_) == 89
+    live.undo(5)  # and once more there
+    assert len(live.model.memory_) == 90
+    live.remove([8, 8])
+    live.undo(9)
+    assert len(live.model.memory_) == 90
+    live.relabel([9], [1])
+    live.relabel([9], [2])
+    with pytest.raises(ValueError, match="have been labelled anew since"):
+        live.undo(11)
     with pytest.raises(KeyError):
         live.undo(99)
     kinds = [change.kind for change in live.history()]
-    assert kinds == ["add", "remove", "relabel", "relabel", "remove", "add", "remove"]
+    assert kinds[:8] == ["add", "remove", "relabel", "relabel", "remove", "add", "remove", "add"]
 
 
 def test_undo_says_what_it_cannot_bring_back(folder):
@@ -265,7 +367,9 @@ def test_undo_says_what_it_cannot_bring_back(folder):
     X, _ = blobs(6, seed=5)
     live.add(X, [0] * 6)
     live.remove([90])
-    with pytest.raises(ValueError, match=r"Change 1 \(add\) cannot be undone: rows 90 are not"):
+    with pytest.raises(
+        ValueError, match=r"Change 1 \(add\) cannot be undone: .* no longer remembers 90"
+    ):
         live.undo(1)
     live.compact(keep_removed=True)
     assert live.n_pending == 0
@@ -349,7 +453,7 @@ def test_a_journal_without_its_folder_is_refused(folder, tmp_path):
     live.remove([1])
     live.close()
     shutil.copy(folder / JOURNAL, old / JOURNAL)  # an older folder with a newer journal
-    with pytest.raises(StoreError, match="Read it again"):
+    with pytest.raises(StoreError, match=r"older than its journal.*Restore both"):
         AttnKNNClassifier.load(old)
 
 

@@ -58,7 +58,7 @@ def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
     text = nearwise("history", model).out
     assert "relabel (undoes 3)" in text and "160, 161, 162" in text
     gone = nearwise("undo", model, "1")  # row 160 came back as another
-    assert gone.exit_code == 2 and "rows 160 are not remembered any more" in gone.err
+    assert gone.exit_code == 2 and "no longer remembers 160" in gone.err
     assert nearwise("predict", model, tables / "new.csv", "--proba").out != before
 
 
@@ -88,8 +88,10 @@ def test_mistakes_are_told_and_change_nothing(nearwise, model, arguments, messag
 
 
 def test_a_request_sent_twice_is_made_once(nearwise, model, more):
-    for _ in range(2):
-        assert nearwise("add", model, more, "--key", "monday").exit_code == 0
+    assert nearwise("add", model, more, "--key", "monday").exit_code == 0
+    second = nearwise("add", model, more, "--key", "monday")
+    assert second.exit_code == 0 and "'monday' was made before, as change 1" in second.err
+    assert "Added" not in second.err
     assert facts_of(nearwise, model)["rows"] == 163
     again = nearwise("remove", model, "0", "--key", "monday")
     assert again.exit_code == 2 and "that of another request, change 1 (add)" in again.err
@@ -117,6 +119,17 @@ def test_a_long_journal_is_folded_in_and_undo_still_works(nearwise, model, monke
     folded = nearwise("remove", model, "1")
     assert "Folding 2 changes" in folded.err
     assert nearwise("undo", model, "1").exit_code == 0
+    assert facts_of(nearwise, model)["rows"] == 159
+
+
+def test_a_change_stands_where_folding_in_fails(nearwise, model, monkeypatch):
+    def full(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(change, "_FOLD_AFTER", 1)
+    monkeypatch.setattr("nearwise.classifier.live.save_model", full)
+    result = nearwise("remove", model, "0")
+    assert result.exit_code == 0 and "the change is made, but" in result.err
     assert facts_of(nearwise, model)["rows"] == 159
 
 

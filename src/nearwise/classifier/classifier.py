@@ -229,7 +229,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             are trained on the first as well, keys are averaged over all, and predictions from as
             many views are calibrated as such. Images have theirs by `tta`.
         """
-        self._publish(self._fit_model(from_source(X, y, training=True), sample_weight, views))
+        model = self._fit_model(from_source(X, y, training=True), sample_weight, views)
+        with self._lock:
+            self._publish(model)
+            folders = self.__dict__.get("_folders", {})
+            folders |= {key: state._replace(fitted_anew=True) for key, state in folders.items()}
         return self
 
     def _fit_model(

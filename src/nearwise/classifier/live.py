@@ -23,11 +23,13 @@ from nearwise.classifier.storage.journaling import (
     draft_remove,
     draft_undo,
     pack_rows_to_add,
+    plain_ids,
     replay,
 )
-from nearwise.classifier.storage.persistence import fold
+from nearwise.classifier.storage.persistence import save_model
 from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
 from nearwise.safe_files import plain
+from nearwise.warn import warn_user
 
 _WAIT = 30.0  # seconds for another process that is changing the same folder
 
@@ -36,7 +38,8 @@ class LiveModel:
     """A saved classifier whose changes are in its folder before the call returns.
 
     A change is tried on a copy of the model, written to a journal in the folder
-    (`journal.sqlite3`), and only then seen by predictions; its cost does not grow with the model.
+    (`journal.sqlite3`), and only then seen by predictions. What is written does not grow with the
+    model.
     `AttnKNNClassifier.load` makes the changes of the journal again, and `compact` folds them into
     the folder. Processes may write to one folder in turns, each from the newest version on; any
     number of others may follow it with `catch_up`.
@@ -79,7 +82,7 @@ class LiveModel:
         trusted: Sequence[str] = (),
         wait: float = _WAIT,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self._trusted, self._wait = trusted, wait
         self._journal = Journal(self.folder)
         self._lock = threading.RLock()
@@ -152,6 +155,13 @@ class LiveModel:
         rows = validation.check_new_rows(known.columns, source.X, known.predictor.encoder)
         check_labels(source.y, len(rows))
         weight = validation.check_weight(sample_weight, len(rows))
+        kinds = known.predictor.encoder.kinds
+        optional = [name for name, use in kinds.items() if use == "left out"]
+        views = (
+            None
+            if views is None
+            else validation.check_views(known.columns, views, len(rows), optional)
+        )
         parts = pack_rows_to_add(source._replace(X=rows), weight, views)
         request = ["add", sorted((name, sha256(part).hexdigest()) for name, part in parts.items())]
         return self._commit(lambda _: draft_add(self.model, parts), request, key)
@@ -160,7 +170,7 @@ class LiveModel:
         """Forget remembered rows by id, as `AttnKNNClassifier.remove`; errors as in `add`."""
         return self._commit(
             lambda fitted: draft_remove(fitted, ids, forget_classes=forget_classes),
-            ["remove", plain(ids), forget_classes],
+            ["remove", plain_ids(ids), forget_classes],
             key,
         )
 
@@ -170,7 +180,7 @@ class LiveModel:
         """Give rows other labels, as `AttnKNNClassifier.relabel`; errors as in `add`."""
         return self._commit(
             lambda fitted: draft_relabel(fitted, ids, y, forget_classes=forget_classes),
-            ["relabel", plain(ids), plain(label_values(y)), forget_classes],
+            ["relabel", plain_ids(ids), plain(label_values(y)), forget_classes],
             key,
         )
 
@@ -190,16 +200,19 @@ class LiveModel:
         """
 
         def draft(fitted: FittedModel) -> Draft:
-            for later in self._journal.history(self._state.lineage):
-                if later.details.get("undoes") == version:
-                    raise ValueError(
-                        f"Change {version} was undone by change {later.version}. Undo that one to "
-                        "have it back."
-                    )
+            undone: dict[int, int] = {}
+            for later in reversed(self._journal.history(self._state.lineage)):
+                if later.version not in undone and "undoes" in later.details:
+                    undone[later.details["undoes"]] = later.version
+            if version in undone:
+                raise ValueError(
+                    f"Change {version} was undone by change {undone[version]}. Undo that one to "
+                    "have it back."
+                )
             change = self._journal.find(self._state.lineage, version=version)
             return draft_undo(self.model, fitted, change)
 
-        return self._commit(draft, ["undo", version], key)
+        return self._commit(draft, ["undo", int(version)], key)
 
     def history(self) -> list[Change]:
         """All changes since the model was fitted, oldest first."""
@@ -231,65 +244,82 @@ class LiveModel:
         Raises
         ------
         OSError, StoreError
-            As `AttnKNNClassifier.save`; nothing has changed then.
+            As `AttnKNNClassifier.save`; nothing has changed then. BlockingIOError if another
+            process did not finish its change in time, or still reads what is to be forgotten.
         """
-        with self._lock:
-            while True:
-                self._catch_up()
-                try:
-                    self.model.save(self.folder)
-                    break
-                except StoreError as error:
-                    if error.reason != "changed":  # else another process was faster: follow it
-                        raise
+        with self._lock, locked_folder(self.folder, wait=self._wait):
+            self._catch_up()
+            save_model(self.model, self.folder, locked=True)
             if not keep_removed:
-                fold(self.folder, self._state, keep=None)
+                self._journal.fold(self._state.lineage, self._state.version)
 
     # --- inside -------------------------------------------------------------------------------
 
     def _load(self) -> None:
+        self._key = os.path.realpath(self.folder)
         self._classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
-        self._durable = self._classifier._fitted
+        self._durable, self._params = self._classifier._fitted, self._kept_params()
 
     @property
     def _state(self) -> FolderState:
-        state: FolderState = self._classifier._folders[os.path.realpath(self.folder)]
+        state: FolderState = self._classifier._folders[self._key]
         return state
+
+    def _kept_params(self) -> dict[str, Any]:
+        """Parameters that no change brings along."""
+        params = self._classifier.get_params(deep=False)
+        return {name: params[name] for name in params if name not in ("capacity", "eviction")}
 
     def _reach(self, fitted: FittedModel, version: int) -> None:
         """Let predictions see a version that is on the disk."""
         with self._classifier._lock:
-            state = self._state._replace(version=version)
-            self._classifier._folders[os.path.realpath(self.folder)] = state
+            self._classifier._folders[self._key] = self._state._replace(version=version)
             self._classifier._publish(fitted)
             self._durable = fitted
 
     def _catch_up(self) -> None:
         """Follow the folder; the caller holds the lock."""
-        if self._durable is not self._classifier._fitted:
+        params = self._kept_params()
+        same = all(params[name] is value for name, value in self._params.items())
+        if self._durable is not self._classifier._fitted or not same:
             raise ValueError(
                 "live.model was changed by its own methods, and the journal knows nothing of it. "
                 f"Open the folder again (LiveModel({str(self.folder)!r})) and make the changes by "
                 "its add, remove and relabel. Nothing was written."
             )
-        if folder_generation(self.folder) == self._state.generation:
-            try:
-                later = self._journal.since(self._state.lineage, self._state.version)
-            except StoreError as error:
-                if error.reason != "changed":
-                    raise
-            else:
-                made = replay(self.model, later)
-                self._reach(made, self._state.version + len(later))
-                return
-        self._load()  # saved by another process: folded in, or a new model
+        held = self._state
+        moved = os.path.realpath(self.folder) != self._key
+        if moved or folder_generation(self.folder) != held.generation:
+            self._load()  # saved by another process: folded in, or a new model
+            return
+        there = self._journal.state()
+        latest = there.latest if there is not None and there.lineage == held.lineage else 0
+        if latest < held.version and held.version > held.saved:
+            warn_user(
+                f"{self._journal.path} lacks changes that this process has made or seen: it was "
+                "removed, or replaced by an older one. The model is again what the folder holds."
+            )
+            self._load()
+            return
+        try:
+            later = self._journal.since(held.lineage, held.version)
+        except StoreError as error:
+            if error.reason != "changed":
+                raise
+            self._load()  # folded in just now
+        else:
+            self._reach(replay(self.model, later), held.version + len(later))
 
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
         """Make a change durable and then visible; `request` tells a repeated one."""
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"key={key!r} must be a str, such as a UUID's.")
+        key = None if key is None else str.__str__(key)
         digest = sha256(json.dumps(request).encode()).hexdigest()
         with self._lock, locked_folder(self.folder, wait=self._wait):
+            lineage = self._state.lineage
             self._catch_up()
             repeated = self._made_under(key)
             if repeated is not None:
@@ -300,6 +330,13 @@ class LiveModel:
                     )
                 return repeated
             state = self._state
+            if state.lineage != lineage and request[0] != "add":
+                raise StoreError(
+                    "changed",
+                    f"Another model has taken the place of the one in {self.folder}, and ids and "
+                    "versions of the former mean nothing to it. Nothing was changed; look rows up "
+                    "in the new one.",
+                )
             forked, change = apply(self.model, self._durable, make(self._durable))
             change = replace(change, version=state.version + 1, key=key, digest=digest)
             self._journal.append(state.lineage, state.saved, change)

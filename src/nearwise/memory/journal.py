@@ -26,11 +26,15 @@ _TABLES = (
     "CREATE TABLE changes (version INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, "
     "ids TEXT NOT NULL, details TEXT NOT NULL, key TEXT UNIQUE, digest TEXT NOT NULL, "
     "checksum TEXT NOT NULL)",
-    "CREATE TABLE parts (version INTEGER NOT NULL, name TEXT NOT NULL, content BLOB NOT NULL, "
-    "checksum TEXT NOT NULL, PRIMARY KEY (version, name))",
+    "CREATE TABLE parts (version INTEGER NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL, "
+    "content BLOB NOT NULL, checksum TEXT NOT NULL, PRIMARY KEY (version, name, number))",
 )
 _COLUMNS = "version, time, kind, ids, details, key, digest"  # SQLite itself has no checksums
-_UNWRITABLE = ("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_BUSY")
+_CHUNK = 2**28  # bytes; SQLite takes no blob of a billion
+_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_ERROR", "SQLITE_SCHEMA")
+
+
+_OF_OTHERS: list[sqlite3.Connection] = []  # that a fork took over; kept, as they close when freed
 
 
 class JournalState(NamedTuple):
@@ -93,6 +97,7 @@ class Journal:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder) / JOURNAL
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, ...] = ()
 
     def __enter__(self) -> "Journal":
         return self
@@ -140,7 +145,7 @@ class Journal:
                 )
             found = self._changes(connection, "version > ? ORDER BY version", version)
             if [change.version for change in found] != list(range(version + 1, state.latest + 1)):
-                raise self._torn(f"changes between {version + 1} and {state.latest} are missing")
+                raise self._torn(f"not all changes from {version + 1} to {state.latest} are there")
             return found
 
     def history(self, lineage: str) -> list[Change]:
@@ -187,20 +192,19 @@ class Journal:
                 self._start(connection, lineage, folded)
                 state = JournalState(lineage, folded, folded)
             if change.version != state.latest + 1:
-                raise self._torn(
-                    f"changes between {state.latest + 1} and {change.version} are missing"
-                )
+                raise self._torn(f"it ends at {state.latest}, and {change.version} was to follow")
             connection.execute(
                 f"INSERT INTO changes ({_COLUMNS}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*values, _checksum(*values)),
             )
-            connection.executemany(
-                "INSERT INTO parts (version, name, content, checksum) VALUES (?, ?, ?, ?)",
-                [
-                    (change.version, name, content, _checksum(change.version, name, content))
-                    for name, content in change.parts.items()
-                ],
-            )
+            for name, content in change.parts.items():
+                for number, start in enumerate(range(0, max(len(content), 1), _CHUNK)):
+                    place = change.version, name, number
+                    chunk = content[start : start + _CHUNK]
+                    connection.execute(
+                        "INSERT INTO parts VALUES (?, ?, ?, ?, ?)",
+                        (*place, chunk, _checksum(*place, chunk)),
+                    )
         if is_new:
             sync_folder(self.path.parent)
 
@@ -224,7 +228,18 @@ class Journal:
                     (version, keep),
                 )
         with self._explained():
-            self._open().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            busy, *_ = self._open().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy and keep is None:
+            raise BlockingIOError(
+                f"What {self.path} has forgotten is still in its log, as another process reads it. "
+                "Try again when that has finished."
+            )
+
+    def discard(self) -> None:
+        """Remove a file that cannot be used; the caller holds the folder's lock."""
+        self.close()
+        for ending in ("-wal", "-shm", ""):
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
 
     # --- SQLite -------------------------------------------------------------------------------
 
@@ -257,15 +272,29 @@ class Journal:
                 raise
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and not os.path.lexists(self.path):
-            self.close()  # removed by hand: what is written now must not go into the removed file
+        """Give a connection of this process to the file that is there now."""
+        if self._connection is not None and self._opened != self._there():
+            if self._opened[0] == os.getpid():
+                self.close()  # the file was removed or replaced
+            else:
+                _OF_OTHERS.append(self._connection)  # closing it would undo locks of the parent
+                self._connection = None
         if self._connection is None:
             if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
                 raise StoreError(
                     "foreign", f"{self.path} is no plain file, and nearwise did not make it."
                 )
             self._connection = _connect(self.path)
+            self._opened = self._there()
         return self._connection
+
+    def _there(self) -> tuple[int, ...]:
+        """Name this process and the file that is there."""
+        try:
+            found = os.lstat(self.path)
+        except FileNotFoundError:
+            return (os.getpid(),)
+        return os.getpid(), found.st_dev, found.st_ino
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -277,12 +306,12 @@ class Journal:
 
     def _explain(self, error: sqlite3.DatabaseError) -> NoReturn:
         name = getattr(error, "sqlite_errorname", None) or ""
-        if name.startswith(_UNWRITABLE):
-            raise OSError(
-                f"could not open or write {self.path}: {error}. The model is unchanged. Free "
-                "space, or make the folder one that can be written to."
-            ) from error
-        raise self._torn(str(error)) from error
+        if not name or name.startswith(_DAMAGE):  # text that is none has no name
+            raise self._torn(str(error)) from error
+        raise OSError(
+            f"could not open or write {self.path}: {error}. The journal is as it was. Free space, "
+            "or make the folder one that can be written to."
+        ) from error
 
     def _torn(self, what: str) -> StoreError:
         return StoreError(
@@ -342,13 +371,14 @@ class Journal:
         return changes
 
     def _parts(self, connection: sqlite3.Connection, version: int) -> dict[str, bytes]:
-        query = "SELECT name, content, checksum FROM parts WHERE version = ?"
-        found = {}
-        for name, content, checksum in connection.execute(query, (version,)):
-            if _checksum(version, name, content) != checksum:
+        query = "SELECT name, number, content, checksum FROM parts WHERE version = ? ORDER BY 1, 2"
+        found: dict[str, list[bytes]] = {}
+        for name, number, content, checksum in connection.execute(query, (version,)):
+            chunks = found.setdefault(name, [])
+            if number != len(chunks) or _checksum(version, name, number, content) != checksum:
                 raise self._torn(f"{name!r} of change {version} does not match its checksum")
-            found[name] = content
-        return found
+            chunks.append(content)
+        return {name: b"".join(chunks) for name, chunks in found.items()}
 
 
 def _checksum(*values: Any) -> str:
@@ -361,21 +391,12 @@ def _checksum(*values: Any) -> str:
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open for reading and writing, or for reading alone where the folder allows no more."""
-    # a read-only folder cannot take the two files of a write-ahead log, nor can one there be read
     read_only = path.exists() and not os.access(path.parent, os.W_OK)
-    log = path.with_name(f"{path.name}-wal")
-    if read_only and log.exists() and log.stat().st_size:
-        raise OSError(
-            f"{log} holds changes that cannot be read where nothing can be written. Copy the "
-            "folder to a place that can be written to, and open it there."
-        )
     quoted = path.absolute().as_uri()
-    connection = sqlite3.connect(
-        f"{quoted}?immutable=1" if read_only else quoted,
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    if read_only:  # of a log that nobody writes SQLite wants to make the index, which it cannot
+        logged = path.with_name(f"{path.name}-wal").exists()
+        quoted += "?mode=ro" if logged else "?immutable=1"
+    connection = sqlite3.connect(quoted, uri=True, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA trusted_schema = OFF")
     if not read_only:
         connection.execute("PRAGMA journal_mode = WAL")

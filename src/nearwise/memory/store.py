@@ -112,6 +112,7 @@ def write_folder(
     blobs: Mapping[str, bytes] | None = None,
     check: Callable[[Folder], None] | None = None,
     replaces: str | None = None,
+    locked: bool = False,
 ) -> str:
     """Write a folder, or replace one of the same kind, so that a crash leaves one or the other.
 
@@ -134,6 +135,8 @@ def write_folder(
         What it raises ends the write; the old content stays.
     replaces : str, optional
         Generation that the folder must still have, if it is there. Default: any.
+    locked : bool, default=False
+        Whether the caller holds `locked_folder` already.
 
     Returns
     -------
@@ -159,7 +162,7 @@ def write_folder(
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            with locked_folder(folder):
+            with contextlib.nullcontext() if locked else locked_folder(folder):
                 _refuse_foreign(folder, kind, format_version, replaces)
                 _write_generation(folder, kind, format_version, generation, contents, check)
                 _remove_stale(folder)

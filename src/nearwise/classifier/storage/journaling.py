@@ -16,6 +16,7 @@ from nearwise.classifier.inputs.images import Source
 from nearwise.classifier.inputs.labels import label_values
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online import changes
+from nearwise.classifier.online.capacity import check_bound
 from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
@@ -29,12 +30,14 @@ class FolderState(NamedTuple):
     """What a model holds of a folder: its generation, its lineage and the last change.
 
     `saved` is the last change that the folder itself holds; those behind it are in the journal.
+    `fitted_anew`: the model was fitted since, and is no longer that of the lineage.
     """
 
     generation: str
     lineage: str
     version: int
     saved: int
+    fitted_anew: bool = False
 
 
 class Draft(NamedTuple):
@@ -84,12 +87,15 @@ def pack_rows_to_add(
 
 def draft_add(model: Any, parts: dict[str, bytes]) -> Draft:
     """Packed rows to remember."""
-    details = _Added(capacity=model.capacity, eviction=model.eviction).model_dump()
+    check_bound(model)
+    capacity = None if model.capacity is None else int(model.capacity)
+    details = _Added(capacity=capacity, eviction=model.eviction).model_dump()
     return Draft(ADD, (), details, parts)
 
 
 def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draft:
     """Rows to forget; what they held is kept beside them, so that it can be undone."""
+    ids = tuple(dict.fromkeys(plain_ids(ids)))
     at = fitted.bank.positions(ids).tolist()
     if isinstance(fitted.rows, pd.DataFrame):
         rows: Any = fitted.rows.iloc[at].reset_index(drop=True)
@@ -97,10 +103,10 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
         rows = fitted.rows[at]
     weight, names = fitted.bank.sample_weight, fitted.row_names
     labels = fitted.classes[fitted.label_positions[at].numpy()]
-    weights = None if weight is None else weight[at].double().numpy() * fitted.weight_unit
+    weights = weight[at].double().numpy() * fitted.weight_unit
     held = _pack_labels(labels, weights, None if names is None else names[at])
     details = _Removed(forget_classes=forget_classes).model_dump()
-    return Draft(REMOVE, _plain_ids(ids), details, {"rows/0": pack_table(rows), _LABELS: held})
+    return Draft(REMOVE, ids, details, {"rows/0": pack_table(rows), _LABELS: held})
 
 
 def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
@@ -114,7 +120,7 @@ def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool
         former_dtype=former.dtype.str,
         forget_classes=forget_classes,
     )
-    return Draft(RELABEL, _plain_ids(ids), details.model_dump(), {})
+    return Draft(RELABEL, plain_ids(ids), details.model_dump(), {})
 
 
 def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
@@ -131,12 +137,16 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
     gone = sorted(set(change.ids) - set(fitted.bank.ids.tolist()))
     if change.kind != REMOVE and gone:
         named = ", ".join(map(str, gone[:5]))
-        raise ValueError(f"{what}: rows {named} are not remembered any more.")
+        raise ValueError(f"{what}: the model no longer remembers {named}.")
     undoes = {"undoes": change.version}
     if change.kind == ADD:
         draft = draft_remove(fitted, change.ids, forget_classes=True)
     elif change.kind == RELABEL:
         given = _Relabelled.model_validate(_own_details(change.details))
+        at = fitted.bank.positions(change.ids)
+        present = _plain_labels(fitted.classes[fitted.label_positions[at].numpy()])
+        if present != given.labels:
+            raise ValueError(f"{what}: rows of it have been labelled anew since.")
         former = np.array(given.former, dtype=np.dtype(given.former_dtype))
         draft = draft_relabel(fitted, change.ids, former, forget_classes=True)
     else:
@@ -254,7 +264,8 @@ def _plain_labels(y: np.ndarray) -> list[Any]:
     return plain
 
 
-def _plain_ids(ids: Any) -> tuple[int, ...]:
+def plain_ids(ids: Any) -> tuple[int, ...]:
+    """Ids as JSON holds them."""
     return tuple(int(i) for i in np.asarray(ids).reshape(-1).tolist())
 
 

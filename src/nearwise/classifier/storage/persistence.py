@@ -4,6 +4,7 @@ import os
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,7 @@ from nearwise.warn import warn_user
 
 KIND = "attention k-NN classifier"
 # Moves whenever the stored form or the parameters move; tests/store keeps a folder of each version.
-VERSION = 3
+VERSION, _OLDEST = 4, 3
 _FEW = 4  # rows that a folder is tried with
 _CLOSE = 1e-6  # a base of one's own may sum in another order each time
 
@@ -356,8 +357,17 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
-def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more."""
+def save_model(
+    model: Any,
+    folder: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    locked: bool = False,
+) -> None:
+    """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more.
+
+    `locked`: the caller holds the folder's lock.
+    """
     path = Path(folder)
     key = os.path.realpath(path)
     # What this model holds of each folder that it was loaded from or saved to.
@@ -388,7 +398,8 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         "versions": versions(),
     }
     trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
-    if before is not None:
+    goes_on = before is not None and not before.fitted_anew
+    if before is not None and goes_on:
         meta["journal"] = {"lineage": before.lineage, "version": before.version}
 
     def check(written: Folder) -> None:
@@ -405,12 +416,14 @@ def save_model(model: Any, folder: str | os.PathLike[str], *, overwrite: bool = 
         blobs=blobs | row_blobs,
         check=check,
         replaces=None if before is None else before.generation,
+        locked=locked,
     )
-    if before is None:
-        known[key] = FolderState(generation, lineage=generation, version=0, saved=0)
-    else:
+    if before is not None and goes_on:
         known[key] = before._replace(generation=generation, saved=before.version)
-    fold(path, known[key])
+    else:
+        known[key] = FolderState(generation, lineage=generation, version=0, saved=0)
+    with nullcontext() if locked else locked_folder(path):
+        _clear_journal(path, known[key])
     if trusted:
         warn_user(
             f"{path} holds a base with parts that are only loaded where you trust them. Open it "
@@ -430,14 +443,21 @@ def _refuse_later_changes(path: Path, before: FolderState) -> None:
         )
 
 
-def fold(path: Path, state: FolderState, *, keep: str | None = REMOVE) -> None:
-    """Clear the journal of what the folder holds now, unless another has been saved since.
+def _clear_journal(path: Path, state: FolderState) -> None:
+    """Take out of the journal what the folder holds now, but for removed rows, which undo needs.
 
-    By default removed rows are kept, so that a removal can be undone.
+    The caller holds the folder's lock. Loading goes by the folder, so that what fails here costs
+    space and no change.
     """
-    with locked_folder(path), Journal(path) as journal:
-        if folder_generation(path) == state.generation:
-            journal.fold(state.lineage, state.version, keep=keep)
+    if folder_generation(path) != state.generation:
+        return  # saved by another process since
+    with Journal(path) as journal:
+        try:
+            journal.fold(state.lineage, state.version, keep=REMOVE)
+        except StoreError:  # of the model that was there before: its own was read before the save
+            journal.discard()
+        except OSError as error:
+            warn_user(f"{path} is saved, but its journal could not be cleared: {error}")
 
 
 def blobs_of_base(blobs: dict[str, bytes]) -> list[bytes]:
@@ -496,16 +516,23 @@ def _read_with_changes(path: Path) -> tuple[Folder, FolderState, list[Change]]:
         while True:
             content, state = _read(path)
             try:
-                return content, state, journal.since(state.lineage, state.saved)
+                changes = journal.since(state.lineage, state.saved)
+                if folder_generation(path) == state.generation:
+                    return content, state, changes
             except StoreError as error:
-                # folded in since: read what there is now, but not the same again
-                if error.reason != "changed" or state.generation == before:
+                if error.reason != "changed":
                     raise
-                before = state.generation
+                if state.generation == before:
+                    raise StoreError(
+                        "torn",
+                        f"{path} is older than its journal, which was folded into a later state "
+                        "of the folder. Restore both from one copy.",
+                    ) from error
+            before = state.generation  # the folder was saved since: read what there is now
 
 
 def _read(path: Path) -> tuple[Folder, FolderState]:
-    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=VERSION)
+    content = read_folder(path, kind=KIND, newest_version=VERSION, oldest_version=_OLDEST)
     lineage, version = content.generation, 0
     if content.meta.get("journal") is not None:
         try:

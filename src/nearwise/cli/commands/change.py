@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from nearwise.memory import Change
 
 # Changes times remembered rows from which on a command folds the changes in: making them again
-# takes about a second whenever the model is opened (benchmarks/live_changes.py).
-_FOLD_AFTER = 250_000
+# takes about a second whenever the model is opened (benchmarks/live_changes.py). The second number
+# is for models that are fitted again for each.
+_FOLD_AFTER, _FOLD_FITS_AFTER = 250_000, 10_000
 _IDS_SHOWN = 8
 IdsArgument = Annotated[
     str,
@@ -120,9 +121,13 @@ def add(
     if out is None and not refresh:
         with _changing(model, quiet=quiet) as live:
             before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
+            former = live.version
             change = live.add(rows.source, key=key)
             learned = live.model
             version, n_evicted = change.version, len(change.details["evicted"])
+        if version <= former:
+            _say_repeated(change, quiet=quiet)
+            return
     else:
         require_model(model)
         with ExitStack() as held:
@@ -308,23 +313,40 @@ def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
     """Open a model for a change of its journal, and fold the journal in where it has grown long."""
     require_model(folder)
     from nearwise.classifier import LiveModel
+    from nearwise.memory import StoreError
 
     with sole_writer(folder), LiveModel(folder) as live:
         yield live
-        if live.n_pending * len(live.model.memory_) >= _FOLD_AFTER:
-            if not quiet:
-                say(f"Folding {live.n_pending} changes into {folder} ...")
+        fits = live.model._predictor.forgets_exactly
+        if live.n_pending * len(live.model.memory_) < (_FOLD_FITS_AFTER if fits else _FOLD_AFTER):
+            return
+        if not quiet:
+            say(f"Folding {live.n_pending} changes into {folder} ...")
+        try:
             live.compact(keep_removed=True)
+        except (OSError, StoreError) as error:
+            say(f"warning: the change is made, but the journal is as long as it was: {error}")
 
 
 def _changed(
     folder: Path, change: Callable[["LiveModel"], "Change"], done: str, *, quiet: bool
 ) -> None:
     with _changing(folder, quiet=quiet) as live:
+        before = live.version
         made = change(live)
-    if not quiet:
+    if made.version <= before:
+        _say_repeated(made, quiet=quiet)
+    elif not quiet:
         n_rows = len(live.model.memory_)
         say(f"{done}; {folder} now remembers {n_rows} rows.{_way_back(folder, made.version)}")
+
+
+def _say_repeated(change: "Change", *, quiet: bool) -> None:
+    if not quiet:
+        say(
+            f"Nothing was done: the request {change.key!r} was made before, as change "
+            f"{change.version} ({change.time})."
+        )
 
 
 def _way_back(folder: Path, version: int) -> str:

@@ -108,7 +108,7 @@ class LiveModel:
 
     @property
     def version(self) -> int:
-        """Version of the memory: the number of changes since the model was fitted."""
+        """Version of the memory: the number of changes through the journal since the fit."""
         return self._state.version
 
     @property
@@ -215,7 +215,7 @@ class LiveModel:
         return self._commit(draft, ["undo", int(version)], key)
 
     def history(self) -> list[Change]:
-        """All changes since the model was fitted, oldest first."""
+        """All changes through the journal since the model was fitted, oldest first."""
         with self._lock:
             return self._journal.history(self._state.lineage)
 

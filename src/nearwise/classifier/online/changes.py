@@ -37,7 +37,7 @@ _FEWEST = 50  # rows in the memory below which a refresh would learn nothing
 class Bound(NamedTuple):
     """How many rows the memory may hold, and which go first.
 
-    `gone`: ids of the rows that go, where a change is made again and they were chosen before.
+    `gone`: ids of the rows to forget, where they are known: of a change that is made again.
     """
 
     capacity: int | None

@@ -5,7 +5,8 @@
 
 Features of CIFAR-10 (`--data-root`, or NEARWISE_DATA), preset "instant" without a base, which fits
 again for every relabelled row (three are). Beside the change: the journal's part of it, saving the
-whole model instead, opening the model, and how much longer that takes per added row. Writes benchmarks/results/live_changes.json and RESULTS.md.
+whole model instead, opening the model, and how much longer that takes per added row. Writes
+benchmarks/results/live_changes.json and RESULTS.md.
 """
 
 import argparse

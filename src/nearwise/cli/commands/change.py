@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nearwise.memory import Change
 
 # Changes times remembered rows from which on a command folds the changes in: making them again
-# takes about a second whenever the model is opened (benchmarks/live_changes.py). The second number
-# is for models that are fitted again for each.
+# takes about half a second whenever the model is opened (benchmarks/live_changes.py). The second
+# number is for models that are fitted again for each, and some seconds.
 _FOLD_AFTER, _FOLD_FITS_AFTER = 250_000, 10_000
 _IDS_SHOWN = 8
 IdsArgument = Annotated[
@@ -289,8 +289,8 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
     """Fold the changes of a model into its folder, and forget removed rows for good.
 
     Until then they could be brought back by nearwise undo. Which rows were changed when stays
-    listed by nearwise history. Commands that change a model fold changes in by themselves where it
-    would open a second later otherwise; they keep removed rows.
+    listed by nearwise history. Commands that change a model fold changes in by themselves before
+    opening it takes much longer; they keep removed rows.
 
     [bold]Examples[/bold]
       nearwise compact iris.model

@@ -493,14 +493,16 @@ def test_hundreds_of_kills_lose_nothing_that_was_acknowledged(folder, tmp_path):
 def killed_at_random(folder, log, kills):
     """Two processes write, are killed at random moments, and every answer is still true."""
     context, draws = multiprocessing.get_context("fork"), random.Random(0)
-    for _ in range(kills):
+    log.touch()
+    for number in range(kills):
+        known = log.stat().st_size
         writers = [context.Process(target=_write, args=(folder, log, n)) for n in range(2)]
         for writer in writers:
             writer.start()
         begin = time.monotonic()
-        while not log.exists() and time.monotonic() < begin + 60:
-            time.sleep(0.01)  # the very first change
-        time.sleep(draws.uniform(0.05, 0.5))
+        while number % 2 and log.stat().st_size == known and time.monotonic() < begin + 60:
+            time.sleep(0.01)  # every other time a change is acknowledged first
+        time.sleep(draws.uniform(0.0, 0.4))
         for writer in writers:
             os.kill(writer.pid, signal.SIGKILL)
             writer.join()
@@ -511,7 +513,7 @@ def killed_at_random(folder, log, kills):
             assert acknowledged.setdefault(key, (version, tuple(ids))) == (version, tuple(ids))
     live = LiveModel(folder)
     history = live.history()
-    assert len(acknowledged) >= kills
+    assert len(acknowledged) >= kills // 2
     assert [change.version for change in history] == list(range(1, len(history) + 1))
     there = {change.key: (change.version, change.ids) for change in history}
     assert acknowledged.items() <= there.items()

@@ -199,11 +199,11 @@ class Journal:
             )
             for name, content in change.parts.items():
                 for number, start in enumerate(range(0, max(len(content), 1), _CHUNK)):
-                    place = change.version, name, number
+                    which = change.version, name, number
                     chunk = content[start : start + _CHUNK]
                     connection.execute(
                         "INSERT INTO parts VALUES (?, ?, ?, ?, ?)",
-                        (*place, chunk, _checksum(*place, chunk)),
+                        (*which, chunk, _checksum(*which, chunk)),
                     )
         if is_new:
             sync_folder(self.path.parent)

@@ -414,7 +414,7 @@ def test_a_new_model_in_the_folder_is_not_given_old_changes(folder):
 def test_saving_does_not_undo_what_others_have_changed(folder):
     mine = AttnKNNClassifier.load(folder)
     LiveModel(folder).remove([0])
-    with pytest.raises(StoreError, match=r"has had 1 changes since it was loaded.*Load it again"):
+    with pytest.raises(StoreError, match=r"has had 1 change since it was loaded.*Load it again"):
         mine.save(folder)
     assert len(AttnKNNClassifier.load(folder).memory_) == 89
     mine.save(folder, overwrite=True)

@@ -418,12 +418,16 @@ def save_model(
         replaces=None if before is None else before.generation,
         locked=locked,
     )
-    if before is not None and goes_on:
-        known[key] = before._replace(generation=generation, saved=before.version)
-    else:
-        known[key] = FolderState(generation, lineage=generation, version=0, saved=0)
+    state = FolderState(generation, lineage=generation, version=0, saved=0)
+    with model._lock:
+        if before is not None and goes_on:
+            state = before._replace(generation=generation, saved=before.version)
+            # a `LiveModel` may have made a change since the folder was written
+            known[key] = state._replace(version=known[key].version)
+        else:
+            known[key] = state
     with nullcontext() if locked else locked_folder(path):
-        _clear_journal(path, known[key])
+        _clear_journal(path, state)
     if trusted:
         warn_user(
             f"{path} holds a base with parts that are only loaded where you trust them. Open it "
@@ -435,10 +439,10 @@ def _refuse_later_changes(path: Path, before: FolderState) -> None:
     with Journal(path) as journal:
         later = journal.since(before.lineage, before.version)
     if later:
+        n_changes = f"{len(later)} change" + ("s" if len(later) > 1 else "")
         raise StoreError(
             "changed",
-            f"{path} has had {len(later)} changes since it was loaded, and saving now would undo "
-            "them. Load it again and repeat the change, save to another folder, or pass "
+            f"{path} has had {n_changes} since it was loaded, and saving now would undo that. Load it again and repeat the change, save to another folder, or pass "
             "overwrite=True to replace it all the same.",
         )
 

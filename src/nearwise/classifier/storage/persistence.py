@@ -442,8 +442,9 @@ def _refuse_later_changes(path: Path, before: FolderState) -> None:
         n_changes = f"{len(later)} change" + ("s" if len(later) > 1 else "")
         raise StoreError(
             "changed",
-            f"{path} has had {n_changes} since it was loaded, and saving now would undo that. Load it again and repeat the change, save to another folder, or pass "
-            "overwrite=True to replace it all the same.",
+            f"{path} has had {n_changes} since it was loaded, and saving now would undo that. Load "
+            "it again and repeat the change, save to another folder, or pass overwrite=True to "
+            "replace it all the same.",
         )
 
 

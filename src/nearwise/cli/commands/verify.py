@@ -26,9 +26,9 @@ def verify(
 
     The manifest, the size and checksum of every file, every entry of the JSON part, the shape, type
     and range of every tensor, the trees and weights of the base; then a few remembered rows are
-    predicted. Nothing is changed. Ends with 0 if the model is sound, else with 2 and the part that
-    is not. Memory banks are checked as well; of other folders (checkpoints, fields, vision
-    transformers) the manifest and the checksums.
+    predicted, and the changes of the journal made again. Nothing is changed. Ends with 0 if the
+    model is sound, else with 2 and the part that is not. Memory banks are checked as well; of other
+    folders (checkpoints, fields, vision transformers) the manifest and the checksums.
 
     [bold]Examples[/bold]
       nearwise verify iris.model
@@ -72,9 +72,10 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
 
 
 def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
-    from nearwise.classifier import AttnKNNClassifier
+    from nearwise.classifier import LiveModel
 
-    model = AttnKNNClassifier.load(folder, trusted=trusted)
+    with LiveModel(folder, trusted=trusted) as live:
+        model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
     models = model._predictor.row_models
     base = getattr(models, "base", None)
     return {
@@ -83,6 +84,7 @@ def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
         "columns": len(model.column_types_),
         "base": [] if base is None else [candidate.name for candidate in base.candidates],
         "networks": len(models.networks),
+        "changes": {"in the journal": n_changes, "not folded in yet": n_pending},
     }
 
 

@@ -47,8 +47,8 @@ def test_every_change_is_listed_and_taken_back(nearwise, tables, model, more):
     assert nearwise("undo", model, "2").exit_code == 0
     assert facts_of(nearwise, model)["rows"] == 163
     found = history_of(nearwise, model)
-    told = [(c["version"], c["change"], len(c["rows"]), c["undoes"]) for c in found]
-    assert told == [
+    listed = [(c["version"], c["change"], len(c["rows"]), c["undoes"]) for c in found]
+    assert listed == [
         (1, "add", 3, None),
         (2, "remove", 4, None),
         (3, "relabel", 1, None),

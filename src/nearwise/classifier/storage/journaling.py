@@ -102,7 +102,7 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
     else:
         rows = fitted.rows[at]
     weight, names = fitted.bank.sample_weight, fitted.row_names
-    labels = fitted.classes[fitted.label_positions[at].numpy()]
+    labels = _labels_of(fitted, ids)
     weights = weight[at].double().numpy() * fitted.weight_unit
     held = _pack_labels(labels, weights, None if names is None else names[at])
     details = _Removed(forget_classes=forget_classes).model_dump()
@@ -111,8 +111,7 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
 
 def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -> Draft:
     """Labels to give; the former ones are kept, so that it can be undone."""
-    labels, at = label_values(y), fitted.bank.positions(ids)
-    former = fitted.classes[fitted.label_positions[at].numpy()]
+    labels, former = label_values(y), _labels_of(fitted, ids)
     details = _Relabelled(
         labels=_plain_labels(labels),
         dtype=labels.dtype.str,
@@ -143,9 +142,7 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
         draft = draft_remove(fitted, change.ids, forget_classes=True)
     elif change.kind == RELABEL:
         given = _Relabelled.model_validate(_own_details(change.details))
-        at = fitted.bank.positions(change.ids)
-        present = _plain_labels(fitted.classes[fitted.label_positions[at].numpy()])
-        if present != given.labels:
+        if _plain_labels(_labels_of(fitted, change.ids)) != given.labels:
             raise ValueError(f"{what}: rows of it have been labelled anew since.")
         former = np.array(given.former, dtype=np.dtype(given.former_dtype))
         draft = draft_relabel(fitted, change.ids, former, forget_classes=True)
@@ -256,6 +253,11 @@ def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | N
         names=None if names is None else names.tolist(),
     )
     return held.model_dump_json().encode()
+
+
+def _labels_of(fitted: FittedModel, ids: Any) -> np.ndarray:
+    labels: np.ndarray = fitted.classes[fitted.label_positions[fitted.bank.positions(ids)].numpy()]
+    return labels
 
 
 def _plain_labels(y: np.ndarray) -> list[Any]:

@@ -189,8 +189,8 @@ def test_large_content_is_kept_in_pieces(journal, monkeypatch):
 
 def test_what_is_still_read_is_not_said_to_be_gone(journal, tmp_path):
     filled(journal)
-    with Journal(tmp_path) as reader, reader._reading() as connection:
-        connection.execute("SELECT * FROM parts").fetchall()
+    with Journal(tmp_path) as reader, reader._reading() as there:
+        there[0].execute("SELECT * FROM parts").fetchall()
         journal._open().execute("PRAGMA busy_timeout = 50")
         with pytest.raises(BlockingIOError, match="as another process reads it"):
             journal.fold(LINEAGE, 3)

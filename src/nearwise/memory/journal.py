@@ -119,8 +119,8 @@ class Journal:
         StoreError
             If the file is damaged, not a journal, or of a newer nearwise.
         """
-        with self._reading() as connection:
-            return None if connection is None else self._state(connection)
+        with self._reading() as found:
+            return None if found is None else found[1]
 
     def since(self, lineage: str, version: int) -> list[Change]:
         """Give the changes behind a version of a folder, oldest first.
@@ -134,10 +134,10 @@ class Journal:
             With reason "changed" if changes behind `version` have been folded in meanwhile: read
             the folder again. As `state` otherwise.
         """
-        with self._reading() as connection:
-            state = None if connection is None else self._state(connection)
-            if connection is None or state is None or state.lineage != lineage:
+        with self._reading(lineage) as there:
+            if there is None:
                 return []
+            connection, state = there
             if state.folded > version:
                 raise StoreError(
                     "changed",
@@ -150,22 +150,18 @@ class Journal:
 
     def history(self, lineage: str) -> list[Change]:
         """Give all changes that a folder has seen, oldest first, without what they were made of."""
-        with self._reading() as connection:
-            state = None if connection is None else self._state(connection)
-            if connection is None or state is None or state.lineage != lineage:
+        with self._reading(lineage) as there:
+            if there is None:
                 return []
-            return self._changes(connection, "1 ORDER BY version", parts=False)
+            return self._changes(there[0], "1 ORDER BY version", parts=False)
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
         """Give the change of a version, or that was made under a key; KeyError if there is none."""
-        with self._reading() as connection:
-            state = None if connection is None else self._state(connection)
-            found = []
-            if connection is not None and state is not None and state.lineage == lineage:
-                name, value = ("version", version) if key is None else ("key", key)
-                found = self._changes(connection, f"{name} = ?", value)
+        name, value = ("version", version) if key is None else ("key", key)
+        with self._reading(lineage) as there:
+            found = [] if there is None else self._changes(there[0], f"{name} = ?", value)
         if not found:
-            raise KeyError(key if key is not None else version)
+            raise KeyError(value)
         return found[0]
 
     def append(self, lineage: str, folded: int, change: Change) -> None:
@@ -244,8 +240,10 @@ class Journal:
     # --- SQLite -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """Hold one state of the file; None where there is no file."""
+    def _reading(
+        self, lineage: str | None = None
+    ) -> Iterator[tuple[sqlite3.Connection, JournalState] | None]:
+        """Hold one state of the file; None where there is no journal, or one of another lineage."""
         if not os.path.lexists(self.path):
             self.close()
             yield None
@@ -254,7 +252,9 @@ class Journal:
             connection = self._open()
             connection.execute("BEGIN")
             try:
-                yield connection
+                state = self._state(connection)
+                other = state is not None and lineage is not None and state.lineage != lineage
+                yield None if state is None or other else (connection, state)
             finally:
                 connection.execute("COMMIT")
 

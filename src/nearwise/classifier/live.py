@@ -1,5 +1,6 @@
 """LiveModel: a saved classifier whose changes survive, for services and for several processes."""
 
+import copy
 import json
 import os
 import threading
@@ -7,24 +8,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nearwise.classifier.classifier import AttnKNNClassifier
+from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.inputs import validation
 from nearwise.classifier.inputs.images import from_source
 from nearwise.classifier.inputs.labels import check_labels, label_values
 from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.online.feedback import feedback_summary, judge
+from nearwise.classifier.query import Query
+from nearwise.classifier.settings import check_count
 from nearwise.classifier.storage.journaling import (
+    KEEP,
+    REFRESH,
+    RELABEL,
     Draft,
     FolderState,
     apply,
     draft_add,
+    draft_keep,
     draft_relabel,
     draft_remove,
     draft_undo,
     pack_rows_to_add,
     plain_ids,
     replay,
+    undone_by,
 )
 from nearwise.classifier.storage.persistence import save_model
 from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
@@ -32,6 +42,33 @@ from nearwise.safe_files import plain
 from nearwise.warn import warn_user
 
 _WAIT = 30.0  # seconds for another process that is changing the same folder
+
+
+class Version(NamedTuple):
+    """One version of a model that is changed while it answers.
+
+    Attributes
+    ----------
+    number : int
+        Changes since the fit, as `LiveModel.version`.
+    classifier : AttnKNNClassifier
+        Whose settings it has.
+    fitted : FittedModel
+        Everything that it predicts with; it never changes.
+    """
+
+    number: int
+    classifier: AttnKNNClassifier
+    fitted: FittedModel
+
+    def encoded(self, X: Any) -> list[AnyRows]:
+        """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
+        return self.classifier._encoded(self.fitted, X)
+
+    def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Query:
+        """Ask about the encoded rows of several requests at once; `extras` as in `Query`."""
+        views = [type(parts[0]).joined(parts) for parts in zip(*requests, strict=True)]
+        return Query(self.fitted, views, **extras)
 
 
 class LiveModel:
@@ -107,6 +144,11 @@ class LiveModel:
         return self._classifier
 
     @property
+    def now(self) -> Version:
+        """The version that predictions see; whoever keeps it goes on seeing it."""
+        return self._now
+
+    @property
     def version(self) -> int:
         """Version of the memory: the number of changes through the journal since the fit."""
         return self._state.version
@@ -151,6 +193,69 @@ class LiveModel:
         StoreError
             If the folder has become unreadable. In all four cases nothing has changed.
         """
+        return self._remember(X, y, sample_weight, views, key, feedback=False)
+
+    def feedback(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        views: Sequence[Any] | None = None,
+        key: str | None = None,
+    ) -> Change:
+        """Predict rows whose labels have become known, note how good that was, and remember them.
+
+        The change holds what the model said before it saw the labels, so that `feedback_summary`
+        can tell how good its answers have been.
+
+        Parameters
+        ----------
+        X, y, views, key
+            As in `add`.
+
+        Returns
+        -------
+        change : Change
+            As of `add`, of kind "feedback". `details["judged"]` has a value for each row:
+            predicted, correct, confidence, proba_true, and where the model has enough rows to judge
+            by, novelty_p and in_set (whether the 90 % set held the label), else None.
+
+        Raises
+        ------
+        ValueError, BlockingIOError, OSError, StoreError
+            As `add`.
+        """
+        return self._remember(X, y, None, views, key, feedback=True)
+
+    def feedback_summary(self, last: int | None = None) -> dict[str, Any]:
+        """Say how good the answers were to the rows of all feedback that was not undone.
+
+        Parameters
+        ----------
+        last : int, optional
+            Use only so many rows, the newest; all by default.
+
+        Returns
+        -------
+        summary : dict
+            rows; accuracy; nll (rows of classes that were new then are left out; new_classes counts
+            them); ece (15 bins of equal width); coverage of the 90 % sets; and drift_evidence of
+            all rows, see `nearwise.metrics.drift_evidence`. A measure is None where no row has it.
+        """
+        if last is not None:
+            check_count("last", last, 1)
+        return feedback_summary(self.history(), last)
+
+    def _remember(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        views: Sequence[Any] | None,
+        key: str | None,
+        *,
+        feedback: bool,
+    ) -> Change:
         source, known = from_source(X, y, training=True), self.model._fitted
         rows = validation.check_new_rows(known.columns, source.X, known.predictor.encoder)
         check_labels(source.y, len(rows))
@@ -163,8 +268,18 @@ class LiveModel:
             else validation.check_views(known.columns, views, len(rows), optional)
         )
         parts = pack_rows_to_add(source._replace(X=rows), weight, views)
-        request = ["add", sorted((name, sha256(part).hexdigest()) for name, part in parts.items())]
-        return self._commit(lambda _: draft_add(self.model, parts), request, key)
+        request = [
+            "feedback" if feedback else "add",
+            sorted((name, sha256(part).hexdigest()) for name, part in parts.items()),
+        ]
+
+        def draft(fitted: FittedModel) -> Draft:
+            if not feedback:
+                return draft_add(self.model, parts)
+            query = self.model._query_of(fitted, rows, views, sets=True, novelty=True)
+            return draft_add(self.model, parts, judge(query, source.y))
+
+        return self._commit(draft, request, key)
 
     def remove(self, ids: Any, *, forget_classes: bool = False, key: str | None = None) -> Change:
         """Forget remembered rows by id, as `AttnKNNClassifier.remove`; errors as in `add`."""
@@ -184,6 +299,23 @@ class LiveModel:
             key,
         )
 
+    def keep(self, ids: Any, *, key: str | None = None) -> Change:
+        """Note that the labels of rows were looked at and are right; errors as in `add`.
+
+        Predictions stay as they are. `kept` has the ids until the rows are relabelled.
+        """
+        return self._commit(lambda fitted: draft_keep(fitted, ids), ["keep", plain_ids(ids)], key)
+
+    def kept(self) -> set[int]:
+        """Ids of the rows whose labels were looked at and found right as they are now."""
+        found: set[int] = set()
+        for change in self.history():
+            if change.kind == KEEP and change.details["kept"]:
+                found |= set(change.ids)
+            elif change.kind in (KEEP, RELABEL):
+                found -= set(change.ids)
+        return found
+
     def undo(self, version: int, *, key: str | None = None) -> Change:
         """Make the opposite of the change that led to a version.
 
@@ -200,10 +332,7 @@ class LiveModel:
         """
 
         def draft(fitted: FittedModel) -> Draft:
-            undone: dict[int, int] = {}
-            for later in reversed(self._journal.history(self._state.lineage)):
-                if later.version not in undone and "undoes" in later.details:
-                    undone[later.details["undoes"]] = later.version
+            undone = undone_by(self._journal.history(self._state.lineage))
             if version in undone:
                 raise ValueError(
                     f"Change {version} was undone by change {undone[version]}. Undo that one to "
@@ -230,6 +359,35 @@ class LiveModel:
         with self._lock:
             self._catch_up()
             return self.version
+
+    def refresh(self) -> Change:
+        """Fit again to what is remembered now, as `AttnKNNClassifier.refresh`, and save.
+
+        Predictions go on with the former version meanwhile; changes wait.
+
+        Returns
+        -------
+        change : Change
+            Of kind "refresh"; it cannot be undone.
+
+        Raises
+        ------
+        ValueError
+            As `AttnKNNClassifier.refresh`.
+        OSError, StoreError
+            As `compact`. Nothing has changed then.
+        """
+        with self._lock, locked_folder(self.folder, wait=self._wait):
+            self._catch_up()
+            state = self._state
+            change = Change(state.version + 1, REFRESH, (), {})
+            refreshed = copy.copy(self.model)
+            refreshed._folders = {self._key: state._replace(version=change.version)}
+            refreshed._publish(self.model._refreshed(self._now.fitted))
+            save_model(refreshed, self.folder, locked=True)
+            self._journal.note(state.lineage, change)
+            self._reach(refreshed._fitted, refreshed._folders[self._key])
+            return change
 
     def compact(self, *, keep_removed: bool = False) -> None:
         """Fold all changes into the folder, so that it opens as fast as after the fit.
@@ -258,7 +416,8 @@ class LiveModel:
     def _load(self) -> None:
         self._key = os.path.realpath(self.folder)
         self._classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
-        self._durable, self._params = self._classifier._fitted, self._kept_params()
+        self._params = self._kept_params()
+        self._now = Version(self._state.version, self._classifier, self._classifier._fitted)
 
     @property
     def _state(self) -> FolderState:
@@ -270,18 +429,18 @@ class LiveModel:
         params = self._classifier.get_params(deep=False)
         return {name: params[name] for name in params if name not in ("capacity", "eviction")}
 
-    def _reach(self, fitted: FittedModel, version: int) -> None:
+    def _reach(self, fitted: FittedModel, state: FolderState) -> None:
         """Let predictions see a version that is on the disk."""
         with self._classifier._lock:
-            self._classifier._folders[self._key] = self._state._replace(version=version)
+            self._classifier._folders[self._key] = state
             self._classifier._publish(fitted)
-            self._durable = fitted
+        self._now = Version(state.version, self._classifier, fitted)
 
     def _catch_up(self) -> None:
         """Follow the folder; the caller holds the lock."""
         params = self._kept_params()
         same = all(params[name] is value for name, value in self._params.items())
-        if self._durable is not self._classifier._fitted or not same:
+        if self._now.fitted is not self._classifier._fitted or not same:
             raise ValueError(
                 "live.model was changed by its own methods, and the journal knows nothing of it. "
                 f"Open the folder again (LiveModel({str(self.folder)!r})) and make the changes by "
@@ -308,7 +467,8 @@ class LiveModel:
                 raise
             self._load()  # folded in just now
         else:
-            self._reach(replay(self.model, later), held.version + len(later))
+            state = held._replace(version=held.version + len(later))
+            self._reach(replay(self.model, later), state)
 
     def _commit(
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
@@ -337,10 +497,10 @@ class LiveModel:
                     "versions of the former mean nothing to it. Nothing was changed; look rows up "
                     "in the new one.",
                 )
-            forked, change = apply(self.model, self._durable, make(self._durable))
+            forked, change = apply(self.model, self._now.fitted, make(self._now.fitted))
             change = replace(change, version=state.version + 1, key=key, digest=digest)
             self._journal.append(state.lineage, state.saved, change)
-            self._reach(forked, change.version)
+            self._reach(forked, state._replace(version=change.version))
             return change
 
     def _made_under(self, key: str | None) -> Change | None:

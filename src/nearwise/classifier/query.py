@@ -28,6 +28,7 @@ from nearwise.classifier.uncertainty.conformal import (
     check_penalty,
     nonconformity,
     p_values,
+    rows_needed,
     sets_from_p_values,
 )
 from nearwise.classifier.uncertainty.explain import (
@@ -199,6 +200,11 @@ class Query:
             replace(one, novelty_p_value=float(p), prediction_set=list(classes[held]))
             for one, p, held in zip(shown, p_values, sets, strict=True)
         ]
+
+    def can_judge(self, confidence: float = SET_CONFIDENCE) -> bool:
+        """Whether there are enough rows to judge by for sets of a confidence."""
+        n_rows = float(self._calibration_rows().truth.sum())
+        return round(n_rows, 1) >= rows_needed(confidence)
 
     def selection(
         self,

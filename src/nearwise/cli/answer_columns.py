@@ -39,45 +39,6 @@ def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[An
     return columns
 
 
-def plain_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a remembered row without pixels, which would fill a file; an image has its name."""
-    return {name: value for name, value in row.items() if getattr(value, "ndim", 0) == 0}
-
-
-def json_record(
-    explanation: "Explanation", copied: Mapping[Any, Any], classes: Sequence[Any]
-) -> dict[Any, Any]:
-    """Turn one explanation into what JSON holds.
-
-    `copied` values of the row itself, prediction, proba, base_proba and neighbor_proba by class,
-    null_mass, neighbors (id, label, weight, distance, row, and proba_without: the prediction had
-    this neighbor not been there). `classes` are in the order of the probabilities.
-    """
-
-    def by_class(proba: Any) -> dict[str, float]:
-        return dict(zip(map(str, classes), proba, strict=True))
-
-    return {
-        **copied,
-        "prediction": explanation.label,
-        "proba": by_class(explanation.proba),
-        "base_proba": by_class(explanation.base_proba),
-        "neighbor_proba": by_class(explanation.neighbor_proba),
-        "null_mass": explanation.null_mass,
-        "neighbors": [
-            {
-                "id": neighbor.id,
-                "label": neighbor.label,
-                "weight": neighbor.weight,
-                "distance": neighbor.distance,
-                "proba_without": by_class(neighbor.proba_without),
-                "row": plain_columns(neighbor.row),
-            }
-            for neighbor in explanation.neighbors
-        ],
-    }
-
-
 def write_json_lines(records: Sequence[Mapping[Any, Any]], out: str) -> None:
     """Write one JSON object per line; a file appears whole or not at all."""
     text = "".join(json.dumps(plain(record), ensure_ascii=False) + "\n" for record in records)

@@ -178,10 +178,6 @@ class Journal:
             As `state`.
         """
         is_new = not self.path.exists()
-        values = (
-            change.version, change.time, change.kind, json.dumps(change.ids),
-            json.dumps(change.details), change.key, change.digest,
-        )  # fmt: skip
         with self._writing() as connection:
             state = self._state(connection)
             if state is None or state.lineage != lineage:
@@ -189,10 +185,7 @@ class Journal:
                 state = JournalState(lineage, folded, folded)
             if change.version != state.latest + 1:
                 raise self._torn(f"it ends at {state.latest}, and {change.version} was to follow")
-            connection.execute(
-                f"INSERT INTO changes ({_COLUMNS}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, _checksum(*values)),
-            )
+            self._insert(connection, change)
             for name, content in change.parts.items():
                 for number, start in enumerate(range(0, max(len(content), 1), _CHUNK)):
                     which = change.version, name, number
@@ -203,6 +196,20 @@ class Journal:
                     )
         if is_new:
             sync_folder(self.path.parent)
+
+    def note(self, lineage: str, change: Change) -> None:
+        """List a change that the folder has been saved with; the caller holds the folder's lock.
+
+        Raises
+        ------
+        OSError, StoreError
+            As `append`.
+        """
+        with self._writing() as connection:
+            state = self._state(connection)
+            if state is None or state.lineage != lineage:
+                self._start(connection, lineage, change.version)
+            self._insert(connection, change)
 
     def fold(self, lineage: str, version: int, *, keep: str | None = None) -> None:
         """Forget what the changes up to a version were made of: the folder holds them now.
@@ -340,6 +347,16 @@ class Journal:
         (lineage, folded, _), *_ = states
         latest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
         return JournalState(lineage, folded, max(folded, latest or 0))
+
+    def _insert(self, connection: sqlite3.Connection, change: Change) -> None:
+        values = (
+            change.version, change.time, change.kind, json.dumps(change.ids),
+            json.dumps(change.details), change.key, change.digest,
+        )  # fmt: skip
+        connection.execute(
+            f"INSERT INTO changes ({_COLUMNS}, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, _checksum(*values)),
+        )
 
     def _start(self, connection: sqlite3.Connection, lineage: str, folded: int) -> None:
         """Make the tables, or empty them where they belong to another lineage."""

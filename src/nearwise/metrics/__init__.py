@@ -15,6 +15,7 @@ from nearwise.metrics.calibration import (
     smooth_ece,
 )
 from nearwise.metrics.detection import aupr, auroc, evaluate_detection, fpr_at_tpr
+from nearwise.metrics.drift import drift_evidence
 from nearwise.metrics.evaluate import evaluate_probabilities
 from nearwise.metrics.intervals import Interval, bootstrap_interval
 from nearwise.metrics.scores import accuracy, brier, confusion_matrix, macro_f1, nll
@@ -52,6 +53,7 @@ __all__ = [
     "confusion_matrix",
     "coverage_by_class",
     "coverage_by_size",
+    "drift_evidence",
     "ece",
     "equal_mass_ece",
     "evaluate_detection",

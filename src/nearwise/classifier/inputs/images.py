@@ -37,6 +37,11 @@ class EncodedImages:
         """Return some of the images."""
         return EncodedImages(self.pixels[rows])
 
+    @classmethod
+    def joined(cls, parts: Sequence["EncodedImages"]) -> "EncodedImages":
+        """Return the images of several, one after another."""
+        return cls(np.concatenate([part.pixels for part in parts]))
+
 
 @dataclass
 class ImageEncoder:

@@ -46,6 +46,14 @@ class Encoded:
         """Return some of the rows."""
         return Encoded(self.numbers[rows], self.codes[rows])
 
+    @classmethod
+    def joined(cls, parts: Sequence["Encoded"]) -> "Encoded":
+        """Return the rows of several, one after another."""
+        return cls(
+            np.concatenate([part.numbers for part in parts]),
+            np.concatenate([part.codes for part in parts]),
+        )
+
 
 @dataclass
 class TableEncoder:

@@ -17,12 +17,13 @@ from nearwise.classifier.inputs.labels import label_values
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.capacity import check_bound
-from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part
+from nearwise.classifier.storage.model_schema import Category, Count, LabelType, Part, Share
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
 from nearwise.memory.eviction import EvictionName
 
 ADD, REMOVE, RELABEL = "add", "remove", "relabel"
+FEEDBACK, KEEP, REFRESH = "feedback", "keep", "refresh"
 _LABELS = "labels"  # the part of a change that holds its labels; rows are in rows/0, rows/1, ...
 
 
@@ -58,13 +59,36 @@ class _Labels(Part):
     names: list[str] | None
 
 
-class _Added(Part):
+class Judged(Part):
+    """What the model said of rows before it was told their labels, one value for each.
+
+    predicted labels and their probability, the probability of the true label (0 of a new class),
+    the out-of-distribution p-value, and whether the 90 % set held the true label. The last two are
+    None where the model has too few rows to judge by.
+    """
+
+    predicted: list[Category]
+    correct: list[bool]
+    confidence: list[Share]
+    proba_true: list[Share]
+    novelty_p: list[Share] | None
+    in_set: list[bool] | None
+
+
+class _Details(Part):
+    """What every kind of change may say: the version that it is the opposite of."""
+
+    undoes: int | None = None
+
+
+class _Added(_Details):
     capacity: Annotated[int, Field(ge=2)] | None
     eviction: EvictionName
     evicted: list[Count] | None = None
+    judged: Judged | None = None
 
 
-class _Relabelled(Part):
+class _Relabelled(_Details):
     labels: list[Category]
     dtype: LabelType
     former: list[Category]
@@ -72,8 +96,12 @@ class _Relabelled(Part):
     forget_classes: bool
 
 
-class _Removed(Part):
+class _Removed(_Details):
     forget_classes: bool
+
+
+class _Kept(_Details):
+    kept: bool
 
 
 def pack_rows_to_add(
@@ -85,12 +113,12 @@ def pack_rows_to_add(
     return parts
 
 
-def draft_add(model: Any, parts: dict[str, bytes]) -> Draft:
-    """Packed rows to remember."""
+def draft_add(model: Any, parts: dict[str, bytes], judged: Judged | None = None) -> Draft:
+    """Packed rows to remember; as feedback where the model was asked first what they are."""
     check_bound(model)
     capacity = None if model.capacity is None else int(model.capacity)
-    details = _Added(capacity=capacity, eviction=model.eviction).model_dump()
-    return Draft(ADD, (), details, parts)
+    details = _Added(capacity=capacity, eviction=model.eviction, judged=judged).model_dump()
+    return Draft(ADD if judged is None else FEEDBACK, (), details, parts)
 
 
 def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draft:
@@ -113,13 +141,20 @@ def draft_relabel(fitted: FittedModel, ids: Any, y: Any, *, forget_classes: bool
     """Labels to give; the former ones are kept, so that it can be undone."""
     labels, former = label_values(y), _labels_of(fitted, ids)
     details = _Relabelled(
-        labels=_plain_labels(labels),
+        labels=label_list(labels),
         dtype=labels.dtype.str,
-        former=_plain_labels(former),
+        former=label_list(former),
         former_dtype=former.dtype.str,
         forget_classes=forget_classes,
     )
     return Draft(RELABEL, plain_ids(ids), details.model_dump(), {})
+
+
+def draft_keep(fitted: FittedModel, ids: Any, *, kept: bool = True) -> Draft:
+    """Labels that were looked at and found right, or (not `kept`) not found so after all."""
+    ids = tuple(dict.fromkeys(plain_ids(ids)))
+    fitted.bank.positions(ids)  # refuses ids that are not remembered
+    return Draft(KEEP, ids, _Kept(kept=kept).model_dump(), {})
 
 
 def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
@@ -137,12 +172,16 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
     if change.kind != REMOVE and gone:
         named = ", ".join(map(str, gone[:5]))
         raise ValueError(f"{what}: the model no longer remembers {named}.")
+    if change.kind == REFRESH:
+        raise ValueError(f"{what}: what the model was before is gone. Restore it from a copy.")
     undoes = {"undoes": change.version}
-    if change.kind == ADD:
+    if change.kind == KEEP:
+        draft = draft_keep(fitted, change.ids, kept=not _Kept.model_validate(change.details).kept)
+    elif change.kind in (ADD, FEEDBACK):
         draft = draft_remove(fitted, change.ids, forget_classes=True)
     elif change.kind == RELABEL:
-        given = _Relabelled.model_validate(_own_details(change.details))
-        if _plain_labels(_labels_of(fitted, change.ids)) != given.labels:
+        given = _Relabelled.model_validate(change.details)
+        if label_list(_labels_of(fitted, change.ids)) != given.labels:
             raise ValueError(f"{what}: rows of it have been labelled anew since.")
         former = np.array(given.former, dtype=np.dtype(given.former_dtype))
         draft = draft_relabel(fitted, change.ids, former, forget_classes=True)
@@ -161,14 +200,24 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
     return draft._replace(details=draft.details | undoes)
 
 
+def undone_by(history: Sequence[Change]) -> dict[int, int]:
+    """Versions that stand undone, each with the version that undid it."""
+    undone: dict[int, int] = {}
+    for later in reversed(history):
+        undoes = later.details.get("undoes")
+        if later.version not in undone and undoes is not None:
+            undone[undoes] = later.version
+    return undone
+
+
 def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[FittedModel, Change]:
     """Make a change of a version of a classifier's model; give the new one, and what came of it.
 
     A draft is made for the first time; a change from the journal is made as it was then, the rows
     that were forgotten for the capacity included.
     """
-    details = _own_details(change.details)
-    if change.kind == ADD:
+    details = change.details
+    if change.kind in (ADD, FEEDBACK):
         added = _Added.model_validate(details)
         labels = _Labels.model_validate_json(change.parts[_LABELS])
         gone = None if added.evicted is None else torch.tensor(added.evicted, dtype=torch.int64)
@@ -190,6 +239,9 @@ def apply(model: Any, fitted: FittedModel, change: Draft | Change) -> tuple[Fitt
         y = np.array(new.labels, dtype=np.dtype(new.dtype))
         forget = new.forget_classes
         made = model._exactly(fitted, changes.with_labels, ids, y, forget_classes=forget)
+    elif change.kind == KEEP:
+        _Kept.model_validate(details)
+        made = fitted
     else:
         raise ValueError(f"{change.kind!r} is no change that this nearwise knows")
     return made, _made(change, change.ids, {})
@@ -217,7 +269,7 @@ def replay(model: Any, found: Sequence[Change]) -> FittedModel:
                 f"Change {change.version} ({change.kind}) of the journal cannot be made again: "
                 f"{error}. Restore the folder from a copy.",
             ) from error
-        if change.kind == ADD:
+        if change.kind in (ADD, FEEDBACK):
             bound = {name: change.details[name] for name in ("capacity", "eviction")}
     model.set_params(**bound)
     return fitted
@@ -247,7 +299,7 @@ def unpack_table(stored: bytes) -> Any:
 
 def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | None) -> bytes:
     held = _Labels(
-        labels=_plain_labels(y),
+        labels=label_list(y),
         dtype=y.dtype.str,
         weights=None if weight is None else weight.tolist(),
         names=None if names is None else names.tolist(),
@@ -260,7 +312,7 @@ def _labels_of(fitted: FittedModel, ids: Any) -> np.ndarray:
     return labels
 
 
-def _plain_labels(y: np.ndarray) -> list[Any]:
+def label_list(y: np.ndarray) -> list[Any]:
     """Labels as JSON holds them; moments as whole numbers of their unit."""
     plain: list[Any] = (y.view(np.int64) if y.dtype.kind in "mM" else y).tolist()
     return plain
@@ -269,10 +321,6 @@ def _plain_labels(y: np.ndarray) -> list[Any]:
 def plain_ids(ids: Any) -> tuple[int, ...]:
     """Ids as JSON holds them."""
     return tuple(int(i) for i in np.asarray(ids).reshape(-1).tolist())
-
-
-def _own_details(details: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in details.items() if name != "undoes"}
 
 
 def _made(change: Draft | Change, ids: tuple[int, ...], found: dict[str, Any]) -> Change:

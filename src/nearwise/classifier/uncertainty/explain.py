@@ -1,6 +1,6 @@
 """Explanations: the neighbors behind a prediction, and the prediction without each of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -126,6 +126,50 @@ class Explanation:
     neighbors: list[Neighbor]
     novelty_p_value: float | None = None
     prediction_set: list[Any] | None = None
+
+    def to_dict(self, classes: Sequence[Any]) -> dict[str, Any]:
+        """Give what JSON holds, but for numpy's types.
+
+        Parameters
+        ----------
+        classes : sequence of shape (n_classes,)
+            In the order of the probabilities: `classes_`.
+
+        Returns
+        -------
+        record : dict
+            prediction, proba, base_proba and neighbor_proba by class, null_mass, neighbors (id,
+            label, weight, distance, row without pixels, and proba_without: the prediction had this
+            neighbor not been there).
+        """
+        names = list(map(str, classes))
+
+        def by_class(proba: np.ndarray) -> dict[str, float]:
+            return dict(zip(names, proba, strict=True))
+
+        return {
+            "prediction": self.label,
+            "proba": by_class(self.proba),
+            "base_proba": by_class(self.base_proba),
+            "neighbor_proba": by_class(self.neighbor_proba),
+            "null_mass": self.null_mass,
+            "neighbors": [
+                {
+                    "id": neighbor.id,
+                    "label": neighbor.label,
+                    "weight": neighbor.weight,
+                    "distance": neighbor.distance,
+                    "proba_without": by_class(neighbor.proba_without),
+                    "row": without_pixels(neighbor.row),
+                }
+                for neighbor in self.neighbors
+            ],
+        }
+
+
+def without_pixels(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a remembered row without pixels, which would fill a file; an image has its name."""
+    return {name: value for name, value in row.items() if getattr(value, "ndim", 0) == 0}
 
 
 class Weighed(NamedTuple):

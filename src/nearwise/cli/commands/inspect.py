@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.table
 import typer
 
-from nearwise.cli.answer_columns import plain_columns
 from nearwise.cli.console import fact_table, reported, short, show, show_json
 from nearwise.cli.models import open_model
 from nearwise.cli.options import ModelArgument
@@ -81,12 +80,14 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
             f"--rows: the model does not remember {named}. It remembers {len(bank)} rows, with ids "
             f"from {int(bank.ids.min())} to {last}.{some_gone}"
         )
+    from nearwise.classifier.uncertainty.explain import without_pixels
+
     found = []
     positions = bank.positions(ids).tolist()
     rows = model._fitted.remembered(positions)
     for one, position, columns in zip(ids, positions, rows, strict=True):
         label = model.classes_[int(bank.labels[position])]
-        found.append({"id": one, model.target_name_: label} | plain_columns(columns))
+        found.append({"id": one, model.target_name_: label} | without_pixels(columns))
     return found
 
 

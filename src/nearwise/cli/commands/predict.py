@@ -11,7 +11,6 @@ from nearwise.cli.answer_columns import (
     CoverageOption,
     RiskOption,
     TrustOptions,
-    json_record,
     neighbor_columns,
     spoken,
     trust_columns,
@@ -133,8 +132,7 @@ def predict(
         # without columns, pandas 2 gives no records at all
         rows = copied.to_dict("records") or [{} for _ in explanations]
         records = [
-            json_record(explanation, row, classes)
-            | {name: values[i] for name, values in trust.items()}
+            row | explanation.to_dict(classes) | {name: values[i] for name, values in trust.items()}
             for i, (explanation, row) in enumerate(zip(explanations, rows, strict=True))
         ]
         write_json_lines(records, out)

@@ -1,0 +1,80 @@
+"""Feedback: what a model said of rows before it was told their labels, and how good that was."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nearwise.classifier.inputs.labels import label_values, positions_among
+from nearwise.classifier.query import SET_CONFIDENCE, Query
+from nearwise.classifier.storage.journaling import FEEDBACK, Judged, label_list, undone_by
+from nearwise.memory import Change
+from nearwise.metrics.calibration import N_BINS, equal_width_bins
+from nearwise.metrics.drift import drift_evidence
+
+_LEAST = 1e-15  # probability below which none is taken, as its logarithm would count alone
+
+
+def judge(query: Query, y: Any) -> Judged:
+    """Predict rows, and compare that with their labels.
+
+    Parameters
+    ----------
+    query : Query
+        Of the rows; asked for sets and novelty.
+    y : array-like of shape (n,)
+        True labels, new ones among them.
+    """
+    proba, classes = np.clip(query.proba(), 0, 1), query.model.classes
+    labels = label_values(y)
+    positions, _ = positions_among(classes, labels)
+    rows = np.arange(len(labels))
+    known = positions < len(classes)
+    known_positions = np.where(known, positions, 0)
+    predicted = proba.argmax(axis=1)
+    can_judge = query.can_judge(SET_CONFIDENCE)
+    in_set = None
+    if can_judge:
+        in_set = (query.sets(SET_CONFIDENCE)[rows, known_positions] & known).tolist()
+    return Judged(
+        predicted=label_list(classes[predicted]),
+        correct=(predicted == positions).tolist(),
+        confidence=proba[rows, predicted].tolist(),
+        proba_true=np.where(known, proba[rows, known_positions], 0.0).tolist(),
+        novelty_p=query.novelty_p_value().tolist() if can_judge else None,
+        in_set=in_set,
+    )
+
+
+def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict[str, Any]:
+    """Measure the feedback of a history that was not undone; `LiveModel.feedback_summary`."""
+    undone = undone_by(history)
+    judged = [
+        change.details["judged"]
+        for change in history
+        if change.kind == FEEDBACK and change.version not in undone
+    ]
+
+    def of_rows(name: str, n_last: int | None = last) -> np.ndarray:
+        found = [one[name] for one in judged if one[name] is not None]
+        values = np.concatenate([np.empty(0), *found]).astype(float)
+        return values if n_last is None else values[len(values) - min(n_last, len(values)) :]
+
+    correct, confidence, true = of_rows("correct"), of_rows("confidence"), of_rows("proba_true")
+    in_set, p_values = of_rows("in_set"), of_rows("novelty_p", None)
+    known = true[true > 0]
+    gaps = np.bincount(equal_width_bins(confidence, N_BINS), weights=confidence - correct)
+    n_rows = len(correct)
+    return {
+        "rows": n_rows,
+        "accuracy": _mean(correct),
+        "nll": _mean(-np.log(np.maximum(known, _LEAST))),
+        "new_classes": n_rows - len(known),
+        "ece": float(np.abs(gaps).sum()) / n_rows if n_rows else None,
+        "coverage": _mean(in_set),
+        "drift_evidence": float(drift_evidence(p_values)[-1]) if len(p_values) else None,
+    }
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None

@@ -44,6 +44,10 @@ from nearwise.warn import warn_user
 _WAIT = 30.0  # seconds for another process that is changing the same folder
 
 
+class ReusedKeyError(ValueError):
+    """The key of a change was that of another request."""
+
+
 class Version(NamedTuple):
     """One version of a model that is changed while it answers.
 
@@ -185,7 +189,7 @@ class LiveModel:
         Raises
         ------
         ValueError
-            As `AttnKNNClassifier.add`, or if another request had the same key.
+            As `AttnKNNClassifier.add`, or (ReusedKeyError) if another request had the same key.
         BlockingIOError
             If another process did not finish its change in time.
         OSError
@@ -345,8 +349,8 @@ class LiveModel:
 
     def history(self) -> list[Change]:
         """All changes through the journal since the model was fitted, oldest first."""
-        with self._lock:
-            return self._journal.history(self._state.lineage)
+        with Journal(self.folder) as journal:  # changes under way are not waited for
+            return journal.history(self._state.lineage)
 
     def catch_up(self) -> int:
         """Make the changes that other processes have made since; give the version.
@@ -484,7 +488,7 @@ class LiveModel:
             repeated = self._made_under(key)
             if repeated is not None:
                 if repeated.digest != digest:
-                    raise ValueError(
+                    raise ReusedKeyError(
                         f"The key {key!r} was that of another request, change {repeated.version} "
                         f"({repeated.kind}). Give every request a key of its own."
                     )

@@ -1,0 +1,180 @@
+"""``nearwise serve`` and ``nearwise key``: a model that answers over HTTP."""
+
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nearwise.cli.console import reported, say, show
+from nearwise.cli.models import require_model
+from nearwise.cli.options import ModelArgument, QuietOption
+
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_BACKLOG = 2048
+_TO_DRAIN = 5  # seconds beyond the deadline for answers under way when the service is stopped
+
+
+@reported
+def serve(
+    model: ModelArgument,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen at.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")
+    ] = 8080,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Access keys, made by 'nearwise key'; needed for other addresses than this "
+            "machine's own.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further name that the service may be called by (behind a proxy, say); "
+            "repeatable.",
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse all changes of the memory.")
+    ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Take over what other processes change, within a second."),
+    ] = False,
+    max_queue: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Requests that may wait; others get 429.")
+    ] = 64,
+    max_rows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Most rows of a request.")
+    ] = 4096,
+    max_body: Annotated[
+        str, typer.Option(metavar="SIZE", help="Most bytes of a request: 500KiB, 8MiB.")
+    ] = "8MiB",
+    deadline: Annotated[
+        float, typer.Option(min=0.01, metavar="SECONDS", help="Until an answer is given up.")
+    ] = 10.0,
+    quiet: QuietOption = False,
+) -> None:
+    """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
+
+    Plain JSON (/predict, /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol
+    (/v2); /docs describes all of it. Requests that wait are predicted together. Changes are on the
+    disk before they are answered, and 'nearwise history' lists them. Needs the extra "serve".
+
+    Without --keys, anyone on this machine may do everything, and no one else anything. SIGTERM and
+    Ctrl-C let requests under way finish.
+
+    [bold]Examples[/bold]
+      nearwise serve iris.model
+      curl -s localhost:8080/predict -H 'Content-Type: application/json' -d '{"rows": [{...}]}'
+      nearwise key laptop --scope write --keys keys.json
+      nearwise serve iris.model --host 0.0.0.0 --keys keys.json
+    """
+    require_model(model)
+    n_bytes = _bytes(max_body)
+    try:
+        import uvicorn
+
+        from nearwise.serve import Limits, Service, create_app, read_keys
+        from nearwise.serve.app import model_name
+        from nearwise.serve.guards import LOOPBACK
+    except ImportError as error:
+        raise ValueError(
+            f'nearwise serve needs the extra "serve" ({error}): pip install nearwise[serve]'
+        ) from None
+    from nearwise.classifier import LiveModel
+
+    known = [] if keys is None else read_keys(keys)
+    at_home = host in LOOPBACK
+    if not at_home and not known:
+        raise ValueError(
+            f"--host {host} can be reached from elsewhere, where anyone could read and change the "
+            "model. Make a key ('nearwise key NAME --keys keys.json') and give --keys keys.json."
+        )
+    # With keys a foreign page has nothing to send; the names keep it out where there are none.
+    hosts = None if known and not allow_host else {*LOOPBACK, host, *(allow_host or [])}
+    listening = _listen(host, port)
+    if not quiet:
+        say(f"Opening {model} ...")
+    service = Service(
+        LiveModel(model),
+        Limits(max_queue, max_rows, n_bytes, deadline),
+        read_only=read_only,
+        follow=follow,
+    )
+    name = model_name(model.resolve().name)
+    app = create_app(service, name=name, keys=known, hosts=hosts)
+    if not quiet:
+        port = listening.getsockname()[1]
+        where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        say(
+            f"Serving {len(service.live.model.memory_)} rows at {where} ({where}/docs describes "
+            f"it; Open Inference Protocol name: {name}). Ctrl-C stops."
+        )
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(deadline) + _TO_DRAIN,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+@reported
+def key(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who the key is for.")],
+    keys: Annotated[Path, typer.Option(metavar="FILE", help="Keys file; made if it is missing.")],
+    scope: Annotated[
+        Literal["read", "write", "admin"],
+        typer.Option(
+            help="read: predict and look; write: change the memory too; admin: also compact and "
+            "refresh."
+        ),
+    ] = "read",
+    quiet: QuietOption = False,
+) -> None:
+    """Make an access key for 'nearwise serve', and print it this once.
+
+    The file keeps its SHA-256 only. Delete the entry to take the key back, and start the service
+    again.
+
+    [bold]Examples[/bold]
+      nearwise key laptop --scope write --keys keys.json
+    """
+    try:
+        from nearwise.serve import make_key
+    except ImportError as error:
+        raise ValueError(
+            f'nearwise key needs the extra "serve" ({error}): pip install nearwise[serve]'
+        ) from None
+    made = make_key(keys, name, scope)
+    show(made)
+    if not quiet:
+        say(f"{name} may {scope}; send it as 'Authorization: Bearer KEY'. It is kept nowhere else.")
+
+
+def _bytes(size: str) -> int:
+    found = re.fullmatch(r"(\d{1,12})\s*(B|KiB|MiB|GiB)?", size.strip())
+    if not found or not int(found[1]):
+        raise ValueError(f"--max-body {size}: give a number of bytes, such as 500KiB or 8MiB.")
+    return int(found[1]) * _UNITS[found[2] or ""]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Open the socket, before anything is read that takes long."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise OSError(
+            f"Cannot listen at {host}, port {port}: {error.strerror or error}. Choose another "
+            "--port (0 takes a free one) or --host."
+        ) from error

@@ -1,0 +1,10 @@
+"""A saved model behind HTTP: predictions, changes of its memory, review; needs the extra "serve".
+
+``nearwise serve MODEL`` runs it; docs/service.md describes it.
+"""
+
+from nearwise.serve.app import create_app
+from nearwise.serve.keys import make_key, read_keys
+from nearwise.serve.service import Limits, Service
+
+__all__ = ["Limits", "Service", "create_app", "make_key", "read_keys"]

@@ -1,0 +1,480 @@
+"""The HTTP application: routes, who may use them, and their documentation."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from enum import Enum
+from importlib.metadata import version as version_of
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Security
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from starlette.responses import FileResponse, Response
+
+from nearwise.classifier import LiveModel
+from nearwise.memory import Change
+from nearwise.serve import protocol
+from nearwise.serve.bodies import (
+    Decision,
+    Labelled,
+    NewLabel,
+    Question,
+    WhyQuestion,
+    labels_for,
+    rows_for,
+)
+from nearwise.serve.guards import Guards
+from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
+from nearwise.serve.problems import PlainJSON, ProblemError, explain_errors
+from nearwise.serve.service import Answers, Ask, Service
+
+_ABOUT = """Predictions of a classifier that shows the neighbors behind each answer, and changes of
+what it remembers, which are on the disk before they are answered.
+
+Every answer has `memory_version`: the number of changes since the fit. Errors are
+`application/problem+json` with a `detail` that says what to do."""
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": what,
+        "content": {
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+        },
+    }
+    for status, what in {
+        400: "The body is no JSON.",
+        401: "A key is missing, or not known.",
+        403: "The key may not do that, or the request comes from elsewhere.",
+        404: "There is no such row, change or job.",
+        409: "The Idempotency-Key was that of another request.",
+        413: "Too many rows or bytes.",
+        415: "The body is of another type than JSON.",
+        422: "The model cannot take these rows, or this is not to be had of it.",
+        429: "Too many requests wait; Retry-After says when to try again.",
+        501: "An extra is not installed.",
+        503: "The model cannot be changed now, or its folder not be used.",
+        504: "The answer took longer than the deadline.",
+    }.items()
+}
+_PROBLEM_SCHEMA = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+    },
+}
+_DOCS_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>nearwise: HTTP interface</title>
+<link rel="stylesheet" href="/docs/swagger-ui.css"></head>
+<body><div id="docs"></div>
+<script src="/docs/swagger-ui-bundle.js"></script><script src="/docs/start.js"></script></body>
+</html>
+"""
+_DOCS_START = (
+    'SwaggerUIBundle({url: "/openapi.json", dom_id: "#docs", presets: '
+    "[SwaggerUIBundle.presets.apis], validatorUrl: null})\n"
+)
+_DOCS_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
+    "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+RowId = Annotated[int, Path(ge=0, lt=2**63, description="Id of a remembered row.")]
+Page = Annotated[int, Query(ge=1, le=10_000, description="Most entries of the answer.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="Names the request: sent again under the same key, it is made once.",
+    ),
+]
+_bearer = HTTPBearer(auto_error=False, description="A key of the service's keys file.")
+_api_key = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key.")
+
+
+def create_app(
+    service: Service,
+    *,
+    name: str = "model",
+    keys: Sequence[StoredKey] = (),
+    hosts: Collection[str] | None = None,
+) -> FastAPI:
+    """Make the HTTP application of a service.
+
+    Parameters
+    ----------
+    service : Service
+        Closed when the application shuts down.
+    name : str, default="model"
+        Of the model, in the Open Inference Protocol.
+    keys : sequence of StoredKey, default=()
+        Without keys every request may do everything, so let it listen to this machine alone.
+    hosts : collection of str, optional
+        Host names that requests may be sent to; by default any.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="nearwise",
+        version=version_of("nearwise"),
+        description=_ABOUT,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        default_response_class=PlainJSON,
+        responses=_PROBLEMS,
+        separate_input_output_schemas=False,
+    )
+    explain_errors(app)
+    app.add_middleware(
+        Guards, hosts=hosts, max_body=service.limits.max_body, monitoring=service.monitoring
+    )
+
+    def holder(scope: Scope) -> Any:
+        """Dependency: who sent the request, if they may do what it asks for."""
+
+        async def check(
+            bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+            api_key: Annotated[str | None, Security(_api_key)],
+        ) -> Holder:
+            if not keys:
+                return ANYONE
+            token = api_key if bearer is None else bearer.credentials
+            found = None if token is None else holder_of(token, keys)
+            if found is None:
+                what = "The key is not known" if token else "A key is needed"
+                raise ProblemError(
+                    401, f"{what}: send Authorization: Bearer KEY.", {"WWW-Authenticate": "Bearer"}
+                )
+            if not found.may(scope):
+                raise ProblemError(
+                    403, f"The key {found.name!r} is for scope {found.scope}, not for {scope}."
+                )
+            return found
+
+        return Depends(check)
+
+    read = APIRouter(dependencies=[holder("read")])
+    write = APIRouter(dependencies=[holder("write")])
+    admin = APIRouter(dependencies=[holder("admin")])
+    _add_predictions(read, service)
+    _add_rows(read, write, service)
+    _add_review(read, write, service)
+    _add_jobs(read, admin, service)
+    _add_protocol(app, read, service, name)
+    for router in (read, write, admin):
+        app.include_router(router)
+    _add_documentation(app)
+    return app
+
+
+# --- predictions --------------------------------------------------------------------------------
+
+
+def _add_predictions(read: APIRouter, service: Service) -> None:
+    async def answered(body: Question, n_neighbors: int | None = None) -> dict[str, Any]:
+        service.check_rows(body.n_rows)
+        ask = Ask(body.confidence, body.novelty, body.coverage, body.max_risk, n_neighbors)
+        found = await service.predict(rows_for(service.live.now, body), body.n_rows, ask)
+        return _with_version(found, {"predictions": found.records()})
+
+    @read.post("/predict", tags=["predict"])
+    async def predict(body: Question) -> Response:
+        """Predict rows: label and probabilities, with sets, p-values and abstention on request."""
+        return PlainJSON(await answered(body))
+
+    @read.post("/explain", tags=["predict"])
+    async def explain(body: WhyQuestion) -> Response:
+        """Predict rows, and show the neighbors behind each prediction."""
+        return PlainJSON(await answered(body, body.n_neighbors))
+
+
+def _with_version(found: Answers, content: dict[str, Any]) -> dict[str, Any]:
+    if found.selection is not None:
+        content["selection"] = found.selection
+    return content | {"memory_version": found.version}
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
+    async def taken(body: Labelled, key: str | None, *, feedback: bool) -> Change:
+        service.check_rows(body.n_rows)
+        version = service.live.now
+        X = rows_for(version, body)
+        y = labels_for(version, body.labels, new_classes=body.new_classes)
+        return await service.change(
+            lambda live: (live.feedback if feedback else live.add)(X, y, key=key)
+        )
+
+    @write.post("/rows", tags=["memory"], status_code=201)
+    async def add_rows(body: Labelled, key: IdempotencyKey = None) -> Response:
+        """Remember rows; the next prediction may ask them. Nothing is trained."""
+        change = await taken(body, key, feedback=False)
+        return PlainJSON(
+            {
+                "ids": change.ids,
+                "evicted": change.details["evicted"],
+                "memory_version": change.version,
+            },
+            201,
+        )
+
+    @write.post("/feedback", tags=["memory"], status_code=201)
+    async def feedback(body: Labelled, key: IdempotencyKey = None) -> Response:
+        """Predict rows whose labels have become known, note how good that was, remember them."""
+        change = await taken(body, key, feedback=True)
+        judged = change.details["judged"]
+        return PlainJSON(
+            {
+                "ids": change.ids,
+                "evicted": change.details["evicted"],
+                "judged": judged,
+                "memory_version": change.version,
+            },
+            201,
+        )
+
+    @read.get("/feedback", tags=["memory"])
+    async def feedback_so_far(
+        last: Annotated[int | None, Query(ge=1, description="Newest rows alone.")] = None,
+    ) -> Response:
+        """Accuracy, NLL, ECE, coverage of 90 % sets, and evidence of drift of all feedback."""
+        summary = await service.read(lambda: service.live.feedback_summary(last))
+        return PlainJSON(summary | {"memory_version": service.live.version})
+
+    @read.get("/rows/{id}", tags=["memory"])
+    async def row(id: RowId) -> Response:
+        """Show a remembered row."""
+        version, found = service.remembered(id)
+        return PlainJSON(found | {"memory_version": version.number})
+
+    @write.patch("/rows/{id}", tags=["memory"])
+    async def relabel(id: RowId, body: NewLabel, key: IdempotencyKey = None) -> Response:
+        """Give a remembered row another label."""
+        version, _ = service.remembered(id)
+        y = labels_for(version, [body.label], new_classes=False)
+        return _changed(await service.change(lambda live: live.relabel([id], y, key=key)))
+
+    @write.delete("/rows/{id}", tags=["memory"])
+    async def remove(
+        id: RowId,
+        forget_classes: Annotated[
+            bool, Query(description="Also where a class loses its last row by it.")
+        ] = False,
+        key: IdempotencyKey = None,
+    ) -> Response:
+        """Forget a remembered row."""
+        if key is None:  # sent again under its key, the row is gone already
+            service.remembered(id)
+        return _changed(
+            await service.change(
+                lambda live: live.remove([id], forget_classes=forget_classes, key=key)
+            )
+        )
+
+    @read.get("/changes", tags=["memory"])
+    async def changes(limit: Page = 100) -> Response:
+        """List the newest changes, newest first."""
+        found = await service.read(service.live.history)
+        listed = [
+            {
+                "version": change.version,
+                "time": change.time,
+                "kind": change.kind,
+                "ids": change.ids,
+                "undoes": change.details.get("undoes"),
+            }
+            for change in found[::-1][:limit]
+        ]
+        return PlainJSON({"changes": listed, "memory_version": service.live.version})
+
+    @write.post("/changes/{version}/undo", tags=["memory"])
+    async def undo(
+        version: Annotated[int, Path(ge=1, lt=2**63)], key: IdempotencyKey = None
+    ) -> Response:
+        """Make the opposite of a change."""
+
+        def make(live: LiveModel) -> Change:
+            try:
+                return live.undo(version, key=key)
+            except KeyError:
+                raise ProblemError(404, f"There is no change {version}.") from None
+
+        return _changed(await service.change(make))
+
+
+def _changed(change: Change) -> Response:
+    return PlainJSON({"ids": change.ids, "memory_version": change.version})
+
+
+# --- review -------------------------------------------------------------------------------------
+
+
+def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
+    @read.get("/issues", tags=["review"])
+    async def issues(limit: Page = 100) -> Response:
+        """List remembered rows whose labels look wrong, most suspicious first."""
+        version, found = await service.read(service.issues)
+        return PlainJSON(
+            {
+                "issues": found[:limit].to_dict("records"),
+                "n_issues": len(found),
+                "memory_version": version.number,
+            }
+        )
+
+    @write.post("/issues/{id}", tags=["review"])
+    async def decide(id: RowId, body: Decision, key: IdempotencyKey = None) -> Response:
+        """Decide about a row's label: give it another, keep it, or remove the row."""
+        version, _ = service.remembered(id)
+        make: Callable[[LiveModel], Change]
+        if body.action == "relabel":
+            assert body.label is not None  # checked
+            y = labels_for(version, [body.label], new_classes=False)
+
+            def make(live: LiveModel) -> Change:
+                return live.relabel([id], y, key=key)
+
+        elif body.action == "keep":
+
+            def make(live: LiveModel) -> Change:
+                return live.keep([id], key=key)
+
+        else:
+
+            def make(live: LiveModel) -> Change:
+                return live.remove([id], key=key)
+
+        return _changed(await service.change(make))
+
+    @read.get("/map", tags=["review"])
+    async def memory_map() -> Response:
+        """Lay the memory out in two dimensions, by PCA of its keys."""
+        version, found = await service.read(service.map)
+        return PlainJSON(found | {"memory_version": version.number})
+
+
+# --- jobs and monitoring ------------------------------------------------------------------------
+
+
+def _add_jobs(read: APIRouter, admin: APIRouter, service: Service) -> None:
+    def started(kind: str, work: Callable[[LiveModel], object]) -> Response:
+        job = service.start_job(kind, work)
+        where = f"/jobs/{job.id}"
+        return PlainJSON({"job": job.id, "status": where}, 202, headers={"Location": where})
+
+    @admin.post("/compact", tags=["jobs"], status_code=202)
+    async def compact() -> Response:
+        """Fold all changes into the model's folder, and forget removed rows for good."""
+        return started("compact", lambda live: live.compact())
+
+    @admin.post("/refresh", tags=["jobs"], status_code=202)
+    async def refresh() -> Response:
+        """Fit again to what is remembered now; predictions go on meanwhile."""
+        return started("refresh", lambda live: live.refresh())
+
+    @read.get("/jobs/{id}", tags=["jobs"])
+    async def job(id: RowId) -> Response:
+        """Say how far a job is: waiting, running, done or failed."""
+        return PlainJSON(asdict(service.job(id)))
+
+    @read.get("/metrics", tags=["jobs"])
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(service.monitoring.text(), media_type="text/plain; version=0.0.4")
+
+
+# --- the Open Inference Protocol ----------------------------------------------------------------
+
+
+def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) -> None:
+    tags: list[str | Enum] = ["open inference protocol"]
+    Model = Annotated[str, Path(description=f"The model's name: {name}.")]
+
+    def check(model: str) -> None:
+        if model != name:
+            raise ProblemError(404, f"There is no model {model[:80]!r}; this one is {name!r}.")
+
+    @app.get("/v2/health/live", tags=tags)
+    async def is_live() -> Response:
+        """Whether the service runs; no key is needed."""
+        return PlainJSON({"live": True})
+
+    @app.get("/v2/health/ready", tags=tags)
+    async def is_ready() -> Response:
+        """Whether the service answers; no key is needed."""
+        return PlainJSON({"ready": True})
+
+    @read.get("/v2", tags=tags)
+    async def server() -> Response:
+        """Server metadata."""
+        found = {"name": "nearwise", "version": version_of("nearwise"), "extensions": []}
+        return PlainJSON(found)
+
+    @read.get("/v2/models/{model}", tags=tags)
+    async def metadata(model: Model) -> Response:
+        """Model metadata: inputs and outputs."""
+        check(model)
+        return PlainJSON(protocol.metadata(name, service.live.now))
+
+    @read.get("/v2/models/{model}/ready", tags=tags)
+    async def is_model_ready(model: Model) -> Response:
+        """Whether the model answers."""
+        check(model)
+        return PlainJSON({"name": name, "ready": True})
+
+    @read.post("/v2/models/{model}/infer", tags=tags)
+    async def infer(model: Model, body: protocol.InferRequest) -> Response:
+        """Predict rows given as tensors."""
+        check(model)
+        wanted, ask = protocol.asked(body)
+        X = protocol.rows_of(service.live.now, body.inputs)
+        found = await service.predict(X, len(X), ask)
+        return PlainJSON(protocol.answer(name, body, wanted, found))
+
+
+# --- documentation ------------------------------------------------------------------------------
+
+
+def _add_documentation(app: FastAPI) -> None:
+    """Serve the interface's description, and a page of it that needs no network."""
+    static = files("fastapi_offline").joinpath("static")
+    policy = {"Content-Security-Policy": _DOCS_POLICY}
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(_DOCS_PAGE, media_type="text/html", headers=policy)
+
+    @app.get("/docs/start.js", include_in_schema=False)
+    async def start() -> Response:
+        return Response(_DOCS_START, media_type="text/javascript")
+
+    @app.get("/docs/{name}", include_in_schema=False)
+    async def file(name: Literal["swagger-ui.css", "swagger-ui-bundle.js"]) -> Response:
+        return FileResponse(str(static.joinpath(name)))
+
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        schema["components"].setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def model_name(folder: str) -> str:
+    """Name a model after its folder: letters, digits, dots, dashes."""
+    return re.sub(r"[^\w.-]+", "-", folder.removesuffix(".model")) or "model"

@@ -1,0 +1,122 @@
+"""Lanes: one thread each that answers requests in turn, joined into batches where that can be."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class QueueFullError(Exception):
+    """So many requests wait that another one would wait too long."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    group: Hashable | None
+    request: Any
+    n_rows: int
+    answer: "Future[Any]" = field(default_factory=Future)
+
+
+class Lane:
+    """A thread, and a queue of bounded length in front of it.
+
+    While the thread works, requests wait; those of one group are then answered by one call. So a
+    lone request is answered at once, and under load batches grow by themselves.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread.
+    work : callable
+        Takes a list of requests of one group, and gives as many answers; an exception among them
+        is that request's own.
+    max_waiting : int
+        Requests that may wait.
+    max_rows : int, default=1
+        Rows of the requests that are answered together; a request that has more is answered alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[list[Any]], list[Any]],
+        *,
+        max_waiting: int,
+        max_rows: int = 1,
+    ) -> None:
+        self._work, self._max_waiting, self._max_rows = work, max_waiting, max_rows
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait."""
+        return len(self._waiting)
+
+    def submit(
+        self, request: Any, *, group: Hashable | None = None, n_rows: int = 1
+    ) -> Future[Any]:
+        """Queue a request; of the group None each is answered alone.
+
+        An answer that is cancelled before its turn costs nothing.
+
+        Raises
+        ------
+        QueueFullError
+            If as many wait as may, or the lane is closed.
+        """
+        with self._changed:
+            if self._closed or len(self._waiting) >= self._max_waiting:
+                raise QueueFullError
+            waiting = _Waiting(group, request, n_rows)
+            self._waiting.append(waiting)
+            self._changed.notify()
+        return waiting.answer
+
+    def close(self) -> None:
+        """Answer what waits, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            started = [one for one in batch if one.answer.set_running_or_notify_cancel()]
+            if not started:
+                continue
+            try:
+                answers = self._work([one.request for one in started])
+            except BaseException as error:
+                answers = [error] * len(started)
+            for one, answer in zip(started, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    one.answer.set_exception(answer)
+                else:
+                    one.answer.set_result(answer)
+
+    def _next(self) -> list[_Waiting]:
+        """Take the first request, and all others of its group for which there is room."""
+        with self._changed:
+            while not self._waiting:
+                if self._closed:
+                    return []
+                self._changed.wait()
+            batch, room = [self._waiting.popleft()], self._max_rows
+            room -= batch[0].n_rows
+            others: deque[_Waiting] = deque()
+            while self._waiting:
+                one = self._waiting.popleft()
+                if one.group is not None and one.group == batch[0].group and one.n_rows <= room:
+                    room -= one.n_rows
+                    batch.append(one)
+                else:
+                    others.append(one)
+            self._waiting = others
+            return batch

@@ -1,0 +1,126 @@
+"""What every request passes before it is read: host, origin, size, type; and headers of answers."""
+
+import re
+from collections.abc import Collection
+from time import perf_counter
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nearwise.serve.monitoring import Monitoring
+from nearwise.serve.problems import ProblemError, problem
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
+
+class Guards:
+    """Middleware: refuses what no route should see, and counts and seals what goes out.
+
+    Parameters
+    ----------
+    app : ASGI application
+    hosts : collection of str, or None
+        Names that the service may be called by; None takes any. A page of another site that has
+        its own name point here would send that name.
+    max_body : int
+        Most bytes of a body.
+    monitoring : Monitoring
+    """
+
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str] | None, max_body: int, monitoring: Monitoring
+    ) -> None:
+        self._app, self._hosts, self._max_body = app, hosts, max_body
+        self._monitoring = monitoring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = perf_counter(), 500
+
+        async def sealed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            try:
+                self._check(Headers(scope=scope), scope["method"])
+                body = _Bounded(receive, self._max_body)
+                await self._app(scope, body, sealed)
+            except ProblemError as error:
+                await problem(error)(scope, receive, sealed)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")  # not what clients make up
+            self._monitoring.requests.labels(scope["method"], route, status).inc()
+            self._monitoring.seconds.labels(route).observe(perf_counter() - start)
+
+    def _check(self, headers: Headers, method: str) -> None:
+        host = headers.get("host", "")
+        if self._hosts is not None and host_name(host) not in self._hosts:
+            raise ProblemError(
+                403, f"This service is not called {host!r}. Name it with --allow-host if it is."
+            )
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            raise ProblemError(403, "Pages of other sites may not call this service.")
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise ProblemError(403, "Pages of other sites may not call this service.")
+        length = headers.get("content-length", "0")
+        if not re.fullmatch(r"\d{1,18}", length):
+            raise ProblemError(400, "Content-Length is no number.")
+        if int(length) > self._max_body:
+            raise _too_large(self._max_body)
+        if "inference-header-content-length" in headers:
+            raise ProblemError(
+                415,
+                "This service takes tensors as JSON. With tritonclient, give binary_data=False to "
+                "set_data_from_numpy and InferRequestedOutput.",
+            )
+        has_body = int(length) > 0 or "transfer-encoding" in headers
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method in _WITH_BODY and has_body and kind not in ("", "application/json"):
+            raise ProblemError(415, f"The body is {kind[:80]!r}; send application/json.")
+        if headers.get("content-encoding", "identity") != "identity":
+            raise ProblemError(415, "The body is compressed; send it as it is.")
+
+
+class _Bounded:
+    """Receives a body, and refuses one that grows beyond its bound."""
+
+    def __init__(self, receive: Receive, max_body: int) -> None:
+        self._receive, self._max_body, self._n_bytes = receive, max_body, 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._n_bytes += len(message.get("body", b""))
+        if self._n_bytes > self._max_body:
+            raise _too_large(self._max_body)
+        return message
+
+
+def _too_large(max_body: int) -> ProblemError:
+    return ProblemError(413, f"The body is larger than {max_body} bytes. Send fewer rows at once.")
+
+
+def host_name(host: str) -> str:
+    """Name in a Host header, without the port."""
+    found = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](:\d+)?|([^:\[\]]*)(:\d+)?", host)
+    return (found[1] or found[3] or "").lower() if found else ""

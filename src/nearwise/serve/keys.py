@@ -1,0 +1,107 @@
+"""Access keys of a service: who may read, who may change, who may do what takes long."""
+
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from nearwise.safe_files import write_whole
+
+Scope = Literal["read", "write", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
+_NAME = r"[\w.@-]{1,64}"
+
+
+class StoredKey(BaseModel):
+    """One key, as a keys file holds it: never the key itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=f"^{_NAME}$")
+    scope: Scope
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+_KEYS = TypeAdapter(list[StoredKey])
+
+
+class Holder(NamedTuple):
+    """Who sent a request, and what they may do."""
+
+    name: str
+    scope: Scope
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the holder may do what `scope` is asked for."""
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+
+ANYONE = Holder("", "admin")
+"""Who sends requests to a service without keys, which listens to this machine alone."""
+
+
+def read_keys(path: Path) -> list[StoredKey]:
+    """Read a keys file.
+
+    Raises
+    ------
+    ValueError
+        If it holds other than keys, no key, or two of one name.
+    OSError
+        If it cannot be read.
+    """
+    try:
+        keys = _KEYS.validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ValueError(
+            f"{path} is no keys file ({where}: {first['msg']}). Make one with 'nearwise key NAME "
+            f"--keys {path}'."
+        ) from None
+    names = [key.name for key in keys]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice or not keys:
+        problem = f"two keys are called {twice[0]!r}" if twice else "it holds no key"
+        raise ValueError(f"{path}: {problem}. Edit it, or make a key with 'nearwise key'.")
+    return keys
+
+
+def holder_of(key: str, keys: Sequence[StoredKey]) -> Holder | None:
+    """Give the holder of a key, None where no one has it; takes equally long for any key."""
+    digest = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    found = None
+    for one in keys:
+        if hmac.compare_digest(one.sha256, digest):
+            found = Holder(one.name, one.scope)
+    return found
+
+
+def make_key(path: Path, name: str, scope: Scope) -> str:
+    """Make a key, note its SHA-256 in a keys file, and give the key: it is kept nowhere.
+
+    Raises
+    ------
+    ValueError
+        If the name is taken or is none, or the file holds other than keys.
+    OSError
+        If the file cannot be written.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise ValueError(
+            f"{name!r} is no name of a key. Use up to 64 letters, digits and . _ - @ characters."
+        )
+    keys = read_keys(path) if path.exists() else []
+    if name in [key.name for key in keys]:
+        raise ValueError(f"{path} has a key called {name!r}. Take another name, or delete that.")
+    key = f"nw_{secrets.token_urlsafe(32)}"
+    keys.append(StoredKey(name=name, scope=scope, sha256=sha256(key.encode()).hexdigest()))
+    content = json.dumps([one.model_dump() for one in keys], indent=1) + "\n"
+    write_whole(path, content.encode())
+    return key

@@ -1,0 +1,118 @@
+"""Errors as clients get them: application/problem+json (RFC 9457)."""
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from nearwise.memory import StoreError
+from nearwise.safe_files import plain
+from nearwise.serve.batching import QueueFullError
+
+_LOG = logging.getLogger("nearwise.serve")
+_SHOWN = 10  # mistakes of a body
+RETRY_AFTER = 1  # seconds
+
+
+class ProblemError(Exception):
+    """What was wrong with a request, for the client.
+
+    Parameters
+    ----------
+    status : int
+        Of HTTP.
+    detail : str
+        What was wrong, what was seen, what to do.
+    headers : mapping of str to str, optional
+    more : Any
+        Further members of the answer.
+    """
+
+    def __init__(
+        self, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers, self.more = status, detail, headers, more
+
+
+class PlainJSON(Response):
+    """JSON of numpy's types too, in ASCII: labels may hold what UTF-8 cannot."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Turn content into bytes."""
+        return json.dumps(plain(content), separators=(",", ":")).encode("ascii")
+
+
+class _ProblemJSON(PlainJSON):
+    media_type = "application/problem+json"
+
+
+def problem(error: ProblemError) -> Response:
+    """Give the answer to a request that has a problem."""
+    title = HTTPStatus(error.status).phrase
+    content = {"type": "about:blank", "title": title, "status": error.status}
+    headers = dict(error.headers or {})
+    if error.status in (429, 503):
+        headers.setdefault("Retry-After", str(RETRY_AFTER))
+    return _ProblemJSON(
+        content | {"detail": error.detail} | error.more, error.status, headers=headers
+    )
+
+
+def explain_errors(app: FastAPI) -> None:
+    """Have an app answer every error as a problem."""
+    for kind in (
+        ProblemError, QueueFullError, RequestValidationError, HTTPException, StoreError,
+        BlockingIOError, TimeoutError, OSError,
+    ):  # fmt: skip
+        app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(Exception, _fault)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return problem(_as_problem(error))
+
+
+def _as_problem(error: Exception) -> ProblemError:
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, HTTPException):
+        return ProblemError(error.status_code, str(error.detail), error.headers)
+    if isinstance(error, RequestValidationError):
+        return _of_body(error)
+    if isinstance(error, QueueFullError):
+        return ProblemError(429, "Too many requests are waiting. Send it again in a second.")
+    if isinstance(error, TimeoutError):
+        return ProblemError(504, "The answer took longer than the deadline of this service.")
+    if isinstance(error, BlockingIOError):
+        return ProblemError(503, f"{error} Send it again in a second.")
+    _LOG.error("the model's folder cannot be used: %s", error)  # StoreError, OSError
+    return ProblemError(503, "The model's folder cannot be read or written; the log says more.")
+
+
+def _of_body(error: RequestValidationError) -> ProblemError:
+    """Say what is wrong with a body, without repeating what it holds."""
+    found = error.errors()
+    if any(one["type"] == "json_invalid" for one in found):
+        reason = found[0].get("ctx", {}).get("error", "")
+        return ProblemError(400, f"The body is no JSON: {reason}.")
+    mistakes = [
+        {"at": ".".join(str(step) for step in one["loc"]), "what": one["msg"]}
+        for one in found[:_SHOWN]
+    ]
+    first = mistakes[0]
+    return ProblemError(422, f"{first['at']}: {first['what']}", errors=mistakes)
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    """Log a fault of ours; the client is told no more than that."""
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(ProblemError(500, "This is a fault of nearwise; the service's log says more."))

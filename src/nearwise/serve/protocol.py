@@ -1,0 +1,276 @@
+"""Open Inference Protocol v2: tensors of a request become rows, and answers become tensors."""
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.live import Version
+from nearwise.serve.problems import ProblemError
+from nearwise.serve.service import Answers, Ask
+
+_DTYPES: dict[str, Any] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": object,
+}
+_PLAIN = ("proba", "label", "base_proba", "neighbor_proba", "null_mass")
+_NEIGHBOR = ("neighbor_id", "neighbor_label", "neighbor_weight", "neighbor_distance")
+_TRUST = ("prediction_set", "act", "novelty_p")
+OUTPUTS = (*_PLAIN, *_NEIGHBOR, *_TRUST)
+_DEFAULT_OUTPUTS = ("label", "proba")
+_NUMBERS = {  # data types of outputs that are no labels
+    "proba": "FP64",
+    "base_proba": "FP64",
+    "neighbor_proba": "FP64",
+    "null_mass": "FP64",
+    "neighbor_id": "INT64",
+    "neighbor_weight": "FP64",
+    "neighbor_distance": "FP64",
+    "prediction_set": "BOOL",
+    "act": "BOOL",
+    "novelty_p": "FP64",
+}
+_MOST_NEIGHBORS = 1_000
+Size = Annotated[int, Field(ge=0, le=2**31)]
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")  # clients send parameters of other servers
+
+
+class InputTensor(_Open):
+    """One tensor: a column of the table, "features", or "image"."""
+
+    name: str
+    shape: Annotated[list[Size], Field(min_length=1, max_length=4)]
+    datatype: str
+    data: list[Any]
+
+
+class OutputWish(_Open):
+    """An output by name."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class Parameters(_Open):
+    """What is asked about the rows; the defaults hold where an output needs them."""
+
+    n_neighbors: Annotated[int, Field(ge=1, le=_MOST_NEIGHBORS)] = 5
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    coverage: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_risk: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class InferRequest(_Open):
+    """A request to predict rows."""
+
+    id: str | None = None
+    parameters: Parameters = Parameters()
+    inputs: Annotated[list[InputTensor], Field(min_length=1)]
+    outputs: list[OutputWish] | None = None
+
+
+def asked(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
+    """Names of the outputs that are wanted, and what has to be asked for them."""
+    names = tuple(one.name for one in request.outputs or []) or _DEFAULT_OUTPUTS
+    strange = [name for name in names if name not in OUTPUTS]
+    if strange:
+        raise ProblemError(
+            422, f"There is no output {strange[0]!r}. The outputs are {', '.join(OUTPUTS)}."
+        )
+    wished = request.parameters
+    limits = {"coverage": wished.coverage, "max_risk": wished.max_risk}
+    if "act" in names and [*limits.values()].count(None) != 1:
+        raise ProblemError(
+            422, "The output 'act' needs one of the parameters coverage and max_risk."
+        )
+    explains = any(name in names for name in (*_PLAIN[2:], *_NEIGHBOR))
+    return names, Ask(
+        confidence=wished.confidence if "prediction_set" in names else None,
+        novelty="novelty_p" in names,
+        n_neighbors=wished.n_neighbors if explains else None,
+        **(limits if "act" in names else {}),
+    )
+
+
+def rows_of(version: Version, inputs: list[InputTensor]) -> Any:
+    """Rows for a model, from one tensor per column, from "features" or from "image"."""
+    encoder = version.fitted.predictor.encoder
+    tensors = {tensor.name: _array(tensor) for tensor in inputs}
+    if len(tensors) < len(inputs):
+        raise ProblemError(422, "Two inputs have the same name.")
+    if isinstance(encoder, ImageEncoder):
+        if list(tensors) != ["image"]:
+            raise ProblemError(422, f"The model takes one input, image; got {', '.join(tensors)}.")
+        image = tensors["image"]
+        if image.ndim != 4 or image.dtype != np.uint8:
+            raise ProblemError(422, "image must be UINT8 of shape [n, height, width, channels].")
+        return image
+    if list(tensors) == ["features"] and "features" not in encoder.columns:
+        features = tensors["features"]
+        if features.ndim != 2 or features.dtype.kind not in "fiu":
+            raise ProblemError(422, "features must be numbers of shape [n, columns].")
+        return features.astype(np.float64)
+    known, optional = set(encoder.columns), set(encoder.left_out)
+    strange = [name for name in tensors if name not in known]
+    missing = [n for n in encoder.columns if n not in tensors and n not in optional]
+    if strange or missing:
+        what = f"no column of the model: {strange[0]}" if strange else f"missing: {missing[0]}"
+        raise ProblemError(
+            422,
+            f"Inputs are columns, one tensor each, or 'features'. {what[0].upper()}{what[1:]}. "
+            f"The columns are {', '.join(encoder.columns)}.",
+        )
+    columns = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim > 2 or (tensor.ndim == 2 and tensor.shape[1] != 1):
+            raise ProblemError(422, f"{name} must have the shape [n] or [n, 1].")
+        columns[name] = tensor.reshape(-1)
+    if len({len(column) for column in columns.values()}) > 1:
+        raise ProblemError(422, "The inputs have different numbers of rows.")
+    return pd.DataFrame(columns).reindex(columns=encoder.columns)
+
+
+def _array(tensor: InputTensor) -> np.ndarray:
+    if tensor.datatype not in _DTYPES:
+        known = ", ".join(_DTYPES)
+        raise ProblemError(422, f"{tensor.name}: datatype {tensor.datatype!r} is none of {known}.")
+    if tensor.shape[0] == 0:
+        raise ProblemError(422, f"{tensor.name} has no rows.")
+    text = tensor.datatype == "BYTES"
+    flat = _flat(tensor.data)
+    kinds = (str, type(None)) if text else (bool,) if tensor.datatype == "BOOL" else (int, float)
+    if tensor.datatype.startswith("FP"):
+        kinds = (*kinds, type(None))  # a missing value
+    wrong = next((v for v in flat if not _is_a(v, kinds)), None)
+    if len(flat) != np.prod(tensor.shape, dtype=np.float64) or wrong is not None:
+        got = f"holds {type(wrong).__name__} values" if wrong is not None else f"has {len(flat)}"
+        raise ProblemError(
+            422, f"{tensor.name}: {tensor.datatype} of shape {tensor.shape} is announced; it {got}."
+        )
+    try:
+        array = np.array(flat, dtype=_DTYPES[tensor.datatype])
+    except (OverflowError, ValueError, TypeError) as error:
+        raise ProblemError(422, f"{tensor.name} is no {tensor.datatype}: {error}.") from None
+    return array.reshape(tensor.shape)
+
+
+def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def _flat(data: list[Any]) -> list[Any]:
+    """Values of a list that is flat, or nested as the shape is."""
+    while data and isinstance(data[0], list):
+        if not all(isinstance(one, list) for one in data):
+            raise ProblemError(422, "The data of a tensor mix lists and values.")
+        data = [value for one in data for value in one]
+    return data
+
+
+def answer(
+    name: str, request: InferRequest, wanted: tuple[str, ...], found: Answers
+) -> dict[str, Any]:
+    """Give the protocol's answer."""
+    return {
+        "model_name": name,
+        "model_version": str(found.version),
+        **({} if request.id is None else {"id": request.id}),
+        "parameters": {"memory_version": found.version},
+        "outputs": [_output(one, found) for one in wanted],
+    }
+
+
+def _output(name: str, found: Answers) -> dict[str, Any]:
+    values = _values(name, found)
+    kind = _NUMBERS.get(name) or datatype_of(values)
+    data = values.ravel()
+    if kind == "BYTES":
+        data = np.array([str(value) for value in data.tolist()], dtype=object)
+    return {"name": name, "datatype": kind, "shape": list(values.shape), "data": data.tolist()}
+
+
+def _values(name: str, found: Answers) -> np.ndarray:
+    if name == "label":
+        return found.predicted
+    if name == "proba":
+        return found.proba
+    plain = {"prediction_set": found.sets, "act": found.accepted, "novelty_p": found.novelty_p}
+    values = plain.get(name)
+    if values is not None:
+        return values
+    assert found.explanations is not None  # asked for
+    if name in _PLAIN:
+        return np.array([getattr(one, name) for one in found.explanations])
+    attribute = name.removeprefix("neighbor_")
+    filler = {"id": -1, "weight": 0.0, "distance": -1.0}.get(attribute, found.classes[0])
+    width = max(len(one.neighbors) for one in found.explanations)
+    lists = [[getattr(n, attribute) for n in one.neighbors] for one in found.explanations]
+    padded = [one + [filler] * (width - len(one)) for one in lists]
+    kind = found.classes.dtype if attribute == "label" else None
+    return np.array(padded, dtype=kind).reshape(len(padded), width)
+
+
+def datatype_of(labels: np.ndarray) -> Literal["BOOL", "INT64", "FP64", "BYTES"]:
+    """Tell the data type that labels travel as."""
+    kinds: dict[str, Literal["BOOL", "INT64", "FP64"]] = {"b": "BOOL", "i": "INT64", "f": "FP64"}
+    return kinds.get(labels.dtype.kind, "BYTES")
+
+
+def _datatype_of_column(encoder: TableEncoder, name: str) -> str:
+    if encoder.kinds[name] == "category":
+        categories = encoder.categories[name]
+        if categories and not any(isinstance(value, str) for value in categories):
+            return "BOOL" if isinstance(categories[0], bool) else "FP64"
+    return "FP64" if encoder.kinds[name] == "number" else "BYTES"
+
+
+def metadata(name: str, version: Version) -> dict[str, Any]:
+    """Describe a model's inputs and outputs."""
+    encoder, classes = version.fitted.predictor.encoder, version.fitted.classes
+    inputs: list[dict[str, Any]]
+    if isinstance(encoder, ImageEncoder):
+        shape = [-1, encoder.height, encoder.width, encoder.channels]
+        inputs = [{"name": "image", "datatype": "UINT8", "shape": shape}]
+    elif version.fitted.columns.names is None:
+        shape = [-1, version.fitted.columns.n_features_in_]
+        inputs = [{"name": "features", "datatype": "FP64", "shape": shape}]
+    else:
+        inputs = [
+            {"name": one, "datatype": _datatype_of_column(encoder, one), "shape": [-1]}
+            for one in encoder.columns
+        ]
+    per_class, per_neighbor = [-1, len(classes)], [-1, -1]
+    shapes = dict.fromkeys(("proba", "base_proba", "neighbor_proba", "prediction_set"), per_class)
+    shapes |= dict.fromkeys(_NEIGHBOR, per_neighbor)
+    return {
+        "name": name,
+        "versions": [str(version.number)],
+        "platform": "nearwise",
+        "inputs": inputs,
+        "outputs": [
+            {
+                "name": output,
+                "datatype": _NUMBERS.get(output) or datatype_of(classes),
+                "shape": shapes.get(output, [-1]),
+            }
+            for output in OUTPUTS
+        ],
+        "parameters": {"classes": [str(label) for label in classes.tolist()]},
+    }

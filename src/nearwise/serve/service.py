@@ -1,0 +1,411 @@
+"""Service: a live model behind three lanes: predictions, changes, and reading what takes long."""
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from sklearn.decomposition import PCA
+
+from nearwise.classifier import LiveModel
+from nearwise.classifier.fit.embedding import AnyRows
+from nearwise.classifier.live import ReusedKeyError, Version
+from nearwise.classifier.query import Query
+from nearwise.classifier.uncertainty.explain import without_pixels
+from nearwise.memory import Change
+from nearwise.serve.batching import Lane
+from nearwise.serve.monitoring import Monitoring
+from nearwise.serve.problems import ProblemError
+
+T = TypeVar("T")
+_LOG = logging.getLogger("nearwise.serve")
+_BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
+_FOLLOW_EVERY = 0.5  # seconds
+_MOST_JOBS = 100  # that are remembered
+_MAP_ROWS = 20_000  # most rows of a map, drawn at random
+_REFUSED = (ValueError, TypeError, KeyError, OverflowError)  # by the model, of what it was given
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a service takes on.
+
+    `max_queue`: requests that may wait, of each lane. `max_rows`: most rows of a request, and of
+    requests answered together. `max_body`: bytes. `deadline`: seconds until an answer is given up.
+    """
+
+    max_queue: int = 64
+    max_rows: int = 4096
+    max_body: int = 8 * 2**20
+    deadline: float = 10.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked about rows; requests that ask the same are answered together."""
+
+    confidence: float | None = None
+    novelty: bool = False
+    coverage: float | None = None
+    max_risk: float | None = None
+    n_neighbors: int | None = None
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether it is asked on which predictions to act."""
+        return self.coverage is not None or self.max_risk is not None
+
+
+class Answers(NamedTuple):
+    """What was found for the rows of a request; None where it was not asked.
+
+    `proba` (n, n_classes), `sets` bool (n, n_classes), `novelty_p` (n,), `accepted` bool (n,),
+    `explanations` one per row, `selection` of all requests that were answered together.
+    """
+
+    version: int
+    classes: np.ndarray
+    proba: np.ndarray
+    sets: np.ndarray | None
+    novelty_p: np.ndarray | None
+    accepted: np.ndarray | None
+    selection: dict[str, Any] | None
+    explanations: list[Any] | None
+
+    def of_rows(self, rows: slice) -> "Answers":
+        """Those of some rows."""
+        cut = {
+            name: None if getattr(self, name) is None else getattr(self, name)[rows]
+            for name in ("proba", "sets", "novelty_p", "accepted", "explanations")
+        }
+        return self._replace(**cut)
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """Most probable classes, (n,)."""
+        found: np.ndarray = self.classes[self.proba.argmax(axis=1)]
+        return found
+
+    def records(self) -> list[dict[str, Any]]:
+        """One object per row: label, proba by class, and what else was asked."""
+        names = [str(label) for label in self.classes.tolist()]
+        records: list[dict[str, Any]] = []
+        labels, proba = self.predicted.tolist(), self.proba.tolist()
+        for row, label in enumerate(labels):
+            record: dict[str, Any] = {"label": label}
+            if self.explanations is not None:
+                record |= self.explanations[row].to_dict(self.classes)
+                del record["prediction"]
+            record["proba"] = dict(zip(names, proba[row], strict=True))
+            if self.sets is not None:
+                record["set"] = self.classes[self.sets[row]].tolist()
+            if self.novelty_p is not None:
+                record["novelty_p"] = self.novelty_p[row]
+            if self.accepted is not None:
+                record["accepted"] = self.accepted[row]
+            records.append(record)
+        return records
+
+
+@dataclass
+class Job:
+    """Work that takes longer than a request may."""
+
+    id: int
+    kind: str
+    state: Literal["waiting", "running", "done", "failed"] = "waiting"
+    started: float = field(default_factory=time.time)
+    finished: float | None = None
+    memory_version: int | None = None
+    problem: str | None = None
+
+
+class Service:
+    """A saved model that answers many clients and is changed while it does.
+
+    Parameters
+    ----------
+    live : LiveModel
+        Closed by `close`.
+    limits : Limits, optional
+    read_only : bool, default=False
+        Whether changes are refused.
+    follow : bool, default=False
+        Whether changes that other processes make are taken over, within a second. A service that
+        makes changes itself takes over those of others before each.
+    """
+
+    def __init__(
+        self,
+        live: LiveModel,
+        limits: Limits | None = None,
+        *,
+        read_only: bool = False,
+        follow: bool = False,
+    ) -> None:
+        self.live, self.limits, self.read_only = live, limits or Limits(), read_only
+        self.monitoring = Monitoring(self)
+        self._jobs: OrderedDict[int, Job] = OrderedDict()
+        self._job_ids = itertools.count(1)
+        self._derived: dict[str, tuple[Version, Any]] = {}
+        most = self.limits.max_queue
+        self.predictions = Lane(
+            "predictions", self._predict, max_waiting=most, max_rows=self.limits.max_rows
+        )
+        self._changes = Lane("changes", _call_each, max_waiting=most)
+        self._readings = Lane("readings", _call_each, max_waiting=most)
+        self._closing = threading.Event()
+        self._follower: threading.Thread | None = None
+        if follow:
+            self._follower = threading.Thread(target=self._follow, name="follower", daemon=True)
+            self._follower.start()
+
+    def close(self) -> None:
+        """Answer what waits, finish the change under way, and close the journal."""
+        self._closing.set()
+        if self._follower is not None:
+            self._follower.join()
+        for lane in (self.predictions, self._readings, self._changes):
+            lane.close()
+        self.live.close()
+
+    # --- predictions ----------------------------------------------------------------------------
+
+    async def predict(self, X: Any, n_rows: int, ask: Ask) -> Answers:
+        """Predict rows; ProblemError where the model cannot take them or answer what is asked."""
+        self.check_rows(n_rows)
+        answer = self.predictions.submit((ask, X), group=ask, n_rows=n_rows)
+        return await self._within_deadline(answer)
+
+    def check_rows(self, n_rows: int) -> None:
+        """Refuse more rows than a request may have."""
+        if n_rows > self.limits.max_rows:
+            raise ProblemError(
+                413, f"{n_rows} rows are more than the {self.limits.max_rows} of one request."
+            )
+
+    def _predict(self, requests: list[tuple[Ask, Any]]) -> list[Any]:
+        """Answer requests that ask the same, all by one version of the model."""
+        ask, version = requests[0][0], self.live.now
+        encoded: list[list[AnyRows] | ProblemError] = []
+        for _, X in requests:
+            try:
+                encoded.append(version.encoded(X))
+            except _REFUSED as error:
+                encoded.append(_refusal(error))
+        sound = [rows for rows in encoded if not isinstance(rows, ProblemError)]
+        if not sound:
+            return encoded
+        n_rows = sum(len(rows[0]) for rows in sound)
+        self.monitoring.rows.inc(n_rows)
+        self.monitoring.batch_rows.observe(n_rows)
+        try:
+            found = answers(version, version.query(sound, **_extras(ask)), ask)
+        except ValueError as error:  # too few rows to judge by, or no threshold keeps the risk
+            return [one if isinstance(one, ProblemError) else _refusal(error) for one in encoded]
+        results: list[Any] = []
+        start = 0
+        for rows in encoded:
+            if isinstance(rows, ProblemError):
+                results.append(rows)
+                continue
+            results.append(found.of_rows(slice(start, start + len(rows[0]))))
+            start += len(rows[0])
+        return results
+
+    # --- changes --------------------------------------------------------------------------------
+
+    async def change(self, make: Callable[[LiveModel], Change]) -> Change:
+        """Make a change, in turn with others; durable when it returns.
+
+        Raises
+        ------
+        ProblemError
+            422 if the model refuses it, 409 if its key was another one's, 403 if the service is
+            read-only, 503 while a job runs, 504 if it was not made in time: then it says whether
+            it may be made all the same.
+        """
+        self._check_writable()
+        if any(job.state in ("waiting", "running") for job in self._jobs.values()):
+            raise ProblemError(503, "A job is changing the model. Send it again when it is done.")
+
+        def work() -> Change:
+            try:
+                return make(self.live)
+            except _REFUSED as error:
+                raise _refusal(error) from None
+
+        answer = self._changes.submit(work)
+        try:
+            return await self._within_deadline(answer)
+        except TimeoutError:
+            made = "was not made" if answer.cancelled() else "may still be made"
+            raise ProblemError(
+                504,
+                f"The change took longer than the deadline, and {made}. Send it again with the "
+                "same Idempotency-Key: it is made once.",
+            ) from None
+
+    def start_job(self, kind: str, work: Callable[[LiveModel], object]) -> Job:
+        """Queue work that takes longer than a request may; `job` says how far it is."""
+        self._check_writable()
+        job = Job(next(self._job_ids), kind)
+
+        def run() -> None:
+            job.state = "running"
+            try:
+                work(self.live)
+            except Exception as error:
+                job.state, job.problem = "failed", str(error)
+                _LOG.error("%s failed: %s", kind, error)
+            else:
+                job.state = "done"
+            job.finished, job.memory_version = time.time(), self.live.version
+
+        self._changes.submit(run)
+        self._jobs[job.id] = job
+        while len(self._jobs) > _MOST_JOBS:
+            self._jobs.popitem(last=False)
+        return job
+
+    def job(self, number: int) -> Job:
+        """Look a job up."""
+        if number not in self._jobs:
+            raise ProblemError(404, f"There is no job {number}; the last {_MOST_JOBS} are known.")
+        return self._jobs[number]
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise ProblemError(403, "This service is read-only.")
+
+    # --- what the memory holds ------------------------------------------------------------------
+
+    def remembered(self, row: int) -> tuple[Version, dict[str, Any]]:
+        """Look a remembered row up: its id, label, weight and values; 404 if there is none."""
+        version = self.live.now
+        bank = version.fitted.bank
+        if not 0 <= row < 2**63 or row not in bank.ids:
+            raise ProblemError(404, f"Row {row} is not remembered (or no longer).")
+        at = int(bank.positions([row])[0])
+        values = without_pixels(version.fitted.remembered([at])[0])
+        label = version.fitted.classes[int(version.fitted.label_positions[at])]
+        weight = float(bank.sample_weight[at]) * version.fitted.weight_unit
+        return version, {"id": row, "label": label, "weight": weight, "row": values}
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Read what takes long, one after the other, while predictions go on."""
+        return await self._within_deadline(self._readings.submit(work))
+
+    def issues(self) -> tuple[Version, Any]:
+        """Rows whose labels look wrong, most suspicious first, without those that were kept."""
+        version, found = self._once("issues", self._label_issues)
+        return version, found[~found["id"].isin(self.live.kept())]
+
+    def _label_issues(self, version: Version) -> Any:
+        from nearwise.classifier.noise.label_issues import label_issues
+
+        try:
+            found = label_issues(version.fitted, 5, "nearwise")
+        except ValueError as error:
+            raise _refusal(error) from None
+        return found[found["given"] != found["suggested"]]
+
+    def map(self) -> tuple[Version, dict[str, Any]]:
+        """Lay the memory out in two dimensions, by PCA of its keys."""
+        return self._once("map", _map)
+
+    def _once(self, name: str, make: Callable[[Version], T]) -> tuple[Version, T]:
+        """Give what is made of the present version, made once for each."""
+        version = self.live.now
+        known = self._derived.get(name)
+        if known is None or known[0].fitted is not version.fitted:
+            known = self._derived[name] = version, make(version)
+        return version, known[1]
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    async def _within_deadline(self, answer: "Future[T]") -> T:
+        return await asyncio.wait_for(asyncio.wrap_future(answer), self.limits.deadline)
+
+    def _follow(self) -> None:
+        while not self._closing.wait(_FOLLOW_EVERY):
+            try:
+                self.live.catch_up()
+            except Exception as error:  # answers go on with the version that is known
+                _LOG.error("could not follow the model's folder: %s", error)
+
+
+def answers(version: Version, query: Query, ask: Ask) -> Answers:
+    """Give what was asked of a query's rows."""
+    limits = {
+        name: value
+        for name, value in (("coverage", ask.coverage), ("max_risk", ask.max_risk))
+        if value is not None
+    }
+    chosen = query.selection(**limits, confidence=_BOUND_CONFIDENCE) if limits else None
+    return Answers(
+        version.number,
+        query.model.classes,
+        query.proba(),
+        None if ask.confidence is None else query.sets(ask.confidence),
+        query.novelty_p_value() if ask.novelty else None,
+        None if chosen is None else chosen.accepted,
+        None
+        if chosen is None
+        else {
+            "score": chosen.score_name,
+            "threshold": chosen.threshold,
+            "expected_risk": chosen.expected_risk,
+            "risk_bound": chosen.risk_bound,
+            "confidence": chosen.confidence,
+        },
+        None if ask.n_neighbors is None else query.explanations(),
+    )
+
+
+def _extras(ask: Ask) -> dict[str, Any]:
+    explain: int | Literal[False] = False if ask.n_neighbors is None else ask.n_neighbors
+    novelty = ask.novelty or ask.is_selective
+    return {"sets": ask.confidence is not None, "novelty": novelty, "explain": explain}
+
+
+def _map(version: Version) -> dict[str, Any]:
+    bank = version.fitted.bank
+    keys = bank.keys["features"].float().numpy()
+    rows = np.arange(len(keys))
+    if len(keys) > _MAP_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, _MAP_ROWS, replace=False))
+    pca = PCA(2, svd_solver="covariance_eigh" if min(keys.shape) > 1 else "auto")
+    flat = pca.fit_transform(keys[rows]) if min(keys.shape) > 1 else np.zeros((len(rows), 2))
+    labels = version.fitted.classes[version.fitted.label_positions.numpy()[rows]]
+    return {
+        "id": bank.ids.numpy()[rows],
+        "label": labels,
+        "x": flat[:, 0].round(4),
+        "y": flat[:, 1].round(4),
+        "explained_variance": pca.explained_variance_ratio_ if min(keys.shape) > 1 else [0.0, 0.0],
+    }
+
+
+def _refusal(error: Exception) -> ProblemError:
+    """Say what a model refused."""
+    status = 409 if isinstance(error, ReusedKeyError) else 422
+    return ProblemError(status, str(error.args[0]) if error.args else type(error).__name__)
+
+
+def _call_each(requests: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do the work of each request; an exception is its answer."""
+    results: list[Any] = []
+    for work in requests:
+        try:
+            results.append(work())
+        except Exception as error:
+            results.append(error)
+    return results

@@ -14,8 +14,9 @@ from nearwise.names import did_you_mean, listed
 from nearwise.serve.problems import ProblemError
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Cell = bool | int | Number | str | None
-Label = bool | int | Number | str
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Cell = bool | Whole | Number | str | None
+Label = bool | Whole | Number | str
 _MOST_NEIGHBORS = 1_000
 _SHOWN = 12  # names in a message
 

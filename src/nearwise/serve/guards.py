@@ -63,10 +63,14 @@ class Guards:
         try:
             try:
                 self._check(Headers(scope=scope), scope["method"])
+                if "content-type" not in Headers(
+                    scope=scope
+                ):  # clients of the protocol leave it out
+                    scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
                 body = _Bounded(receive, self._max_body)
                 await self._app(scope, body, sealed)
             except ProblemError as error:
-                await problem(error)(scope, receive, sealed)
+                await problem(error, scope["path"])(scope, receive, sealed)
         finally:
             route = getattr(scope.get("route"), "path", "none")  # not what clients make up
             self._monitoring.requests.labels(scope["method"], route, status).inc()

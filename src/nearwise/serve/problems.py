@@ -20,7 +20,7 @@ _SHOWN = 10  # mistakes of a body
 RETRY_AFTER = 1  # seconds
 
 
-class ProblemError(Exception):
+class ProblemError(HTTPException):
     """What was wrong with a request, for the client.
 
     Parameters
@@ -37,8 +37,8 @@ class ProblemError(Exception):
     def __init__(
         self, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
     ) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.headers, self.more = status, detail, headers, more
+        super().__init__(status, detail, headers)
+        self.more = more
 
 
 class PlainJSON(Response):
@@ -55,30 +55,30 @@ class _ProblemJSON(PlainJSON):
     media_type = "application/problem+json"
 
 
-def problem(error: ProblemError) -> Response:
-    """Give the answer to a request that has a problem."""
-    title = HTTPStatus(error.status).phrase
-    content = {"type": "about:blank", "title": title, "status": error.status}
+def problem(error: ProblemError, path: str) -> Response:
+    """Give the answer to a request to `path` that has a problem."""
+    status = error.status_code
+    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
+    if path.startswith("/v2"):
+        content["error"] = error.detail  # where the Open Inference Protocol has it
     headers = dict(error.headers or {})
-    if error.status in (429, 503):
+    if status in (429, 503):
         headers.setdefault("Retry-After", str(RETRY_AFTER))
-    return _ProblemJSON(
-        content | {"detail": error.detail} | error.more, error.status, headers=headers
-    )
+    return _ProblemJSON(content | {"detail": error.detail} | error.more, status, headers=headers)
 
 
 def explain_errors(app: FastAPI) -> None:
     """Have an app answer every error as a problem."""
     for kind in (
-        ProblemError, QueueFullError, RequestValidationError, HTTPException, StoreError,
-        BlockingIOError, TimeoutError, OSError,
+        HTTPException, RequestValidationError, QueueFullError, StoreError, BlockingIOError,
+        TimeoutError, OSError,
     ):  # fmt: skip
         app.add_exception_handler(kind, _answer)
     app.add_exception_handler(Exception, _fault)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return problem(_as_problem(error))
+    return problem(_as_problem(error), request.url.path)
 
 
 def _as_problem(error: Exception) -> ProblemError:
@@ -115,4 +115,5 @@ def _of_body(error: RequestValidationError) -> ProblemError:
 async def _fault(request: Request, error: Exception) -> Response:
     """Log a fault of ours; the client is told no more than that."""
     _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem(ProblemError(500, "This is a fault of nearwise; the service's log says more."))
+    told = ProblemError(500, "This is a fault of nearwise; the service's log says more.")
+    return problem(told, request.url.path)

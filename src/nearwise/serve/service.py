@@ -27,6 +27,7 @@ from nearwise.serve.problems import ProblemError
 T = TypeVar("T")
 _LOG = logging.getLogger("nearwise.serve")
 _BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
+_OF_SELECTION = ("score_name", "threshold", "expected_risk", "risk_bound", "confidence")
 _FOLLOW_EVERY = 0.5  # seconds
 _MOST_JOBS = 100  # that are remembered
 _MAP_ROWS = 20_000  # most rows of a map, drawn at random
@@ -81,11 +82,17 @@ class Answers(NamedTuple):
 
     def of_rows(self, rows: slice) -> "Answers":
         """Those of some rows."""
-        cut = {
-            name: None if getattr(self, name) is None else getattr(self, name)[rows]
-            for name in ("proba", "sets", "novelty_p", "accepted", "explanations")
-        }
-        return self._replace(**cut)
+
+        def cut(values: Any) -> Any:
+            return None if values is None else values[rows]
+
+        return self._replace(
+            proba=cut(self.proba),
+            sets=cut(self.sets),
+            novelty_p=cut(self.novelty_p),
+            accepted=cut(self.accepted),
+            explanations=cut(self.explanations),
+        )
 
     @property
     def predicted(self) -> np.ndarray:
@@ -344,12 +351,11 @@ class Service:
 
 def answers(version: Version, query: Query, ask: Ask) -> Answers:
     """Give what was asked of a query's rows."""
-    limits = {
-        name: value
-        for name, value in (("coverage", ask.coverage), ("max_risk", ask.max_risk))
-        if value is not None
-    }
-    chosen = query.selection(**limits, confidence=_BOUND_CONFIDENCE) if limits else None
+    chosen = None
+    if ask.is_selective:
+        chosen = query.selection(
+            coverage=ask.coverage, max_risk=ask.max_risk, confidence=_BOUND_CONFIDENCE
+        )
     return Answers(
         version.number,
         query.model.classes,
@@ -357,15 +363,7 @@ def answers(version: Version, query: Query, ask: Ask) -> Answers:
         None if ask.confidence is None else query.sets(ask.confidence),
         query.novelty_p_value() if ask.novelty else None,
         None if chosen is None else chosen.accepted,
-        None
-        if chosen is None
-        else {
-            "score": chosen.score_name,
-            "threshold": chosen.threshold,
-            "expected_risk": chosen.expected_risk,
-            "risk_bound": chosen.risk_bound,
-            "confidence": chosen.confidence,
-        },
+        None if chosen is None else {name: getattr(chosen, name) for name in _OF_SELECTION},
         None if ask.n_neighbors is None else query.explanations(),
     )
 

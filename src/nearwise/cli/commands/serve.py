@@ -2,6 +2,7 @@
 
 import re
 import socket
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -118,6 +119,7 @@ def serve(
             f"Serving {len(service.live.model.memory_)} rows at {where} ({where}/docs describes "
             f"it; Open Inference Protocol name: {name}). Ctrl-C stops."
         )
+    warnings.simplefilter("ignore")  # about rows, such as new categories: of clients, and endless
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -1,0 +1,188 @@
+"""``nearwise serve`` and ``nearwise key``, the service in a process of its own."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier, LiveModel
+from tests.store.folders import plain_model
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serve") / "m"
+    plain_model().save(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "rows of mine.model")
+
+
+class Served:
+    """A service that runs in another process, and requests to it."""
+
+    def __init__(self, folder, *options):
+        command = [sys.executable, "-m", "nearwise.cli", "serve", str(folder), "--port", "0"]
+        self.process = subprocess.Popen(
+            [*command, *options], stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        self.said = ""
+        while "Ctrl-C" not in self.said:
+            line = self.process.stderr.readline()
+            assert line, f"it ended: {self.said}"
+            self.said += line
+        self.url = re.search(r"http://\S+:\d+", self.said)[0]
+
+    def ask(self, path, body=None, method=None, **headers):
+        content = None if body is None else json.dumps(body).encode()
+        sent = {"Content-Type": "application/json"} | headers
+        request = urllib.request.Request(self.url + path, content, sent, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        self.process.wait(30)
+        return self.process.stderr.read()
+
+
+@pytest.fixture
+def served():
+    running = []
+
+    def start(*arguments):
+        running.append(Served(*arguments))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.process.kill()
+        one.process.wait()
+        one.process.stderr.close()
+
+
+def test_a_service_answers_remembers_and_drains(folder, served):
+    X = plain_model()._fitted.rows[:2]
+    service = served(folder)
+    assert "Open Inference Protocol name: rows-of-mine" in service.said
+    status, found = service.ask("/predict", {"features": X.tolist()})
+    assert status == 200
+    assert [one["label"] for one in found["predictions"]] == plain_model().predict(X).tolist()
+    assert service.ask("/rows", {"features": X.tolist(), "labels": [0, 1]})[0] == 201
+    late = []
+    body = {"features": [X[0].tolist()] * 2_000, "n_neighbors": 20}
+    asking = threading.Thread(target=lambda: late.append(service.ask("/explain", body)))
+    asking.start()
+    time.sleep(0.05)
+    assert service.stop() == ""  # and no traceback
+    asking.join()
+    assert late[0][0] == 200
+    assert len(late[0][1]["predictions"]) == 2_000
+    assert len(AttnKNNClassifier.load(folder).memory_) == len(plain_model().memory_) + 2
+
+
+def test_ctrl_c_stops_it_without_a_traceback(folder, served):
+    assert "Traceback" not in served(folder).stop(signal.SIGINT)
+
+
+def test_keys_are_made_and_asked_for(folder, served, nearwise, tmp_path):
+    keys = tmp_path / "keys.json"
+    made = nearwise("key", "laptop", "--keys", keys, "--scope", "write")
+    assert made.exit_code == 0
+    key = made.out.strip()
+    assert "laptop may write" in made.err
+    service = served(folder, "--keys", str(keys))
+    assert service.ask("/rows/0")[0] == 401
+    sent = {"Authorization": f"Bearer {key}"}
+    assert service.ask("/rows/0", **sent)[0] == 200
+    assert service.ask("/rows/0", method="DELETE", **sent)[0] == 200
+    assert service.ask("/compact", method="POST", **sent)[0] == 403
+
+
+def test_a_follower_follows_a_writer(folder, served):
+    writer, follower = served(folder), served(folder, "--follow", "--read-only")
+    assert writer.ask("/rows/3", method="DELETE")[0] == 200
+    for _ in range(100):
+        if follower.ask("/rows/3")[0] == 404:
+            break
+        time.sleep(0.05)
+    assert follower.ask("/rows/4")[1]["memory_version"] == 1
+    assert follower.ask("/rows/4", method="DELETE")[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--host", "0.0.0.0"], "can be reached from elsewhere"),
+        (["--keys", "nothing.json"], "nothing.json"),
+        (["--max-body", "8 MB"], "500KiB"),
+        (["--host", "host.invalid.example", "--keys", "KEYS"], "Cannot listen"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(folder, nearwise, tmp_path, options, says):
+    nearwise("key", "a", "--keys", tmp_path / "k.json")
+    options = [str(tmp_path / "k.json") if option == "KEYS" else option for option in options]
+    found = nearwise("serve", folder, *options)
+    assert found.exit_code in (1, 2)
+    assert says in found.err
+
+
+def test_a_taken_port_is_told_before_the_model_is_read(folder, served, nearwise):
+    port = served(folder).url.rpartition(":")[2]
+    found = nearwise("serve", folder, "--port", port)
+    assert f"port {port}" in found.err
+    assert "Opening" not in found.err
+
+
+@pytest.mark.slow
+def test_hundreds_of_kills_lose_nothing_that_was_answered(folder, tmp_path):
+    """What was answered is there once, what was under way at most once, 100 kills on."""
+    X = plain_model()._fitted.rows
+    answered, unsure = {}, set()
+    n_before = len(plain_model().memory_)
+    for round_ in range(100):
+        service = Served(folder)
+        killer = threading.Timer(0.02 + 0.3 * (round_ % 10) / 10, service.process.kill)
+        killer.start()
+        number = 0
+        while True:
+            name = f"{round_}-{number}"
+            row = [float(round_), *X[0, 1:-1].tolist(), float(number)]
+            body = {"features": [row], "labels": [round_ % 2]}
+            try:
+                status, found = service.ask("/rows", body, **{"Idempotency-Key": name})
+            except (OSError, urllib.error.URLError):
+                unsure.add(name)
+                break
+            assert status == 201
+            answered[name] = found["ids"][0]
+            number += 1
+        killer.join()
+        service.process.wait()
+        service.process.stderr.close()
+    with LiveModel(folder) as live:
+        history = live.history()
+        made = [change.key for change in history]
+        assert len(made) == len(set(made))
+        assert set(answered) <= set(made) <= set(answered) | unsure
+        assert {c.key: c.ids[0] for c in history if c.key in answered} == answered
+        assert len(live.model.memory_) == n_before + len(made)
+        replayed = AttnKNNClassifier.load(folder).predict_proba(X)
+        assert (live.model.predict_proba(X) == replayed).all()
+    assert len(answered) > 500

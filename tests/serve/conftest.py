@@ -1,0 +1,70 @@
+"""A service on a model of its own, asked in this process."""
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from fastapi.testclient import TestClient
+
+from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.serve import Limits, Service, create_app
+from tests.store.folders import based_model, plain_model, small_table
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """Folders of a model of arrays and one of a table with a base."""
+    root = tmp_path_factory.mktemp("serve")
+    plain_model().save(root / "arrays")
+    based_model().save(root / "table")
+    return root
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved / "table", tmp_path / "table.model")
+
+
+@pytest.fixture
+def model(folder):
+    """The model as it was before the service changed anything."""
+    return AttnKNNClassifier.load(folder)
+
+
+@pytest.fixture
+def asked(folder):
+    """Open a service on the folder, and a client of it."""
+
+    @contextmanager
+    def open_service(where=folder, keys=(), hosts=None, *, limits=None, **options):
+        service = Service(LiveModel(where), limits or Limits(), **options)
+        app = create_app(service, name="table", keys=keys, hosts=hosts)
+        with TestClient(app, raise_server_exceptions=False) as client:
+            client.service = service
+            yield client
+
+    return open_service
+
+
+@pytest.fixture
+def client(asked):
+    with asked() as client:
+        yield client
+
+
+def json_rows(n=6, seed=9):
+    """Rows of the table as JSON has them: null where a value is missing."""
+    frame, _ = small_table(n, seed=seed)
+    return frame, [
+        {name: None if value != value else value for name, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
+
+
+def problem(response, status):
+    """The detail of an answer that must be a problem of that status."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    content = response.json()
+    assert (content["status"], content["type"]) == (status, "about:blank")
+    return content["detail"]

@@ -1,0 +1,213 @@
+"""Changes over HTTP are durable when they are answered, made once, and can be taken back."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.serve import Limits
+from tests.serve.conftest import json_rows, problem
+
+
+def test_rows_come_change_and_go_and_are_on_the_disk(client, folder, model):
+    frame, rows = json_rows(3)
+    n_rows = len(model.memory_)
+    added = client.post("/rows", json={"rows": rows, "labels": ["yes", "no", "yes"]})
+    assert added.status_code == 201
+    ids = added.json()["ids"]
+    assert added.json() == {"ids": ids, "evicted": [], "memory_version": 1}
+    shown = client.get(f"/rows/{ids[1]}").json()
+    assert shown == {
+        "id": ids[1], "label": "no", "weight": 1.0, "row": rows[1], "memory_version": 1,
+    }  # fmt: skip
+    assert client.patch(f"/rows/{ids[1]}", json={"label": "yes"}).json()["memory_version"] == 2
+    assert client.delete(f"/rows/{ids[2]}").json() == {"ids": [ids[2]], "memory_version": 3}
+    there = AttnKNNClassifier.load(folder)  # nothing has been closed yet
+    assert len(there.memory_) == n_rows + 2
+    proba = client.post("/predict", json={"rows": rows}).json()["predictions"]
+    np.testing.assert_allclose(
+        [one["proba"]["yes"] for one in proba], there.predict_proba(frame)[:, 1], atol=1e-6
+    )
+    assert client.post("/changes/3/undo").json()["memory_version"] == 4
+    kinds = [
+        (c["version"], c["kind"], c["undoes"]) for c in client.get("/changes").json()["changes"]
+    ]
+    assert kinds == [(4, "add", 3), (3, "remove", None), (2, "relabel", None), (1, "add", None)]
+    assert len(client.get("/changes?limit=2").json()["changes"]) == 2
+
+
+def test_a_label_that_is_none_is_refused_unless_it_is_said_to_be_new(client):
+    _, rows = json_rows(1)
+    body = {"rows": rows, "labels": ["yse"]}
+    assert "Did you mean 'yes'" in problem(client.post("/rows", json=body), 422)
+    assert client.post("/rows", json=body | {"new_classes": True}).status_code == 201
+    assert "yse" in client.post("/predict", json={"rows": rows}).json()["predictions"][0]["proba"]
+    for wrong in (1, True):
+        refused = client.post("/rows", json=body | {"labels": [wrong], "new_classes": True})
+        assert "kind the model was fitted with" in problem(refused, 422)
+    assert "2 labels" in problem(client.post("/rows", json=body | {"labels": ["yes"] * 2}), 422)
+
+
+def test_a_request_sent_again_under_its_key_is_made_once(client):
+    _, rows = json_rows(2)
+    sent = {"Idempotency-Key": "r1"}
+    body = {"rows": rows, "labels": ["yes", "no"]}
+    first, again = (client.post("/rows", json=body, headers=sent).json() for _ in range(2))
+    assert first == again
+    other = client.post("/rows", json=body | {"labels": ["no", "no"]}, headers=sent)
+    assert "another request" in problem(other, 409)
+    sent = {"Idempotency-Key": "r2"}
+    url = f"/rows/{first['ids'][0]}"
+    gone = [client.delete(url, headers=sent).json() for _ in range(2)]
+    assert gone[0] == gone[1]
+    assert "not remembered" in problem(client.delete(url), 404)
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+@pytest.mark.parametrize("row", [100_000, 2**62, 2**63, "x", -1])
+def test_rows_that_are_not_there(client, method, row):
+    body = {"json": {"label": "yes"}} if method == "PATCH" else {}
+    status = 404 if row in (100_000, 2**62) else 422
+    problem(client.request(method, f"/rows/{row}", **body), status)
+
+
+def test_feedback_is_judged_then_remembered(client, model):
+    frame, rows = json_rows(8)
+    labels = ["yes", "no"] * 4
+    answer = client.post("/feedback", json={"rows": rows, "labels": labels})
+    assert answer.status_code == 201
+    predicted = model.predict(frame)
+    assert answer.json()["judged"]["predicted"] == predicted.tolist()
+    summary = client.get("/feedback").json()
+    assert summary["accuracy"] == np.mean(predicted == labels)
+    assert summary["rows"] == 8
+    assert client.get("/feedback?last=3").json()["rows"] == 3
+    assert client.get(f"/rows/{answer.json()['ids'][0]}").json()["label"] == "yes"
+
+
+def test_labels_that_look_wrong_are_listed_until_something_is_done(client, model):
+    wanted = model.label_issues()
+    wanted = wanted[wanted["given"] != wanted["suggested"]]
+    found = client.get("/issues").json()
+    assert [one["id"] for one in found["issues"]] == wanted["id"].tolist()
+    assert len(wanted) >= 3  # the case is one where there are some
+    first, second, third = wanted["id"].tolist()[:3]
+    suggested = found["issues"][0]["suggested"]
+    client.post(f"/issues/{first}", json={"action": "relabel", "label": suggested})
+    assert client.get(f"/rows/{first}").json()["label"] == suggested
+    kept = client.post(f"/issues/{second}", json={"action": "keep"})
+    assert kept.json() == {"ids": [second], "memory_version": 2}
+    client.post(f"/issues/{third}", json={"action": "remove"})
+    assert "not remembered" in problem(client.get(f"/rows/{third}"), 404)
+    left = client.get("/issues").json()
+    assert not {first, second, third} & {one["id"] for one in left["issues"]}
+    assert left["memory_version"] == 3
+    client.post("/changes/2/undo")
+    assert second in [one["id"] for one in client.get("/issues").json()["issues"]]
+    for wrong in ({"action": "relabel"}, {"action": "keep", "label": "yes"}, {"action": "x"}):
+        problem(client.post(f"/issues/{first}", json=wrong), 422)
+
+
+def test_the_map_has_each_row_once(client, model):
+    found = client.get("/map").json()
+    assert found["id"] == model.memory_.ids.tolist()
+    assert len(found["x"]) == len(found["y"]) == len(found["label"]) == len(model.memory_)
+    assert np.std(found["x"]) >= np.std(found["y"]) > 0
+
+
+def done(client, job):
+    for _ in range(200):
+        found = client.get(job["status"]).json()
+        if found["state"] in ("done", "failed"):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(found)
+
+
+def test_jobs_are_followed_and_predictions_go_on_meanwhile(client, folder, model):
+    frame, rows = json_rows(4)
+    client.post("/rows", json={"rows": rows, "labels": ["yes", "no", "yes", "no"]})
+    started = client.post("/refresh")
+    assert (started.status_code, started.headers["location"]) == (202, "/jobs/1")
+    assert client.post("/predict", json={"rows": rows}).status_code == 200
+    busy = client.delete("/rows/0")
+    assert "A job is changing" in problem(busy, 503)
+    assert busy.headers["retry-after"] == "1"
+    found = done(client, started.json())
+    assert (found["state"], found["kind"], found["memory_version"]) == ("done", "refresh", 2)
+    model.add(frame, ["yes", "no", "yes", "no"])
+    expected = model.refresh().predict_proba(frame)[:, 1]
+    proba = client.post("/predict", json={"rows": rows}).json()["predictions"]
+    np.testing.assert_allclose([one["proba"]["yes"] for one in proba], expected, atol=1e-6)
+    assert done(client, client.post("/compact").json())["state"] == "done"
+    assert LiveModel(folder).n_pending == 0
+    assert "no job 99" in problem(client.get("/jobs/99"), 404)
+
+
+def test_a_job_that_fails_says_why(client, monkeypatch):
+    def fail(live):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(LiveModel, "compact", fail)
+    found = done(client, client.post("/compact").json())
+    assert (found["state"], found["problem"]) == ("failed", "no space left")
+
+
+def test_a_read_only_service_changes_nothing(asked):
+    _, rows = json_rows(1)
+    with asked(read_only=True) as client:
+        for method, path, body in (
+            ("POST", "/rows", {"rows": rows, "labels": ["yes"]}),
+            ("DELETE", "/rows/0", None),
+            ("PATCH", "/rows/0", {"label": "yes"}),
+            ("POST", "/compact", None),
+        ):
+            assert "read-only" in problem(client.request(method, path, json=body), 403)
+        assert client.get("/changes").json() == {"changes": [], "memory_version": 0}
+        assert client.post("/predict", json={"rows": rows}).status_code == 200
+
+
+def test_a_follower_sees_what_others_change(asked, folder):
+    with asked(read_only=True, follow=True) as client, LiveModel(folder) as other:
+        other.remove([0])
+        for _ in range(100):
+            if client.get("/rows/0").status_code == 404:
+                break
+            time.sleep(0.05)
+        assert client.get("/rows/1").json()["memory_version"] == 1
+
+
+def test_a_change_that_takes_too_long_says_whether_it_may_be_made(asked, monkeypatch):
+    free = threading.Event()
+
+    def slow(live, *arguments, original=LiveModel.keep, **options):
+        assert free.wait(20)
+        return original(live, *arguments, **options)
+
+    monkeypatch.setattr(LiveModel, "keep", slow)
+    with asked(limits=Limits(deadline=0.2)) as client:
+        under_way = client.post("/issues/1", json={"action": "keep"})
+        waiting = client.post("/issues/2", json={"action": "keep"})
+        free.set()
+        assert "may still be made" in problem(under_way, 504)
+        assert "was not made" in problem(waiting, 504)
+        for _ in range(100):
+            if client.service.live.version:
+                break
+            time.sleep(0.02)
+        assert client.service.live.kept() == {1}
+
+
+def test_a_folder_that_cannot_be_written_is_not_the_clients_mistake(client, monkeypatch):
+    from nearwise.memory import Journal
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Journal, "append", full)
+    detail = problem(client.delete("/rows/0"), 503)
+    assert "folder" in detail
+    assert "space" not in detail  # the log says more
+    assert client.get("/rows/0").status_code == 200

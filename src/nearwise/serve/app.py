@@ -137,7 +137,11 @@ def create_app(
     )
     explain_errors(app)
     app.add_middleware(
-        Guards, hosts=hosts, max_body=service.limits.max_body, monitoring=service.monitoring
+        Guards,
+        hosts=hosts,
+        max_body=service.limits.max_body,
+        monitoring=service.monitoring,
+        is_full=lambda: service.predictions.is_full,
     )
 
     def holder(scope: Scope) -> Any:

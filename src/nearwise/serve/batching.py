@@ -59,6 +59,11 @@ class Lane:
         """Number of requests that wait."""
         return len(self._waiting)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request may wait."""
+        return self._closed or len(self._waiting) >= self._max_waiting
+
     def submit(
         self, request: Any, *, group: Hashable | None = None, n_rows: int = 1
     ) -> Future[Any]:
@@ -72,7 +77,7 @@ class Lane:
             If as many wait as may, or the lane is closed.
         """
         with self._changed:
-            if self._closed or len(self._waiting) >= self._max_waiting:
+            if self.is_full:
                 raise QueueFullError
             waiting = _Waiting(group, request, n_rows)
             self._waiting.append(waiting)

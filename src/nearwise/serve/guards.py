@@ -1,7 +1,7 @@
 """What every request passes before it is read: host, origin, size, type; and headers of answers."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from time import perf_counter
 from urllib.parse import urlsplit
 
@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearwise.serve.monitoring import Monitoring
-from nearwise.serve.problems import ProblemError, problem
+from nearwise.serve.problems import ProblemError, problem, queue_is_full
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS = {
@@ -22,6 +22,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _WITH_BODY = ("POST", "PUT", "PATCH")
+_PREDICTIONS = re.compile(r"/predict|/explain|/v2/models/[^/]*/infer")
 
 
 class Guards:
@@ -36,13 +37,20 @@ class Guards:
     max_body : int
         Most bytes of a body.
     monitoring : Monitoring
+    is_full : callable
+        Whether no prediction can be taken on now.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Collection[str] | None, max_body: int, monitoring: Monitoring
+        self,
+        app: ASGIApp,
+        hosts: Collection[str] | None,
+        max_body: int,
+        monitoring: Monitoring,
+        is_full: Callable[[], bool],
     ) -> None:
         self._app, self._hosts, self._max_body = app, hosts, max_body
-        self._monitoring = monitoring
+        self._monitoring, self._is_full = monitoring, is_full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
@@ -62,7 +70,7 @@ class Guards:
 
         try:
             try:
-                self._check(Headers(scope=scope), scope["method"])
+                self._check(Headers(scope=scope), scope["method"], scope["path"])
                 if "content-type" not in Headers(
                     scope=scope
                 ):  # clients of the protocol leave it out
@@ -76,7 +84,7 @@ class Guards:
             self._monitoring.requests.labels(scope["method"], route, status).inc()
             self._monitoring.seconds.labels(route).observe(perf_counter() - start)
 
-    def _check(self, headers: Headers, method: str) -> None:
+    def _check(self, headers: Headers, method: str, path: str) -> None:
         host = headers.get("host", "")
         if self._hosts is not None and host_name(host) not in self._hosts:
             raise ProblemError(
@@ -102,6 +110,8 @@ class Guards:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method in _WITH_BODY and has_body and kind not in ("", "application/json"):
             raise ProblemError(415, f"The body is {kind[:80]!r}; send application/json.")
+        if method == "POST" and self._is_full() and _PREDICTIONS.fullmatch(path):
+            raise queue_is_full()  # before a body costs anything
         if headers.get("content-encoding", "identity") != "identity":
             raise ProblemError(415, "The body is compressed; send it as it is.")
 

@@ -67,6 +67,11 @@ def problem(error: ProblemError, path: str) -> Response:
     return _ProblemJSON(content | {"detail": error.detail} | error.more, status, headers=headers)
 
 
+def queue_is_full() -> ProblemError:
+    """Give the problem of a request that cannot even wait."""
+    return ProblemError(429, "Too many requests are waiting. Send it again in a second.")
+
+
 def explain_errors(app: FastAPI) -> None:
     """Have an app answer every error as a problem."""
     for kind in (
@@ -89,7 +94,7 @@ def _as_problem(error: Exception) -> ProblemError:
     if isinstance(error, RequestValidationError):
         return _of_body(error)
     if isinstance(error, QueueFullError):
-        return ProblemError(429, "Too many requests are waiting. Send it again in a second.")
+        return queue_is_full()
     if isinstance(error, TimeoutError):
         return ProblemError(504, "The answer took longer than the deadline of this service.")
     if isinstance(error, BlockingIOError):

@@ -16,7 +16,7 @@ LEVELS = (
     {"memory", "nn", "metrics", "data"},
     {"training"},
     {"classifier"},
-    {"probes"},
+    {"probes", "serve"},
     {"cli"},
     # the lab builds on all of the library
     {"lab.comparisons"},

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +149,21 @@ def test_a_taken_port_is_told_before_the_model_is_read(folder, served, nearwise)
     found = nearwise("serve", folder, "--port", port)
     assert f"port {port}" in found.err
     assert "Opening" not in found.err
+
+
+def test_the_example_asks_and_tells(served, nearwise, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examples = Path(__file__).parents[2] / "examples" / "service"
+    subprocess.run([sys.executable, examples / "make_table.py"], check=True)
+    options = ("--target", "species", "--preset", "instant", "--out", "iris.model")
+    assert nearwise("fit", "iris.csv", *options).exit_code == 0
+    service = served("iris.model")
+    done = subprocess.run(
+        [sys.executable, examples / "client.py", service.url],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.count("weight") == 3
+    assert "'rows': 1" in done.stdout
 
 
 @pytest.mark.slow

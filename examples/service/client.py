@@ -1,0 +1,22 @@
+"""Ask `nearwise serve`, tell it the truth, and see how good it has been. Python alone is enough."""
+
+import json
+import sys
+from urllib.request import Request, urlopen
+
+URL = sys.argv[1] if len(sys.argv) > 1 else "http://localhost:8080"
+
+
+def ask(path, body=None):
+    content = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(URL + path, content, {"Content-Type": "application/json"})) as answer:
+        return json.load(answer)
+
+
+flower = {"sepal length": 6.0, "sepal width": 2.7, "petal length": 5.1, "petal width": 1.6}
+(found,) = ask("/explain", {"rows": [flower], "n_neighbors": 3})["predictions"]
+print(found["label"], found["proba"])
+for neighbor in found["neighbors"]:
+    print(f"  row {neighbor['id']}: {neighbor['label']}, weight {neighbor['weight']:.2f}")
+print(ask("/feedback", {"rows": [flower], "labels": ["versicolor"]})["judged"])
+print(ask("/feedback"))

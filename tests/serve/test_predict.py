@@ -156,7 +156,9 @@ def test_requests_that_wait_are_answered_together_and_each_gets_its_own(folder, 
     ask = Ask()
     try:
         with service.predictions._changed:  # nobody is answered before all wait
-            waiting = [service.predictions.submit((ask, X), group=ask) for X in parts]
+            waiting = [
+                service.predictions.submit((ask, lambda _, X=X: X), group=ask) for X in parts
+            ]
         proba = model.predict_proba(frame)
         for i, one in enumerate(waiting):
             if i == 7:

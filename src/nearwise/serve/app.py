@@ -187,9 +187,8 @@ def create_app(
 
 def _add_predictions(read: APIRouter, service: Service) -> None:
     async def answered(body: Question, n_neighbors: int | None = None) -> dict[str, Any]:
-        service.check_rows(body.n_rows)
         ask = Ask(body.confidence, body.novelty, body.coverage, body.max_risk, n_neighbors)
-        found = await service.predict(rows_for(service.live.now, body), body.n_rows, ask)
+        found = await service.predict(lambda now: rows_for(now, body), body.n_rows, ask)
         return _with_version(found, {"predictions": found.records()})
 
     @read.post("/predict", tags=["predict"])
@@ -215,12 +214,13 @@ def _with_version(found: Answers, content: dict[str, Any]) -> dict[str, Any]:
 def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     async def taken(body: Labelled, key: str | None, *, feedback: bool) -> Change:
         service.check_rows(body.n_rows)
-        version = service.live.now
-        X = rows_for(version, body)
-        y = labels_for(version, body.labels, new_classes=body.new_classes)
-        return await service.change(
-            lambda live: (live.feedback if feedback else live.add)(X, y, key=key)
-        )
+
+        def make(live: LiveModel) -> Change:
+            X = rows_for(live.now, body)
+            y = labels_for(live.now, body.labels, new_classes=body.new_classes)
+            return live.feedback(X, y, key=key) if feedback else live.add(X, y, key=key)
+
+        return await service.change(make)
 
     @write.post("/rows", tags=["memory"], status_code=201)
     async def add_rows(body: Labelled, key: IdempotencyKey = None) -> Response:
@@ -444,8 +444,9 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
         """Predict rows given as tensors."""
         check(model)
         wanted, ask = protocol.asked(body)
-        X = protocol.rows_of(service.live.now, body.inputs)
-        found = await service.predict(X, len(X), ask)
+        found = await service.predict(
+            lambda now: protocol.rows_of(now, body.inputs), body.inputs[0].shape[0], ask
+        )
         return PlainJSON(protocol.answer(name, body, wanted, found))
 
 

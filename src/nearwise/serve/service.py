@@ -185,10 +185,14 @@ class Service:
 
     # --- predictions ----------------------------------------------------------------------------
 
-    async def predict(self, X: Any, n_rows: int, ask: Ask) -> Answers:
-        """Predict rows; ProblemError where the model cannot take them or answer what is asked."""
+    async def predict(self, rows: Callable[[Version], Any], n_rows: int, ask: Ask) -> Answers:
+        """Predict rows; ProblemError where the model cannot take them or answer what is asked.
+
+        `rows` brings them into the form that a version of the model takes; it is called by the
+        thread that predicts, as decoding images would keep others waiting.
+        """
         self.check_rows(n_rows)
-        answer = self.predictions.submit((ask, X), group=ask, n_rows=n_rows)
+        answer = self.predictions.submit((ask, rows), group=ask, n_rows=n_rows)
         return await self._within_deadline(answer)
 
     def check_rows(self, n_rows: int) -> None:
@@ -198,19 +202,21 @@ class Service:
                 413, f"{n_rows} rows are more than the {self.limits.max_rows} of one request."
             )
 
-    def _predict(self, requests: list[tuple[Ask, Any]]) -> list[Any]:
+    def _predict(self, requests: list[tuple[Ask, Callable[[Version], Any]]]) -> list[Any]:
         """Answer requests that ask the same, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
         encoded: list[list[AnyRows] | ProblemError] = []
-        for _, X in requests:
+        for _, rows in requests:
             try:
-                encoded.append(version.encoded(X))
+                encoded.append(version.encoded(rows(version)))
+            except ProblemError as error:
+                encoded.append(error)
             except _REFUSED as error:
                 encoded.append(_refusal(error))
-        sound = [rows for rows in encoded if not isinstance(rows, ProblemError)]
+        sound = [one for one in encoded if not isinstance(one, ProblemError)]
         if not sound:
             return encoded
-        n_rows = sum(len(rows[0]) for rows in sound)
+        n_rows = sum(len(one[0]) for one in sound)
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
         try:
@@ -219,12 +225,12 @@ class Service:
             return [one if isinstance(one, ProblemError) else _refusal(error) for one in encoded]
         results: list[Any] = []
         start = 0
-        for rows in encoded:
-            if isinstance(rows, ProblemError):
-                results.append(rows)
+        for one in encoded:
+            if isinstance(one, ProblemError):
+                results.append(one)
                 continue
-            results.append(found.of_rows(slice(start, start + len(rows[0]))))
-            start += len(rows[0])
+            results.append(found.of_rows(slice(start, start + len(one[0]))))
+            start += len(one[0])
         return results
 
     # --- changes --------------------------------------------------------------------------------

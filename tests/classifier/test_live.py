@@ -214,6 +214,33 @@ def test_a_link_may_be_turned_to_another_model(made, tmp_path, monkeypatch):
     assert live.catch_up() == 1 and len(live.model.memory_) == 88
 
 
+def test_a_link_that_led_astray_for_a_while_does_no_harm(made, tmp_path):
+    real = shutil.copytree(made / "arrays", tmp_path / "real")
+    (tmp_path / "empty").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    live = LiveModel(link)
+    live.remove([0])
+    link.unlink()
+    link.symlink_to(tmp_path / "empty")
+    with pytest.raises(StoreError):
+        live.remove([1])
+    assert live.version == 1
+    link.unlink()
+    link.symlink_to(real)
+    assert live.remove([1]).version == 2
+    assert [change.version for change in live.history()] == [1, 2]
+
+
+def test_a_lost_journal_is_no_empty_history(folder):
+    live = LiveModel(folder)
+    live.remove([0])
+    for file in folder.glob("journal.sqlite3*"):
+        file.unlink()
+    with pytest.raises(StoreError, match="lacks changes"):
+        live.history()
+
+
 def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(folder):
     live = LiveModel(folder)
     X, y = blobs(60, seed=9)

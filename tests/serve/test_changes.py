@@ -60,9 +60,36 @@ def test_a_request_sent_again_under_its_key_is_made_once(client):
     assert "another request" in problem(other, 409)
     sent = {"Idempotency-Key": "r2"}
     url = f"/rows/{first['ids'][0]}"
-    gone = [client.delete(url, headers=sent).json() for _ in range(2)]
-    assert gone[0] == gone[1]
-    assert "not remembered" in problem(client.delete(url), 404)
+    sent_once = [
+        ("PATCH", url, {"label": "no"}, {"Idempotency-Key": "r3"}),
+        ("DELETE", url, None, sent),
+        ("POST", "/issues/3", {"action": "remove"}, {"Idempotency-Key": "r4"}),
+    ]
+    done_once = [client.request(m, u, json=b, headers=h).json() for m, u, b, h in sent_once]
+    # sent again, when the rows are gone already
+    assert done_once == [client.request(m, u, json=b, headers=h).json() for m, u, b, h in sent_once]
+    for method, where, body, _ in sent_once:
+        assert "not remembered" in problem(client.request(method, where, json=body), 404)
+
+
+def test_rows_that_another_process_added_can_be_changed_at_once(client, folder):
+    frame, _ = json_rows(1)
+    with LiveModel(folder) as other:
+        (row,) = other.add(frame, ["yes"]).ids
+    assert client.patch(f"/rows/{row}", json={"label": "no"}).json()["memory_version"] == 2
+    assert client.get(f"/rows/{row}").json()["label"] == "no"
+
+
+def test_the_last_row_of_a_class_goes_where_that_is_meant(client, model):
+    _, rows = json_rows(1)
+    body = {"rows": rows, "labels": ["rare"], "new_classes": True}
+    (row,) = client.post("/rows", json=body).json()["ids"]
+    url, meant = f"/rows/{row}", {"label": "yes", "forget_classes": True}
+    assert "forget_classes" in problem(client.patch(url, json={"label": "yes"}), 422)
+    assert client.patch(url, json=meant).status_code == 200
+    client.post("/changes/2/undo")
+    assert "forget_classes" in problem(client.delete(url), 422)
+    assert client.delete(f"{url}?forget_classes=true").status_code == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
@@ -146,13 +173,29 @@ def test_jobs_are_followed_and_predictions_go_on_meanwhile(client, folder, model
     assert "no job 99" in problem(client.get("/jobs/99"), 404)
 
 
-def test_a_job_that_fails_says_why(client, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(OSError("/secret: no space"), "the log says more"), (ValueError("cannot"), "cannot")],
+)
+def test_a_job_that_fails_says_why(client, monkeypatch, caplog, error, says):
     def fail(live):
-        raise OSError("no space left")
+        raise error
 
     monkeypatch.setattr(LiveModel, "compact", fail)
     found = done(client, client.post("/compact").json())
-    assert (found["state"], found["problem"]) == ("failed", "no space left")
+    assert found["state"] == "failed"
+    assert says in found["problem"]
+    assert "secret" not in found["problem"]
+    assert ("compact failed" in caplog.text) == isinstance(error, OSError)
+
+
+def test_one_job_at_a_time(client, monkeypatch):
+    free = threading.Event()
+    monkeypatch.setattr(LiveModel, "compact", lambda live: free.wait(20))
+    job = client.post("/compact").json()
+    assert "A job is changing" in problem(client.post("/refresh"), 503)
+    free.set()
+    assert done(client, job)["state"] == "done"
 
 
 def test_a_read_only_service_changes_nothing(asked):
@@ -198,6 +241,18 @@ def test_a_change_that_takes_too_long_says_whether_it_may_be_made(asked, monkeyp
                 break
             time.sleep(0.02)
         assert client.service.live.kept() == {1}
+
+
+def test_a_damaged_folder_is_not_the_clients_mistake(client, folder):
+    client.delete("/rows/0")
+    for file in folder.glob("journal.sqlite3*"):
+        file.unlink()
+    (folder / "journal.sqlite3").write_bytes(b"damaged" * 1_000)
+    for method, url in (("DELETE", "/rows/1"), ("GET", "/changes")):
+        detail = problem(client.request(method, url), 503)
+        assert str(folder) not in detail
+    _, rows = json_rows(1)
+    assert client.post("/predict", json={"rows": rows}).json()["memory_version"] == 1
 
 
 def test_a_folder_that_cannot_be_written_is_not_the_clients_mistake(client, monkeypatch):

@@ -1,12 +1,15 @@
 """Who may ask what: keys, hosts, origins, sizes, types; and what clients send stays data."""
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from nearwise.serve import Limits, make_key, read_keys
-from nearwise.serve.guards import host_name
+from nearwise.serve.guards import Guards, host_name
 from nearwise.serve.keys import ANYONE, SCOPES, holder_of
+from nearwise.serve.monitoring import Monitoring
 from tests.serve.conftest import json_rows, problem
 
 READ = [("GET", "/rows/0"), ("GET", "/changes"), ("GET", "/metrics"), ("GET", "/v2/models/table")]
@@ -69,7 +72,7 @@ def test_every_route_but_the_open_ones_asks_for_a_key(asked, keys):
                 if (method.upper(), route) in OPEN:
                     continue
                 url = route.format(id=0, version=1, model="table")
-                problem(client.request(method, url, json={}), 401)
+                problem(client.request(method, url, content=b"{"), 401)  # and the body is not read
 
 
 def test_a_keys_file_never_holds_a_key(keys):
@@ -111,9 +114,11 @@ def test_a_keys_file_that_is_none_is_refused(tmp_path, content, says):
         ({"Host": "[::1]:8080"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Host": "localhost", "Origin": "http://localhost"}, 200),
         ({"Host": "localhost:1", "Origin": "http://localhost:2"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),  # a link to it
         ({"Sec-Fetch-Site": "same-origin"}, 200),
     ],
 )
@@ -121,6 +126,32 @@ def test_pages_of_other_sites_reach_nothing(asked, sent, status):
     with asked(hosts={"localhost", "::1", "testserver"}) as client:
         found = client.get("/v2/health/live", headers=sent)
         assert found.status_code == status
+
+
+def test_a_body_that_does_not_come_is_not_waited_for():
+    async def never():
+        await asyncio.sleep(60)
+
+    async def reads(scope, receive, send):
+        await receive()
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    monitoring = Monitoring(None)
+    guards = Guards(reads, None, 100, monitoring, 0.05, lambda: False)
+    scope = {"type": "http", "method": "POST", "path": "/predict", "headers": []}
+    asyncio.run(guards(scope, never, send))
+    assert sent[0]["status"] == 408
+
+
+def test_keys_that_are_made_at_once_are_all_kept(tmp_path):
+    path = tmp_path / "keys.json"
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda i: make_key(path, f"k{i}", "read"), range(16)))
+    assert {holder_of(key, read_keys(path)).name for key in made} == {f"k{i}" for i in range(16)}
 
 
 def test_a_host_is_told_from_its_port():

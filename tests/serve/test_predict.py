@@ -123,10 +123,11 @@ def test_what_a_model_cannot_take_is_explained(client, change, status, says):
         (b"[" * 100_000, 400, ""),
         (b'{"rows": [{"age": NaN}]}', 422, "age"),
         (b'{"rows": [{"age": 1e999, "income": 1, "town": "x"}]}', 422, "age"),
-        (b'{"rows": [{"\\ud800": 1}]}', 422, "ud800"),
+        (b'{"rows": [{"\\ud800": 1}]}', 400, "no JSON"),
+        (b'{"features": [[' + b"1" * 5_000 + b"]]}", 422, "features"),
         (b'{"features": [["1", "2", "3"]]}', 422, "features"),
         (b"\xff\xfe", 400, ""),
-        (b"", 422, "body"),
+        (b"", 400, "no JSON"),
         (b"3", 422, "body"),
     ],
 )
@@ -141,6 +142,10 @@ def test_a_number_beyond_all_floats_is_refused(client):
     assert "age" in problem(response, 422)
 
 
+class BrokenError(Exception):
+    """What no one foresaw."""
+
+
 def test_requests_that_wait_are_answered_together_and_each_gets_its_own(folder, model):
     frame, _ = json_rows(30)
     service = Service(LiveModel(folder), Limits(max_rows=100))
@@ -153,16 +158,28 @@ def test_requests_that_wait_are_answered_together_and_each_gets_its_own(folder, 
     service.predictions._work = counted
     parts = [frame.iloc[[i]] for i in range(30)]
     parts[7] = parts[7].assign(age="old")  # one that the model cannot take
+    parts[9] = BrokenError("not foreseen")  # and one that nobody expects
     ask = Ask()
+
+    def read(X):
+        if isinstance(X, Exception):
+            raise X
+        return X
+
     try:
         with service.predictions._changed:  # nobody is answered before all wait
             waiting = [
-                service.predictions.submit((ask, lambda _, X=X: X), group=ask) for X in parts
+                service.predictions.submit(
+                    (ask, lambda _, X=X: read(X), lambda found: found), group=ask
+                )
+                for X in parts
             ]
         proba = model.predict_proba(frame)
         for i, one in enumerate(waiting):
             if i == 7:
                 assert "age" in one.exception().detail
+            elif i == 9:
+                assert isinstance(one.exception(), BrokenError)
             else:
                 np.testing.assert_allclose(one.result().proba, proba[[i]], atol=1e-6)
     finally:
@@ -200,3 +217,26 @@ def test_answers_belong_to_one_version_while_rows_come_and_go(asked, folder):
             if one["memory_version"] == number:
                 for got, due in zip(one["predictions"], wanted, strict=True):
                     assert got["proba"] == pytest.approx(due["proba"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"rows": [{"age": []}] * 200_000}, 422),
+        ({"rows": [{"age": []}] * 60_000}, 422),
+        ({"features": [[]] * 200_000}, 422),
+        ({"features": [["x"] * 50_000] * 2}, 422),
+        ({"rows": [{str(i): i for i in range(100_000)}]}, 422),
+    ],
+    ids=range(5),
+)
+def test_a_body_full_of_mistakes_is_answered_with_a_few(client, body, status):
+    answer = client.post("/predict", json=body)
+    problem(answer, status)
+    assert len(answer.content) < 10_000
+
+
+def test_more_neighbors_than_anyone_reads_are_refused(client):
+    _, rows = json_rows(40)
+    body = {"rows": rows, "n_neighbors": 1_000}
+    assert "neighbors" in problem(client.post("/explain", json=body), 413)

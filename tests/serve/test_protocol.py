@@ -124,6 +124,8 @@ def test_acting_needs_a_limit(arrays):
         (tensor(shape=(4,)), "shape"),
         (tensor(datatype="FP128"), "none of"),
         (tensor(datatype="INT8", data=[[300, 1], [2, 3]]), "INT8"),
+        (tensor(datatype="INT64", data=[[0.5, 1.0], [2.0, 3.0]]), "float"),
+        (tensor(datatype="INT64", data=[[None, 1], [2, 3]]), "NoneType"),
         (tensor(data=[["1", "2"], ["3", "4"]]), "str"),
         (tensor(data=[[True, False], [True, False]]), "bool"),
         (tensor(data=[[0.0, 1.0], 2.0, 3.0]), "mix"),
@@ -134,6 +136,12 @@ def test_acting_needs_a_limit(arrays):
 )
 def test_tensors_that_do_not_hold_are_refused(arrays, sent, says):
     assert says in problem(arrays(sent), 422)
+
+
+def test_an_output_is_given_once(arrays):
+    X = plain_model()._fitted.rows[:2]
+    sent = tensor(shape=X.shape, data=X.tolist())
+    assert "twice" in problem(arrays(sent, outputs=[{"name": "proba"}] * 2), 422)
 
 
 def test_columns_are_held_against_the_model(client):

@@ -145,7 +145,7 @@ class LiveModel:
     @property
     def model(self) -> AttnKNNClassifier:
         """The classifier as it is now, to be asked; `LiveModel` changes it."""
-        return self._classifier
+        return self._opened[1]
 
     @property
     def now(self) -> Version:
@@ -349,8 +349,12 @@ class LiveModel:
 
     def history(self) -> list[Change]:
         """All changes through the journal since the model was fitted, oldest first."""
+        state = self._state
         with Journal(self.folder) as journal:  # changes under way are not waited for
-            return journal.history(self._state.lineage)
+            found = journal.history(state.lineage)
+        if state.version > max(state.saved, found[-1].version if found else 0):
+            raise StoreError("torn", f"{journal.path} lacks changes that were made through it.")
+        return found
 
     def catch_up(self) -> int:
         """Make the changes that other processes have made since; give the version.
@@ -386,11 +390,11 @@ class LiveModel:
             state = self._state
             change = Change(state.version + 1, REFRESH, (), {})
             refreshed = copy.copy(self.model)
-            refreshed._folders = {self._key: state._replace(version=change.version)}
+            refreshed._folders = {self._opened[0]: state._replace(version=change.version)}
             refreshed._publish(self.model._refreshed(self._now.fitted))
             save_model(refreshed, self.folder, locked=True)
             self._journal.note(state.lineage, change)
-            self._reach(refreshed._fitted, refreshed._folders[self._key])
+            self._reach(refreshed._fitted, refreshed._folders[self._opened[0]])
             return change
 
     def compact(self, *, keep_removed: bool = False) -> None:
@@ -418,40 +422,42 @@ class LiveModel:
     # --- inside -------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        self._key = os.path.realpath(self.folder)
-        self._classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
+        classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
+        (key,) = classifier._folders
+        self._opened = key, classifier  # at once, for threads that read meanwhile
         self._params = self._kept_params()
-        self._now = Version(self._state.version, self._classifier, self._classifier._fitted)
+        self._now = Version(self._state.version, classifier, classifier._fitted)
 
     @property
     def _state(self) -> FolderState:
-        state: FolderState = self._classifier._folders[self._key]
+        key, classifier = self._opened
+        state: FolderState = classifier._folders[key]
         return state
 
     def _kept_params(self) -> dict[str, Any]:
         """Parameters that no change brings along."""
-        params = self._classifier.get_params(deep=False)
+        params = self.model.get_params(deep=False)
         return {name: params[name] for name in params if name not in ("capacity", "eviction")}
 
     def _reach(self, fitted: FittedModel, state: FolderState) -> None:
         """Let predictions see a version that is on the disk."""
-        with self._classifier._lock:
-            self._classifier._folders[self._key] = state
-            self._classifier._publish(fitted)
-        self._now = Version(state.version, self._classifier, fitted)
+        with self.model._lock:
+            self.model._folders[self._opened[0]] = state
+            self.model._publish(fitted)
+        self._now = Version(state.version, self.model, fitted)
 
     def _catch_up(self) -> None:
         """Follow the folder; the caller holds the lock."""
         params = self._kept_params()
         same = all(params[name] is value for name, value in self._params.items())
-        if self._now.fitted is not self._classifier._fitted or not same:
+        if self._now.fitted is not self.model._fitted or not same:
             raise ValueError(
                 "live.model was changed by its own methods, and the journal knows nothing of it. "
                 f"Open the folder again (LiveModel({str(self.folder)!r})) and make the changes by "
                 "its add, remove and relabel. Nothing was written."
             )
         held = self._state
-        moved = os.path.realpath(self.folder) != self._key
+        moved = os.path.realpath(self.folder) != self._opened[0]
         if moved or folder_generation(self.folder) != held.generation:
             self._load()  # saved by another process: folded in, or a new model
             return

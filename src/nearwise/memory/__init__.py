@@ -1,6 +1,7 @@
 """What is remembered: the memory bank, neighbor indexes and durable folders."""
 
 from nearwise.memory.bank import DEFAULT_SPACE, BankRow, MemoryBank
+from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.eviction import (
     EVICTION_NAMES,
     EvictionName,
@@ -41,6 +42,7 @@ __all__ = [
     "Recalled",
     "StoreError",
     "TokenMemory",
+    "UnknownIdError",
     "check_writable",
     "choose_evicted",
     "folder_generation",

@@ -194,15 +194,19 @@ def as_sample_weight(
     return tensor
 
 
+class UnknownIdError(ValueError):
+    """An id is not among the rows."""
+
+
 def find_ids(ids: Tensor | np.ndarray | Sequence[int], own: Tensor, what: str) -> Tensor:
-    """Return the positions of `ids` in `own`, or raise a ValueError that names one not there."""
+    """Return the positions of `ids` in `own`; UnknownIdError names one that is not there."""
     wanted = as_ids(ids, own.device, unique=False)
     ordered, order = own.sort()
     at = torch.searchsorted(ordered, wanted).clamp_max(max(0, len(own) - 1))
     found = ordered[at] == wanted if len(own) else torch.zeros_like(wanted, dtype=torch.bool)
     if not bool(found.all()):
         missing = wanted[~found]
-        raise ValueError(
+        raise UnknownIdError(
             f"{len(missing)} of {len(wanted)} ids are not among the {len(own)} rows of the "
             f"{what}, first {int(missing[0])}. Pass ids that are there."
         )

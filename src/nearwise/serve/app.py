@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse, Response
 
 from nearwise.classifier import LiveModel
@@ -23,6 +25,7 @@ from nearwise.serve.bodies import (
     Question,
     WhyQuestion,
     labels_for,
+    reader,
     rows_for,
 )
 from nearwise.serve.guards import Guards
@@ -47,6 +50,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         401: "A key is missing, or not known.",
         403: "The key may not do that, or the request comes from elsewhere.",
         404: "There is no such row, change or job.",
+        408: "The body did not come in time.",
         409: "The Idempotency-Key was that of another request.",
         413: "Too many rows or bytes.",
         415: "The body is of another type than JSON.",
@@ -83,6 +87,8 @@ _DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
     "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, protocol.InferRequest)
+_REF = "#/components/schemas/{model}"
 RowId = Annotated[int, Path(ge=0, lt=2**63, description="Id of a remembered row.")]
 Page = Annotated[int, Query(ge=1, le=10_000, description="Most entries of the answer.")]
 IdempotencyKey = Annotated[
@@ -131,6 +137,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         default_response_class=PlainJSON,
         responses=_PROBLEMS,
         separate_input_output_schemas=False,
@@ -140,6 +147,7 @@ def create_app(
         Guards,
         hosts=hosts,
         max_body=service.limits.max_body,
+        patience=service.limits.deadline,
         monitoring=service.monitoring,
         is_full=lambda: service.predictions.is_full,
     )
@@ -173,7 +181,7 @@ def create_app(
     admin = APIRouter(dependencies=[holder("admin")])
     _add_predictions(read, service)
     _add_rows(read, write, service)
-    _add_review(read, write, service)
+    _add_review(read, service)
     _add_jobs(read, admin, service)
     _add_protocol(app, read, service, name)
     for router in (read, write, admin):
@@ -182,30 +190,38 @@ def create_app(
     return app
 
 
+def _body(kind: type[BaseModel]) -> dict[str, Any]:
+    """Describe the body of a route that reads it by itself."""
+    schema = {"$ref": _REF.format(model=kind.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
 # --- predictions --------------------------------------------------------------------------------
 
 
 def _add_predictions(read: APIRouter, service: Service) -> None:
-    async def answered(body: Question, n_neighbors: int | None = None) -> dict[str, Any]:
+    async def answered(body: Question, n_neighbors: int | None = None) -> Response:
         ask = Ask(body.confidence, body.novelty, body.coverage, body.max_risk, n_neighbors)
-        found = await service.predict(lambda now: rows_for(now, body), body.n_rows, ask)
-        return _with_version(found, {"predictions": found.records()})
+        return await service.predict(
+            lambda now: rows_for(now, body), body.n_rows, ask, _predictions
+        )
 
-    @read.post("/predict", tags=["predict"])
-    async def predict(body: Question) -> Response:
+    @read.post("/predict", tags=["predict"], openapi_extra=_body(Question))
+    async def predict(body: Annotated[Question, Depends(reader(Question))]) -> Response:
         """Predict rows: label and probabilities, with sets, p-values and abstention on request."""
-        return PlainJSON(await answered(body))
+        return await answered(body)
 
-    @read.post("/explain", tags=["predict"])
-    async def explain(body: WhyQuestion) -> Response:
+    @read.post("/explain", tags=["predict"], openapi_extra=_body(WhyQuestion))
+    async def explain(body: Annotated[WhyQuestion, Depends(reader(WhyQuestion))]) -> Response:
         """Predict rows, and show the neighbors behind each prediction."""
-        return PlainJSON(await answered(body, body.n_neighbors))
+        return await answered(body, body.n_neighbors)
 
 
-def _with_version(found: Answers, content: dict[str, Any]) -> dict[str, Any]:
+def _predictions(found: Answers) -> Response:
+    content: dict[str, Any] = {"predictions": found.records()}
     if found.selection is not None:
         content["selection"] = found.selection
-    return content | {"memory_version": found.version}
+    return PlainJSON(content | {"memory_version": found.version})
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -222,41 +238,41 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
 
         return await service.change(make)
 
-    @write.post("/rows", tags=["memory"], status_code=201)
-    async def add_rows(body: Labelled, key: IdempotencyKey = None) -> Response:
-        """Remember rows; the next prediction may ask them. Nothing is trained."""
-        change = await taken(body, key, feedback=False)
-        return PlainJSON(
-            {
-                "ids": change.ids,
-                "evicted": change.details["evicted"],
-                "memory_version": change.version,
-            },
-            201,
-        )
+    async def decided(
+        id: int, action: str, label: Any, forget_classes: bool, key: str | None
+    ) -> Response:
+        def make(live: LiveModel) -> Change:
+            if action == "keep":
+                return live.keep([id], key=key)
+            if action == "remove":
+                return live.remove([id], forget_classes=forget_classes, key=key)
+            y = labels_for(live.now, [label], new_classes=False)
+            return live.relabel([id], y, forget_classes=forget_classes, key=key)
 
-    @write.post("/feedback", tags=["memory"], status_code=201)
-    async def feedback(body: Labelled, key: IdempotencyKey = None) -> Response:
+        return _changed(await service.change(make))
+
+    @write.post("/rows", tags=["memory"], status_code=201, openapi_extra=_body(Labelled))
+    async def add_rows(
+        body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
+    ) -> Response:
+        """Remember rows; the next prediction may ask them. Nothing is trained."""
+        return _changed(await taken(body, key, feedback=False), "evicted")
+
+    @write.post("/feedback", tags=["memory"], status_code=201, openapi_extra=_body(Labelled))
+    async def feedback(
+        body: Annotated[Labelled, Depends(reader(Labelled))], key: IdempotencyKey = None
+    ) -> Response:
         """Predict rows whose labels have become known, note how good that was, remember them."""
-        change = await taken(body, key, feedback=True)
-        judged = change.details["judged"]
-        return PlainJSON(
-            {
-                "ids": change.ids,
-                "evicted": change.details["evicted"],
-                "judged": judged,
-                "memory_version": change.version,
-            },
-            201,
-        )
+        return _changed(await taken(body, key, feedback=True), "evicted", "judged")
 
     @read.get("/feedback", tags=["memory"])
     async def feedback_so_far(
         last: Annotated[int | None, Query(ge=1, description="Newest rows alone.")] = None,
     ) -> Response:
         """Accuracy, NLL, ECE, coverage of 90 % sets, and evidence of drift of all feedback."""
+        version = service.live.version
         summary = await service.read(lambda: service.live.feedback_summary(last))
-        return PlainJSON(summary | {"memory_version": service.live.version})
+        return PlainJSON(summary | {"memory_version": version})
 
     @read.get("/rows/{id}", tags=["memory"])
     async def row(id: RowId) -> Response:
@@ -264,12 +280,14 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         version, found = service.remembered(id)
         return PlainJSON(found | {"memory_version": version.number})
 
-    @write.patch("/rows/{id}", tags=["memory"])
-    async def relabel(id: RowId, body: NewLabel, key: IdempotencyKey = None) -> Response:
+    @write.patch("/rows/{id}", tags=["memory"], openapi_extra=_body(NewLabel))
+    async def relabel(
+        id: RowId,
+        body: Annotated[NewLabel, Depends(reader(NewLabel))],
+        key: IdempotencyKey = None,
+    ) -> Response:
         """Give a remembered row another label."""
-        version, _ = service.remembered(id)
-        y = labels_for(version, [body.label], new_classes=False)
-        return _changed(await service.change(lambda live: live.relabel([id], y, key=key)))
+        return await decided(id, "relabel", body.label, body.forget_classes, key)
 
     @write.delete("/rows/{id}", tags=["memory"])
     async def remove(
@@ -280,13 +298,16 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         key: IdempotencyKey = None,
     ) -> Response:
         """Forget a remembered row."""
-        if key is None:  # sent again under its key, the row is gone already
-            service.remembered(id)
-        return _changed(
-            await service.change(
-                lambda live: live.remove([id], forget_classes=forget_classes, key=key)
-            )
-        )
+        return await decided(id, "remove", None, forget_classes, key)
+
+    @write.post("/issues/{id}", tags=["review"], openapi_extra=_body(Decision))
+    async def decide(
+        id: RowId,
+        body: Annotated[Decision, Depends(reader(Decision))],
+        key: IdempotencyKey = None,
+    ) -> Response:
+        """Decide about a row's label: give it another, keep it, or remove the row."""
+        return await decided(id, body.action, body.label, body.forget_classes, key)
 
     @read.get("/changes", tags=["memory"])
     async def changes(limit: Page = 100) -> Response:
@@ -302,7 +323,8 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
             }
             for change in found[::-1][:limit]
         ]
-        return PlainJSON({"changes": listed, "memory_version": service.live.version})
+        version = found[-1].version if found else service.live.version
+        return PlainJSON({"changes": listed, "memory_version": version})
 
     @write.post("/changes/{version}/undo", tags=["memory"])
     async def undo(
@@ -319,14 +341,16 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         return _changed(await service.change(make))
 
 
-def _changed(change: Change) -> Response:
-    return PlainJSON({"ids": change.ids, "memory_version": change.version})
+def _changed(change: Change, *details: str) -> Response:
+    content = {"ids": change.ids} | {name: change.details[name] for name in details}
+    status = 201 if details else 200  # something is there that was not
+    return PlainJSON(content | {"memory_version": change.version}, status)
 
 
 # --- review -------------------------------------------------------------------------------------
 
 
-def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
+def _add_review(read: APIRouter, service: Service) -> None:
     @read.get("/issues", tags=["review"])
     async def issues(limit: Page = 100) -> Response:
         """List remembered rows whose labels look wrong, most suspicious first."""
@@ -338,30 +362,6 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
                 "memory_version": version.number,
             }
         )
-
-    @write.post("/issues/{id}", tags=["review"])
-    async def decide(id: RowId, body: Decision, key: IdempotencyKey = None) -> Response:
-        """Decide about a row's label: give it another, keep it, or remove the row."""
-        version, _ = service.remembered(id)
-        make: Callable[[LiveModel], Change]
-        if body.action == "relabel":
-            assert body.label is not None  # checked
-            y = labels_for(version, [body.label], new_classes=False)
-
-            def make(live: LiveModel) -> Change:
-                return live.relabel([id], y, key=key)
-
-        elif body.action == "keep":
-
-            def make(live: LiveModel) -> Change:
-                return live.keep([id], key=key)
-
-        else:
-
-            def make(live: LiveModel) -> Change:
-                return live.remove([id], key=key)
-
-        return _changed(await service.change(make))
 
     @read.get("/map", tags=["review"])
     async def memory_map() -> Response:
@@ -439,15 +439,20 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
         check(model)
         return PlainJSON({"name": name, "ready": True})
 
-    @read.post("/v2/models/{model}/infer", tags=tags)
-    async def infer(model: Model, body: protocol.InferRequest) -> Response:
+    @read.post("/v2/models/{model}/infer", tags=tags, openapi_extra=_body(protocol.InferRequest))
+    async def infer(
+        model: Model,
+        body: Annotated[protocol.InferRequest, Depends(reader(protocol.InferRequest))],
+    ) -> Response:
         """Predict rows given as tensors."""
         check(model)
         wanted, ask = protocol.asked(body)
-        found = await service.predict(
-            lambda now: protocol.rows_of(now, body.inputs), body.inputs[0].shape[0], ask
+        return await service.predict(
+            lambda now: protocol.rows_of(now, body.inputs),
+            body.inputs[0].shape[0],
+            ask,
+            lambda found: PlainJSON(protocol.answer(name, body, wanted, found)),
         )
-        return PlainJSON(protocol.answer(name, body, wanted, found))
 
 
 # --- documentation ------------------------------------------------------------------------------
@@ -474,7 +479,9 @@ def _add_documentation(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         schema = described()
-        schema["components"].setdefault("schemas", {})["Problem"] = _PROBLEM_SCHEMA
+        _, parts = models_json_schema([(one, "validation") for one in _BODIES], ref_template=_REF)
+        schemas = schema["components"].setdefault("schemas", {})
+        schemas |= parts["$defs"] | {"Problem": _PROBLEM_SCHEMA}
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -77,6 +77,8 @@ class Lane:
             If as many wait as may, or the lane is closed.
         """
         with self._changed:
+            if self.is_full:  # of others who gave up waiting
+                self._waiting = deque(one for one in self._waiting if not one.answer.cancelled())
             if self.is_full:
                 raise QueueFullError
             waiting = _Waiting(group, request, n_rows)

@@ -2,23 +2,101 @@
 
 import base64
 import binascii
-from typing import Annotated, Any, Literal
+import json
+import math
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.live import Version
 from nearwise.names import did_you_mean, listed
-from nearwise.serve.problems import ProblemError
+from nearwise.safe_files import plain
+from nearwise.serve.problems import ProblemError, problem_of_body
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Cell = bool | Whole | Number | str | None
-Label = bool | Whole | Number | str
-_MOST_NEIGHBORS = 1_000
+_CELL = {"type": ["boolean", "number", "string", "null"]}
+_LABEL = {"type": ["boolean", "number", "string"]}
+MOST_ROWS = 2**16  # of any service
+MOST_NEIGHBORS = 1_000
 _SHOWN = 12  # names in a message
+_LONGEST = 80  # characters of a label in one
+B = TypeVar("B", bound=BaseModel)
+_SMALL = 2**16  # bytes of a body that is read in a millisecond or two
+
+
+def _check_cell(value: Any, where: str) -> None:
+    """Refuse what is no value of a cell; ValueError says where."""
+    if value is None or isinstance(value, str | bool):
+        return
+    if not isinstance(value, int | float):
+        raise ValueError(f"{where} is a list or an object; give a number, text, true or false")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is no finite number; null stands for a missing value")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{where} is a whole number beyond 64 bits; give it as text")
+
+
+def _check_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            _check_cell(value, f"{name[:60]!r} of row {number}")
+    return rows
+
+
+def _check_labels(labels: list[Any]) -> list[Any]:
+    for number, label in enumerate(labels):
+        if label is None:
+            raise ValueError(f"label {number} is null; leave the row out")
+        _check_cell(label, f"label {number}")
+    return labels
+
+
+def _check_label(label: Any) -> Any:
+    _check_cell(label, "label")
+    return label
+
+
+def _not_endless(values: Any) -> Any:
+    """Refuse a list before each of its entries is looked at."""
+    if isinstance(values, list) and len(values) > MOST_ROWS:
+        raise ValueError(f"{len(values)} entries are more than the {MOST_ROWS} of any request")
+    return values
+
+
+Few = (
+    Field(fail_fast=True),
+    BeforeValidator(_not_endless),
+)  # one mistake is told
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(_LABEL)]
+Table = Annotated[
+    list[dict[str, Any]],
+    *Few,
+    AfterValidator(_check_cells),
+    WithJsonSchema({"type": "array", "items": {"type": "object", "additionalProperties": _CELL}}),
+]
+Labels = Annotated[
+    list[Any],
+    BeforeValidator(_not_endless),
+    AfterValidator(_check_labels),
+    WithJsonSchema({"type": "array", "items": _LABEL}),
+]
 
 
 class Body(BaseModel):
@@ -35,9 +113,9 @@ class Rows(Body):
     image file per row, in base64.
     """
 
-    rows: list[dict[str, Cell]] | None = None
-    features: list[list[Number | None]] | None = None
-    images: list[str] | None = None
+    rows: Table | None = None
+    features: Annotated[list[Annotated[list[Number | None], *Few]], *Few] | None = None
+    images: Annotated[list[str], *Few] | None = None
     resize: bool = Field(False, description="Bring images to the size that the model knows.")
 
     @model_validator(mode="after")
@@ -79,13 +157,13 @@ class Question(Rows):
 class WhyQuestion(Question):
     """Rows to explain."""
 
-    n_neighbors: Annotated[int, Field(ge=1, le=_MOST_NEIGHBORS)] = 5
+    n_neighbors: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] = 5
 
 
 class Labelled(Rows):
     """Rows with their labels."""
 
-    labels: list[Label]
+    labels: Labels
     new_classes: bool = Field(
         False, description="Whether labels may be new; otherwise a label that is none is an error."
     )
@@ -101,6 +179,7 @@ class NewLabel(Body):
     """Another label of a remembered row."""
 
     label: Label
+    forget_classes: bool = Field(False, description="Also where a class loses its last row by it.")
 
 
 class Decision(Body):
@@ -108,12 +187,30 @@ class Decision(Body):
 
     action: Literal["relabel", "keep", "remove"]
     label: Label | None = None
+    forget_classes: bool = Field(False, description="Also where a class loses its last row by it.")
 
     @model_validator(mode="after")
     def _label_where_due(self) -> "Decision":
         if (self.label is not None) != (self.action == "relabel"):
             raise ValueError("relabel needs a label, keep and remove take none")
         return self
+
+
+def reader(kind: type[B]) -> Callable[[Request], Awaitable[B]]:
+    """Give a dependency that reads a body: after the key was checked, and apart if it is large."""
+
+    def checked(content: bytes) -> B:
+        try:
+            return kind.model_validate_json(content)
+        except ValidationError as error:
+            raise problem_of_body(error) from None
+
+    async def read(request: Request) -> B:
+        content = await request.body()
+        work = partial(checked, content)
+        return work() if len(content) < _SMALL else await run_in_threadpool(work)
+
+    return read
 
 
 def rows_for(version: Version, body: Rows) -> Any:
@@ -135,7 +232,7 @@ def rows_for(version: Version, body: Rows) -> Any:
     if body.features is not None:
         return _matrix(body.features)
     assert body.rows is not None  # checked
-    return _table(body.rows, encoder.columns, set(encoder.left_out))
+    return _table(body.rows, encoder)
 
 
 def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> np.ndarray:
@@ -144,15 +241,20 @@ def labels_for(version: Version, labels: list[Label], *, new_classes: bool) -> n
     if not new_classes:
         strange = next((label for label in labels if not _is_among(label, known)), None)
         if strange is not None:
-            hint = did_you_mean(str(strange), [str(one) for one in known])
+            shown = ", ".join(map(_as_json, known[:_SHOWN])) + (", ..." * (len(known) > _SHOWN))
+            hint = did_you_mean(strange, known) if isinstance(strange, str) else ""
             raise ProblemError(
                 422,
-                f"{strange!r} is none of the {len(known)} classes {_listed(known)}.{hint} If it is "
+                f"{_as_json(strange)} is none of the {len(known)} classes {shown}.{hint} If it is "
                 "a new one, say new_classes: true where rows are added.",
             )
     found = np.empty(len(labels), dtype=object)
     found[:] = labels
     return found
+
+
+def _as_json(label: Any) -> str:
+    return json.dumps(plain(label))[:_LONGEST]
 
 
 def _is_among(label: Label, known: list[Any]) -> bool:
@@ -166,23 +268,29 @@ def _matrix(features: list[list[float | None]]) -> np.ndarray:
     return np.array(features, dtype=np.float64)  # null becomes NaN
 
 
-def _table(rows: list[dict[str, Cell]], columns: list[str], optional: set[str]) -> pd.DataFrame:
-    known = set(columns)
+def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> None:
+    """Refuse with 422 columns that a model does not know, and missing ones that it needs."""
+    optional = set(encoder.left_out)
+    strange = [name for name in there if name not in encoder.columns]
+    missing = [name for name in encoder.columns if name not in there and name not in optional]
+    if not strange and not missing:
+        return
+    what = f"has {_listed(strange)}" if strange else f"lacks {_listed(missing)}"
+    told = "the model was not fitted on it" if strange else "the model was fitted on it"
+    hint = did_you_mean((strange or missing)[0], [n for n in encoder.columns if n not in there])
+    raise ProblemError(
+        422,
+        f"{where} {what}; {told}.{hint} The model's columns are {_listed(encoder.columns)}. null "
+        "stands for a missing value.",
+    )
+
+
+def _table(rows: list[dict[str, Any]], encoder: TableEncoder) -> pd.DataFrame:
+    known = set(encoder.columns)
     for number, row in enumerate(rows):
-        if row.keys() == known:
-            continue
-        strange = [name for name in row if name not in known]
-        missing = [name for name in columns if name not in row and name not in optional]
-        if strange or missing:
-            what = f"has {_listed(strange)}, which" if strange else f"lacks {_listed(missing)}, and"
-            told = "the model was not fitted on" if strange else "the model was fitted on it"
-            hint = did_you_mean((strange or missing)[0], [n for n in columns if n not in row])
-            raise ProblemError(
-                422,
-                f"Row {number} {what} {told}.{hint} The model's columns are {_listed(columns)}; "
-                "null stands for a missing value.",
-            )
-    return pd.DataFrame(rows, columns=columns)
+        if row.keys() != known:
+            check_columns(row.keys(), encoder, f"Row {number}")
+    return pd.DataFrame(rows, columns=encoder.columns)
 
 
 def _decoded(images: list[str], encoder: ImageEncoder, *, resize: bool) -> Any:

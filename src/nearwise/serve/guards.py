@@ -1,15 +1,15 @@
 """What every request passes before it is read: host, origin, size, type; and headers of answers."""
 
+import asyncio
 import re
 from collections.abc import Callable, Collection
 from time import perf_counter
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearwise.serve.monitoring import Monitoring
-from nearwise.serve.problems import ProblemError, problem, queue_is_full
+from nearwise.serve.problems import ProblemError, fault, problem, queue_is_full
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _HEADERS = {
@@ -37,6 +37,8 @@ class Guards:
     max_body : int
         Most bytes of a body.
     monitoring : Monitoring
+    patience : float
+        Seconds within which a body must have come.
     is_full : callable
         Whether no prediction can be taken on now.
     """
@@ -47,17 +49,19 @@ class Guards:
         hosts: Collection[str] | None,
         max_body: int,
         monitoring: Monitoring,
+        patience: float,
         is_full: Callable[[], bool],
     ) -> None:
         self._app, self._hosts, self._max_body = app, hosts, max_body
-        self._monitoring, self._is_full = monitoring, is_full
+        self._monitoring, self._patience, self._is_full = monitoring, patience, is_full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = perf_counter(), 500
+        start = perf_counter()
+        status: int | None = None
 
         async def sealed(message: Message) -> None:
             nonlocal status
@@ -75,9 +79,13 @@ class Guards:
                     scope=scope
                 ):  # clients of the protocol leave it out
                     scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
-                body = _Bounded(receive, self._max_body)
+                body = _Bounded(receive, self._max_body, self._patience)
                 await self._app(scope, body, sealed)
-            except ProblemError as error:
+            except Exception as error:
+                if not isinstance(error, ProblemError):
+                    error = fault(error, scope["method"], scope["path"])
+                if status is not None:  # the answer has begun, and cannot be another one
+                    raise
                 await problem(error, scope["path"])(scope, receive, sealed)
         finally:
             route = getattr(scope.get("route"), "path", "none")  # not what clients make up
@@ -91,9 +99,11 @@ class Guards:
                 403, f"This service is not called {host!r}. Name it with --allow-host if it is."
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise ProblemError(403, "Pages of other sites may not call this service.")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        follows_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        at_home = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        if not at_home and not follows_link:
             raise ProblemError(403, "Pages of other sites may not call this service.")
         length = headers.get("content-length", "0")
         if not re.fullmatch(r"\d{1,18}", length):
@@ -117,13 +127,22 @@ class Guards:
 
 
 class _Bounded:
-    """Receives a body, and refuses one that grows beyond its bound."""
+    """Receives a body, and refuses one that grows beyond its bound or does not come in time."""
 
-    def __init__(self, receive: Receive, max_body: int) -> None:
+    def __init__(self, receive: Receive, max_body: int, patience: float) -> None:
         self._receive, self._max_body, self._n_bytes = receive, max_body, 0
+        self._end = asyncio.get_running_loop().time() + patience
+        self._is_whole = False
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        if self._is_whole:  # whoever asks now waits for the client to leave
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._end):
+                message = await self._receive()
+        except TimeoutError:
+            raise ProblemError(408, "The body did not come in time.") from None
+        self._is_whole = not message.get("more_body", False)
         self._n_bytes += len(message.get("body", b""))
         if self._n_bytes > self._max_body:
             raise _too_large(self._max_body)

@@ -1,10 +1,13 @@
 """Access keys of a service: who may read, who may change, who may do what takes long."""
 
+import fcntl
 import hmac
 import json
+import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -97,6 +100,22 @@ def make_key(path: Path, name: str, scope: Scope) -> str:
         raise ValueError(
             f"{name!r} is no name of a key. Use up to 64 letters, digits and . _ - @ characters."
         )
+    with _alone_in(path.absolute().parent):
+        return _make_key(path, name, scope)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process makes keys in a folder; no file is left behind."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make_key(path: Path, name: str, scope: Scope) -> str:
     keys = read_keys(path) if path.exists() else []
     if name in [key.name for key in keys]:
         raise ValueError(f"{path} has a key called {name!r}. Take another name, or delete that.")

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -79,7 +80,6 @@ def explain_errors(app: FastAPI) -> None:
         TimeoutError, OSError,
     ):  # fmt: skip
         app.add_exception_handler(kind, _answer)
-    app.add_exception_handler(Exception, _fault)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
@@ -89,10 +89,12 @@ async def _answer(request: Request, error: Exception) -> Response:
 def _as_problem(error: Exception) -> ProblemError:
     if isinstance(error, ProblemError):
         return error
-    if isinstance(error, HTTPException):
-        return ProblemError(error.status_code, str(error.detail), error.headers)
-    if isinstance(error, RequestValidationError):
-        return _of_body(error)
+    if isinstance(error, HTTPException):  # 404 and 405 of routes
+        detail = f"{error.detail}. /docs describes the routes."
+        return ProblemError(error.status_code, detail, error.headers)
+    if isinstance(error, RequestValidationError):  # of a path, a query or a header
+        first = error.errors()[0]
+        return ProblemError(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
     if isinstance(error, QueueFullError):
         return queue_is_full()
     if isinstance(error, TimeoutError):
@@ -103,22 +105,23 @@ def _as_problem(error: Exception) -> ProblemError:
     return ProblemError(503, "The model's folder cannot be read or written; the log says more.")
 
 
-def _of_body(error: RequestValidationError) -> ProblemError:
+def problem_of_body(error: ValidationError) -> ProblemError:
     """Say what is wrong with a body, without repeating what it holds."""
-    found = error.errors()
-    if any(one["type"] == "json_invalid" for one in found):
-        reason = found[0].get("ctx", {}).get("error", "")
-        return ProblemError(400, f"The body is no JSON: {reason}.")
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    if found[0]["type"] == "json_invalid":
+        return ProblemError(400, f"The body is no JSON that can be read: {found[0]['msg']}.")
     mistakes = [
-        {"at": ".".join(str(step) for step in one["loc"]), "what": one["msg"]}
+        {
+            "at": ".".join(map(str, one["loc"])) or "body",
+            "what": one["msg"].removeprefix("Value error, "),
+        }
         for one in found[:_SHOWN]
     ]
     first = mistakes[0]
     return ProblemError(422, f"{first['at']}: {first['what']}", errors=mistakes)
 
 
-async def _fault(request: Request, error: Exception) -> Response:
+def fault(error: Exception, method: str, path: str) -> ProblemError:
     """Log a fault of ours; the client is told no more than that."""
-    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    told = ProblemError(500, "This is a fault of nearwise; the service's log says more.")
-    return problem(told, request.url.path)
+    _LOG.error("%s %s failed", method, path, exc_info=error)
+    return ProblemError(500, "This is a fault of nearwise; the service's log says more.")

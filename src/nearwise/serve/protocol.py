@@ -1,5 +1,6 @@
 """Open Inference Protocol v2: tensors of a request become rows, and answers become tensors."""
 
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.live import Version
+from nearwise.serve.bodies import MOST_NEIGHBORS, Few, check_columns
 from nearwise.serve.problems import ProblemError
 from nearwise.serve.service import Answers, Ask
 
@@ -44,7 +46,6 @@ _NUMBERS = {  # data types of outputs that are no labels
     "act": "BOOL",
     "novelty_p": "FP64",
 }
-_MOST_NEIGHBORS = 1_000
 Size = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -56,7 +57,7 @@ class InputTensor(_Open):
     """One tensor: a column of the table, "features", or "image"."""
 
     name: str
-    shape: Annotated[list[Size], Field(min_length=1, max_length=4)]
+    shape: Annotated[list[Size], Field(fail_fast=True, min_length=1, max_length=4)]
     datatype: str
     data: list[Any]
 
@@ -71,7 +72,7 @@ class OutputWish(_Open):
 class Parameters(_Open):
     """What is asked about the rows; the defaults hold where an output needs them."""
 
-    n_neighbors: Annotated[int, Field(ge=1, le=_MOST_NEIGHBORS)] = 5
+    n_neighbors: Annotated[int, Field(ge=1, le=MOST_NEIGHBORS)] = 5
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
     coverage: Annotated[float, Field(gt=0, le=1)] | None = None
     max_risk: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -82,14 +83,16 @@ class InferRequest(_Open):
 
     id: str | None = None
     parameters: Parameters = Parameters()
-    inputs: Annotated[list[InputTensor], Field(min_length=1)]
-    outputs: list[OutputWish] | None = None
+    inputs: Annotated[list[InputTensor], *Few, Field(min_length=1)]
+    outputs: Annotated[list[OutputWish], *Few] | None = None
 
 
 def asked(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
     """Names of the outputs that are wanted, and what has to be asked for them."""
     names = tuple(one.name for one in request.outputs or []) or _DEFAULT_OUTPUTS
     strange = [name for name in names if name not in OUTPUTS]
+    if len(set(names)) < len(names):
+        raise ProblemError(422, "An output is wished for twice.")
     if strange:
         raise ProblemError(
             422, f"There is no output {strange[0]!r}. The outputs are {', '.join(OUTPUTS)}."
@@ -127,16 +130,7 @@ def rows_of(version: Version, inputs: list[InputTensor]) -> Any:
         if features.ndim != 2 or features.dtype.kind not in "fiu":
             raise ProblemError(422, "features must be numbers of shape [n, columns].")
         return features.astype(np.float64)
-    known, optional = set(encoder.columns), set(encoder.left_out)
-    strange = [name for name in tensors if name not in known]
-    missing = [n for n in encoder.columns if n not in tensors and n not in optional]
-    if strange or missing:
-        what = f"no column of the model: {strange[0]}" if strange else f"missing: {missing[0]}"
-        raise ProblemError(
-            422,
-            f"Inputs are columns, one tensor each, or 'features'. {what[0].upper()}{what[1:]}. "
-            f"The columns are {', '.join(encoder.columns)}.",
-        )
+    check_columns(tensors, encoder, "The request (a tensor per column, or 'features')")
     columns = {}
     for name, tensor in tensors.items():
         if tensor.ndim > 2 or (tensor.ndim == 2 and tensor.shape[1] != 1):
@@ -155,12 +149,12 @@ def _array(tensor: InputTensor) -> np.ndarray:
         raise ProblemError(422, f"{tensor.name} has no rows.")
     text = tensor.datatype == "BYTES"
     flat = _flat(tensor.data)
-    kinds = (str, type(None)) if text else (bool,) if tensor.datatype == "BOOL" else (int, float)
-    if tensor.datatype.startswith("FP"):
-        kinds = (*kinds, type(None))  # a missing value
-    wrong = next((v for v in flat if not _is_a(v, kinds)), None)
-    if len(flat) != np.prod(tensor.shape, dtype=np.float64) or wrong is not None:
-        got = f"holds {type(wrong).__name__} values" if wrong is not None else f"has {len(flat)}"
+    kinds: tuple[type, ...] = (bool,) if tensor.datatype == "BOOL" else (int,)
+    if text or tensor.datatype.startswith("FP"):
+        kinds = (str, NoneType) if text else (int, float, NoneType)  # None: a missing value
+    wrong = [value for value in flat if not _is_a(value, kinds)]
+    if len(flat) != np.prod(tensor.shape, dtype=np.float64) or wrong:
+        got = f"holds {type(wrong[0]).__name__} values" if wrong else f"has {len(flat)}"
         raise ProblemError(
             422, f"{tensor.name}: {tensor.datatype} of shape {tensor.shape} is announced; it {got}."
         )

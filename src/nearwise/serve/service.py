@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.live import ReusedKeyError, Version
 from nearwise.classifier.query import Query
 from nearwise.classifier.uncertainty.explain import without_pixels
-from nearwise.memory import Change
+from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve.batching import Lane
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
@@ -31,7 +32,8 @@ _OF_SELECTION = ("score_name", "threshold", "expected_risk", "risk_bound", "conf
 _FOLLOW_EVERY = 0.5  # seconds
 _MOST_JOBS = 100  # that are remembered
 _MAP_ROWS = 20_000  # most rows of a map, drawn at random
-_REFUSED = (ValueError, TypeError, KeyError, OverflowError)  # by the model, of what it was given
+_REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
+_MOST_SHOWN = 2**15  # neighbors of all rows of a request
 
 
 @dataclass(frozen=True)
@@ -185,14 +187,33 @@ class Service:
 
     # --- predictions ----------------------------------------------------------------------------
 
-    async def predict(self, rows: Callable[[Version], Any], n_rows: int, ask: Ask) -> Answers:
-        """Predict rows; ProblemError where the model cannot take them or answer what is asked.
+    async def predict(
+        self,
+        rows: Callable[[Version], Any],
+        n_rows: int,
+        ask: Ask,
+        form: Callable[[Answers], T],
+    ) -> T:
+        """Predict rows, and give the answer in a form.
 
-        `rows` brings them into the form that a version of the model takes; it is called by the
-        thread that predicts, as decoding images would keep others waiting.
+        `rows` brings them into the form that a version of the model takes. That and `form` are
+        called by the thread that predicts: decoding images, or writing JSON of thousands of rows,
+        would keep others waiting.
+
+        Raises
+        ------
+        ProblemError
+            If the model cannot take the rows, or not answer what is asked.
         """
         self.check_rows(n_rows)
-        answer = self.predictions.submit((ask, rows), group=ask, n_rows=n_rows)
+        n_shown = n_rows * (ask.n_neighbors or 0)
+        if n_shown > _MOST_SHOWN:
+            raise ProblemError(
+                413,
+                f"{n_rows} rows with {ask.n_neighbors} neighbors each are more than {_MOST_SHOWN} "
+                "neighbors. Ask for fewer rows or neighbors at once.",
+            )
+        answer = self.predictions.submit((ask, rows, form), group=ask, n_rows=n_rows)
         return await self._within_deadline(answer)
 
     def check_rows(self, n_rows: int) -> None:
@@ -202,35 +223,26 @@ class Service:
                 413, f"{n_rows} rows are more than the {self.limits.max_rows} of one request."
             )
 
-    def _predict(self, requests: list[tuple[Ask, Callable[[Version], Any]]]) -> list[Any]:
+    def _predict(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
         """Answer requests that ask the same, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
-        encoded: list[list[AnyRows] | ProblemError] = []
-        for _, rows in requests:
-            try:
-                encoded.append(version.encoded(rows(version)))
-            except ProblemError as error:
-                encoded.append(error)
-            except _REFUSED as error:
-                encoded.append(_refusal(error))
-        sound = [one for one in encoded if not isinstance(one, ProblemError)]
+        encoded = [_attempt(partial(_encoded, version, rows)) for _, rows, _ in requests]
+        sound = [one for one in encoded if not isinstance(one, Exception)]
         if not sound:
             return encoded
         n_rows = sum(len(one[0]) for one in sound)
         self.monitoring.rows.inc(n_rows)
         self.monitoring.batch_rows.observe(n_rows)
-        try:
-            found = answers(version, version.query(sound, **_extras(ask)), ask)
-        except ValueError as error:  # too few rows to judge by, or no threshold keeps the risk
-            return [one if isinstance(one, ProblemError) else _refusal(error) for one in encoded]
-        results: list[Any] = []
-        start = 0
-        for one in encoded:
-            if isinstance(one, ProblemError):
-                results.append(one)
+        # Refused where there are too few rows to judge by, or no threshold keeps the risk.
+        found = _attempt(lambda: answers(version, version.query(sound, **_extras(ask)), ask))
+        results, start = [], 0
+        for one, (_, _, form) in zip(encoded, requests, strict=True):
+            if isinstance(one, Exception) or isinstance(found, Exception):
+                results.append(one if isinstance(one, Exception) else found)
                 continue
-            results.append(found.of_rows(slice(start, start + len(one[0]))))
-            start += len(one[0])
+            rows = slice(start, start + len(one[0]))
+            results.append(_attempt(partial(form, found.of_rows(rows))))
+            start = rows.stop
         return results
 
     # --- changes --------------------------------------------------------------------------------
@@ -241,19 +253,15 @@ class Service:
         Raises
         ------
         ProblemError
-            422 if the model refuses it, 409 if its key was another one's, 403 if the service is
-            read-only, 503 while a job runs, 504 if it was not made in time: then it says whether
-            it may be made all the same.
+            422 if the model refuses it, 404 if a row is not remembered, 409 if its key was another
+            one's, 403 if the service is read-only, 503 while a job runs, 504 if it was not made in
+            time: then it says whether it may be made all the same.
         """
         self._check_writable()
-        if any(job.state in ("waiting", "running") for job in self._jobs.values()):
-            raise ProblemError(503, "A job is changing the model. Send it again when it is done.")
 
         def work() -> Change:
-            try:
-                return make(self.live)
-            except _REFUSED as error:
-                raise _refusal(error) from None
+            self.live.catch_up()
+            return make(self.live)
 
         answer = self._changes.submit(work)
         try:
@@ -273,14 +281,14 @@ class Service:
 
         def run() -> None:
             job.state = "running"
-            try:
-                work(self.live)
-            except Exception as error:
-                job.state, job.problem = "failed", str(error)
-                _LOG.error("%s failed: %s", kind, error)
-            else:
-                job.state = "done"
+            problem = _attempt(lambda: work(self.live))
+            if isinstance(problem, ProblemError):
+                job.problem = problem.detail
+            elif isinstance(problem, Exception):
+                job.problem = "It failed; the log says more."
+                _LOG.error("%s failed", kind, exc_info=problem)
             job.finished, job.memory_version = time.time(), self.live.version
+            job.state = "failed" if job.problem else "done"
 
         self._changes.submit(run)
         self._jobs[job.id] = job
@@ -297,6 +305,8 @@ class Service:
     def _check_writable(self) -> None:
         if self.read_only:
             raise ProblemError(403, "This service is read-only.")
+        if any(job.state in ("waiting", "running") for job in self._jobs.values()):
+            raise ProblemError(503, "A job is changing the model. Send it again when it is done.")
 
     # --- what the memory holds ------------------------------------------------------------------
 
@@ -324,10 +334,7 @@ class Service:
     def _label_issues(self, version: Version) -> Any:
         from nearwise.classifier.noise.label_issues import label_issues
 
-        try:
-            found = label_issues(version.fitted, 5, "nearwise")
-        except ValueError as error:
-            raise _refusal(error) from None
+        found = label_issues(version.fitted, 5, "nearwise")
         return found[found["given"] != found["suggested"]]
 
     def map(self) -> tuple[Version, dict[str, Any]]:
@@ -374,6 +381,10 @@ def answers(version: Version, query: Query, ask: Ask) -> Answers:
     )
 
 
+def _encoded(version: Version, rows: Callable[[Version], Any]) -> list[AnyRows]:
+    return version.encoded(rows(version))
+
+
 def _extras(ask: Ask) -> dict[str, Any]:
     explain: int | Literal[False] = False if ask.n_neighbors is None else ask.n_neighbors
     novelty = ask.novelty or ask.is_selective
@@ -398,18 +409,22 @@ def _map(version: Version) -> dict[str, Any]:
     }
 
 
-def _refusal(error: Exception) -> ProblemError:
-    """Say what a model refused."""
-    status = 409 if isinstance(error, ReusedKeyError) else 422
-    return ProblemError(status, str(error.args[0]) if error.args else type(error).__name__)
+def _attempt(work: Callable[[], T]) -> T | Exception:
+    """Do what a client asks for; an exception is its answer, and nobody else's."""
+    try:
+        return work()
+    except StoreError as error:  # though a ValueError, it is no mistake of a client
+        return error
+    except UnknownIdError:
+        return ProblemError(404, "The row is not remembered (or no longer).")
+    except ReusedKeyError as error:
+        return ProblemError(409, str(error))
+    except _REFUSED as error:
+        return ProblemError(422, str(error))
+    except Exception as error:
+        return error
 
 
 def _call_each(requests: Sequence[Callable[[], Any]]) -> list[Any]:
     """Do the work of each request; an exception is its answer."""
-    results: list[Any] = []
-    for work in requests:
-        try:
-            results.append(work())
-        except Exception as error:
-            results.append(error)
-    return results
+    return [_attempt(work) for work in requests]

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 ISO = "ISO8601"
+_MOVING = ("now", "today")  # pandas would take them for dates, another one whenever it reads them
 _ISO_LIKE = re.compile(
     r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?\s?(Z|[+-]\d{2}:?\d{2})?)?"
 )
@@ -111,6 +112,7 @@ def _fits(texts: pd.Series, layout: str) -> bool:
 
 def _parse(texts: pd.Series, layout: str) -> pd.Series:
     """Read text; NaT where it is no date. Offsets from UTC are brought to UTC."""
+    texts = texts.mask(texts.isin(_MOVING))
     with_offset = layout == ISO and texts.str.contains(r"\d(?:Z|[+-]\d{2}:?\d{2})$", na=False).any()
     return pd.to_datetime(texts, format=layout, errors="coerce", utc=bool(with_offset))
 

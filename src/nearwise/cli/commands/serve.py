@@ -14,6 +14,7 @@ from nearwise.cli.options import ModelArgument, QuietOption
 
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BACKLOG = 2048
+_MOST_CONNECTIONS = 4096
 _TO_DRAIN = 5  # seconds beyond the deadline for answers under way when the service is stopped
 
 
@@ -53,13 +54,14 @@ def serve(
         int, typer.Option(min=1, metavar="N", help="Requests that may wait; others get 429.")
     ] = 64,
     max_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Most rows of a request.")
+        int, typer.Option(min=1, max=65536, metavar="N", help="Most rows of a request.")
     ] = 4096,
     max_body: Annotated[
         str, typer.Option(metavar="SIZE", help="Most bytes of a request: 500KiB, 8MiB.")
     ] = "8MiB",
     deadline: Annotated[
-        float, typer.Option(min=0.01, metavar="SECONDS", help="Until an answer is given up.")
+        float,
+        typer.Option(min=0.01, max=86400, metavar="SECONDS", help="Until an answer is given up."),
     ] = 10.0,
     quiet: QuietOption = False,
 ) -> None:
@@ -119,12 +121,14 @@ def serve(
             f"Serving {len(service.live.model.memory_)} rows at {where} ({where}/docs describes "
             f"it; Open Inference Protocol name: {name}). Ctrl-C stops."
         )
-    warnings.simplefilter("ignore")  # about rows, such as new categories: of clients, and endless
+    # Of clients' rows, and endless; other warnings are about the model's folder.
+    warnings.filterwarnings("ignore", "Categories that were not in the training table")
     config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=int(deadline) + _TO_DRAIN,
     )
     uvicorn.Server(config).run(sockets=[listening])

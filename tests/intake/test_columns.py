@@ -294,6 +294,7 @@ def test_a_time_zone_is_that_of_training():
 
 BAD_DATES = {
     "no date": (["2024-01-01", "soon"], r"'day' held dates .* now holds 'soon' in row 1 \("),
+    "a moving day": (["2024-01-01", "now"], r"'day' held dates .* now holds 'now' in row 1 \("),
     "no such day": (["2024-02-30", "2024-02-01"], r"now holds '2024-02-30' in row 0 \("),
     "a number": ([20240101, 20240102], r"now holds 20240101 in row 0 \("),
     "other layout": (["31.12.2024", "1.1.2025"], r"'31.12.2024' in row 0 .* dates as 2024-12-31"),

@@ -226,7 +226,8 @@ class Service:
     def _predict(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
         """Answer requests that ask the same, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
-        encoded = [_attempt(partial(_encoded, version, rows)) for _, rows, _ in requests]
+        given = [_attempt(partial(rows, version)) for _, rows, _ in requests]
+        encoded = _encoded(version, given)
         sound = [one for one in encoded if not isinstance(one, Exception)]
         if not sound:
             return encoded
@@ -381,8 +382,26 @@ def answers(version: Version, query: Query, ask: Ask) -> Answers:
     )
 
 
-def _encoded(version: Version, rows: Callable[[Version], Any]) -> list[AnyRows]:
-    return version.encoded(rows(version))
+def _encoded(version: Version, given: list[Any]) -> list[list[AnyRows] | Exception]:
+    """Encode the rows of each request; what cannot be is that request's own exception.
+
+    Arrays are checked and encoded at once, as that takes as long for one row as for many. A table's
+    columns could change their type by being joined.
+    """
+    arrays = [one for one in given if isinstance(one, np.ndarray)]
+    alike = {(one.shape[1:], one.dtype) for one in arrays}
+    if 1 < len(arrays) == len(given) and len(alike) == 1:
+        whole = _attempt(lambda: version.encoded(np.concatenate(arrays)))
+        if not isinstance(whole, Exception):
+            ends = np.cumsum([len(one) for one in arrays])
+            return [
+                [view.take(np.arange(end - len(one), end)) for view in whole]
+                for one, end in zip(arrays, ends, strict=True)
+            ]
+    return [
+        one if isinstance(one, Exception) else _attempt(partial(version.encoded, one))
+        for one in given
+    ]
 
 
 def _extras(ask: Ask) -> dict[str, Any]:

@@ -83,6 +83,7 @@ def serve(
     require_model(model)
     n_bytes = _bytes(max_body)
     try:
+        import torch
         import uvicorn
 
         from nearwise.serve import Limits, Service, create_app, read_keys
@@ -104,6 +105,7 @@ def serve(
     # With keys a foreign page has nothing to send; the names keep it out where there are none.
     hosts = None if known and not allow_host else {*LOOPBACK, host, *(allow_host or [])}
     listening = _listen(host, port)
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # one core is for the connections
     if not quiet:
         say(f"Opening {model} ...")
     service = Service(

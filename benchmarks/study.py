@@ -155,10 +155,30 @@ def checks(rows: list[dict[str, Any]], study: str) -> list[dict[str, Any]]:
 
 
 def with_former(rows: list[dict[str, Any]], former: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep former rows of what was not measured now, so that a long study can grow by parts."""
+    """Keep former rows of what was not measured now, so that a long study can grow by parts.
+
+    A row of other seeds than the former one's joins it: means over all seeds. Differences go, as
+    their intervals want the predictions of all seeds.
+    """
     key = itemgetter("experiment", "place", "method")
+    before = {key(row): row for row in former}
     measured = {key(row) for row in rows}
-    return [row for row in former if key(row) not in measured] + rows
+    kept = [row for row in former if key(row) not in measured]
+    return kept + [_joined(before.get(key(row)), row) for row in rows]
+
+
+def _joined(former: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
+    if former is None or set(former["seeds"]) & set(row["seeds"]):
+        return row
+    n_former, n_now = len(former["seeds"]), len(row["seeds"])
+    joined = {name: row[name] for name in ("experiment", "place", "method")}
+    joined["seeds"] = sorted(former["seeds"] + row["seeds"])
+    joined["commit"] = ", ".join(one.get("commit", "unknown") for one in (former, row))
+    for measure in KEYS:
+        if row.get(measure) is not None and former.get(measure) is not None:
+            total = n_former * former[measure] + n_now * row[measure]
+            joined[measure] = _round(total / (n_former + n_now))
+    return joined
 
 
 def _check(bar: str, reached: float, wanted: float, *, at_least: bool) -> dict[str, Any]:

@@ -82,6 +82,16 @@ def test_rows_measured_before_stay_and_are_judged_with_those_of_now(study, tmp_p
     assert [row["accuracy"] for row in content["results"]] == [0.9, 0.94]
 
 
+def test_rows_of_further_seeds_join_those_measured_before(study, tmp_path):
+    place = {"experiment": "main", "place": "", "method": "attention"}
+    former = [place | {"seeds": [5], "accuracy": 0.9, "nll": 0.3, "ece": None, "commit": "a"}]
+    now = [place | {"seeds": [0, 1], "accuracy": 0.93, "nll": 0.6, "ece": 0.01, "commit": "b"}]
+    (joined,) = study.with_former(now, former)
+    assert joined == place | {"seeds": [0, 1, 5], "commit": "a, b", "accuracy": 0.92, "nll": 0.5}
+    again = [one | {"seeds": [1, 5]} for one in now]  # measured anew, not in addition
+    assert study.with_former(again, former) == again
+
+
 def test_every_row_names_the_commits_that_measured_it(study, tmp_path):
     def measured_at(commit, seed, method):
         return Record(

@@ -201,8 +201,13 @@ class UnknownIdError(ValueError):
 def find_ids(ids: Tensor | np.ndarray | Sequence[int], own: Tensor, what: str) -> Tensor:
     """Return the positions of `ids` in `own`; UnknownIdError names one that is not there."""
     wanted = as_ids(ids, own.device, unique=False)
-    ordered, order = own.sort()
-    at = torch.searchsorted(ordered, wanted).clamp_max(max(0, len(own) - 1))
+    in_order = bool((own[1:] > own[:-1]).all())
+    ordered, order = (own, None) if in_order else own.sort()
+    last = max(0, len(own) - 1)
+    if len(own) and int(ordered[-1]) - int(ordered[0]) == last:  # none is missing in between
+        at = (wanted - ordered[0]).clamp(0, last)
+    else:
+        at = torch.searchsorted(ordered, wanted).clamp_max(last)
     found = ordered[at] == wanted if len(own) else torch.zeros_like(wanted, dtype=torch.bool)
     if not bool(found.all()):
         missing = wanted[~found]
@@ -210,7 +215,7 @@ def find_ids(ids: Tensor | np.ndarray | Sequence[int], own: Tensor, what: str) -
             f"{len(missing)} of {len(wanted)} ids are not among the {len(own)} rows of the "
             f"{what}, first {int(missing[0])}. Pass ids that are there."
         )
-    return order[at]
+    return at if order is None else order[at]
 
 
 def refuse_taken(ids: Tensor, own: Tensor, what: str) -> None:

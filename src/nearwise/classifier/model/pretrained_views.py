@@ -7,10 +7,11 @@ from torch import Tensor
 
 from nearwise.classifier.model.log_linear_pool import with_new_classes
 from nearwise.classifier.model.memory_views import FINDABLE, OPINION, MemoryViews, SpaceSpec
-from nearwise.functional import Neighbors, pairwise_distances
+from nearwise.functional import Metric, Neighbors, pairwise_distances
 from nearwise.nn import NeighborSet, RememberedSpace
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero, typical_distance
 
+_FEW = 8  # new rows that are measured one by one
 _AT_ONCE = 2**24  # distances to new rows that are measured at once
 
 
@@ -115,7 +116,7 @@ class PretrainedViews(MemoryViews):
             keys, ids = self.bank.keys[spec.name], self.bank.ids
             near, theirs, before = apart[:n_old], own[:n_old], keys[:n_old]
             for new in positions.split(max(1, _AT_ONCE // len(before))):
-                to_new = pairwise_distances(before, keys[new], spec.metric) / spec.unit
+                to_new = _distances(before, keys[new], spec.metric) / spec.unit
                 near, order = torch.cat([near, to_new], 1).topk(self._width, largest=False)
                 theirs = torch.cat([theirs, ids[new].expand(len(before), -1)], 1).gather(1, order)
             own, apart = torch.cat([theirs, own[n_old:]]), torch.cat([near, apart[n_old:]])
@@ -149,6 +150,14 @@ class PretrainedViews(MemoryViews):
             if positions is not None:
                 values = bank.columns[name].index_copy(0, positions, values)
             bank.columns[name] = values
+
+
+def _distances(rows: Tensor, new: Tensor, metric: Metric) -> Tensor:
+    """Distances of remembered rows to new ones; to a few without a product, which copies all."""
+    if metric == "euclidean" and len(new) <= _FEW:
+        direct = "donot_use_mm_for_euclid_dist"
+        return torch.cdist(rows.float(), new.float(), compute_mode=direct)
+    return pairwise_distances(rows, new, metric)
 
 
 def _columns(spec: SpaceSpec) -> tuple[str, str]:

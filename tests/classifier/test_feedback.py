@@ -8,6 +8,8 @@ from sklearn.metrics import log_loss
 
 from nearwise import metrics
 from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.classifier.online import feedback
+from nearwise.classifier.online.feedback import Yardstick
 from tests.classifier.cases import blobs, same
 from tests.store.folders import plain_model
 
@@ -58,6 +60,25 @@ def test_feedback_of_a_class_that_was_new_counts_as_an_error_without_a_likelihoo
         summary = live.feedback_summary()
     assert (summary["rows"], summary["new_classes"]) == (12, 1)
     assert np.isfinite(summary["nll"])
+
+
+def test_rows_are_judged_by_calibration_rows_that_are_nearly_up_to_date(folder, monkeypatch):
+    X, y = blobs(6, seed=7)
+    monkeypatch.setattr(feedback, "_CHANGED", 0.02)  # one row of 90, and not two
+    first = Yardstick.of(AttnKNNClassifier.load(folder)._fitted)
+    with LiveModel(folder) as live:
+        live.add(X[:1], y[:1])
+        assert first.fits(live.now.fitted)
+        live.remove([0])
+        assert not first.fits(live.now.fitted)  # one came and one went
+        before = live.model.novelty_p_value(X[2:3])
+        judged = live.feedback(X[2:3], y[2:3]).details["judged"]
+        assert judged["novelty_p"] == before.tolist()
+    with LiveModel(folder) as live:
+        live.undo(3)
+        second = Yardstick.of(live.now.fitted)
+        live.add(X[3:4], [9])
+        assert not second.fits(live.now.fitted)  # a new class
 
 
 def test_a_summary_of_no_feedback_measures_nothing(folder):

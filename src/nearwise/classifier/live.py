@@ -16,7 +16,7 @@ from nearwise.classifier.inputs import validation
 from nearwise.classifier.inputs.images import from_source
 from nearwise.classifier.inputs.labels import check_labels, label_values
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.online.feedback import feedback_summary, judge
+from nearwise.classifier.online.feedback import Yardstick, feedback_summary, judge
 from nearwise.classifier.query import Query
 from nearwise.classifier.settings import check_count
 from nearwise.classifier.storage.journaling import (
@@ -116,6 +116,8 @@ class LiveModel:
     75
     """
 
+    _yardstick: Yardstick | None  # of the last feedback
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -210,7 +212,8 @@ class LiveModel:
         """Predict rows whose labels have become known, note how good that was, and remember them.
 
         The change holds what the model said before it saw the labels, so that `feedback_summary`
-        can tell how good its answers have been.
+        can tell how good its answers have been. Sets and p-values come from calibration rows that
+        are predicted anew when 1 % of the memory has changed, as that takes long.
 
         Parameters
         ----------
@@ -280,7 +283,10 @@ class LiveModel:
         def draft(fitted: FittedModel) -> Draft:
             if not feedback:
                 return draft_add(self.model, parts)
-            query = self.model._query_of(fitted, rows, views, sets=True, novelty=True)
+            if self._yardstick is None or not self._yardstick.fits(fitted):
+                self._yardstick = Yardstick.of(fitted)
+            extras = {"sets": True, "novelty": True, "judged_by": self._yardstick.rows}
+            query = self.model._query_of(fitted, rows, views, **extras)
             return draft_add(self.model, parts, judge(query, source.y))
 
         return self._commit(draft, request, key)
@@ -425,7 +431,7 @@ class LiveModel:
         classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
         (key,) = classifier._folders
         self._opened = key, classifier  # at once, for threads that read meanwhile
-        self._params = self._kept_params()
+        self._params, self._yardstick = self._kept_params(), None
         self._now = Version(self._state.version, classifier, classifier._fitted)
 
     @property

@@ -78,6 +78,9 @@ class Query:
         Whether novelty or selective prediction will be asked for.
     explain : int or None or False, default=False
         Neighbors that `explanations` will show; None shows all, False none.
+    judged_by : CalibrationRows, optional
+        Rows to judge by, of an earlier version; by default those of this one, which takes a
+        prediction of all of them after each change of the memory.
     """
 
     def __init__(
@@ -88,7 +91,9 @@ class Query:
         sets: bool = False,
         novelty: bool = False,
         explain: int | Literal[False] | None = False,
+        judged_by: CalibrationRows | None = None,
     ) -> None:
+        self._judged_by = judged_by
         self.model, self.views, self._n_classes = model, views, len(model.classes)
         named: dict[Extra, bool] = {
             "heads": sets,
@@ -185,7 +190,7 @@ class Query:
         """Neighbors behind each prediction; with `trust` the novelty p-value and a 90 % set."""
         predictor, classes = self.model.predictor, self.model.classes
         if trust:  # refused before anything is computed
-            check_enough(self._calibration_rows().truth, classes, SET_CONFIDENCE, each=False)
+            check_enough(self.calibration_rows().truth, classes, SET_CONFIDENCE, each=False)
         if self.views is None:
             parts = self.parts
             behind = remembered_reasons(predictor, self._n_shown, len(classes))
@@ -203,7 +208,7 @@ class Query:
 
     def can_judge(self, confidence: float = SET_CONFIDENCE) -> bool:
         """Whether there are enough rows to judge by for sets of a confidence."""
-        n_rows = float(self._calibration_rows().truth.sum())
+        n_rows = float(self.calibration_rows().truth.sum())
         return round(n_rows, 1) >= rows_needed(confidence)
 
     def selection(
@@ -216,7 +221,7 @@ class Query:
     ) -> Selection:
         """Predictions and which of them to act on; `AttnKNNClassifier.predict_selective`."""
         check_request(coverage, max_risk, confidence)
-        rows, apart, parts = self._calibration_rows(), self._remoteness(), self.parts
+        rows, apart, parts = self.calibration_rows(), self._remoteness(), self.parts
         judge = self._judge(rows)
         name = judge.choose(score)
         n_scores = len(judge.scores) if score == "auto" else 1
@@ -266,7 +271,7 @@ class Query:
         check_confidence(confidence)
         check_method(method)
         raps = check_penalty(penalty, free_ranks)
-        rows = self._calibration_rows()
+        rows = self.calibration_rows()
         check_enough(rows.truth, self.model.classes, confidence, each=class_conditional)
         generator = None if seed is None else check_random_state(seed)
 
@@ -294,24 +299,27 @@ class Query:
     def novelty_score(self, score: NoveltyScore = "combined") -> np.ndarray:
         """How unlike the remembered rows the rows are, (n,); larger is less alike."""
         name = check_novelty_score(score)
-        rows, apart = self._calibration_rows(), self._remoteness()
+        rows, apart = self.calibration_rows(), self._remoteness()
         return novelty_scores(name, rows, self.parts, apart)
 
     def novelty_p_value(self, score: NoveltyScore = "combined") -> np.ndarray:
         """Share of calibration rows with at least the novelty score of each row, (n,)."""
         name = check_novelty_score(score)
-        rows = self._calibration_rows()
+        rows = self.calibration_rows()
         known = novelty_scores(name, rows, rows.parts, rows.remoteness)
         return novelty_p_values(self.novelty_score(name), known, rows.counts)
 
     # --- what answers are made from -------------------------------------------------------------
 
-    def _calibration_rows(self) -> CalibrationRows:
+    def calibration_rows(self) -> CalibrationRows:
+        """Rows that answers are judged by."""
         if self.views is None:
             raise ValueError(
                 "Rows are judged against the training rows, so these cannot be asked themselves. "
                 "Give new rows as X."
             )
+        if self._judged_by is not None:
+            return self._judged_by
         return calibration_rows(self.model.predictor, self._n_classes, len(self.views))
 
     def _judge(self, rows: CalibrationRows) -> Judge:

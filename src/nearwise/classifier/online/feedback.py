@@ -1,18 +1,55 @@
 """Feedback: what a model said of rows before it was told their labels, and how good that was."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from nearwise.classifier.inputs.labels import label_values, positions_among
+from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.query import SET_CONFIDENCE, Query
 from nearwise.classifier.storage.journaling import FEEDBACK, Judged, label_list, undone_by
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, calibration_rows
 from nearwise.memory import Change
 from nearwise.metrics.calibration import N_BINS, equal_width_bins
 from nearwise.metrics.drift import drift_evidence
 
+_CHANGED = 0.01  # share of the memory up to which its calibration rows are good enough
 _LEAST = 1e-15  # probability below which none is taken, as its logarithm would count alone
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Calibration rows of one version, by which rows may be judged that come a little later.
+
+    Attributes
+    ----------
+    ids : int64 Tensor of shape (n_remembered,)
+        Rows that the version remembered.
+    n_classes : int
+    rows : CalibrationRows
+    """
+
+    ids: Tensor
+    n_classes: int
+    rows: CalibrationRows
+
+    @classmethod
+    def of(cls, model: FittedModel) -> Self:
+        """Predict the calibration rows of a version."""
+        predictor = model.predictor
+        rows = calibration_rows(predictor, model.n_classes, predictor.n_views)
+        return cls(model.bank.ids, model.n_classes, rows)
+
+    def fits(self, later: FittedModel) -> bool:
+        """Whether a version has these classes, and nearly these rows."""
+        ids = later.bank.ids
+        n_both = int(torch.isin(ids, self.ids, assume_unique=True).sum())
+        n_changed = len(ids) + len(self.ids) - 2 * n_both
+        return later.n_classes == self.n_classes and n_changed <= _CHANGED * len(ids)
 
 
 def judge(query: Query, y: Any) -> Judged:

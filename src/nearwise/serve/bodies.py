@@ -276,11 +276,11 @@ def check_columns(there: Collection[str], encoder: TableEncoder, where: str) -> 
     if not strange and not missing:
         return
     what = f"has {_listed(strange)}" if strange else f"lacks {_listed(missing)}"
-    told = "the model was not fitted on it" if strange else "the model was fitted on it"
+    why = "the model was not fitted on it" if strange else "the model was fitted on it"
     hint = did_you_mean((strange or missing)[0], [n for n in encoder.columns if n not in there])
     raise ProblemError(
         422,
-        f"{where} {what}; {told}.{hint} The model's columns are {_listed(encoder.columns)}. null "
+        f"{where} {what}; {why}.{hint} The model's columns are {_listed(encoder.columns)}. null "
         "stands for a missing value.",
     )
 

@@ -115,7 +115,7 @@ def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, mod
 
 
 def test_a_long_journal_is_folded_in_and_undo_still_works(nearwise, model, monkeypatch):
-    monkeypatch.setattr(change, "_FOLD_AFTER", 2 * 158)
+    monkeypatch.setattr(change, "_LONGEST_REPLAY", 2 * 158 / 1e6)
     nearwise("remove", model, "0")
     folded = nearwise("remove", model, "1")
     assert "Folding 2 changes" in folded.err
@@ -127,7 +127,7 @@ def test_a_change_stands_where_folding_in_fails(nearwise, model, monkeypatch):
     def full(*_, **__):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(change, "_FOLD_AFTER", 1)
+    monkeypatch.setattr(change, "_LONGEST_REPLAY", 0.0)
     monkeypatch.setattr("nearwise.classifier.live.save_model", full)
     result = nearwise("remove", model, "0")
     assert result.exit_code == 0 and "the change is made, but" in result.err

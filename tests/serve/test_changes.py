@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
-from nearwise.serve import Limits
+from nearwise.serve import Limits, service
 from tests.serve.conftest import json_rows, problem
 
 
@@ -196,6 +196,18 @@ def test_one_job_at_a_time(client, monkeypatch):
     assert "A job is changing" in problem(client.post("/refresh"), 503)
     free.set()
     assert done(client, job)["state"] == "done"
+
+
+def test_a_long_journal_is_folded_in_and_undo_still_works(client, folder, monkeypatch):
+    monkeypatch.setattr(service, "_LONGEST_REPLAY", 1e-5)
+    client.delete("/rows/0")
+    client.delete("/rows/1")
+    for _ in range(200):
+        if LiveModel(folder).n_pending == 0:
+            break
+        time.sleep(0.02)
+    assert LiveModel(folder).n_pending == 0
+    assert client.post("/changes/1/undo").json()["memory_version"] == 3
 
 
 def test_a_read_only_service_changes_nothing(asked):

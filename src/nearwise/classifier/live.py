@@ -41,6 +41,8 @@ from nearwise.memory import Change, Journal, StoreError, folder_generation, lock
 from nearwise.safe_files import plain
 from nearwise.warn import warn_user
 
+# Changes times remembered rows; the second where a change is a fit (benchmarks/live_changes.py).
+_ADDED_PER_SECOND, _REFITTED_PER_SECOND = 1_000_000, 10_000
 _WAIT = 30.0  # seconds for another process that is changing the same folder
 
 
@@ -163,6 +165,13 @@ class LiveModel:
     def n_pending(self) -> int:
         """Number of changes that `compact` would fold into the folder."""
         return self._state.version - self._state.saved
+
+    @property
+    def replay_seconds(self) -> float:
+        """About how much longer the folder takes to open for changes that are not folded in."""
+        fitted = self.now.fitted
+        at_once = _REFITTED_PER_SECOND if fitted.predictor.forgets_exactly else _ADDED_PER_SECOND
+        return self.n_pending * len(fitted.bank) / at_once
 
     def add(
         self,

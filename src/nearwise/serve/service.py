@@ -21,7 +21,7 @@ from nearwise.classifier.live import ReusedKeyError, Version
 from nearwise.classifier.query import Query
 from nearwise.classifier.uncertainty.explain import without_pixels
 from nearwise.memory import Change, StoreError, UnknownIdError
-from nearwise.serve.batching import Lane
+from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.monitoring import Monitoring
 from nearwise.serve.problems import ProblemError
 
@@ -30,6 +30,7 @@ _LOG = logging.getLogger("nearwise.serve")
 _BOUND_CONFIDENCE = 0.95  # of the bound on the share of wrong answers
 _OF_SELECTION = ("score_name", "threshold", "expected_risk", "risk_bound", "confidence")
 _FOLLOW_EVERY = 0.5  # seconds
+_LONGEST_REPLAY = 10.0  # seconds that opening the model may take longer for its changes
 _MOST_JOBS = 100  # that are remembered
 _MAP_ROWS = 20_000  # most rows of a map, drawn at random
 _REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
@@ -163,6 +164,7 @@ class Service:
         self.monitoring = Monitoring(self)
         self._jobs: OrderedDict[int, Job] = OrderedDict()
         self._job_ids = itertools.count(1)
+        self._is_folding = False
         self._derived: dict[str, tuple[Version, Any]] = {}
         most = self.limits.max_queue
         self.predictions = Lane(
@@ -266,7 +268,7 @@ class Service:
 
         answer = self._changes.submit(work)
         try:
-            return await self._within_deadline(answer)
+            change = await self._within_deadline(answer)
         except TimeoutError:
             made = "was not made" if answer.cancelled() else "may still be made"
             raise ProblemError(
@@ -274,6 +276,22 @@ class Service:
                 f"The change took longer than the deadline, and {made}. Send it again with the "
                 "same Idempotency-Key: it is made once.",
             ) from None
+        if self.live.replay_seconds > _LONGEST_REPLAY and not self._is_folding:
+            self._is_folding = True
+            try:
+                self._changes.submit(self._fold)
+            except QueueFullError:  # after the next change, then
+                self._is_folding = False
+        return change
+
+    def _fold(self) -> None:
+        """Fold the changes in, so that a service that is started again opens the model soon."""
+        try:
+            self.live.compact(keep_removed=True)
+        except (OSError, StoreError) as error:  # the changes are made all the same
+            _LOG.error("the journal is as long as it was: %s", error)
+        finally:
+            self._is_folding = False
 
     def start_job(self, kind: str, work: Callable[[LiveModel], object]) -> Job:
         """Queue work that takes longer than a request may; `job` says how far it is."""

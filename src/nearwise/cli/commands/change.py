@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from nearwise.classifier import AttnKNNClassifier, LiveModel
     from nearwise.memory import Change
 
-# Changes times remembered rows from which on a command folds the changes in: making them again
-# takes about half a second whenever the model is opened (benchmarks/live_changes.py). The second
-# number is for models that are fitted again for each, and some seconds.
-_FOLD_AFTER, _FOLD_FITS_AFTER = 250_000, 10_000
+_LONGEST_REPLAY = 0.5  # seconds that opening a model may take longer for its changes
 _IDS_SHOWN = 8
 IdsArgument = Annotated[
     str,
@@ -317,8 +314,7 @@ def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
 
     with sole_writer(folder), LiveModel(folder) as live:
         yield live
-        fits = live.model._predictor.forgets_exactly
-        if live.n_pending * len(live.model.memory_) < (_FOLD_FITS_AFTER if fits else _FOLD_AFTER):
+        if live.replay_seconds < _LONGEST_REPLAY:
             return
         if not quiet:
             say(f"Folding {live.n_pending} changes into {folder} ...")

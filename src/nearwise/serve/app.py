@@ -74,6 +74,7 @@ _PROBLEM_SCHEMA = {
 _DOCS_PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>nearwise: HTTP interface</title>
+<link rel="icon" href="data:,">
 <link rel="stylesheet" href="/docs/swagger-ui.css"></head>
 <body><div id="docs"></div>
 <script src="/docs/swagger-ui-bundle.js"></script><script src="/docs/start.js"></script></body>
@@ -87,6 +88,7 @@ _DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
     "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_TAGS = ("predict", "memory", "review", "jobs", "open inference protocol")  # in this order
 _BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, protocol.InferRequest)
 _REF = "#/components/schemas/{model}"
 RowId = Annotated[int, Path(ge=0, lt=2**63, description="Id of a remembered row.")]
@@ -134,6 +136,7 @@ def create_app(
         title="nearwise",
         version=version_of("nearwise"),
         description=_ABOUT,
+        openapi_tags=[{"name": name} for name in _TAGS],
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,

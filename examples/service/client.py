@@ -2,6 +2,8 @@
 
 import json
 import sys
+import time
+from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://localhost:8080"
@@ -13,6 +15,16 @@ def ask(path, body=None):
         return json.load(answer)
 
 
+def wait_until_ready():
+    for _ in range(60):
+        try:
+            return ask("/v2/health/ready")
+        except URLError:
+            time.sleep(0.5)
+    raise SystemExit(f"Nobody answers at {URL}. Is nearwise serve running?")
+
+
+wait_until_ready()
 flower = {"sepal length": 6.0, "sepal width": 2.7, "petal length": 5.1, "petal width": 1.6}
 (found,) = ask("/explain", {"rows": [flower], "n_neighbors": 3})["predictions"]
 print(found["label"], found["proba"])

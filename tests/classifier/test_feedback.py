@@ -10,6 +10,7 @@ from nearwise import metrics
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.classifier.online import feedback
 from nearwise.classifier.online.feedback import Yardstick
+from nearwise.memory import Journal
 from tests.classifier.cases import blobs, same
 from tests.store.folders import plain_model
 
@@ -47,8 +48,12 @@ def test_feedback_is_judged_by_what_was_known_before_it_and_then_remembered(fold
     assert summary["nll"] == pytest.approx(log_loss(y[:20], first, labels=[0, 1, 2]))
     assert summary["ece"] == pytest.approx(metrics.ece(y[:20], first))
     assert summary["coverage"] == metrics.set_coverage(y[:20], before.predict_set(X[:20]))
-    evidence = metrics.drift_evidence(before.novelty_p_value(X[:20]))
-    assert summary["drift_evidence"] == evidence[-1]
+    p = before.novelty_p_value(X[:20])
+    n_known = len(before.memory_)  # and each row is known to those behind it
+    among_all = [
+        (p[i] * (n_known + 1) + (p[:i] <= p[i]).sum()) / (n_known + 1 + i) for i in range(20)
+    ]
+    assert summary["drift_evidence"] == pytest.approx(metrics.drift_evidence(among_all)[-1])
 
 
 def test_feedback_of_a_class_that_was_new_counts_as_an_error_without_a_likelihood(folder):
@@ -76,6 +81,9 @@ def test_rows_are_judged_by_calibration_rows_that_are_nearly_up_to_date(folder, 
         assert judged["novelty_p"] == before.tolist()
     with LiveModel(folder) as live:
         live.undo(3)
+        relabelled = Yardstick.of(live.now.fitted)
+        live.relabel([3, 4], [2, 2])
+        assert not relabelled.fits(live.now.fitted)
         second = Yardstick.of(live.now.fitted)
         live.add(X[3:4], [9])
         assert not second.fits(live.now.fitted)  # a new class
@@ -110,13 +118,17 @@ def test_kept_labels_stay_kept_until_they_change(folder):
         live.undo(1)
         assert live.kept() == set()
         live.undo(3)
-        assert live.kept() == {3, 4, 5}
+        assert live.kept() == {3, 5}
         live.undo(2)
         assert same(live.model.predict_proba(live.model._fitted.rows), before)
         with pytest.raises(ValueError, match="not among the 90 rows"):
             live.keep([10_000])
+        live.keep([3])
+        live.undo(6)  # it was kept before, too
+        live.remove([5])
+        assert live.kept() == {3}
     with LiveModel(folder) as again:
-        assert (again.version, again.kept()) == (5, {3, 5})
+        assert (again.version, again.kept()) == (8, {3})
 
 
 def test_a_refresh_is_a_version_of_its_own_that_other_processes_see(folder):
@@ -133,6 +145,40 @@ def test_a_refresh_is_a_version_of_its_own_that_other_processes_see(folder):
         assert same(other.model.predict_proba(X), expected)
         other.remove([0])
         assert [c.kind for c in LiveModel(folder).history()] == ["add", "refresh", "remove"]
+
+
+@pytest.mark.parametrize("broken", [["note"], ["note", "fold"]])
+def test_a_refresh_that_was_saved_and_not_noted_does_no_harm(folder, monkeypatch, broken):
+    X, y = blobs(30, seed=7)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    live = LiveModel(folder)
+    live.add(X, y)
+    with monkeypatch.context() as patch:
+        for name in broken:
+            patch.setattr(Journal, name, full)
+        with pytest.raises(OSError, match="space"):
+            live.refresh()
+    for one in (live, LiveModel(folder)):
+        one.relabel([0], [1])
+        assert same(one.model.predict_proba(X), AttnKNNClassifier.load(folder).predict_proba(X))
+    kinds = [change.kind for change in live.history()]
+    assert kinds == ["add", "refresh", "relabel", "relabel"]
+
+
+def test_no_false_alarms_among_few_known_rows():
+    """P-values among the same few rows are not independent; those that the summary makes are."""
+    rng = np.random.default_rng(0)
+    n_known, alarms = 10, {"as noted": 0, "among all": 0}
+    for _ in range(20):
+        known, scores = np.sort(rng.normal(size=n_known)), rng.normal(size=1_000)
+        p = (1 + n_known - np.searchsorted(known, scores)) / (n_known + 1)
+        among_all = feedback._among_all([{"novelty_p": p.tolist(), "n_known": n_known}])
+        for name, values in (("as noted", p), ("among all", among_all)):
+            alarms[name] += metrics.drift_evidence(values).max() >= 100
+    assert alarms["among all"] <= 1 < 4 < alarms["as noted"]
 
 
 def test_a_version_that_was_taken_stays_as_it_was(folder):

@@ -92,3 +92,10 @@ def test_a_writer_waits_for_readers_and_readers_for_the_writer():
     writer.join()
     late.join()
     assert seen == ["write", "read"]
+
+
+def test_keys_that_carry_a_gradient_are_indexed():
+    keys = torch.randn(50, 3, requires_grad=True)
+    index = ExactIndex().fit(keys[:40])
+    index.add(keys[40:])
+    assert index.search(keys.detach()[45:46], 1).indices.tolist() == [[45]]

@@ -8,6 +8,7 @@ import pytest
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, service
+from tests.classifier.cases import attn_knn
 from tests.serve.conftest import json_rows, problem
 
 
@@ -70,6 +71,17 @@ def test_a_request_sent_again_under_its_key_is_made_once(client):
     assert done_once == [client.request(m, u, json=b, headers=h).json() for m, u, b, h in sent_once]
     for method, where, body, _ in sent_once:
         assert "not remembered" in problem(client.request(method, where, json=body), 404)
+
+
+def test_ids_of_a_former_model_are_not_taken_for_those_of_the_new_one(client, folder, model):
+    client.delete("/rows/0")
+    X = model._fitted.rows
+    labels = model.classes_[model._fitted.label_positions]
+    attn_knn(base=None, preset="instant").fit(X, labels).save(folder, overwrite=True)
+    assert client.get("/changes").json()["changes"] == []
+    assert "Another model" in problem(client.delete("/rows/3"), 409)
+    assert client.delete("/rows/3").json()["memory_version"] == 1  # now that it was told
+    assert len(AttnKNNClassifier.load(folder).memory_) == len(X) - 1
 
 
 def test_rows_that_another_process_added_can_be_changed_at_once(client, folder):

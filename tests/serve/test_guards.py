@@ -123,7 +123,7 @@ def test_a_keys_file_that_is_none_is_refused(tmp_path, content, says):
     ],
 )
 def test_pages_of_other_sites_reach_nothing(asked, sent, status):
-    with asked(hosts={"localhost", "::1", "testserver"}) as client:
+    with asked(hosts={"LocalHost", "::1", "testserver"}) as client:
         found = client.get("/v2/health/live", headers=sent)
         assert found.status_code == status
 

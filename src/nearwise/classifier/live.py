@@ -162,6 +162,11 @@ class LiveModel:
         return self._state.version
 
     @property
+    def lineage(self) -> str:
+        """Names the fit that versions count from; ids of another one are of other rows."""
+        return self._state.lineage
+
+    @property
     def n_pending(self) -> int:
         """Number of changes that `compact` would fold into the folder."""
         return self._state.version - self._state.saved
@@ -327,13 +332,14 @@ class LiveModel:
 
     def kept(self) -> set[int]:
         """Ids of the rows whose labels were looked at and found right as they are now."""
-        found: set[int] = set()
-        for change in self.history():
-            if change.kind == KEEP and change.details["kept"]:
-                found |= set(change.ids)
-            elif change.kind in (KEEP, RELABEL):
+        history = self.history()
+        undone, found = undone_by(history), set[int]()
+        for change in history:
+            if change.kind == RELABEL:
                 found -= set(change.ids)
-        return found
+            elif change.kind == KEEP and change.details["kept"] and change.version not in undone:
+                found |= set() if change.details.get("undoes") else set(change.ids)
+        return found & set(self.now.fitted.bank.ids.tolist())
 
     def undo(self, version: int, *, key: str | None = None) -> Change:
         """Make the opposite of the change that led to a version.
@@ -366,7 +372,9 @@ class LiveModel:
         """All changes through the journal since the model was fitted, oldest first."""
         state = self._state
         with Journal(self.folder) as journal:  # changes under way are not waited for
-            found = journal.history(state.lineage)
+            there, found = journal.state(), journal.history(state.lineage)
+        if there is not None and there.lineage != state.lineage:
+            return []  # a new model took the place of this one, and its journal that of this one's
         if state.version > max(state.saved, found[-1].version if found else 0):
             raise StoreError("torn", f"{journal.path} lacks changes that were made through it.")
         return found
@@ -398,7 +406,8 @@ class LiveModel:
         ValueError
             As `AttnKNNClassifier.refresh`.
         OSError, StoreError
-            As `compact`. Nothing has changed then.
+            As `compact`. Nothing has changed then, unless the folder was saved and the journal
+            could not be: the next change or `catch_up` goes on from the new model.
         """
         with self._lock, locked_folder(self.folder, wait=self._wait):
             self._catch_up()
@@ -410,6 +419,7 @@ class LiveModel:
             save_model(refreshed, self.folder, locked=True)
             self._journal.note(state.lineage, change)
             self._reach(refreshed._fitted, refreshed._folders[self._opened[0]])
+            self._yardstick = None
             return change
 
     def compact(self, *, keep_removed: bool = False) -> None:

@@ -118,7 +118,7 @@ def tile_of(
 def refuse_not_finite(name: str, rows: Tensor, first: int = 0) -> None:
     """Raise a ValueError that names the first row with NaN or infinity, counted from `first`."""
     if rows.device.type == "cpu" and rows.dtype == torch.float32 and rows.is_contiguous():
-        norms, _ = kernels.norms_of(rows.numpy())  # one look, where torch takes several
+        norms, _ = kernels.norms_of(rows.detach().numpy())  # one look, where torch takes several
         if np.isfinite(norms).all():
             return
     if bool(torch.isfinite(rows).all()):

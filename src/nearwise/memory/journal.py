@@ -183,6 +183,13 @@ class Journal:
             if state is None or state.lineage != lineage:
                 self._start(connection, lineage, folded)
                 state = JournalState(lineage, folded, folded)
+            newest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
+            # A refresh is saved first, and noted then; the process may have ended in between.
+            for version in range(folded + 1 if newest is None else newest + 1, folded + 1):
+                self._insert(connection, Change(version, "refresh", (), {}))
+            if folded > state.latest:
+                self._set_state(connection, lineage, folded)
+                state = JournalState(lineage, folded, folded)
             if change.version != state.latest + 1:
                 raise self._torn(f"it ends at {state.latest}, and {change.version} was to follow")
             self._insert(connection, change)

@@ -12,18 +12,20 @@ _BETS = np.array([-1.0, 0.0])
 def drift_evidence(p_values: npt.ArrayLike) -> FloatArray:
     """Bet against each p-value in turn that it is small; the winnings are evidence of drift.
 
-    A conformal test martingale: as long as rows are like those that they are judged against, their
-    p-values are no smaller than uniform ones, and whatever the number of rows, evidence of E or
-    more is ever reached with a chance of at most 1 / E. Of a drift there is more with every row
-    that shows it. The stake is in part on small p-values (density 1.5 - p) and in part not at
-    stake, and a share `JUMP` of each part changes over before each row, so that a drift that begins
-    late is found as well.
+    A conformal test martingale: as long as rows are like those before them, p-values that rank each
+    row among all of these are independent and no smaller than uniform ones, and whatever the number
+    of rows, evidence of E or more is ever reached with a chance of at most 1 / E. (P-values among
+    the same few known rows depend on each other, and reach more: rank each row among those that
+    came before it, too.) Of a drift there is more with every row that shows it.
+
+    The stake is in part on small p-values (density 1.5 - p) and in part not at stake, and a share
+    `JUMP` of each part changes over before each row, so that a drift that begins late is found as
+    well.
 
     Parameters
     ----------
     p_values : float array-like of shape (n_rows,)
-        In [0, 1], in the order of arrival; those of
-        `nearwise.AttnKNNClassifier.novelty_p_value`, for example.
+        In [0, 1], in the order of arrival, each among all rows before it.
 
     Returns
     -------

@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse, Response
 
 from nearwise.classifier import LiveModel
+from nearwise.classifier.online.feedback import feedback_summary
 from nearwise.memory import Change
 from nearwise.serve import protocol
 from nearwise.serve.bodies import (
@@ -273,9 +274,9 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         last: Annotated[int | None, Query(ge=1, description="Newest rows alone.")] = None,
     ) -> Response:
         """Accuracy, NLL, ECE, coverage of 90 % sets, and evidence of drift of all feedback."""
-        version = service.live.version
-        summary = await service.read(lambda: service.live.feedback_summary(last))
-        return PlainJSON(summary | {"memory_version": version})
+        history = await service.read(service.live.history)
+        version = history[-1].version if history else service.live.version
+        return PlainJSON(feedback_summary(history, last) | {"memory_version": version})
 
     @read.get("/rows/{id}", tags=["memory"])
     async def row(id: RowId) -> Response:

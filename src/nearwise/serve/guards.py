@@ -52,7 +52,8 @@ class Guards:
         patience: float,
         is_full: Callable[[], bool],
     ) -> None:
-        self._app, self._hosts, self._max_body = app, hosts, max_body
+        self._hosts = None if hosts is None else {name.lower() for name in hosts}
+        self._app, self._max_body = app, max_body
         self._monitoring, self._patience, self._is_full = monitoring, patience, is_full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -131,7 +131,7 @@ class Job:
     id: int
     kind: str
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
-    started: float = field(default_factory=time.time)
+    started: float | None = None
     finished: float | None = None
     memory_version: int | None = None
     problem: str | None = None
@@ -263,7 +263,14 @@ class Service:
         self._check_writable()
 
         def work() -> Change:
+            lineage = self.live.lineage
             self.live.catch_up()
+            if self.live.lineage != lineage:
+                raise ProblemError(
+                    409,
+                    "Another model has taken the place of the one that was served. Nothing was "
+                    "changed; look rows up in the new one.",
+                )
             return make(self.live)
 
         answer = self._changes.submit(work)
@@ -273,8 +280,9 @@ class Service:
             made = "was not made" if answer.cancelled() else "may still be made"
             raise ProblemError(
                 504,
-                f"The change took longer than the deadline, and {made}. Send it again with the "
-                "same Idempotency-Key: it is made once.",
+                f"The change took longer than the deadline, and {made}. If it had an "
+                "Idempotency-Key, send it again under the same one: it is made once. Otherwise "
+                "look at /changes first.",
             ) from None
         if self.live.replay_seconds > _LONGEST_REPLAY and not self._is_folding:
             self._is_folding = True
@@ -299,7 +307,7 @@ class Service:
         job = Job(next(self._job_ids), kind)
 
         def run() -> None:
-            job.state = "running"
+            job.state, job.started = "running", time.time()
             problem = _attempt(lambda: work(self.live))
             if isinstance(problem, ProblemError):
                 job.problem = problem.detail
@@ -374,11 +382,15 @@ class Service:
         return await asyncio.wait_for(asyncio.wrap_future(answer), self.limits.deadline)
 
     def _follow(self) -> None:
+        problem = ""
         while not self._closing.wait(_FOLLOW_EVERY):
             try:
                 self.live.catch_up()
+                problem = ""
             except Exception as error:  # answers go on with the version that is known
-                _LOG.error("could not follow the model's folder: %s", error)
+                if str(error) != problem:
+                    _LOG.error("could not follow the model's folder: %s", error)
+                problem = str(error)
 
 
 def answers(version: Version, query: Query, ask: Ask) -> Answers:

@@ -1,5 +1,6 @@
 """Feedback: what a model said of rows before it was told their labels, and how good that was."""
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -27,14 +28,15 @@ class Yardstick:
 
     Attributes
     ----------
-    ids : int64 Tensor of shape (n_remembered,)
-        Rows that the version remembered.
-    n_classes : int
+    ids, labels : int64 Tensor of shape (n_remembered,)
+        Rows that the version remembered, and positions of their labels.
+    classes : ndarray of shape (n_classes,)
     rows : CalibrationRows
     """
 
     ids: Tensor
-    n_classes: int
+    labels: Tensor
+    classes: np.ndarray
     rows: CalibrationRows
 
     @classmethod
@@ -42,14 +44,19 @@ class Yardstick:
         """Predict the calibration rows of a version."""
         predictor = model.predictor
         rows = calibration_rows(predictor, model.n_classes, predictor.n_views)
-        return cls(model.bank.ids, model.n_classes, rows)
+        return cls(model.bank.ids, model.label_positions, model.classes, rows)
 
     def fits(self, later: FittedModel) -> bool:
-        """Whether a version has these classes, and nearly these rows."""
+        """Whether a version has these classes, and nearly these rows and labels."""
+        if not np.array_equal(later.classes, self.classes):
+            return False
         ids = later.bank.ids
-        n_both = int(torch.isin(ids, self.ids, assume_unique=True).sum())
-        n_changed = len(ids) + len(self.ids) - 2 * n_both
-        return later.n_classes == self.n_classes and n_changed <= _CHANGED * len(ids)
+        now, then = (
+            torch.isin(*pair, assume_unique=True) for pair in ((ids, self.ids), (self.ids, ids))
+        )
+        n_relabelled = int((later.label_positions[now] != self.labels[then]).sum())
+        n_changed = int((~now).sum()) + int((~then).sum()) + n_relabelled
+        return n_changed <= _CHANGED * len(ids)
 
 
 def judge(query: Query, y: Any) -> Judged:
@@ -79,6 +86,7 @@ def judge(query: Query, y: Any) -> Judged:
         confidence=proba[rows, predicted].tolist(),
         proba_true=np.where(known, proba[rows, known_positions], 0.0).tolist(),
         novelty_p=query.novelty_p_value().tolist() if can_judge else None,
+        n_known=len(query.calibration_rows().labels) if can_judge else None,
         in_set=in_set,
     )
 
@@ -98,7 +106,8 @@ def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict
         return values if n_last is None else values[len(values) - min(n_last, len(values)) :]
 
     correct, confidence, true = of_rows("correct"), of_rows("confidence"), of_rows("proba_true")
-    in_set, p_values = of_rows("in_set"), of_rows("novelty_p", None)
+    in_set = of_rows("in_set")
+    p_values = _among_all([one for one in judged if one["novelty_p"] is not None])
     known = true[true > 0]
     gaps = np.bincount(equal_width_bins(confidence, N_BINS), weights=confidence - correct)
     n_rows = len(correct)
@@ -111,6 +120,22 @@ def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict
         "coverage": _mean(in_set),
         "drift_evidence": float(drift_evidence(p_values)[-1]) if len(p_values) else None,
     }
+
+
+def _among_all(judged: list[dict[str, Any]]) -> list[float]:
+    """P-values of rows among the known ones and all that came before.
+
+    Those that `judge` notes compare every row with the same known ones, so that they depend on each
+    other; a bet against these would win by chance.
+    """
+    before: list[float] = []
+    found = []
+    for one in judged:
+        for p in one["novelty_p"]:
+            as_novel = p * (one["n_known"] + 1) + bisect_right(before, p)
+            found.append(min(1.0, as_novel / (one["n_known"] + 1 + len(before))))
+            insort(before, p)
+    return found
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -63,8 +63,8 @@ class Judged(Part):
     """What the model said of rows before it was told their labels, one value for each.
 
     predicted labels and their probability, the probability of the true label (0 of a new class),
-    the out-of-distribution p-value, and whether the 90 % set held the true label. The last two are
-    None where the model has too few rows to judge by.
+    the out-of-distribution p-value among `n_known` rows, and whether the 90 % set held the true
+    label. The last three are None where the model has too few rows to judge by.
     """
 
     predicted: list[Category]
@@ -72,6 +72,7 @@ class Judged(Part):
     confidence: list[Share]
     proba_true: list[Share]
     novelty_p: list[Share] | None
+    n_known: Count | None
     in_set: list[bool] | None
 
 

@@ -109,7 +109,7 @@ def serve(
     if not quiet:
         say(f"Opening {model} ...")
     service = Service(
-        LiveModel(model),
+        LiveModel(model, wait=deadline / 2),  # another process's change, and then its own
         Limits(max_queue, max_rows, n_bytes, deadline),
         read_only=read_only,
         follow=follow,

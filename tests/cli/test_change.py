@@ -96,7 +96,7 @@ def test_a_request_sent_twice_is_made_once(nearwise, model, more):
     again = nearwise("remove", model, "0", "--key", "monday")
     assert again.exit_code == 2 and "that of another request, change 1 (add)" in again.err
     whole = nearwise("add", model, more, "--key", "tuesday", "--refresh")
-    assert whole.exit_code == 2 and "--key goes with a change of the journal" in whole.err
+    assert whole.exit_code == 2 and "--key names one change of the journal" in whole.err
 
 
 def test_compact_folds_changes_in_and_forgets_removed_rows(nearwise, tables, model, more):

@@ -37,8 +37,8 @@ from nearwise.serve.service import Answers, Ask, Service
 _ABOUT = """Predictions of a classifier that shows the neighbors behind each answer, and changes of
 what it remembers, which are on the disk before they are answered.
 
-Every answer has `memory_version`: the number of changes since the fit. Errors are
-`application/problem+json` with a `detail` that says what to do."""
+Predictions, changes and reviews have `memory_version`: the number of changes since the fit. Errors
+are `application/problem+json` with a `detail` that says what to do."""
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {
         "description": what,

@@ -1,7 +1,7 @@
 """``nearwise add``, ``remove``, ``relabel``, ``undo``, ``history`` and ``compact``."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -101,9 +101,10 @@ def add(
         )
     if key is not None and (out is not None or refresh):
         raise ValueError(
-            "--key goes with a change of the journal; --out and --refresh write a whole model. "
-            "Leave it out."
+            "--key names one change of the journal; --out and --refresh do more. Leave it out."
         )
+    from nearwise.classifier.online.refreshing import refuse_refresh
+
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
 
     def rows_for(learned: "AttnKNNClassifier") -> Any:
@@ -115,30 +116,31 @@ def add(
             learned, model, data, target, images, part="train", header=header, quiet=quiet
         )
 
-    if out is None and not refresh:
+    if out is None:
         with _changing(model, quiet=quiet) as live:
+            if refresh:
+                refuse_refresh(live.model._predictor)  # before rows are added
             before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
             former = live.version
             change = live.add(rows.source, key=key)
-            learned = live.model
-            version, n_evicted = change.version, len(change.details["evicted"])
-        if version <= former:
+            n_evicted = len(change.details["evicted"])
+            if refresh:
+                live.refresh()
+            learned, version = live.model, None if refresh else change.version
+        if change.version <= former:
             _say_repeated(change, quiet=quiet)
             return
     else:
         require_model(model)
-        with ExitStack() as held:
-            held.enter_context(sole_writer(model))
-            if out is not None:
-                check_folder("--out", out, [data], for_model=True)
-                held.enter_context(new_model(out, overwrite=False))
+        check_folder("--out", out, [data], for_model=True)
+        with sole_writer(model), new_model(out, overwrite=False):
             learned = open_model(model)
             before, rows, version = set(learned.classes_.tolist()), rows_for(learned), None
             learned.add(rows.source)
             n_evicted = len(learned.evicted_)
             if refresh:
                 learned.refresh()
-            learned.save(out or model)
+            learned.save(out)
     if not quiet:
         new = [str(label) for label in learned.classes_.tolist() if label not in before]
         say(

@@ -116,13 +116,18 @@ def serve(
     )
     name = model_name(model.resolve().name)
     app = create_app(service, name=name, keys=known, hosts=hosts)
-    if not quiet:
-        port = listening.getsockname()[1]
-        where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        say(
-            f"Serving {len(service.live.model.memory_)} rows at {where} ({where}/docs describes "
-            f"it; Open Inference Protocol name: {name}). Ctrl-C stops."
-        )
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if not quiet:  # from here on Ctrl-C and SIGTERM let requests finish
+                port = listening.getsockname()[1]
+                where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+                say(
+                    f"Serving {len(service.live.model.memory_)} rows at {where} ({where}/docs "
+                    f"describes it; Open Inference Protocol name: {name}). Ctrl-C stops."
+                )
+
     # Of clients' rows, and endless; other warnings are about the model's folder.
     warnings.filterwarnings("ignore", "Categories that were not in the training table")
     config = uvicorn.Config(
@@ -133,7 +138,7 @@ def serve(
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=int(deadline) + _TO_DRAIN,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    Server(config).run(sockets=[listening])
 
 
 @reported

@@ -79,10 +79,8 @@ def _not_endless(values: Any) -> Any:
     return values
 
 
-Few = (
-    Field(fail_fast=True),
-    BeforeValidator(_not_endless),
-)  # one mistake is told
+# Of a long list one mistake is named.
+Few = (Field(fail_fast=True), BeforeValidator(_not_endless))
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Label = Annotated[Any, AfterValidator(_check_label), WithJsonSchema(_LABEL)]
 Table = Annotated[
@@ -165,7 +163,8 @@ class Labelled(Rows):
 
     labels: Labels
     new_classes: bool = Field(
-        False, description="Whether labels may be new; otherwise a label that is none is an error."
+        False,
+        description="Whether labels may be new classes; otherwise an unknown label is an error.",
     )
 
     @model_validator(mode="after")

@@ -76,18 +76,15 @@ class Guards:
         try:
             try:
                 self._check(Headers(scope=scope), scope["method"], scope["path"])
-                if "content-type" not in Headers(
-                    scope=scope
-                ):  # clients of the protocol leave it out
-                    scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
                 body = _Bounded(receive, self._max_body, self._patience)
                 await self._app(scope, body, sealed)
+            except ProblemError as error:
+                await problem(error, scope["path"])(scope, receive, sealed)
             except Exception as error:
-                if not isinstance(error, ProblemError):
-                    error = fault(error, scope["method"], scope["path"])
+                said = fault(error, scope["method"], scope["path"])
                 if status is not None:  # the answer has begun, and cannot be another one
                     raise
-                await problem(error, scope["path"])(scope, receive, sealed)
+                await problem(said, scope["path"])(scope, receive, sealed)
         finally:
             route = getattr(scope.get("route"), "path", "none")  # not what clients make up
             self._monitoring.requests.labels(scope["method"], route, status).inc()

@@ -169,7 +169,11 @@ def with_former(rows: list[dict[str, Any]], former: list[dict[str, Any]]) -> lis
 
 
 def _joined(former: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
-    if former is None or set(former["seeds"]) & set(row["seeds"]):
+    if former is None:
+        return row
+    if set(row["seeds"]) < set(former["seeds"]) and row["commit"] in former.get("commit", ""):
+        return former  # which this row has joined before
+    if set(former["seeds"]) & set(row["seeds"]):
         return row
     n_former, n_now = len(former["seeds"]), len(row["seeds"])
     joined = {name: row[name] for name in ("experiment", "place", "method")}

@@ -88,6 +88,7 @@ def test_rows_of_further_seeds_join_those_measured_before(study, tmp_path):
     now = [place | {"seeds": [0, 1], "accuracy": 0.93, "nll": 0.6, "ece": 0.01, "commit": "b"}]
     (joined,) = study.with_former(now, former)
     assert joined == place | {"seeds": [0, 1, 5], "commit": "a, b", "accuracy": 0.92, "nll": 0.5}
+    assert study.with_former(now, [joined]) == [joined]  # summarised twice
     again = [one | {"seeds": [1, 5]} for one in now]  # measured anew, not in addition
     assert study.with_former(again, former) == again
 

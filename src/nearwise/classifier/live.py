@@ -239,7 +239,8 @@ class LiveModel:
         change : Change
             As of `add`, of kind "feedback". `details["judged"]` has a value for each row:
             predicted, correct, confidence, proba_true, and where the model has enough rows to judge
-            by, novelty_p and in_set (whether the 90 % set held the label), else None.
+            by, novelty_p among n_known rows and in_set (whether the 90 % set held the label), else
+            None.
 
         Raises
         ------

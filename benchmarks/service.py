@@ -167,11 +167,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--data-root", help="default: NEARWISE_DATA")
     options = parser.parse_args(arguments)
     data = load_dataset("cifar10-features", data_root=options.data_root)
-    known, asked = slice(0, options.rows), slice(options.rows, options.rows + 1_000)
+    remembered, queried = slice(0, options.rows), slice(options.rows, options.rows + 1_000)
     with tempfile.TemporaryDirectory() as folder:
         model = AttnKNNClassifier(base=None, preset="instant", random_state=101)
-        model.fit(data.X[known], data.y[known]).save(folder)
-        found = measured(folder, data.X[asked], options.seconds)
+        model.fit(data.X[remembered], data.y[remembered]).save(folder)
+        found = measured(folder, data.X[queried], options.seconds)
     print(json.dumps(found, indent=1))
     checks = [
         {"bar": name, "wanted": limit, "reached": found[name],

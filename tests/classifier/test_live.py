@@ -17,7 +17,7 @@ import pytest
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.memory import JOURNAL, Journal, StoreError
 from tests.classifier.cases import attn_knn, blobs, same
-from tests.store.folders import based_model, plain_model, small_table
+from tests.store.folders import saved_pair, small_table
 
 FEW = np.arange(4)
 
@@ -25,10 +25,7 @@ FEW = np.arange(4)
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Folders of a model of arrays and one of a table with a base."""
-    root = tmp_path_factory.mktemp("live")
-    plain_model().save(root / "arrays")
-    based_model().save(root / "table")
-    return root
+    return saved_pair(tmp_path_factory.mktemp("live"))
 
 
 @pytest.fixture

@@ -8,16 +8,13 @@ from fastapi.testclient import TestClient
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Limits, Service, create_app
-from tests.store.folders import based_model, plain_model, small_table
+from tests.store.folders import saved_pair, small_table
 
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
     """Folders of a model of arrays and one of a table with a base."""
-    root = tmp_path_factory.mktemp("serve")
-    plain_model().save(root / "arrays")
-    based_model().save(root / "table")
-    return root
+    return saved_pair(tmp_path_factory.mktemp("serve"))
 
 
 @pytest.fixture

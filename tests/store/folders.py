@@ -44,6 +44,13 @@ def based_model():
     return model
 
 
+def saved_pair(root: Path) -> Path:
+    """Save a model of arrays and one of a table with a base, as "arrays" and "table"."""
+    plain_model().save(root / "arrays")
+    based_model().save(root / "table")
+    return root
+
+
 def copied(folder: Path, target: Path) -> Path:
     shutil.copytree(folder, target)
     return target

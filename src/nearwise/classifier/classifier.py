@@ -521,8 +521,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self, model: FittedModel, rows: AnyRows, views: Sequence[Any] | None
     ) -> list[AnyRows]:
         encoder = model.predictor.encoder
-        optional = [name for name, use in encoder.kinds.items() if use == "left out"]
-        checked = validation.check_views(model.columns, views, len(rows), optional)
+        checked = validation.check_views(model.columns, views, len(rows), encoder.left_out)
         tta = model.predictor.tta if views is None else None
         return [rows, *_further_views(encoder, rows, checked, tta)]
 

@@ -21,7 +21,6 @@ from nearwise.classifier.query import Query
 from nearwise.classifier.settings import check_count
 from nearwise.classifier.storage.journaling import (
     KEEP,
-    REFRESH,
     RELABEL,
     Draft,
     FolderState,
@@ -38,6 +37,7 @@ from nearwise.classifier.storage.journaling import (
 )
 from nearwise.classifier.storage.persistence import save_model
 from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
+from nearwise.memory.journal import REFRESH
 from nearwise.safe_files import plain
 from nearwise.warn import warn_user
 
@@ -279,16 +279,12 @@ class LiveModel:
         feedback: bool,
     ) -> Change:
         source, known = from_source(X, y, training=True), self.model._fitted
-        rows = validation.check_new_rows(known.columns, source.X, known.predictor.encoder)
+        encoder = known.predictor.encoder
+        rows = validation.check_new_rows(known.columns, source.X, encoder)
         check_labels(source.y, len(rows))
         weight = validation.check_weight(sample_weight, len(rows))
-        kinds = known.predictor.encoder.kinds
-        optional = [name for name, use in kinds.items() if use == "left out"]
-        views = (
-            None
-            if views is None
-            else validation.check_views(known.columns, views, len(rows), optional)
-        )
+        if views is not None:
+            views = validation.check_views(known.columns, views, len(rows), encoder.left_out)
         parts = pack_rows_to_add(source._replace(X=rows), weight, views)
         request = [
             "feedback" if feedback else "add",

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from nearwise.memory.store import StoreError, sync_folder
 
 JOURNAL = "journal.sqlite3"
+REFRESH = "refresh"  # kind of a change that the folder is saved with, and that is noted then
 _FORMAT_VERSION = 1
 _TABLES = (
     "CREATE TABLE journal (lineage TEXT NOT NULL, folded INTEGER NOT NULL, checksum TEXT NOT NULL)",
@@ -186,7 +187,7 @@ class Journal:
             newest = connection.execute("SELECT max(version) FROM changes").fetchone()[0]
             # A refresh is saved first, and noted then; the process may have ended in between.
             for version in range(folded + 1 if newest is None else newest + 1, folded + 1):
-                self._insert(connection, Change(version, "refresh", (), {}))
+                self._insert(connection, Change(version, REFRESH, (), {}))
             if folded > state.latest:
                 self._set_state(connection, lineage, folded)
                 state = JournalState(lineage, folded, folded)

@@ -17,9 +17,9 @@ from scipy.fft import dct, idct
 from scipy.special import ndtri
 
 from nearwise.metrics.checks import (
+    BoolArray,
     FloatArray,
     IntArray,
-    Predictions,
     check_level,
     check_positive_int,
     check_predictions,
@@ -49,7 +49,8 @@ def ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BINS) -> floa
     """
     check_positive_int(n_bins, "n_bins")
     predictions = check_predictions(y, proba)
-    return _mean_gap(predictions, equal_width_bins(predictions.confidence, n_bins))
+    bins = equal_width_bins(predictions.confidence, n_bins)
+    return mean_gap(predictions.confidence, predictions.correct, bins)
 
 
 def equal_mass_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
@@ -74,7 +75,8 @@ def equal_mass_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BI
     """
     check_positive_int(n_bins, "n_bins")
     predictions = check_predictions(y, proba)
-    return _mean_gap(predictions, equal_mass_bins(predictions.confidence, n_bins))
+    bins = equal_mass_bins(predictions.confidence, n_bins)
+    return mean_gap(predictions.confidence, predictions.correct, bins)
 
 
 def classwise_ece(y: npt.ArrayLike, proba: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
@@ -141,9 +143,10 @@ def equal_mass_bins(values: FloatArray, n_bins: int) -> IntArray:
     return bins[group]
 
 
-def _mean_gap(predictions: Predictions, bins: IntArray) -> float:
-    gap = predictions.confidence - predictions.correct
-    return float(np.abs(np.bincount(bins, weights=gap)).sum()) / predictions.n_rows
+def mean_gap(confidence: FloatArray, correct: FloatArray | BoolArray, bins: IntArray) -> float:
+    """Sum over bins of (share of rows) x |mean confidence - accuracy|, of at least one row."""
+    gap = confidence - correct
+    return float(np.abs(np.bincount(bins, weights=gap)).sum()) / len(bins)
 
 
 BinStrategy = Literal["uniform", "quantile"]

@@ -18,7 +18,6 @@ from starlette.responses import FileResponse, Response
 from nearwise.classifier import LiveModel
 from nearwise.classifier.online.feedback import feedback_summary
 from nearwise.memory import Change
-from nearwise.serve import protocol
 from nearwise.serve.bodies import (
     Decision,
     Labelled,
@@ -32,6 +31,13 @@ from nearwise.serve.bodies import (
 from nearwise.serve.guards import Guards
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
 from nearwise.serve.problems import PlainJSON, ProblemError, explain_errors
+from nearwise.serve.protocol import (
+    InferRequest,
+    infer_answer,
+    model_metadata,
+    rows_of_tensors,
+    wanted_outputs,
+)
 from nearwise.serve.service import Answers, Ask, Service
 
 _ABOUT = """Predictions of a classifier that shows the neighbors behind each answer, and changes of
@@ -90,7 +96,7 @@ _DOCS_POLICY = (
     "data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _TAGS = ("predict", "memory", "review", "jobs", "open inference protocol")  # in this order
-_BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, protocol.InferRequest)
+_BODIES = (Question, WhyQuestion, Labelled, NewLabel, Decision, InferRequest)
 _REF = "#/components/schemas/{model}"
 RowId = Annotated[int, Path(ge=0, lt=2**63, description="Id of a remembered row.")]
 Page = Annotated[int, Query(ge=1, le=10_000, description="Most entries of the answer.")]
@@ -435,7 +441,7 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
     async def metadata(model: Model) -> Response:
         """Model metadata: inputs and outputs."""
         check(model)
-        return PlainJSON(protocol.metadata(name, service.live.now))
+        return PlainJSON(model_metadata(name, service.live.now))
 
     @read.get("/v2/models/{model}/ready", tags=tags)
     async def is_model_ready(model: Model) -> Response:
@@ -443,19 +449,19 @@ def _add_protocol(app: FastAPI, read: APIRouter, service: Service, name: str) ->
         check(model)
         return PlainJSON({"name": name, "ready": True})
 
-    @read.post("/v2/models/{model}/infer", tags=tags, openapi_extra=_body(protocol.InferRequest))
+    @read.post("/v2/models/{model}/infer", tags=tags, openapi_extra=_body(InferRequest))
     async def infer(
         model: Model,
-        body: Annotated[protocol.InferRequest, Depends(reader(protocol.InferRequest))],
+        body: Annotated[InferRequest, Depends(reader(InferRequest))],
     ) -> Response:
         """Predict rows given as tensors."""
         check(model)
-        wanted, ask = protocol.asked(body)
+        wanted, ask = wanted_outputs(body)
         return await service.predict(
-            lambda now: protocol.rows_of(now, body.inputs),
+            lambda now: rows_of_tensors(now, body.inputs),
             body.inputs[0].shape[0],
             ask,
-            lambda found: PlainJSON(protocol.answer(name, body, wanted, found)),
+            lambda found: PlainJSON(infer_answer(name, body, wanted, found)),
         )
 
 

@@ -87,7 +87,7 @@ class InferRequest(_Open):
     outputs: Annotated[list[OutputWish], *Few] | None = None
 
 
-def asked(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
+def wanted_outputs(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
     """Names of the outputs that are wanted, and what has to be asked for them."""
     names = tuple(one.name for one in request.outputs or []) or _DEFAULT_OUTPUTS
     strange = [name for name in names if name not in OUTPUTS]
@@ -112,7 +112,7 @@ def asked(request: InferRequest) -> tuple[tuple[str, ...], Ask]:
     )
 
 
-def rows_of(version: Version, inputs: list[InputTensor]) -> Any:
+def rows_of_tensors(version: Version, inputs: list[InputTensor]) -> Any:
     """Rows for a model, from one tensor per column, from "features" or from "image"."""
     encoder = version.fitted.predictor.encoder
     tensors = {tensor.name: _array(tensor) for tensor in inputs}
@@ -178,7 +178,7 @@ def _flat(data: list[Any]) -> list[Any]:
     return data
 
 
-def answer(
+def infer_answer(
     name: str, request: InferRequest, wanted: tuple[str, ...], found: Answers
 ) -> dict[str, Any]:
     """Give the protocol's answer."""
@@ -235,7 +235,7 @@ def _datatype_of_column(encoder: TableEncoder, name: str) -> str:
     return "FP64" if encoder.kinds[name] == "number" else "BYTES"
 
 
-def metadata(name: str, version: Version) -> dict[str, Any]:
+def model_metadata(name: str, version: Version) -> dict[str, Any]:
     """Describe a model's inputs and outputs."""
     encoder, classes = version.fitted.predictor.encoder, version.fitted.classes
     inputs: list[dict[str, Any]]

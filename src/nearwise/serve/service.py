@@ -341,9 +341,10 @@ class Service:
         """Look a remembered row up: its id, label, weight and values; 404 if there is none."""
         version = self.live.now
         bank = version.fitted.bank
-        if not 0 <= row < 2**63 or row not in bank.ids:
-            raise ProblemError(404, f"Row {row} is not remembered (or no longer).")
-        at = int(bank.positions([row])[0])
+        try:
+            at = int(bank.positions([row])[0])
+        except UnknownIdError:
+            raise _not_remembered() from None
         values = without_pixels(version.fitted.remembered([at])[0])
         label = version.fitted.classes[int(version.fitted.label_positions[at])]
         weight = float(bank.sample_weight[at]) * version.fitted.weight_unit
@@ -446,16 +447,22 @@ def _map(version: Version) -> dict[str, Any]:
     rows = np.arange(len(keys))
     if len(keys) > _MAP_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MAP_ROWS, replace=False))
-    pca = PCA(2, svd_solver="covariance_eigh" if min(keys.shape) > 1 else "auto")
-    flat = pca.fit_transform(keys[rows]) if min(keys.shape) > 1 else np.zeros((len(rows), 2))
+    flat, variance = np.zeros((len(rows), 2)), np.zeros(2)
+    if min(keys.shape) > 1:
+        pca = PCA(2, svd_solver="covariance_eigh")
+        flat, variance = pca.fit_transform(keys[rows]), pca.explained_variance_ratio_
     labels = version.fitted.classes[version.fitted.label_positions.numpy()[rows]]
     return {
         "id": bank.ids.numpy()[rows],
         "label": labels,
         "x": flat[:, 0].round(4),
         "y": flat[:, 1].round(4),
-        "explained_variance": pca.explained_variance_ratio_ if min(keys.shape) > 1 else [0.0, 0.0],
+        "explained_variance": variance,
     }
+
+
+def _not_remembered() -> ProblemError:
+    return ProblemError(404, "The row is not remembered (or no longer).")
 
 
 def _attempt(work: Callable[[], T]) -> T | Exception:
@@ -465,7 +472,7 @@ def _attempt(work: Callable[[], T]) -> T | Exception:
     except StoreError as error:  # though a ValueError, it is no mistake of a client
         return error
     except UnknownIdError:
-        return ProblemError(404, "The row is not remembered (or no longer).")
+        return _not_remembered()
     except ReusedKeyError as error:
         return ProblemError(409, str(error))
     except _REFUSED as error:

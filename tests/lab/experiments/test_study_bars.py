@@ -83,11 +83,11 @@ def test_rows_measured_before_stay_and_are_judged_with_those_of_now(study, tmp_p
 
 
 def test_rows_of_further_seeds_join_those_measured_before(study, tmp_path):
-    place = {"experiment": "main", "place": "", "method": "attention"}
-    former = [place | {"seeds": [5], "accuracy": 0.9, "nll": 0.3, "ece": None, "commit": "a"}]
-    now = [place | {"seeds": [0, 1], "accuracy": 0.93, "nll": 0.6, "ece": 0.01, "commit": "b"}]
+    row = {"experiment": "main", "place": "", "method": "attention"}
+    former = [row | {"seeds": [5], "accuracy": 0.9, "nll": 0.3, "ece": None, "commit": "a"}]
+    now = [row | {"seeds": [0, 1], "accuracy": 0.93, "nll": 0.6, "ece": 0.01, "commit": "b"}]
     (joined,) = study.with_former(now, former)
-    assert joined == place | {"seeds": [0, 1, 5], "commit": "a, b", "accuracy": 0.92, "nll": 0.5}
+    assert joined == row | {"seeds": [0, 1, 5], "commit": "a, b", "accuracy": 0.92, "nll": 0.5}
     assert study.with_former(now, [joined]) == [joined]  # summarised twice
     again = [one | {"seeds": [1, 5]} for one in now]  # measured anew, not in addition
     assert study.with_former(again, former) == again

@@ -72,6 +72,11 @@ class ImageEncoder:
         return ["image"]
 
     @property
+    def left_out(self) -> list[str]:
+        """No column is left out."""
+        return []
+
+    @property
     def report(self) -> list[dict[str, Any]]:
         """Nothing to say of columns."""
         return []

@@ -15,7 +15,7 @@ from nearwise.classifier.query import SET_CONFIDENCE, Query
 from nearwise.classifier.storage.journaling import FEEDBACK, Judged, label_list, undone_by
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, calibration_rows
 from nearwise.memory import Change
-from nearwise.metrics.calibration import N_BINS, equal_width_bins
+from nearwise.metrics.calibration import N_BINS, equal_width_bins, mean_gap
 from nearwise.metrics.drift import drift_evidence
 
 _CHANGED = 0.01  # share of the memory up to which its calibration rows are good enough
@@ -109,14 +109,13 @@ def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict
     in_set = of_rows("in_set")
     p_values = _among_all([one for one in judged if one["novelty_p"] is not None])
     known = true[true > 0]
-    gaps = np.bincount(equal_width_bins(confidence, N_BINS), weights=confidence - correct)
-    n_rows = len(correct)
+    bins, n_rows = equal_width_bins(confidence, N_BINS), len(correct)
     return {
         "rows": n_rows,
         "accuracy": _mean(correct),
         "nll": _mean(-np.log(np.maximum(known, _LEAST))),
         "new_classes": n_rows - len(known),
-        "ece": float(np.abs(gaps).sum()) / n_rows if n_rows else None,
+        "ece": mean_gap(confidence, correct, bins) if n_rows else None,
         "coverage": _mean(in_set),
         "drift_evidence": float(drift_evidence(p_values)[-1]) if len(p_values) else None,
     }

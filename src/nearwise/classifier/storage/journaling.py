@@ -21,9 +21,10 @@ from nearwise.classifier.storage.model_schema import Category, Count, LabelType,
 from nearwise.classifier.storage.row_storage import storable
 from nearwise.memory import Change, StoreError
 from nearwise.memory.eviction import EvictionName
+from nearwise.memory.journal import REFRESH
 
 ADD, REMOVE, RELABEL = "add", "remove", "relabel"
-FEEDBACK, KEEP, REFRESH = "feedback", "keep", "refresh"
+FEEDBACK, KEEP = "feedback", "keep"
 _LABELS = "labels"  # the part of a change that holds its labels; rows are in rows/0, rows/1, ...
 
 

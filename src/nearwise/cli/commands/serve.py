@@ -11,7 +11,9 @@ import typer
 from nearwise.cli.console import reported, say, show
 from nearwise.cli.models import require_model
 from nearwise.cli.options import ModelArgument, QuietOption
+from nearwise.conditions import require_extra
 
+_PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "fastapi_offline")
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BACKLOG = 2048
 _MOST_CONNECTIONS = 4096
@@ -82,22 +84,17 @@ def serve(
     """
     require_model(model)
     n_bytes = _bytes(max_body)
-    try:
-        import torch
-        import uvicorn
+    require_extra("nearwise serve", "serve", *_PACKAGES)
+    import torch
+    import uvicorn
 
-        from nearwise.serve import Limits, Service, create_app, read_keys
-        from nearwise.serve.app import model_name
-        from nearwise.serve.guards import LOOPBACK
-    except ImportError as error:
-        raise ValueError(
-            f'nearwise serve needs the extra "serve" ({error}): pip install nearwise[serve]'
-        ) from None
     from nearwise.classifier import LiveModel
+    from nearwise.serve import Limits, Service, create_app, read_keys
+    from nearwise.serve.app import model_name
+    from nearwise.serve.guards import LOOPBACK
 
     known = [] if keys is None else read_keys(keys)
-    at_home = host in LOOPBACK
-    if not at_home and not known:
+    if host not in LOOPBACK and not known:
         raise ValueError(
             f"--host {host} can be reached from elsewhere, where anyone could read and change the "
             "model. Make a key ('nearwise key NAME --keys keys.json') and give --keys keys.json."
@@ -162,12 +159,9 @@ def key(
     [bold]Examples[/bold]
       nearwise key laptop --scope write --keys keys.json
     """
-    try:
-        from nearwise.serve import make_key
-    except ImportError as error:
-        raise ValueError(
-            f'nearwise key needs the extra "serve" ({error}): pip install nearwise[serve]'
-        ) from None
+    require_extra("nearwise key", "serve", *_PACKAGES)
+    from nearwise.serve import make_key
+
     made = make_key(keys, name, scope)
     show(made)
     if not quiet:

@@ -17,9 +17,9 @@ from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, ca
 from nearwise.memory import Change
 from nearwise.metrics.calibration import N_BINS, equal_width_bins, mean_gap
 from nearwise.metrics.drift import drift_evidence
+from nearwise.metrics.scores import NLL_CLIP
 
 _CHANGED = 0.01  # share of the memory up to which its calibration rows are good enough
-_LEAST = 1e-15  # probability below which none is taken, as its logarithm would count alone
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict
     return {
         "rows": n_rows,
         "accuracy": _mean(correct),
-        "nll": _mean(-np.log(np.maximum(known, _LEAST))),
+        "nll": _mean(-np.log(np.maximum(known, NLL_CLIP))),
         "new_classes": n_rows - len(known),
         "ece": mean_gap(confidence, correct, bins) if n_rows else None,
         "coverage": _mean(in_set),

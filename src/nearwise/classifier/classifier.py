@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -54,6 +54,7 @@ from nearwise.classifier.noise.label_issues import (
     label_issues,
 )
 from nearwise.classifier.noise.noisy_labels import transition_of
+from nearwise.classifier.noise.review import review
 from nearwise.classifier.noise.transition import Transition
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.capacity import check_bound
@@ -63,9 +64,10 @@ from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
 from nearwise.classifier.storage.persistence import load_model_folder, save_model
-from nearwise.classifier.uncertainty.conformal import Method, check_confidence
+from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
+from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
 from nearwise.functional import Metric
 from nearwise.memory import EvictionName, MemoryBank
@@ -634,7 +636,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         if n_neighbors is not None:
             check_count("n_neighbors", n_neighbors, 1)
         query = self.query(X, views, explain=n_neighbors, sets=trust, novelty=trust)
-        return query.explanations(trust=trust)
+        found = query.explanations(trust=trust)
+        if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
+            return found  # remembered rows, files, lists
+        return [replace(one, asked=(X, at)) for at, one in enumerate(found)]
 
     def predict_selective(
         self,
@@ -693,7 +698,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         free_ranks: int = 1,
         seed: int | None = None,
         views: Sequence[Any] | None = None,
-    ) -> np.ndarray:
+    ) -> PredictionSets:
         """Predict sets of classes that hold the true one about as often as asked.
 
         Parameters
@@ -719,8 +724,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
 
         Returns
         -------
-        sets : bool ndarray of shape (n, n_classes)
-            In the order of `classes_`.
+        sets : PredictionSets of shape (n, n_classes)
+            A bool array in the order of `classes_`, with `to_frame`; a notebook shows its labels.
 
         Raises
         ------
@@ -741,7 +746,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         is as right as that.
         """
         check_confidence(confidence)
-        return self.query(X, views, sets=True).sets(
+        query = self.query(X, views, sets=True)
+        sets = query.sets(
             confidence,
             method=method,
             class_conditional=class_conditional,
@@ -750,6 +756,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             free_ranks=free_ranks,
             seed=seed,
         )
+        return PredictionSets.of(sets, query.model.classes)
 
     def novelty_score(
         self, X: Any, score: NoveltyScore = "combined", *, views: Sequence[Any] | None = None
@@ -978,6 +985,74 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
             If cleanlab is asked for and missing.
         """
         return label_issues(self._fitted, n_neighbors, judge)
+
+    def review(self) -> pd.DataFrame:
+        """List what in the memory a person should look at, the worst of each kind first.
+
+        Returns
+        -------
+        found : DataFrame
+            kind; id of the row (missing for a group); given label; suggested label or None; score;
+            ids of rows concerned (neighbors, copies, members of a group, at most 100); what, in
+            words. Kinds: "label" (`label_issues` whose suggestion differs; suspicion), "copy"
+            (nearest row within 1 % of the usual distance; those with another label first; 1 - that
+            share), "outlier" (neighbors beyond Tukey's far fence of the logarithms of all
+            distances; times the usual distance), "group" (values of a column, quarters of numbers
+            and classes whose labels are predicted worse than the others', beyond chance at 95 %
+            over all groups; gap in accuracy). Without `can_find_label_issues` copies and outliers.
+        """
+        return review(self._fitted)
+
+    def measure_trust(self) -> Trust:
+        """Measure the model on rows whose labels their predictions have not seen.
+
+        Returns
+        -------
+        trust : Trust
+            Reliability with intervals, risk against coverage, set sizes; a notebook draws it.
+
+        Raises
+        ------
+        ValueError
+            If there are no such rows.
+        """
+        return measure_trust(self._fitted)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Remembered rows: id, label by the target's name, weight, and columns (no pixels)."""
+        model = self._fitted
+        bank, target = model.bank, model.target_name
+        if isinstance(model.rows, pd.DataFrame):
+            columns = model.rows.reset_index(drop=True)
+        elif isinstance(model.predictor.encoder, TableEncoder):
+            columns = pd.DataFrame(model.rows, columns=model.predictor.encoder.columns)
+        else:
+            columns = pd.DataFrame({} if model.row_names is None else {"file": model.row_names})
+        own = pd.DataFrame(
+            {
+                "id": bank.ids.numpy(),
+                target: model.classes[model.label_positions.numpy()],
+                "weight": bank.sample_weight.double().numpy() * model.weight_unit,
+            }
+        )
+        taken = {name: f"{name} (column)" for name in own if name in columns}
+        return pd.concat([own, columns.rename(columns=taken)], axis=1)
+
+    def _html_repr(self) -> str:
+        """What a notebook shows: of a fitted classifier what it holds, else its parameters."""
+        if not self.__sklearn_is_fitted__():
+            return str(estimator_html_repr(self))
+        from nearwise.html import notebook
+
+        model = self._fitted
+        counts = np.bincount(model.label_positions.numpy(), minlength=model.n_classes)
+        return notebook(
+            "model.html",
+            name=type(self).__name__,
+            model=self,
+            n_rows=len(model.bank),
+            counts=dict(zip(model.classes.tolist(), counts.tolist(), strict=True)),
+        )
 
     def label_evidence(self, n_neighbors: int = 10) -> LabelEvidence:
         """Leave-one-out probabilities and a k-NN graph, in the form that cleanlab takes.

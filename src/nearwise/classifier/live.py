@@ -4,11 +4,11 @@ import copy
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from nearwise.classifier.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.embedding import AnyRows
@@ -16,6 +16,7 @@ from nearwise.classifier.inputs import validation
 from nearwise.classifier.inputs.images import from_source
 from nearwise.classifier.inputs.labels import check_labels, label_values
 from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.online import changes
 from nearwise.classifier.online.feedback import Yardstick, feedback_summary, judge
 from nearwise.classifier.query import Query
 from nearwise.classifier.settings import check_count
@@ -70,6 +71,29 @@ class Version(NamedTuple):
     def encoded(self, X: Any) -> list[AnyRows]:
         """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
         return self.classifier._encoded(self.fitted, X)
+
+    def if_changed(self, removed: Sequence[int] = (), labels: Mapping[int, Any] | None = None) -> Self:
+        """Give what the version would be without some rows, and with other labels of some.
+
+        Parameters
+        ----------
+        removed : sequence of int
+            Ids of remembered rows.
+        labels : mapping of int to label, optional
+            By id; of the model's classes.
+
+        Raises
+        ------
+        ValueError
+            If a row is not remembered, a label is not known, or too few rows would stay.
+        """
+        fitted, make = self.fitted, self.classifier._exactly
+        if labels:
+            ids, y = list(labels), list(labels.values())
+            fitted = make(fitted, changes.with_labels, ids, y, forget_classes=True)
+        if removed:
+            fitted = make(fitted, changes.without_rows, list(removed), forget_classes=True)
+        return self._replace(fitted=fitted)
 
     def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Query:
         """Ask about the encoded rows of several requests at once; `extras` as in `Query`."""

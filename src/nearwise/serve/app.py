@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import FileResponse, Response
 
 from nearwise.classifier import LiveModel
+from nearwise.classifier.memory_map import MapMethod
 from nearwise.classifier.online.feedback import feedback_summary
 from nearwise.memory import Change
 from nearwise.serve.bodies import (
@@ -30,6 +31,7 @@ from nearwise.serve.bodies import (
 )
 from nearwise.serve.guards import Guards
 from nearwise.serve.keys import ANYONE, Holder, Scope, StoredKey, holder_of
+from nearwise.serve.page import add_page
 from nearwise.serve.problems import PlainJSON, ProblemError, explain_errors
 from nearwise.serve.protocol import (
     InferRequest,
@@ -119,6 +121,7 @@ def create_app(
     name: str = "model",
     keys: Sequence[StoredKey] = (),
     hosts: Collection[str] | None = None,
+    page: bool = True,
 ) -> FastAPI:
     """Make the HTTP application of a service.
 
@@ -132,6 +135,8 @@ def create_app(
         Without keys every request may do everything, so let it listen to this machine alone.
     hosts : collection of str, optional
         Host names that requests may be sent to; by default any.
+    page : bool, default=True
+        Whether to serve the page to look at neighbors too, at ``/``.
     """
 
     @asynccontextmanager
@@ -194,6 +199,8 @@ def create_app(
     _add_review(read, service)
     _add_jobs(read, admin, service)
     _add_protocol(app, read, service, name)
+    if page:
+        add_page(app, read, write, service)
     for router in (read, write, admin):
         app.include_router(router)
     _add_documentation(app)
@@ -374,9 +381,14 @@ def _add_review(read: APIRouter, service: Service) -> None:
         )
 
     @read.get("/map", tags=["review"])
-    async def memory_map() -> Response:
-        """Lay the memory out in two dimensions, by PCA of its keys."""
-        version, found = await service.read(service.map)
+    async def memory_map(
+        method: Annotated[MapMethod, Query(description="t-SNE needs the extra map.")] = "pca",
+        doubt: Annotated[
+            bool, Query(description="Also the probability that each label is wrong.")
+        ] = False,
+    ) -> Response:
+        """Lay the memory out in two dimensions: of at most 20,000 rows, drawn at random."""
+        version, found = await service.read(lambda: service.map(method, doubt=doubt))
         return PlainJSON(found | {"memory_version": version.number})
 
 

@@ -13,13 +13,18 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 from nearwise.classifier import LiveModel
 from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.live import ReusedKeyError, Version
+from nearwise.classifier.memory_map import MapMethod, MemoryMap, memory_map
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.noise.label_issues import label_issues
+from nearwise.classifier.noise.review import held_out_losses, review
 from nearwise.classifier.query import Query
+from nearwise.classifier.storage.journaling import ADD, FEEDBACK
 from nearwise.classifier.uncertainty.explain import without_pixels
+from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.memory import Change, StoreError, UnknownIdError
 from nearwise.serve.batching import Lane, QueueFullError
 from nearwise.serve.monitoring import Monitoring
@@ -32,7 +37,7 @@ _OF_SELECTION = ("score_name", "threshold", "expected_risk", "risk_bound", "conf
 _FOLLOW_EVERY = 0.5  # seconds
 _LONGEST_REPLAY = 10.0  # seconds that opening the model may take longer for its changes
 _MOST_JOBS = 100  # that are remembered
-_MAP_ROWS = 20_000  # most rows of a map, drawn at random
+_FEWEST_JUDGED, _MOST_JUDGED = 30, 5_000  # rows that an effect is measured on
 _REFUSED = (ValueError, TypeError, OverflowError)  # by the model, of what it was given
 _MOST_SHOWN = 2**15  # neighbors of all rows of a request
 
@@ -111,7 +116,7 @@ class Answers(NamedTuple):
         for row, label in enumerate(labels):
             record: dict[str, Any] = {"label": label}
             if self.explanations is not None:
-                record |= self.explanations[row].to_dict(self.classes)
+                record |= self.explanations[row].to_dict()
                 del record["prediction"]
             record["proba"] = dict(zip(names, proba[row], strict=True))
             if self.sets is not None:
@@ -135,6 +140,19 @@ class Job:
     finished: float | None = None
     memory_version: int | None = None
     problem: str | None = None
+
+
+class Effect(NamedTuple):
+    """Difference that changes made to the NLL of `n_rows` rows predicted without their labels.
+
+    `before`: NLL without the changes. `difference`: what they added to it, give or take `spread`
+    (95 %, over rows).
+    """
+
+    before: float
+    difference: float
+    spread: float
+    n_rows: int
 
 
 class Service:
@@ -166,12 +184,15 @@ class Service:
         self._job_ids = itertools.count(1)
         self._is_folding = False
         self._derived: dict[str, tuple[Version, Any]] = {}
+        self._first: Version | None = None  # before the first change that was made here
+        self._first_lineage = ""
         most = self.limits.max_queue
         self.predictions = Lane(
             "predictions", self._predict, max_waiting=most, max_rows=self.limits.max_rows
         )
         self._changes = Lane("changes", _call_each, max_waiting=most)
         self._readings = Lane("readings", _call_each, max_waiting=most)
+        self._asks = Lane("asks", _call_each, max_waiting=most)
         self._closing = threading.Event()
         self._follower: threading.Thread | None = None
         if follow:
@@ -183,7 +204,7 @@ class Service:
         self._closing.set()
         if self._follower is not None:
             self._follower.join()
-        for lane in (self.predictions, self._readings, self._changes):
+        for lane in (self.predictions, self._asks, self._readings, self._changes):
             lane.close()
         self.live.close()
 
@@ -271,7 +292,11 @@ class Service:
                     "Another model has taken the place of the one that was served. Nothing was "
                     "changed; look rows up in the new one.",
                 )
-            return make(self.live)
+            before = self.live.now
+            change = make(self.live)
+            if self._first is None or self._first_lineage != lineage:
+                self._first, self._first_lineage = before, lineage
+            return change
 
         answer = self._changes.submit(work)
         try:
@@ -354,20 +379,78 @@ class Service:
         """Read what takes long, one after the other, while predictions go on."""
         return await self._within_deadline(self._readings.submit(work))
 
+    async def ask(self, work: Callable[[], T]) -> T:
+        """Do work that takes part of a second, and need not wait for what takes long."""
+        return await self._within_deadline(self._asks.submit(work))
+
     def issues(self) -> tuple[Version, Any]:
         """Rows whose labels look wrong, most suspicious first, without those that were kept."""
-        version, found = self._once("issues", self._label_issues)
+        version, found = self._once("issues", _label_issues)
+        suspect = (found["given"] != found["suggested"]) & ~found["id"].isin(self.live.kept())
+        return version, found[suspect]
+
+    def review(self) -> tuple[Version, Any]:
+        """All that a person should look at, as `AttnKNNClassifier.review`, without rows kept."""
+        version, found = self._once("review", lambda now: review(now.fitted))
         return version, found[~found["id"].isin(self.live.kept())]
 
-    def _label_issues(self, version: Version) -> Any:
-        from nearwise.classifier.noise.label_issues import label_issues
+    def trust(self) -> tuple[Version, Trust]:
+        """How far predictions can be trusted."""
+        return self._once("trust", lambda now: measure_trust(now.fitted))
 
-        found = label_issues(version.fitted, 5, "nearwise")
-        return found[found["given"] != found["suggested"]]
+    def map(self, method: MapMethod = "pca", *, doubt: bool = False) -> tuple[Version, Any]:
+        """Lay the memory out in two dimensions; by PCA of its keys, or by t-SNE.
 
-    def map(self) -> tuple[Version, dict[str, Any]]:
-        """Lay the memory out in two dimensions, by PCA of its keys."""
-        return self._once("map", _map)
+        `doubt`: also the probability that each label is wrong; 422 where the model cannot say.
+        """
+        version, laid = self.laid_out(method)
+        fitted, rows = version.fitted, laid.positions
+        found = {
+            "id": fitted.bank.ids.numpy()[rows],
+            "label": fitted.classes[fitted.label_positions.numpy()[rows]],
+            "x": laid.points[:, 0].round(4),
+            "y": laid.points[:, 1].round(4),
+            "version": self._came(fitted)[rows],
+            "explained_variance": laid.explained_variance,
+        }
+        if doubt:
+            issues = self._once("issues", _label_issues)[1].set_index("id")
+            found["doubt"] = issues["suspicion"].reindex(found["id"]).round(4).to_numpy()
+        return version, found
+
+    def laid_out(self, method: MapMethod) -> tuple[Version, MemoryMap]:
+        """Give the map of the present version, which is made once."""
+        return self._once(f"map by {method}", lambda now: memory_map(now.fitted, method))
+
+    def _came(self, fitted: FittedModel) -> np.ndarray:
+        """Version with which each remembered row came; 0 for those of the fit."""
+        came = np.zeros(len(fitted.bank), dtype=np.int64)
+        place = {row: at for at, row in enumerate(fitted.bank.ids.tolist())}
+        for change in self.live.history():
+            if change.kind in (ADD, FEEDBACK):
+                came[[place[row] for row in change.ids if row in place]] = change.version
+        return came
+
+    def effect(self) -> "Effect | None":
+        """What all changes since the first that this service made did to held-out rows.
+
+        Rows that a change touched are left out. None before the first change, or where no row is
+        left to judge by.
+        """
+        start, now = self._first, self.live.now
+        if start is None or start.fitted is now.fitted or self._first_lineage != self.live.lineage:
+            return None
+        touched = {row for one in self.live.history() for row in one.ids if one.version > start.number}
+        both = set(start.fitted.bank.ids.tolist()) & set(now.fitted.bank.ids.tolist())
+        rows = sorted(both - touched)
+        if len(rows) > _MOST_JUDGED:
+            rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_JUDGED, False)).tolist()
+        if len(rows) < _FEWEST_JUDGED:
+            return None
+        before = held_out_losses(start.fitted, rows)
+        gaps = held_out_losses(now.fitted, rows) - before
+        spread = 1.96 * float(gaps.std(ddof=1)) / len(gaps) ** 0.5
+        return Effect(float(before.mean()), float(gaps.mean()), spread, len(gaps))
 
     def _once(self, name: str, make: Callable[[Version], T]) -> tuple[Version, T]:
         """Give what is made of the present version, made once for each."""
@@ -413,6 +496,10 @@ def answers(version: Version, query: Query, ask: Ask) -> Answers:
     )
 
 
+def _label_issues(version: Version) -> Any:
+    return label_issues(version.fitted, min(5, len(version.fitted.bank) - 1), "nearwise")
+
+
 def _encoded(version: Version, given: list[Any]) -> list[list[AnyRows] | Exception]:
     """Encode the rows of each request; what cannot be is that request's own exception.
 
@@ -441,26 +528,6 @@ def _extras(ask: Ask) -> dict[str, Any]:
     return {"sets": ask.confidence is not None, "novelty": novelty, "explain": explain}
 
 
-def _map(version: Version) -> dict[str, Any]:
-    bank = version.fitted.bank
-    keys = bank.keys["features"].float().numpy()
-    rows = np.arange(len(keys))
-    if len(keys) > _MAP_ROWS:
-        rows = np.sort(np.random.default_rng(0).choice(rows, _MAP_ROWS, replace=False))
-    flat, variance = np.zeros((len(rows), 2)), np.zeros(2)
-    if min(keys.shape) > 1:
-        pca = PCA(2, svd_solver="covariance_eigh")
-        flat, variance = pca.fit_transform(keys[rows]), pca.explained_variance_ratio_
-    labels = version.fitted.classes[version.fitted.label_positions.numpy()[rows]]
-    return {
-        "id": bank.ids.numpy()[rows],
-        "label": labels,
-        "x": flat[:, 0].round(4),
-        "y": flat[:, 1].round(4),
-        "explained_variance": variance,
-    }
-
-
 def _not_remembered() -> ProblemError:
     return ProblemError(404, "The row is not remembered (or no longer).")
 
@@ -475,6 +542,8 @@ def _attempt(work: Callable[[], T]) -> T | Exception:
         return _not_remembered()
     except ReusedKeyError as error:
         return ProblemError(409, str(error))
+    except ImportError as error:  # an extra
+        return ProblemError(501, str(error))
     except _REFUSED as error:
         return ProblemError(422, str(error))
     except Exception as error:

@@ -130,7 +130,7 @@ class TableEncoder:
             self.categories[name] = counts[counts > 0].index.tolist()
         numbers = self._numbers(frame)
         gaps = np.isnan(numbers)
-        empty = [n for n, hole in zip(self._sources, gaps.all(axis=0), strict=True) if hole]
+        empty = [n for n, hole in zip(self.sources, gaps.all(axis=0), strict=True) if hole]
         if empty:
             raise ValueError(
                 f"Columns {list(dict.fromkeys(empty))} hold nothing but missing values. Drop them."
@@ -167,7 +167,7 @@ class TableEncoder:
             known = np.asarray(self.has_gaps, dtype=bool)
             new_gaps = np.isnan(numbers).sum(axis=0) * (self._leads & ~known)
             if new_gaps.any():
-                named = _counted(zip(self._sources, new_gaps, strict=True))
+                named = _counted(zip(self.sources, new_gaps, strict=True))
                 warn_user(
                     f"Missing values in columns that had none in training: {named}. They are "
                     "filled with the training median."
@@ -189,7 +189,7 @@ class TableEncoder:
         return self._numbers(frame), self._codes(frame, count=True)
 
     @property
-    def _sources(self) -> list[str]:
+    def sources(self) -> list[str]:
         """Column that each name in `numeric` comes from."""
         return [name for name in self.columns for _ in self._parts(name)]
 

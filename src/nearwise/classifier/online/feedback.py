@@ -93,17 +93,11 @@ def judge(query: Query, y: Any) -> Judged:
 
 def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict[str, Any]:
     """Measure the feedback of a history that was not undone; `LiveModel.feedback_summary`."""
-    undone = undone_by(history)
-    judged = [
-        change.details["judged"]
-        for change in history
-        if change.kind == FEEDBACK and change.version not in undone
-    ]
+    judged = _judged(history)
 
-    def of_rows(name: str, n_last: int | None = last) -> np.ndarray:
-        found = [one[name] for one in judged if one[name] is not None]
-        values = np.concatenate([np.empty(0), *found]).astype(float)
-        return values if n_last is None else values[len(values) - min(n_last, len(values)) :]
+    def of_rows(name: str) -> np.ndarray:
+        values = _values(judged, name)
+        return values if last is None else values[len(values) - min(last, len(values)) :]
 
     correct, confidence, true = of_rows("correct"), of_rows("confidence"), of_rows("proba_true")
     in_set = of_rows("in_set")
@@ -119,6 +113,25 @@ def feedback_summary(history: Sequence[Change], last: int | None = None) -> dict
         "coverage": _mean(in_set),
         "drift_evidence": float(drift_evidence(p_values)[-1]) if len(p_values) else None,
     }
+
+
+def judged_rows(history: Sequence[Change], name: str) -> np.ndarray:
+    """Give what was noted of each row of feedback that was not undone, in order; see `Judged`."""
+    return _values(_judged(history), name)
+
+
+def _judged(history: Sequence[Change]) -> list[dict[str, Any]]:
+    undone = undone_by(history)
+    return [
+        change.details["judged"]
+        for change in history
+        if change.kind == FEEDBACK and change.version not in undone
+    ]
+
+
+def _values(judged: list[dict[str, Any]], name: str) -> np.ndarray:
+    found = [one[name] for one in judged if one[name] is not None]
+    return np.concatenate([np.empty(0), *found]).astype(float)
 
 
 def _among_all(judged: list[dict[str, Any]]) -> list[float]:

@@ -4,6 +4,7 @@ import math
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import pandas as pd
 
 Method = Literal["lac", "aps", "raps"]
 _SLACK = 1e-9  # 1 - 0.9 is 0.09999999999999998
@@ -139,6 +140,54 @@ def counts_at_least(values: np.ndarray, weight: np.ndarray, levels: np.ndarray) 
 def sets_from_p_values(p: np.ndarray, confidence: float) -> np.ndarray:
     """Labels whose p-value exceeds 1 - confidence, bool (n, n_classes)."""
     return np.asarray(p > 1.0 - confidence + _SLACK)
+
+
+class PredictionSets(np.ndarray):
+    """Sets of classes, bool (n, n_classes), that know their classes.
+
+    Attributes
+    ----------
+    classes : ndarray of shape (n_classes,), or None
+        None of an array that was computed from sets.
+    """
+
+    classes: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, sets: np.ndarray, classes: np.ndarray) -> "PredictionSets":
+        """Name the classes of sets."""
+        found = sets.view(cls)
+        found.classes = classes
+        return found
+
+    def __array_finalize__(self, other: Any) -> None:
+        alike = getattr(other, "classes", None)
+        self.classes = alike if alike is not None and self.shape[-1:] == (len(alike),) else None
+
+    def labels(self) -> list[list[Any]]:
+        """Classes of each set.
+
+        Raises
+        ------
+        ValueError
+            If this is no longer an array of sets.
+        """
+        if self.classes is None or self.ndim != 2:
+            raise ValueError(f"An array of shape {self.shape} is no array of prediction sets.")
+        return [self.classes[one].tolist() for one in np.asarray(self)]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per set: its size, and a bool column per class."""
+        held = self.labels()
+        sizes = pd.DataFrame({"size": [len(one) for one in held]})
+        return pd.concat([sizes, pd.DataFrame(np.asarray(self), columns=self.classes)], axis=1)
+
+    def _repr_html_(self) -> str:
+        from nearwise.html import notebook
+
+        if self.classes is None or self.ndim != 2:
+            return notebook("text.html", text=repr(self))
+        return notebook("sets.html", sets=self.labels())
 
 
 def check_method(method: str) -> Method:

@@ -1,10 +1,11 @@
 """Explanations: the neighbors behind a prediction, and the prediction without each of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -102,6 +103,8 @@ class Explanation:
     ----------
     label : Any
         The predicted class.
+    classes : ndarray of shape (n_classes,)
+        In the order of the probabilities.
     proba : ndarray of shape (n_classes,)
     base_proba : ndarray of shape (n_classes,)
         What the base alone says; the class shares without a base.
@@ -116,9 +119,12 @@ class Explanation:
         `explain` was asked for trust.
     prediction_set : list or None
         Classes that hold the true one nine times in ten, as `predict_set` gives them.
+    asked : tuple of (rows, int) or None
+        The rows that were explained, as checked, and which of them this is; `row` reads it.
     """
 
     label: Any
+    classes: np.ndarray
     proba: np.ndarray
     base_proba: np.ndarray
     neighbor_proba: np.ndarray
@@ -126,14 +132,45 @@ class Explanation:
     neighbors: list[Neighbor]
     novelty_p_value: float | None = None
     prediction_set: list[Any] | None = None
+    asked: tuple[Any, int] | None = None
 
-    def to_dict(self, classes: Sequence[Any]) -> dict[str, Any]:
+    @property
+    def row(self) -> dict[str, Any] | None:
+        """The explained row, column name to value; None of remembered rows, files and views."""
+        if self.asked is None:
+            return None
+        rows, at = self.asked
+        if isinstance(rows, pd.DataFrame):
+            one = rows.iloc[[at]]
+            return {str(name): one[name].tolist()[0] for name in one}
+        if rows.ndim > 2:
+            return {"image": rows[at]}
+        names = self.neighbors[0].row if self.neighbors else ()
+        return dict(zip(names, rows[at].tolist(), strict=False))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per neighbor: id, label, weight, distance, prediction without it, its columns.
+
+        Pixels are left out. `proba_without` is the probability of the predicted class had this
+        neighbor not been there.
+        """
+        best = int(self.proba.argmax())
+        own = ("id", "label", "weight", "distance", "proba_without")
+        rows = []
+        for one in self.neighbors:
+            values = (one.id, one.label, one.weight, one.distance, one.proba_without[best])
+            cells = without_pixels(one.row).items()
+            named = {f"{name} (column)" if name in own else name: cell for name, cell in cells}
+            rows.append(dict(zip(own, values, strict=True)) | named)
+        return pd.DataFrame(rows, columns=None if rows else own)
+
+    def _repr_html_(self) -> str:
+        from nearwise.html import notebook
+
+        return notebook("explanation.html", explanation=self)
+
+    def to_dict(self) -> dict[str, Any]:
         """Give what JSON holds, but for numpy's types.
-
-        Parameters
-        ----------
-        classes : sequence of shape (n_classes,)
-            In the order of the probabilities: `classes_`.
 
         Returns
         -------
@@ -142,7 +179,7 @@ class Explanation:
             label, weight, distance, row without pixels, and proba_without: the prediction had this
             neighbor not been there).
         """
-        names = list(map(str, classes))
+        names = list(map(str, self.classes))
 
         def by_class(proba: np.ndarray) -> dict[str, float]:
             return dict(zip(names, proba, strict=True))
@@ -396,6 +433,7 @@ def explained(
         shown.append(
             Explanation(
                 classes[parts.proba[row].argmax()],
+                classes,
                 parts.proba[row],
                 parts.base_proba[row],
                 parts.neighbor_proba[row],

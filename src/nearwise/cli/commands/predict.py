@@ -128,11 +128,10 @@ def predict(
     explanations = query.explanations() if explain else None
     trust = trust_columns(query, options, chosen, as_text=form != "jsonl")
     if form == "jsonl" and explanations is not None:
-        classes = query.model.classes.tolist()
         # without columns, pandas 2 gives no records at all
         rows = copied.to_dict("records") or [{} for _ in explanations]
         records = [
-            row | explanation.to_dict(classes) | {name: values[i] for name, values in trust.items()}
+            row | explanation.to_dict() | {name: values[i] for name, values in trust.items()}
             for i, (explanation, row) in enumerate(zip(explanations, rows, strict=True))
         ]
         write_json_lines(records, out)

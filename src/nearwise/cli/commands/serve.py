@@ -65,11 +65,15 @@ def serve(
         float,
         typer.Option(min=0.01, max=86400, metavar="SECONDS", help="Until an answer is given up."),
     ] = 10.0,
+    no_page: Annotated[
+        bool, typer.Option("--no-page", help="Serve programs alone: no page to look at neighbors.")
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
 
-    Plain JSON (/predict, /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol
+    In a browser the address shows a page: ask and see the neighbors, a map of the memory, review of
+    labels, and how far answers can be trusted. For programs there is plain JSON (/predict, /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol
     (/v2); /docs describes all of it. Requests that wait are predicted together. Changes are on the
     disk before they are answered, and 'nearwise history' lists them. Needs the extra "serve".
 
@@ -112,7 +116,7 @@ def serve(
         follow=follow,
     )
     name = model_name(model.resolve().name)
-    app = create_app(service, name=name, keys=known, hosts=hosts)
+    app = create_app(service, name=name, keys=known, hosts=hosts, page=not no_page)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

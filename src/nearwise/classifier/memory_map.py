@@ -1,0 +1,92 @@
+"""A map of the memory: its keys in two dimensions, and where a new row lies among them."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from sklearn.decomposition import PCA
+
+from nearwise.classifier.model.fitted_model import FittedModel
+
+MapMethod = Literal["pca", "tsne"]
+METHODS: tuple[MapMethod, ...] = get_args(MapMethod)
+MOST_ROWS = 20_000  # of a map, drawn at random
+_PERPLEXITY = 30
+_WIDEST = 50  # principal components that t-SNE starts from
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryMap:
+    """Remembered rows in two dimensions.
+
+    Attributes
+    ----------
+    positions : int64 ndarray of shape (n,)
+        In the memory, ascending; at most `MOST_ROWS`.
+    points : float64 ndarray of shape (n, 2)
+    explained_variance : ndarray of shape (2,), or None
+        Share of the keys' variance along each axis of a PCA.
+    """
+
+    positions: np.ndarray
+    points: np.ndarray
+    explained_variance: np.ndarray | None
+    _place: Any
+
+    def place(self, keys: np.ndarray) -> np.ndarray:
+        """Points (n, 2) of new keys (n, width) of the feature space."""
+        found: np.ndarray = self._place(keys)
+        return found
+
+
+def memory_map(model: FittedModel, method: MapMethod = "pca") -> MemoryMap:
+    """Lay the memory out by the keys of its feature space.
+
+    Parameters
+    ----------
+    model : FittedModel
+    method : {"pca", "tsne"}, default="pca"
+        "tsne" keeps neighbors together and takes about a minute for 20,000 rows; it needs the
+        extra "map".
+
+    References
+    ----------
+    Policar, Strazar and Zupan, "openTSNE: A Modular Python Library for t-SNE Dimensionality
+    Reduction and Embedding", Journal of Statistical Software 2024.
+    """
+    if method not in METHODS:
+        raise ValueError(f'method={method!r} is not known. Use "pca" or "tsne".')
+    keys = model.bank.keys["features"].float().numpy()
+    positions = np.arange(len(keys))
+    if len(keys) > MOST_ROWS:
+        drawn = np.random.default_rng(0).choice(positions, MOST_ROWS, replace=False)
+        positions = np.sort(drawn)
+    keys = keys[positions]
+    if min(keys.shape) < 2:
+        return MemoryMap(positions, np.zeros((len(keys), 2)), np.zeros(2), _at_zero)
+    if method == "pca":
+        pca = PCA(2, svd_solver="covariance_eigh")
+        points = pca.fit_transform(keys)
+        return MemoryMap(positions, points, pca.explained_variance_ratio_, pca.transform)
+    return MemoryMap(positions, *_tsne(keys))
+
+
+def _tsne(keys: np.ndarray) -> tuple[np.ndarray, None, Any]:
+    try:
+        from openTSNE import TSNE
+    except ImportError:
+        raise ImportError('A t-SNE map needs the extra "map": pip install nearwise[map]') from None
+    reduce = PCA(min(_WIDEST, *keys.shape), svd_solver="covariance_eigh").fit(keys)
+    # Fewer rows than three times the perplexity have no such neighborhoods.
+    perplexity = min(_PERPLEXITY, max(1, (len(keys) - 1) // 3))
+    found = TSNE(perplexity=perplexity, random_state=0).fit(reduce.transform(keys))
+
+    def place(new: np.ndarray) -> np.ndarray:
+        near = min(5, perplexity)
+        return np.asarray(found.transform(reduce.transform(new), perplexity=near))
+
+    return np.asarray(found), None, place
+
+
+def _at_zero(keys: np.ndarray) -> np.ndarray:
+    return np.zeros((len(keys), 2))

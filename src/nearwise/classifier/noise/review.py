@@ -1,0 +1,164 @@
+"""What in a memory a person should look at: labels, copies, rows unlike all others, groups."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import hypergeom
+
+from nearwise.classifier.inputs.table import TableEncoder
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.log_linear_pool import finish
+from nearwise.classifier.noise.label_issues import can_find_label_issues, label_issues
+from nearwise.classifier.query import kneighbors
+from nearwise.metrics.scores import NLL_CLIP
+
+IssueKind = Literal["label", "copy", "outlier", "group"]
+KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
+_COPY = 0.01  # of the usual distance between neighbors
+_FAR_OUT = 3.0  # interquartile ranges beyond the third quartile (Tukey's far fence)
+_FEWEST_IN_GROUP = 20
+_MOST_VALUES = 50  # of a column whose values are groups
+_N_PARTS = 4  # quarters of a column of numbers
+_LEVEL = 0.95  # of all groups together
+
+
+def review(model: FittedModel) -> pd.DataFrame:
+    """List what a person should look at; see `AttnKNNClassifier.review`."""
+    parts = [_copies(model), _outliers(model)]
+    if can_find_label_issues(model.predictor):
+        issues = label_issues(model, min(5, len(model.bank) - 1), "nearwise")
+        parts = [_labels(issues), *parts, _groups(model, issues)]
+    columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
+    rows = [row for part in parts for row in part]
+    return pd.DataFrame(rows, columns=columns, dtype=object).astype(
+        {"id": "Int64", "score": float}
+    )
+
+
+def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Rows whose labels look wrong, most suspicious first."""
+    for row in issues[issues["given"] != issues["suggested"]].itertuples():
+        what = f"{row.suggested} has probability {row.proba_suggested:.3f}, {row.given} has "
+        what += f"{row.proba_given:.3f}"
+        yield "label", row.id, row.given, row.suggested, row.suspicion, row.neighbors, what
+
+
+def _nearest(model: FittedModel) -> tuple[np.ndarray, np.ndarray]:
+    distances, ids = kneighbors(model, None, min(5, len(model.bank) - 1))
+    return distances, ids
+
+
+def _copies(model: FittedModel) -> Iterator[tuple[Any, ...]]:
+    """Rows with a neighbor next to no distance away; those with another label first."""
+    distances, ids = _nearest(model)
+    usual = float(np.median(distances[:, -1]))
+    near = (distances <= _COPY * usual) if usual > 0 else distances == 0
+    given, own = _given(model), model.bank.ids.numpy()
+    found = []
+    for row in np.flatnonzero(near[:, 0]):
+        others = tuple(ids[row][near[row]].tolist())
+        labels = given[model.bank.positions(others).numpy()]
+        differ = bool((labels != given[row]).any())
+        what = "same values as" if distances[row, 0] == 0 else "nearly the same values as"
+        what += f" {_named(others)}" + (", with another label" if differ else "")
+        ratio = float(distances[row, 0] / usual) if usual > 0 else 0.0
+        found.append((not differ, ratio, own[row], given[row], others, what))
+    for _, ratio, row_id, label, others, what in sorted(found, key=lambda one: one[:3]):
+        yield "copy", row_id, label, None, 1.0 - ratio, others, what
+
+
+def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
+    """Rows that lie further from their neighbors than nearly all others."""
+    distances, ids = _nearest(model)
+    far = distances[:, -1]
+    usual = float(np.median(far))
+    if model.predictor.views.specs[0].metric == "inner_product" or usual <= 0:
+        return  # distances without a zero say nothing of how far
+    logs = np.log(np.maximum(far, 1e-12 * usual))
+    low, high = np.quantile(logs, [0.25, 0.75])
+    rows = np.flatnonzero(logs > high + _FAR_OUT * (high - low))
+    given, own = _given(model), model.bank.ids.numpy()
+    for row in rows[np.argsort(-far[rows], kind="stable")]:
+        times = far[row] / usual
+        what = f"its neighbors are {times:.1f} times as far as usual"
+        yield "outlier", own[row], given[row], None, times, tuple(ids[row].tolist()), what
+
+
+def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Groups whose labels are predicted clearly worse than those of the other rows.
+
+    So many errors, or more, would be in the group by chance in at most one of 20 memories (Fisher's
+    exact test, one-sided; Bonferroni over the groups).
+    """
+    by_id = issues.set_index("id").loc[model.bank.ids.tolist()]
+    correct = (by_id["given"] == by_id["suggested"]).to_numpy()
+    own, n_rows = model.bank.ids.numpy(), len(correct)
+    groups = [
+        (name, members)
+        for name, members in _group_members(model)
+        if _FEWEST_IN_GROUP <= members.sum() <= n_rows - _FEWEST_IN_GROUP
+    ]
+    found = []
+    for name, members in groups:
+        n_members, n_wrong = int(members.sum()), int((~correct[members]).sum())
+        chance = hypergeom.sf(n_wrong - 1, n_rows, int((~correct).sum()), n_members)
+        if n_wrong and chance * len(groups) < 1 - _LEVEL:
+            inside, rest = correct[members].mean(), correct[~members].mean()
+            what = f"{name}: {inside:.3f} of {n_members} rows right, {rest:.3f} of the others"
+            found.append((rest - inside, tuple(own[members][:100].tolist()), what))
+    for gap, ids, what in sorted(found, key=lambda one: -one[0]):
+        yield "group", pd.NA, None, None, gap, ids, what
+
+
+def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
+    given, encoder = _given(model), model.predictor.encoder
+    for label in model.classes:
+        yield f"label {label}", np.asarray(given == label)
+    if not isinstance(encoder, TableEncoder) or len(encoder.columns) > _MOST_VALUES:
+        return
+    encoded = encoder.transform(model.rows)
+    for at, name in enumerate(encoder.categorical):
+        for code, value in enumerate(encoder.categories[name][:_MOST_VALUES], start=1):
+            yield f"{name} = {value}", encoded.codes[:, at] == code
+    for at, name in enumerate(encoder.numeric):
+        numbers = encoded.numbers[:, at]
+        edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _N_PARTS + 1)))
+        for number, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+            above = numbers >= low if number == 0 else numbers > low
+            bracket = "[" if number == 0 else "("
+            yield f"{name} in {bracket}{low:.4g}, {high:.4g}]", above & (numbers <= high)
+
+
+def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
+    """Negative log-probabilities of the labels of rows that were predicted without them.
+
+    Of remembered rows by id after a cross-fit, otherwise of the rows held out (`ids` then say
+    nothing). What a change of other rows does to them is its effect.
+    """
+    predictor, n_classes = model.predictor, model.n_classes
+    if predictor.is_cross_fitted:
+        positions = model.bank.positions(ids)
+        calibration = predictor.calibration()
+        answer = calibration.corrected(predictor.predict_left_out(n_classes, positions))
+        labels = model.label_positions[positions]
+    else:
+        assert predictor.held is not None  # rows were held out
+        calibration = predictor.calibration(predictor.n_views)
+        merged, _ = predictor.predict_held_out(n_classes, predictor.n_views)
+        answer, labels = calibration.corrected(merged), predictor.held.labels
+    proba = finish(answer.log_proba, calibration.whole)
+    found: np.ndarray = -np.log(np.maximum(proba[torch.arange(len(labels)), labels], NLL_CLIP))
+    return found
+
+
+def _given(model: FittedModel) -> np.ndarray:
+    labels: np.ndarray = model.classes[model.label_positions.numpy()]
+    return labels
+
+
+def _named(ids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ids[:3]))
+    return ("row " if len(ids) == 1 else "rows ") + shown + (" and more" * (len(ids) > 3))

@@ -1,0 +1,15 @@
+"""HTML of explanations, sets, trust and models: in notebooks, and on the page of the service."""
+
+from nearwise.html.charts import Chart
+from nearwise.html.neighbors import NeighborTable, neighbor_table
+from nearwise.html.rendering import STYLE, environment, notebook, picture
+
+__all__ = [
+    "STYLE",
+    "Chart",
+    "NeighborTable",
+    "environment",
+    "neighbor_table",
+    "notebook",
+    "picture",
+]

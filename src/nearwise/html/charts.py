@@ -1,0 +1,52 @@
+"""Where the numbers of a chart lie, in the units of an SVG."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+_MOST_POINTS = 400  # of a line; more cannot be told apart
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with axes, drawn by the macro `chart` of charts.html.
+
+    `x` and `y` are the ranges shown, `title` says what is seen, for readers who do not see it.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    x: tuple[float, float] = (0.0, 1.0)
+    y: tuple[float, float] = (0.0, 1.0)
+    width: int = 420
+    height: int = 280
+
+    left, right, top, bottom = 52, 12, 12, 44
+
+    def at_x(self, value: float) -> float:
+        """Place of a value, from the left."""
+        share = (value - self.x[0]) / ((self.x[1] - self.x[0]) or 1.0)
+        return round(self.left + share * (self.width - self.left - self.right), 2)
+
+    def at_y(self, value: float) -> float:
+        """Place of a value, from the top."""
+        share = (value - self.y[0]) / ((self.y[1] - self.y[0]) or 1.0)
+        return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 2)
+
+    def line(self, xs: Iterable[float], ys: Iterable[float]) -> str:
+        """Points of a polyline."""
+        points = np.column_stack([list(xs), list(ys)])
+        if len(points) > _MOST_POINTS:
+            points = points[np.linspace(0, len(points) - 1, _MOST_POINTS).astype(int)]
+        return " ".join(f"{self.at_x(x)},{self.at_y(y)}" for x, y in points.tolist())
+
+    def ticks(self, axis: str) -> list[tuple[float, str]]:
+        """Values of an axis at round numbers, with their text."""
+        low, high = self.x if axis == "x" else self.y
+        rough = (high - low) / 4 or 1.0
+        power = 10.0 ** np.floor(np.log10(rough))
+        step = next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * 0.999)
+        values = np.arange(np.ceil(low / step - 1e-9) * step, high + 1e-9 * step, step)
+        return [(float(value), f"{value:.6g}") for value in values]

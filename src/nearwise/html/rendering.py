@@ -1,0 +1,80 @@
+"""Templates filled in: everything that a cell can hold is escaped."""
+
+import base64
+import io
+import math
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from nearwise.conditions import require_extra
+from nearwise.html.charts import Chart
+from nearwise.html.neighbors import neighbor_table
+
+STYLE = files("nearwise.html").joinpath("nearwise.css").read_text(encoding="utf-8")
+_GAP = "\N{EN DASH}"
+
+
+@cache
+def environment(package: str | None = None) -> Environment:
+    """Give the templates of this package, and before them those of another one."""
+    loaders: list[BaseLoader] = [PackageLoader("nearwise.html")]
+    if package is not None:
+        loaders.insert(0, PackageLoader(package))
+    made = Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"percent": percent, "cell": cell, "picture": picture}
+    made.globals |= {
+        "Chart": Chart,
+        "neighbor_table": neighbor_table,
+        "most_classes": most_classes,
+        "zip": zip,
+    }
+    return made
+
+
+def notebook(template: str, **values: Any) -> str:
+    """Fill a template in for a notebook, with its style."""
+    inner = environment().get_template(template).render(**values)
+    return f'<style>{STYLE}</style><div class="nearwise">{inner}</div>'
+
+
+def most_classes(sizes: dict[float, np.ndarray]) -> int:
+    """Most classes that a set has, by confidence and size."""
+    return max(int(np.flatnonzero(shares).max(initial=0)) for shares in sizes.values())
+
+
+def percent(share: float) -> str:
+    """Write a share out: 97.3 %, and never 100 % or 0 % of what is not all or nothing."""
+    if not math.isfinite(share):
+        return _GAP
+    digits = 1 if 0.001 <= share <= 0.999 or share in (0.0, 1.0) else 3
+    return f"{100 * share:.{digits}f} %"
+
+
+def cell(value: Any) -> str:
+    """Write a cell out; a dash where it is missing."""
+    if value is None or value != value:
+        return _GAP
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    return str(value)
+
+
+def picture(pixels: np.ndarray) -> str:
+    """Turn pixels (height, width, channels) into a PNG that an ``<img>`` can hold."""
+    require_extra("A picture", "vision", "PIL")
+    from PIL import Image
+
+    image = Image.fromarray(np.asarray(pixels).squeeze())
+    held = io.BytesIO()
+    image.save(held, "PNG")
+    return "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()

@@ -1,0 +1,233 @@
+"""The view that asks: a form from the model's columns, and the answer to it."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.inputs.table import TableEncoder, ready_embeddings
+from nearwise.classifier.live import Version
+from nearwise.classifier.query import Query
+from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
+from nearwise.classifier.uncertainty.column_shares import column_shares
+from nearwise.classifier.uncertainty.explain import Explanation
+from nearwise.serve.bodies import Rows, rows_for
+from nearwise.serve.problems import ProblemError
+
+Form = dict[str, str | list[str]]
+N_NEIGHBORS = 8
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column as a form shows it: `options` of a category, `hint` and `value` of all others."""
+
+    name: str
+    kind: str
+    hint: str
+    value: str
+    options: list[str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the form looks like: kind "table", "embedding" or "image".
+
+    `remembered` is the id of the row that it was filled with, and `picture` its pixels.
+    """
+
+    kind: str
+    fields: list[Field]
+    features: str
+    remembered: int | None
+    picture: Any
+
+
+def empty_form(version: Version, remembered: int | None) -> Asked:
+    """Make the form, filled with a remembered row if there is one."""
+    fitted = version.fitted
+    encoder = fitted.predictor.encoder
+    values: dict[str, Any] = {}
+    if remembered is not None:
+        values = fitted.remembered([_position(version, remembered)])[0]
+    if isinstance(encoder, ImageEncoder):
+        return Asked("image", [], "", remembered, values.get("image"))
+    if ready_embeddings(encoder):
+        text = ", ".join(f"{values[name]:.6g}" for name in encoder.columns) if values else ""
+        return Asked("embedding", [], text, remembered, None)
+    fields = [
+        _field(version, encoder, name, values.get(name))
+        for name in encoder.columns
+        if name not in encoder.left_out
+    ]
+    return Asked("table", fields, "", remembered, None)
+
+
+def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Field:
+    kind = encoder.kinds[name]
+    missing = value is None or value != value
+    if kind == "category":
+        options = encoder.categories[name]
+        texts = list(map(str, options))
+        chosen = "" if missing or str(value) not in texts else str(texts.index(str(value)))
+        return Field(name, kind, f"{len(options)} values", chosen, texts)
+    shown = "" if missing else f"{value:.10g}" if isinstance(value, float) else str(value)
+    rows = version.fitted.rows
+    is_frame = isinstance(rows, pd.DataFrame)
+    column = rows[name] if is_frame else pd.Series(rows[:, encoder.columns.index(name)])
+    if kind == "number":
+        numbers = pd.to_numeric(column, errors="coerce").astype(float)
+        ends = f"{numbers.min():.6g} to {numbers.max():.6g}, median {numbers.median():.6g}"
+        return Field(name, kind, ends, shown, [])
+    found = column.dropna()
+    return Field(name, kind, f"such as {found.iloc[0]}" if len(found) else "", shown, [])
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the answer shows.
+
+    `explanation` is as if what was switched off or relabelled were so; `before` is without that,
+    and has the neighbors. `given` is the label of a remembered row that was asked about, without
+    itself. `rows` is what was asked, one row as the model takes it, `row` or `pixels` the same to
+    be shown; `shares` split the distances by column.
+    """
+
+    explanation: Explanation
+    before: Explanation
+    is_changed: bool
+    off: list[int]
+    labels: dict[int, int]
+    remembered: int | None
+    given: Any
+    rows: Any
+    row: dict[str, Any] | None
+    pixels: Any
+    shares: np.ndarray | None
+
+
+def answer(version: Version, form: Form) -> Answered:
+    """Answer a form.
+
+    Raises
+    ------
+    ProblemError
+        404 if a row is not remembered, 422 if the form cannot be read.
+    """
+    off = [_id(text) for text in _several(form, "off")]
+    classes = version.fitted.classes
+    labels = {
+        _id(name.removeprefix("as.")): _among(text, len(classes), "class")
+        for name, text in form.items()
+        if name.startswith("as.") and text != "" and _id(name.removeprefix("as.")) not in off
+    }
+    remembered = _id(str(form["remembered"])) if form.get("remembered") else None
+    itself = [] if remembered is None else [remembered]
+    given = None
+    if remembered is not None:
+        position = _position(version, remembered)
+        given = classes[int(version.fitted.label_positions[position])]
+    rows = _row(version, form, remembered)
+    known = version.if_changed(itself)
+    before = _explained(version, known, rows)
+    now, changed = before, {at: classes[label] for at, label in labels.items()}
+    if off or changed:
+        now = _explained(version, version.if_changed([*itself, *off], changed), rows)
+    is_image = isinstance(version.fitted.predictor.encoder, ImageEncoder)
+    shares = None
+    if before.neighbors and not is_image:
+        shares = column_shares(known.fitted, rows, [one.id for one in before.neighbors])
+    return Answered(
+        explanation=now,
+        before=before,
+        is_changed=bool(off or labels),
+        off=off,
+        labels=labels,
+        remembered=remembered,
+        given=given,
+        rows=rows,
+        row=None if is_image else before.row,
+        pixels=rows[0] if is_image else None,
+        shares=shares,
+    )
+
+
+def _explained(version: Version, changed: Version, rows: Any) -> Explanation:
+    """Explain one row by a version as it would be, judged by the rows of the version as it is."""
+    fitted = version.fitted
+    judged_by = calibration_rows(fitted.predictor, fitted.n_classes, fitted.predictor.n_views)
+    views = changed.encoded(rows)
+    query = Query(
+        changed.fitted, views, sets=True, novelty=True, explain=N_NEIGHBORS, judged_by=judged_by
+    )
+    (found,) = query.explanations(trust=query.can_judge())
+    return replace(found, asked=(rows, 0))
+
+
+def _row(version: Version, form: Form, remembered: int | None) -> Any:
+    """Read the row of a form, as the model takes rows: one of them."""
+    encoder = version.fitted.predictor.encoder
+    if isinstance(encoder, ImageEncoder):
+        text = str(form.get("image", ""))
+        if not text and remembered is not None:
+            return version.fitted.rows[[_position(version, remembered)]]
+        if not text:
+            raise ProblemError(422, "There is no image yet. Choose one, or a remembered row.")
+        return rows_for(version, Rows(images=[text.rpartition(",")[2]], resize=True))
+    if ready_embeddings(encoder):
+        words = str(form.get("features", "")).replace(",", " ").split()
+        if not words:
+            raise ProblemError(422, "There are no numbers yet. Paste some, or choose a row.")
+        return rows_for(version, Rows(features=[[_number(word, "features") for word in words]]))
+    row = {
+        name: _cell(encoder, name, str(form.get(f"c{at}", "")).strip())
+        for at, name in enumerate(
+            name for name in encoder.columns if name not in encoder.left_out
+        )
+    }
+    return rows_for(version, Rows(rows=[row]))
+
+
+def _cell(encoder: TableEncoder, name: str, text: str) -> Any:
+    if not text:
+        return None
+    if encoder.kinds[name] == "category":
+        known = encoder.categories[name]
+        return known[_among(text, len(known), name)]
+    return _number(text, name) if encoder.kinds[name] == "number" else text
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        raise ProblemError(422, f"{name}: {text[:40]!r} is no number.") from None
+    if not math.isfinite(found):
+        raise ProblemError(422, f"{name}: give a finite number, or nothing where it is missing.")
+    return found
+
+
+def _among(text: str | list[str], n: int, what: str) -> int:
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ProblemError(422, f"{what}: there is no such choice.")
+    if int(text) >= n:
+        raise ProblemError(422, f"{what}: there is no such choice.")
+    return int(text)
+
+
+def _id(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise ProblemError(422, f"{text[:40]!r} is no id of a row.")
+    return int(text)
+
+
+def _several(form: Form, name: str) -> list[str]:
+    found = form.get(name, [])
+    return [found] if isinstance(found, str) else found
+
+
+def _position(version: Version, row: int) -> int:
+    return int(version.fitted.bank.positions([row])[0])  # UnknownIdError becomes 404

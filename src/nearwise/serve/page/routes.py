@@ -1,0 +1,277 @@
+"""Routes of the page. Its four views are empty until a request with a key fills them.
+
+Parts come as HTML, from the templates that notebooks use too, and htmx puts them in their places.
+"""
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+
+from nearwise.classifier import LiveModel
+from nearwise.classifier.inputs.images import ImageEncoder
+from nearwise.classifier.memory_map import MapMethod
+from nearwise.classifier.noise.review import KINDS
+from nearwise.classifier.online.feedback import judged_rows
+from nearwise.html import STYLE, environment
+from nearwise.memory import Change
+from nearwise.serve.page.asking import Form, answer, empty_form
+from nearwise.serve.problems import PlainJSON, ProblemError
+from nearwise.serve.service import Service
+
+View = Literal["ask", "map", "review", "trust"]
+_VIEWS = {"ask": "Ask", "map": "Map", "review": "Review", "trust": "Trust"}
+_STATIC = files("nearwise.serve.page").joinpath("static")
+_MOST_LISTED = 200  # rows of a table
+_MOST_PICTURES = 60
+_MOST_POINTS = 400  # of the curve that the slider follows
+_WINDOW = 50  # rows of feedback that an accuracy is the mean of
+RowId = Annotated[int, Path(ge=0, lt=2**63)]
+
+
+def add_page(app: FastAPI, read: APIRouter, write: APIRouter, service: Service) -> None:
+    """Add the page to the application of a service."""
+    _add_shell(app)
+    _add_ask(read, service)
+    _add_map(read, service)
+    _add_review(read, write, service)
+    _add_trust(read, service)
+
+
+def _part(template: str, headers: dict[str, str] | None = None, **values: Any) -> Response:
+    made = environment("nearwise.serve.page").get_template(template).render(**values)
+    return Response(made.encode("utf-8", "replace"), media_type="text/html", headers=headers)
+
+
+async def _form(request: Request) -> Form:
+    """Read a form: an object of texts, or lists of texts."""
+    try:
+        found = json.loads(await request.body())
+    except ValueError:
+        raise ProblemError(400, "The body is no JSON.") from None
+
+    def is_text(value: object) -> bool:
+        several = value if isinstance(value, list) else [value]
+        return all(isinstance(one, str) for one in several)
+
+    if not isinstance(found, dict) or not all(map(is_text, found.values())):
+        raise ProblemError(422, "A form is an object of texts.")
+    return found
+
+
+Body = Annotated[Form, Depends(_form)]
+
+
+async def _patiently(service: Service, where: str, work: Callable[[], Response]) -> Response:
+    """Read what may take longer than a deadline: until it is there, the part asks again."""
+    try:
+        return await service.read(work)
+    except TimeoutError:
+        return _part("waiting.html", where=where)
+
+
+# --- the frame of all views ---------------------------------------------------------------------
+
+
+def _add_shell(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    async def home() -> Response:
+        return RedirectResponse("/page/ask")
+
+    @app.get("/page/{view}", include_in_schema=False)
+    async def shell(
+        view: View, row: Annotated[int | None, Query(ge=0, lt=2**63)] = None
+    ) -> Response:
+        return _part("shell.html", view=view, views=_VIEWS, row=row)
+
+    @app.get("/page/static/nearwise.css", include_in_schema=False)
+    async def style() -> Response:
+        page = _STATIC.joinpath("page.css").read_text(encoding="utf-8")
+        return Response(STYLE + page, media_type="text/css")
+
+    @app.get("/page/static/{name}", include_in_schema=False)
+    async def static(name: Literal["htmx.min.js", "page.js", "map.js"]) -> Response:
+        return FileResponse(str(_STATIC.joinpath(name)), media_type="text/javascript")
+
+
+# --- ask ----------------------------------------------------------------------------------------
+
+
+def _add_ask(read: APIRouter, service: Service) -> None:
+    @read.get("/page/ask/form", include_in_schema=False)
+    async def form(
+        row: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+        draw: Annotated[bool, Query(description="Take a remembered row at random.")] = False,
+    ) -> Response:
+        def work() -> Response:
+            version = service.live.now
+            ids = version.fitted.bank.ids.numpy()
+            chosen = int(np.random.default_rng().choice(ids)) if draw else row
+            asked = empty_form(version, chosen)
+            return _part("form.html", asked=asked, last=int(ids.max()), n_rows=len(ids))
+
+        return await service.ask(work)
+
+    @read.post("/page/ask/answer", include_in_schema=False)
+    async def answered(body: Body) -> Response:
+        def work() -> Response:
+            version = service.live.now
+            return _part(
+                "answer.html",
+                found=answer(version, body),
+                classes=version.fitted.classes.tolist(),
+                version=version.number,
+            )
+
+        return await service.ask(work)
+
+
+# --- map ----------------------------------------------------------------------------------------
+
+
+def _add_map(read: APIRouter, service: Service) -> None:
+    @read.get("/page/map/view", include_in_schema=False)
+    async def view() -> Response:
+        return _part("map.html")
+
+    @read.post("/page/map/query", include_in_schema=False)
+    async def place(
+        body: Body, method: Annotated[MapMethod, Query()] = "pca"
+    ) -> Response:
+        def work() -> Response:
+            version, laid = service.laid_out(method)
+            found = answer(version, body)
+            keys = version.fitted.predictor.feature_keys(version.encoded(found.rows)[0])
+            ((x, y),) = laid.place(keys.float().numpy()).tolist()
+            return PlainJSON({"x": x, "y": y, "label": found.explanation.label})
+
+        return await service.read(work)
+
+    @read.post("/page/map/rows", include_in_schema=False)
+    async def rows(body: Body) -> Response:
+        def work() -> Response:
+            ids = [int(one) for one in str(body.get("ids", "")).split(",") if one.isdecimal()]
+            return _part("rows.html", **_listed(service, ids))
+
+        return await service.ask(work)
+
+
+def _listed(service: Service, ids: list[int]) -> dict[str, Any]:
+    """Remembered rows for a table; ids that are gone since are left out."""
+    fitted = service.live.now.fitted
+    there = set(fitted.bank.ids.tolist())
+    found = [one for one in ids if one in there]
+    shown = found[: _MOST_PICTURES if _is_image(service) else _MOST_LISTED]
+    positions = fitted.bank.positions(shown).tolist() if shown else []
+    labels = fitted.classes[fitted.label_positions[positions].numpy()].tolist()
+    rows = list(zip(shown, labels, fitted.remembered(positions), strict=True))
+    return {"rows": rows, "n_rows": len(found), "is_image": _is_image(service)}
+
+
+def _is_image(service: Service) -> bool:
+    return isinstance(service.live.now.fitted.predictor.encoder, ImageEncoder)
+
+
+# --- review -------------------------------------------------------------------------------------
+
+
+def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
+    @read.get("/page/review/table", include_in_schema=False)
+    async def table(kind: Annotated[str, Query(pattern="^(label|copy|outlier|group|all)$")] = "all") -> Response:
+        def work() -> Response:
+            version, found = service.review()
+            counts = {one: int((found["kind"] == one).sum()) for one in KINDS}
+            of_kind = found if kind == "all" else found[found["kind"] == kind]
+            issues = [one._asdict() for one in of_kind[:_MOST_LISTED].itertuples(index=False)]
+            fitted = version.fitted
+            known = [one["id"] for one in issues if one["kind"] != "group"]
+            positions = fitted.bank.positions(known).tolist() if known else []
+            return _part(
+                "review.html",
+                kind=kind,
+                counts=counts,
+                issues=issues,
+                rows=dict(zip(known, fitted.remembered(positions), strict=True)),
+                n_issues=len(of_kind),
+                classes=fitted.classes.tolist(),
+                read_only=service.read_only,
+                is_image=_is_image(service),
+            )
+
+        return await _patiently(service, f"/page/review/table?kind={kind}", work)
+
+    @write.post("/page/review/{id}", include_in_schema=False)
+    async def decide(id: RowId, body: Body) -> Response:
+        action, label = body.get("action"), str(body.get("label", ""))
+
+        def make(live: LiveModel) -> Change:
+            classes = live.now.fitted.classes
+            if action == "keep":
+                return live.keep([id])
+            if action == "remove":
+                return live.remove([id])
+            if action != "relabel" or not label.isdecimal() or int(label) >= len(classes):
+                raise ProblemError(422, "Choose a label, or keep or remove the row.")
+            return live.relabel([id], classes[[int(label)]])
+
+        change = await service.change(make)
+        return _decided(f"Row {id}: {_SAID[str(action)]}", change.version, can_undo=True)
+
+    @write.post("/page/undo/{version}", include_in_schema=False)
+    async def undo(version: Annotated[int, Path(ge=1, lt=2**63)]) -> Response:
+        change = await service.change(lambda live: live.undo(version))
+        again = f" It is row {change.ids[0]} now." if change.kind == "add" else ""
+        return _decided(f"Undone.{again}", change.version, can_undo=False)
+
+    @read.get("/page/review/effect", include_in_schema=False)
+    async def effect() -> Response:
+        return await _patiently(
+            service, "/page/review/effect", lambda: _part("effect.html", effect=service.effect())
+        )
+
+
+_SAID = {"keep": "label kept", "remove": "removed", "relabel": "relabelled"}
+
+
+def _decided(said: str, version: int, *, can_undo: bool) -> Response:
+    values = {"said": said, "version": version, "can_undo": can_undo}
+    return _part("decided.html", {"HX-Trigger-After-Settle": "decided"}, **values)
+
+
+# --- trust --------------------------------------------------------------------------------------
+
+
+def _add_trust(read: APIRouter, service: Service) -> None:
+    @read.get("/page/trust/view", include_in_schema=False)
+    async def view() -> Response:
+        def work() -> Response:
+            version, trust = service.trust()
+            curve = trust.risk
+            at = np.unique(np.linspace(0, trust.n_rows - 1, _MOST_POINTS).astype(int))
+            points = np.column_stack([curve.coverage, curve.risk, curve.threshold])[at]
+            correct = judged_rows(service.live.history(), "correct")
+            return _part(
+                "trust_view.html",
+                trust=trust,
+                points=json.dumps(points.round(6).tolist()),
+                feedback=_rolling(correct),
+                n_feedback=len(correct),
+                window=_WINDOW,
+                version=version.number,
+            )
+
+        return await _patiently(service, "/page/trust/view", work)
+
+
+def _rolling(correct: np.ndarray) -> tuple[list[int], list[float]] | None:
+    """Mean of the last rows of feedback, after each of them; None of fewer than two."""
+    if len(correct) < 2:
+        return None
+    total = np.cumsum(np.concatenate([[0.0], correct]))
+    ends = np.arange(1, len(total))
+    starts = np.maximum(0, ends - _WINDOW)
+    return ends.tolist(), ((total[ends] - total[starts]) / (ends - starts)).tolist()

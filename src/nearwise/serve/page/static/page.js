@@ -1,0 +1,141 @@
+// What the templates cannot say by htmx's attributes: keys, forms as JSON, images, the slider.
+"use strict";
+
+const KEY = "nearwise-key";
+const QUESTION = "nearwise-question";
+
+function keyHeaders() {
+  const key = sessionStorage.getItem(KEY);
+  return key ? {Authorization: `Bearer ${key}`} : {};
+}
+
+function tell(text) {
+  const place = document.getElementById("problem");
+  place.textContent = text;
+  place.hidden = !text;
+}
+
+function askForKey() {
+  document.getElementById("key-form").hidden = false;
+  document.getElementById("key").focus();
+}
+
+async function problemOf(response) {
+  if (response.status === 401) askForKey();
+  try {
+    return (await response.json()).detail;
+  } catch {
+    return `The service answered ${response.status}.`;
+  }
+}
+
+// Forms travel as JSON: an object of texts, lists where a name occurs more than once.
+htmx.defineExtension("json-form", {
+  onEvent(name, event) {
+    if (name === "htmx:configRequest") event.detail.headers["Content-Type"] = "application/json";
+    return true;
+  },
+  encodeParameters(xhr, parameters, element) {
+    const body = {};
+    for (const [name, value] of parameters.entries()) {
+      if (name in body) body[name] = [].concat(body[name], value);
+      else body[name] = value;
+    }
+    xhr.overrideMimeType("text/html");
+    return JSON.stringify(body);
+  },
+});
+
+document.addEventListener("htmx:configRequest", (event) => {
+  Object.assign(event.detail.headers, keyHeaders());
+  const button = event.detail.triggeringEvent?.submitter;
+  if (button?.dataset.label !== undefined) event.detail.formData.set("label", button.dataset.label);
+});
+document.addEventListener("htmx:beforeRequest", () => tell(""));
+document.addEventListener("htmx:sendError", () => tell("The service cannot be reached."));
+document.addEventListener("htmx:timeout", () => tell("The service did not answer in time."));
+document.addEventListener("htmx:responseError", (event) => {
+  const xhr = event.detail.xhr;
+  if (xhr.status === 401) askForKey();
+  let detail = `The service answered ${xhr.status}.`;
+  try {
+    detail = JSON.parse(xhr.responseText).detail;
+  } catch {
+    // not a problem of the service; the status says what there is to say
+  }
+  tell(detail);
+});
+document.addEventListener("htmx:afterRequest", (event) => {
+  const path = event.detail.requestConfig?.path;
+  if (event.detail.successful && path === "/page/ask/answer") {
+    const body = {};
+    for (const [name, value] of new FormData(document.getElementById("question")).entries()) {
+      if (name !== "off" && !name.startsWith("as.")) body[name] = value;
+    }
+    sessionStorage.setItem(QUESTION, JSON.stringify(body)); // for the map
+  }
+});
+
+document.addEventListener("submit", (event) => {
+  if (event.target.id !== "key-form") return;
+  event.preventDefault();
+  sessionStorage.setItem(KEY, document.getElementById("key").value.trim());
+  location.reload();
+});
+
+document.addEventListener("click", (event) => {
+  if (event.target.id !== "as-it-is") return;
+  for (const box of document.querySelectorAll("#answer input[name=off]")) box.checked = false;
+  for (const choice of document.querySelectorAll("#answer select")) choice.value = "";
+  htmx.trigger("#question", "submit");
+});
+
+// --- images -------------------------------------------------------------------------------------
+
+function takeImage(file) {
+  if (!file) return;
+  const reader = new FileReader();
+  reader.onload = () => {
+    document.querySelector("#question input[name=remembered]")?.remove();
+    document.getElementById("image").value = reader.result;
+    const preview = document.getElementById("preview");
+    preview.src = reader.result;
+    preview.hidden = false;
+    document.getElementById("answer").replaceChildren();
+    htmx.trigger("#question", "submit");
+  };
+  reader.readAsDataURL(file);
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.id === "file") takeImage(event.target.files[0]);
+});
+for (const name of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(name, (event) => {
+    const place = event.target.closest?.("#drop");
+    if (!place) return;
+    event.preventDefault();
+    place.classList.toggle("over", name === "dragover");
+    if (name === "drop") takeImage(event.dataTransfer.files[0]);
+  });
+}
+
+// --- the slider of the view "Trust" --------------------------------------------------------------
+
+function sayCoverage() {
+  const slider = document.getElementById("coverage");
+  if (!slider) return;
+  const curve = JSON.parse(slider.dataset.curve); // [coverage, risk, threshold], ascending
+  const wanted = slider.value / 100;
+  const [coverage, risk, threshold] = curve.find((point) => point[0] >= wanted) ?? curve.at(-1);
+  const percent = (share) => `${(100 * share).toFixed(1)} %`;
+  const text =
+    `${percent(coverage)} of the rows are answered, those with a confidence of at least ` +
+    `${percent(threshold)}; ${percent(risk)} of them wrongly.`;
+  document.getElementById("coverage-says").textContent = text;
+  slider.setAttribute("aria-valuetext", text);
+}
+document.addEventListener("input", (event) => {
+  if (event.target.id === "coverage") sayCoverage();
+});
+document.addEventListener("htmx:afterSettle", sayCoverage);

@@ -12,7 +12,7 @@ import nearwise
 
 SOURCE = Path(__file__).parents[1] / "src" / "nearwise"
 LEVELS = (
-    {"functional"},
+    {"functional", "html"},
     {"memory", "nn", "metrics", "data"},
     {"training"},
     {"classifier"},
@@ -226,7 +226,7 @@ def test_the_walk_accepts_downward_and_own_imports():
 
 
 OPTIONAL = (
-    "matplotlib", "jinja2", "yaml", "skops", "lightgbm", "catboost", "transformers", "datasets",
+    "matplotlib", "yaml", "skops", "lightgbm", "catboost", "transformers", "datasets",
     "PIL", "cleanlab", "openpyxl", "faiss", "typst", "triton",
 )  # fmt: skip
 
@@ -241,7 +241,7 @@ def test_the_library_needs_no_extra_to_be_imported_and_the_page_of_evaluate_its_
         f"import importlib, sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
         f"for name in {names!r}: importlib.import_module(name)\n"
         # what the extra "report" brings
-        "for name in ('matplotlib', 'jinja2', 'PIL'): del sys.modules[name]\n"
+        "for name in ('matplotlib', 'PIL'): del sys.modules[name]\n"
         "from nearwise.conditions import load_plugin\n"
         "load_plugin('The page', 'nearwise.pages', 'evaluate')\n"
         "import nearwise.lab.report.model_page"

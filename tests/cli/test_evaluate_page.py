@@ -22,7 +22,7 @@ def test_evaluate_writes_a_page_with_its_hard_cases(nearwise, tables, trained, t
 
 
 def test_without_its_packages_the_extra_is_named(nearwise, tables, trained, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = tmp_path / "report.html"
     result = nearwise("evaluate", trained, tables / "test.csv", "--report", page)
     assert result.exit_code == 2

@@ -67,8 +67,8 @@ from nearwise.classifier.storage.persistence import load_model_folder, save_mode
 from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
-from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.classifier.uncertainty.selective import Score, Selection, check_request
+from nearwise.classifier.uncertainty.trust import Trust, measure_trust
 from nearwise.functional import Metric
 from nearwise.memory import EvictionName, MemoryBank
 from nearwise.memory.eviction import check_capacity
@@ -1039,7 +1039,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return pd.concat([own, columns.rename(columns=taken)], axis=1)
 
     def _html_repr(self) -> str:
-        """What a notebook shows: of a fitted classifier what it holds, else its parameters."""
+        """Show what a fitted classifier holds; the parameters of one that is not."""
         if not self.__sklearn_is_fitted__():
             return str(estimator_html_repr(self))
         from nearwise.html import notebook

@@ -72,7 +72,9 @@ class Version(NamedTuple):
         """Check and encode new rows, in each of their views; errors as in `predict_proba`."""
         return self.classifier._encoded(self.fitted, X)
 
-    def if_changed(self, removed: Sequence[int] = (), labels: Mapping[int, Any] | None = None) -> Self:
+    def if_changed(
+        self, removed: Sequence[int] = (), labels: Mapping[int, Any] | None = None
+    ) -> Self:
         """Give what the version would be without some rows, and with other labels of some.
 
         Parameters

@@ -73,7 +73,7 @@ def memory_map(model: FittedModel, method: MapMethod = "pca") -> MemoryMap:
 
 def _tsne(keys: np.ndarray) -> tuple[np.ndarray, None, Any]:
     try:
-        from openTSNE import TSNE
+        from openTSNE import TSNE  # type: ignore[import-untyped]
     except ImportError:
         raise ImportError('A t-SNE map needs the extra "map": pip install nearwise[map]') from None
     reduce = PCA(min(_WIDEST, *keys.shape), svd_solver="covariance_eigh").fit(keys)

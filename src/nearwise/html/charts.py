@@ -49,4 +49,4 @@ class Chart:
         power = 10.0 ** np.floor(np.log10(rough))
         step = next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * 0.999)
         values = np.arange(np.ceil(low / step - 1e-9) * step, high + 1e-9 * step, step)
-        return [(float(value), f"{value:.6g}") for value in values]
+        return [(float(value), f"{value + 0.0:.6g}") for value in values.round(12)]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 _MOST_COLUMNS = 24
+_SPACE = "\N{NO-BREAK SPACE}"
 _SHADES = 4
 
 
@@ -82,4 +83,8 @@ def _same(one: Any, other: Any) -> bool:
 
 def _reason(names: list[str], shares: np.ndarray) -> str:
     largest = np.argsort(-shares, kind="stable")[:3]
-    return ", ".join(f"{names[at]} {100 * shares[at]:.0f} %" for at in largest if shares[at] > 0.005)
+    return ", ".join(
+        f"{names[at]}{_SPACE}{100 * shares[at]:.0f}{_SPACE}%"
+        for at in largest
+        if shares[at] > 0.005
+    )

@@ -15,7 +15,7 @@ from nearwise.html.charts import Chart
 from nearwise.html.neighbors import neighbor_table
 
 STYLE = files("nearwise.html").joinpath("nearwise.css").read_text(encoding="utf-8")
-_GAP = "\N{EN DASH}"
+_GAP, _SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 
 @cache
@@ -53,11 +53,15 @@ def most_classes(sizes: dict[float, np.ndarray]) -> int:
 
 
 def percent(share: float) -> str:
-    """Write a share out: 97.3 %, and never 100 % or 0 % of what is not all or nothing."""
+    """Write a share out: 97.3 %; neither 0 % nor 100 % of what is not none or all."""
     if not math.isfinite(share):
         return _GAP
-    digits = 1 if 0.001 <= share <= 0.999 or share in (0.0, 1.0) else 3
-    return f"{100 * share:.{digits}f} %"
+    percents = 100 * share
+    if 0 < percents < 0.05:
+        return f"<0.1{_SPACE}%"
+    if 99.95 <= percents < 100:
+        return f">99.9{_SPACE}%"
+    return f"{percents:.1f}{_SPACE}%"
 
 
 def cell(value: Any) -> str:

@@ -432,7 +432,7 @@ class Service:
         return came
 
     def effect(self) -> "Effect | None":
-        """What all changes since the first that this service made did to held-out rows.
+        """Measure what all changes since the first that this service made did to held-out rows.
 
         Rows that a change touched are left out. None before the first change, or where no row is
         left to judge by.
@@ -440,7 +440,9 @@ class Service:
         start, now = self._first, self.live.now
         if start is None or start.fitted is now.fitted or self._first_lineage != self.live.lineage:
             return None
-        touched = {row for one in self.live.history() for row in one.ids if one.version > start.number}
+        touched = {
+            row for one in self.live.history() for row in one.ids if one.version > start.number
+        }
         both = set(start.fitted.bank.ids.tolist()) & set(now.fitted.bank.ids.tolist())
         rows = sorted(both - touched)
         if len(rows) > _MOST_JUDGED:

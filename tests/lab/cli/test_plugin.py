@@ -27,7 +27,7 @@ def test_wrong_usage_exits_2_and_says_so_on_standard_error(nearwise):
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("package", ["matplotlib", "jinja2", "yaml"])
+@pytest.mark.parametrize("package", ["matplotlib", "yaml"])
 @pytest.mark.parametrize(
     "arguments",
     [

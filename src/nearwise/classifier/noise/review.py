@@ -1,6 +1,7 @@
 """What in a memory a person should look at: labels, copies, rows unlike all others, groups."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,9 +34,7 @@ def review(model: FittedModel) -> pd.DataFrame:
         parts = [_labels(issues), *parts, _groups(model, issues)]
     columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
     rows = [row for part in parts for row in part]
-    return pd.DataFrame(rows, columns=columns, dtype=object).astype(
-        {"id": "Int64", "score": float}
-    )
+    return pd.DataFrame(rows, columns=columns, dtype=object).astype({"id": "Int64", "score": float})
 
 
 def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
@@ -88,7 +87,7 @@ def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
 
 
 def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Groups whose labels are predicted clearly worse than those of the other rows.
+    """List groups whose labels are predicted clearly worse than those of the other rows.
 
     So many errors, or more, would be in the group by chance in at most one of 20 memories (Fisher's
     exact test, one-sided; Bonferroni over the groups).
@@ -126,7 +125,7 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
     for at, name in enumerate(encoder.numeric):
         numbers = encoded.numbers[:, at]
         edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _N_PARTS + 1)))
-        for number, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+        for number, (low, high) in enumerate(pairwise(edges)):
             above = numbers >= low if number == 0 else numbers > low
             bracket = "[" if number == 0 else "("
             yield f"{name} in {bracket}{low:.4g}, {high:.4g}]", above & (numbers <= high)

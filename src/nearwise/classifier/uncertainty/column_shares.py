@@ -8,7 +8,7 @@ import torch
 from nearwise.classifier.inputs.table import Encoded, TableEncoder
 from nearwise.classifier.inputs.validation import check_new_rows
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.functional import paired_distances
+from nearwise.functional import Metric, paired_distances
 
 _MOST = 2**12  # rows that are encoded at once
 
@@ -44,7 +44,9 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
         raise ValueError("Images have no columns to split a distance by.")
     positions = bank.positions(ids).tolist()
     asked = encoder.transform(check_new_rows(model.columns, row, encoder))
-    rows = model.rows[positions] if isinstance(model.rows, np.ndarray) else model.rows.iloc[positions]
+    rows = (
+        model.rows[positions] if isinstance(model.rows, np.ndarray) else model.rows.iloc[positions]
+    )
     near = encoder.transform(rows)
     names, metric = encoder.columns, model.predictor.views.specs[0].metric
     keys = bank.keys["features"][positions]
@@ -64,7 +66,7 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
 
 
 def _mixed(encoder: TableEncoder, asked: Encoded, near: Encoded) -> Encoded:
-    """The row with one neighbor's value in one column, for all neighbors and columns."""
+    """Give the row with one neighbor's value in one column, for all neighbors and columns."""
     n_columns = len(encoder.columns)
     numbers = np.tile(asked.numbers, (len(near) * n_columns, 1))
     codes = np.tile(asked.codes, (len(near) * n_columns, 1))
@@ -72,14 +74,14 @@ def _mixed(encoder: TableEncoder, asked: Encoded, near: Encoded) -> Encoded:
     for column, name in enumerate(encoder.columns):
         at = np.arange(len(near)) * n_columns + column
         parts = [part for part, source in enumerate(sources) if source == name]
-        numbers[np.ix_(at, parts)] = near.numbers[:, parts]
+        numbers[np.ix_(at, np.array(parts, dtype=int))] = near.numbers[:, parts]
         if name in encoder.categorical:
             code = encoder.categorical.index(name)
             codes[at, code] = near.codes[:, code]
     return Encoded(numbers, codes)
 
 
-def _apart(query: torch.Tensor, keys: torch.Tensor, metric: Any) -> np.ndarray:
-    squared = "sqeuclidean" if metric == "euclidean" else metric
+def _apart(query: torch.Tensor, keys: torch.Tensor, metric: Metric) -> np.ndarray:
+    squared: Metric = "sqeuclidean" if metric == "euclidean" else metric
     found: np.ndarray = paired_distances(query, keys, squared).double().numpy()
     return found

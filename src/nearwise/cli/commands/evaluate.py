@@ -101,7 +101,7 @@ def evaluate(
     check_output("--json", json_file, [data])
     check_output("--report", report, [data, *([json_file] if json_file else [])])
     if report is not None:
-        require_extra("The page of --report", "report", "matplotlib", "jinja2")
+        require_extra("The page of --report", "report", "matplotlib")
         write_page = load_plugin("The page of --report", "nearwise.pages", "evaluate")
     learned = open_model(model)
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)

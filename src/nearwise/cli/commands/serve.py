@@ -73,9 +73,10 @@ def serve(
     """Answer over HTTP: predictions, explanations, changes of the memory, review of labels.
 
     In a browser the address shows a page: ask and see the neighbors, a map of the memory, review of
-    labels, and how far answers can be trusted. For programs there is plain JSON (/predict, /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol
-    (/v2); /docs describes all of it. Requests that wait are predicted together. Changes are on the
-    disk before they are answered, and 'nearwise history' lists them. Needs the extra "serve".
+    labels, and how far answers can be trusted. For programs there is plain JSON (/predict,
+    /explain, /rows, /feedback, /issues, ...) and the Open Inference Protocol (/v2); /docs describes
+    all of it. Requests that wait are predicted together. Changes are on the disk before they are
+    answered, and 'nearwise history' lists them. Needs the extra "serve".
 
     Without --keys, anyone on this machine may do everything, and no one else anything. SIGTERM and
     Ctrl-C let requests under way finish.
@@ -125,12 +126,14 @@ def serve(
                 port = listening.getsockname()[1]
                 where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
                 say(
-                    f"Serving {len(service.live.model.memory_)} rows at {where} ({where}/docs "
-                    f"describes it; Open Inference Protocol name: {name}). Ctrl-C stops."
+                    f"Serving {len(service.live.model.memory_)} rows at {where} "
+                    f"({'' if no_page else 'open it in a browser; '}{where}/docs describes it for "
+                    f"programs; Open Inference Protocol name: {name}). Ctrl-C stops."
                 )
 
     # Of clients' rows, and endless; other warnings are about the model's folder.
     warnings.filterwarnings("ignore", "Categories that were not in the training table")
+    warnings.filterwarnings("ignore", "Missing values in columns that had none in training")
     config = uvicorn.Config(
         app,
         log_level="warning",

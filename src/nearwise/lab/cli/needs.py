@@ -18,7 +18,7 @@ DataRootOption = Annotated[
         "download).",
     ),
 ]
-PACKAGES = ("matplotlib", "jinja2", "yaml")
+PACKAGES = ("matplotlib", "yaml")
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -96,7 +96,7 @@ def probe(
     """
     check_folder("--out", out, paths_among(dataset))
     if out is not None:
-        require_extra("The figure of --out", "report", "matplotlib", "jinja2")
+        require_extra("The figure of --out", "report", "matplotlib")
     from nearwise.functional.devices import choose_device
     from nearwise.lab.probing import evaluate
     from nearwise.lab.probing.catalog import check_probe_names

@@ -2,4 +2,4 @@
 
 from nearwise.conditions import require_extra
 
-require_extra("A result of the lab", "report", "matplotlib", "jinja2")
+require_extra("A result of the lab", "report", "matplotlib")

@@ -181,14 +181,15 @@ def _row(version: Version, form: Form, remembered: int | None) -> Any:
         words = str(form.get("features", "")).replace(",", " ").split()
         if not words:
             raise ProblemError(422, "There are no numbers yet. Paste some, or choose a row.")
-        return rows_for(version, Rows(features=[[_number(word, "features") for word in words]]))
+        numbers: list[float | None] = [_number(word, "features") for word in words]
+        return rows_for(version, Rows(resize=False, features=[numbers]))
     row = {
         name: _cell(encoder, name, str(form.get(f"c{at}", "")).strip())
-        for at, name in enumerate(
-            name for name in encoder.columns if name not in encoder.left_out
-        )
+        for at, name in enumerate(name for name in encoder.columns if name not in encoder.left_out)
     }
-    return rows_for(version, Rows(rows=[row]))
+    if isinstance(version.fitted.rows, np.ndarray):
+        return rows_for(version, Rows(resize=False, features=[list(row.values())]))
+    return rows_for(version, Rows(resize=False, rows=[row]))
 
 
 def _cell(encoder: TableEncoder, name: str, text: str) -> Any:

@@ -15,7 +15,8 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from nearwise.classifier import LiveModel
 from nearwise.classifier.inputs.images import ImageEncoder
 from nearwise.classifier.memory_map import MapMethod
-from nearwise.classifier.noise.review import KINDS
+from nearwise.classifier.noise.label_issues import can_find_label_issues
+from nearwise.classifier.noise.review import KINDS, IssueKind
 from nearwise.classifier.online.feedback import judged_rows
 from nearwise.html import STYLE, environment
 from nearwise.memory import Change
@@ -139,9 +140,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
         return _part("map.html")
 
     @read.post("/page/map/query", include_in_schema=False)
-    async def place(
-        body: Body, method: Annotated[MapMethod, Query()] = "pca"
-    ) -> Response:
+    async def place(body: Body, method: Annotated[MapMethod, Query()] = "pca") -> Response:
         def work() -> Response:
             version, laid = service.laid_out(method)
             found = answer(version, body)
@@ -181,7 +180,7 @@ def _is_image(service: Service) -> bool:
 
 def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
     @read.get("/page/review/table", include_in_schema=False)
-    async def table(kind: Annotated[str, Query(pattern="^(label|copy|outlier|group|all)$")] = "all") -> Response:
+    async def table(kind: IssueKind | Literal["all"] = "all") -> Response:
         def work() -> Response:
             version, found = service.review()
             counts = {one: int((found["kind"] == one).sum()) for one in KINDS}
@@ -199,6 +198,7 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
                 n_issues=len(of_kind),
                 classes=fitted.classes.tolist(),
                 read_only=service.read_only,
+                can_judge=can_find_label_issues(fitted.predictor),
                 is_image=_is_image(service),
             )
 

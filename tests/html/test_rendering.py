@@ -1,0 +1,113 @@
+"""What notebooks show: complete, escaped, and of the numbers that the objects hold."""
+
+import html
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearwise.html import Chart, environment, picture
+from nearwise.html.rendering import cell, percent
+from tests.classifier.cases import CHEAP, attn_knn, blobs
+from tests.store.folders import small_table
+
+HOSTILE = "<script>alert('x')</script>"
+
+
+@pytest.fixture(scope="module")
+def model():
+    frame, y = small_table(60)
+    frame = frame.assign(note=np.where(np.arange(60) % 3 == 0, HOSTILE, "plain"))
+    return attn_knn(**CHEAP).fit(frame, np.where(y == "yes", "yes & <b>", "no")), frame
+
+
+def test_an_explanation_shows_what_it_holds_and_its_frame_too(model):
+    classifier, frame = model
+    (found,) = classifier.explain(frame[:1], 4)
+    shown = found._repr_html_()
+    for one in found.neighbors:
+        assert f'<th scope="row">{one.id}</th>' in shown
+        assert f"{one.distance:.3g}" in shown
+    table = found.to_frame()
+    assert table["id"].tolist() == [one.id for one in found.neighbors]
+    assert table["town"].tolist() == [one.row["town"] for one in found.neighbors]
+    assert found.row["town"] == frame["town"][0]
+
+
+def test_cells_that_differ_are_marked_and_the_others_are_not(model):
+    classifier, frame = model
+    (found,) = classifier.explain(frame[:1], 8)
+    table = environment().globals["neighbor_table"](found, found.row)
+    for neighbor, cells in zip(found.neighbors, table.cells, strict=True):
+        for name, (value, differs, _) in zip(table.columns, cells, strict=True):
+            asked = found.row[name]
+            same = value == asked or (pd.isna(value) and pd.isna(asked))
+            assert differs is not same, (neighbor.id, name)
+
+
+def test_nothing_that_a_cell_or_label_holds_becomes_markup(model):
+    classifier, frame = model
+    (found,) = classifier.explain(frame[:1], 4)
+    for shown in (
+        found._repr_html_(),
+        classifier.predict_set(frame[:3])._repr_html_(),
+        classifier._repr_mimebundle_()["text/html"],
+    ):
+        assert "<script>" not in shown and "<b>" not in shown
+        assert html.escape("yes & <b>") in shown
+
+
+def test_sets_are_an_array_that_knows_its_classes():
+    X, y = blobs()
+    model = attn_knn(**CHEAP).fit(X, y)
+    sets = model.predict_set(X[:5])
+    assert sets.dtype == bool and sets.shape == (5, len(model.classes_))
+    assert sets.labels() == [model.classes_[np.asarray(one)].tolist() for one in sets]
+    assert sets.to_frame()["size"].tolist() == np.asarray(sets).sum(axis=1).tolist()
+    assert sets[:2].labels() == sets.labels()[:2]
+    with pytest.raises(ValueError, match="no array of prediction sets"):
+        sets.sum(axis=1).labels()
+
+
+def test_a_fitted_model_shows_its_rows_and_an_unfitted_one_its_parameters():
+    X, y = blobs()
+    model = attn_knn(**CHEAP)
+    assert "AttnKNNClassifier" in model._repr_html_()
+    model.fit(X, y)
+    assert f"{len(model.memory_)} rows of {len(model.classes_)} classes" in model._repr_html_()
+    frame = model.to_frame()
+    assert frame["id"].tolist() == model.memory_.ids.tolist()
+    assert frame[model.target_name_].tolist() == y.tolist()
+    np.testing.assert_array_equal(frame.iloc[:, 3:].to_numpy(), X)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0.0"), (0.0004, "<0.1"), (0.973, "97.3"), (0.9996, ">99.9"), (1.0, "100.0")],
+)
+def test_a_percentage_is_none_or_all_only_where_it_is(share, text):
+    assert percent(share) == f"{text}\N{NO-BREAK SPACE}%"
+
+
+def test_missing_cells_are_dashes():
+    dash = "\N{EN DASH}"
+    values = (None, float("nan"), 0.1, 3, "a")
+    assert [cell(value) for value in values] == [dash, dash, "0.1", "3", "a"]
+
+
+def test_a_chart_places_its_ends_at_the_edges_of_its_frame():
+    chart = Chart("t", "x", "y", (0, 10), (2, 4))
+    assert chart.at_x(0) == chart.left and chart.at_x(10) == chart.width - chart.right
+    assert chart.at_y(2) == chart.height - chart.bottom and chart.at_y(4) == chart.top
+    assert [text for _, text in chart.ticks("x")] == ["0", "2.5", "5", "7.5", "10"]
+    assert len(chart.line(range(5000), range(5000)).split()) <= 400
+
+
+def test_a_picture_is_the_pixels_that_were_given():
+    import base64
+    import io
+
+    Image = pytest.importorskip("PIL.Image")
+    pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    data = base64.b64decode(picture(pixels).partition(",")[2])
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), pixels)

@@ -1,0 +1,205 @@
+"""The page: what its parts say is what the model says, and what it changes is in the journal."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nearwise.classifier import AttnKNNClassifier
+from nearwise.serve.keys import make_key, read_keys
+from tests.serve.conftest import problem
+
+VIEWS = ("ask", "map", "review", "trust")
+
+
+def question(client, row):
+    """The form as the page sends it, filled with a remembered row."""
+    part = client.get("/page/ask/form", params={"row": row}).text
+    fields = dict(re.findall(r'name="(c\d+|remembered)" [^>]*value="([^"]*)"', part))
+    for name, options in re.findall(r'<select id="\w+" name="(c\d+)">(.*?)</select>', part):
+        fields[name] = re.search(r'value="(\d*)" selected', options)[1]
+    remembered = re.search(r'name="remembered" value="(\d+)"', part)
+    return fields | {"remembered": remembered[1]}
+
+
+def neighbors_of(part):
+    return [int(one) for one in re.findall(r'id="off(\d+)"', part)]
+
+
+def sure_of(part):
+    return re.search(r'<strong>(\w+)</strong> <span class="sure">([^<]+)</span>', part).groups()
+
+
+def test_the_frame_of_each_view_holds_nothing_of_the_model_and_needs_no_key(asked, tmp_path):
+    make_key(tmp_path / "keys.json", "one", "read")
+    with asked(keys=read_keys(tmp_path / "keys.json")) as client:
+        assert client.get("/", follow_redirects=False).headers["location"] == "/page/ask"
+        for view in VIEWS:
+            shown = client.get(f"/page/{view}")
+            assert shown.status_code == 200 and "Lima" not in shown.text
+            assert "'unsafe-inline'" not in shown.headers["content-security-policy"]
+            assert "<script>" not in shown.text and "style=" not in shown.text
+        for part in ("ask/form", "map/view", "review/table", "review/effect", "trust/view"):
+            problem(client.get(f"/page/{part}"), 401)
+        for part in ("ask/answer", "map/rows", "map/query", "review/3", "undo/1"):
+            problem(client.post(f"/page/{part}", json={}), 401)
+
+
+def test_a_key_that_reads_decides_nothing(asked, tmp_path):
+    key = make_key(tmp_path / "keys.json", "one", "read")
+    with asked(keys=read_keys(tmp_path / "keys.json")) as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        assert client.get("/page/review/table").status_code == 200
+        problem(client.post("/page/review/3", json={"action": "keep"}), 403)
+        assert client.get("/changes").json()["changes"] == []
+
+
+def test_the_form_has_a_field_per_column_and_offers_the_categories(client):
+    part = client.get("/page/ask/form").text
+    for name in ("age", "income", "town"):
+        assert f">{name}</label>" in part
+    for town in ("Rome", "Oslo", "Lima"):
+        assert f">{town}</option>" in part
+
+
+def test_the_answer_is_the_models_and_a_remembered_row_is_not_its_own_neighbor(client, model):
+    row = int(model.memory_.ids[3])
+    part = client.post("/page/ask/answer", json=question(client, row)).text
+    given = model._fitted.rows.iloc[[3]]
+    model.remove([row], forget_classes=True)
+    proba = model.predict_proba(given)[0]
+    label, sure = sure_of(part)
+    assert label == model.classes_[proba.argmax()]
+    assert float(sure.split("\N{NO-BREAK SPACE}")[0].strip("<>")) == pytest.approx(
+        100 * proba.max(), abs=0.06
+    )
+    ids = [one.id for one in model.explain(given, 8)[0].neighbors]
+    assert neighbors_of(part) == ids and row not in ids
+
+
+def test_a_neighbor_switched_off_or_relabelled_answers_as_if_it_were_so_and_nothing_is_saved(
+    client, model
+):
+    row = int(model.memory_.ids[3])
+    form = question(client, row)
+    first, second, *_ = neighbors_of(client.post("/page/ask/answer", json=form).text)
+    classes = model.classes_.tolist()
+    position = int(model.memory_.positions([second])[0])
+    other = 1 - int(model._fitted.label_positions[position])
+    changed = form | {"off": str(first), f"as.{second}": str(other)}
+    part = client.post("/page/ask/answer", json=changed).text
+    given = model._fitted.rows.iloc[[3]]
+    model.relabel([second], [classes[other]], forget_classes=True)
+    model.remove([row, first], forget_classes=True)
+    proba = model.predict_proba(given)[0]
+    assert "if it were so" in part
+    label, sure = sure_of(part)
+    assert label == classes[proba.argmax()]
+    assert float(sure.split("\N{NO-BREAK SPACE}")[0].strip("<>")) == pytest.approx(
+        100 * proba.max(), abs=0.06
+    )
+    changes = client.get("/changes").json()
+    assert changes["changes"] == [] and changes["memory_version"] == 0
+    assert {first, second} <= set(neighbors_of(part))  # to be switched on again
+
+
+def test_decisions_are_in_the_journal_and_can_be_undone(client, folder, model):
+    table = client.get("/page/review/table").text
+    (row, *_) = map(int, re.findall(r'hx-post="/page/review/(\d+)"', table))
+    position = int(model.memory_.positions([row])[0])
+    given = int(model._fitted.label_positions[position])
+    said = client.post(f"/page/review/{row}", json={"action": "relabel", "label": str(1 - given)})
+    assert "relabelled" in said.text and said.headers["hx-trigger-after-settle"] == "decided"
+    opened = AttnKNNClassifier.load(folder)
+    assert int(opened._fitted.label_positions[position]) == 1 - given
+    assert "Undone" in client.post("/page/undo/1", json={}).text
+    assert int(AttnKNNClassifier.load(folder)._fitted.label_positions[position]) == given
+    client.post(f"/page/review/{row}", json={"action": "keep", "label": "0"})
+    assert f'"/page/review/{row}"' not in client.get("/page/review/table").text
+    kinds = [one["kind"] for one in client.get("/changes").json()["changes"]]
+    assert kinds == ["keep", "relabel", "relabel"]
+    problem(client.post(f"/page/review/{row}", json={"action": "relabel", "label": "9"}), 422)
+    problem(client.post("/page/review/123456", json={"action": "remove"}), 404)
+
+
+def test_the_effect_of_changes_is_measured_on_rows_that_none_of_them_touched(client, model):
+    assert "Nothing" in client.get("/page/review/effect").text
+    ids = model.memory_.ids.tolist()
+    positions = model._fitted.label_positions.numpy()
+    wrong = ids[:8]
+    for row, position in zip(wrong, positions[:8], strict=True):
+        form = {"action": "relabel", "label": str(1 - int(position))}
+        assert client.post(f"/page/review/{row}", json=form).status_code == 200
+    part = client.get("/page/review/effect").text
+    before, after = model, AttnKNNClassifier.load(client.service.live.folder)
+    proba = [one.predict_proba(None)[8:] for one in (before, after)]
+    losses = [-np.log(one[np.arange(len(one)), positions[8:]]) for one in proba]
+    shown = [float(one) for one in re.findall(r"[+-]?\d+\.\d{4,5}", part)]
+    assert shown[0] == pytest.approx(losses[0].mean(), abs=6e-5)
+    assert shown[1] == pytest.approx((losses[1] - losses[0]).mean(), abs=6e-6)
+    assert f"{len(ids) - 8} rows" in part
+
+
+def test_the_map_says_where_rows_lie_how_doubtful_they_are_and_when_they_came(client, model):
+    added = client.post(
+        "/rows", json={"rows": [{"age": 1, "income": 2, "town": "Rome"}], "labels": ["yes"]}
+    ).json()
+    found = client.get("/map", params={"doubt": True}).json()
+    came = dict(zip(found["id"], found["version"], strict=True))
+    assert came.pop(added["ids"][0]) == 1 and set(came.values()) == {0}
+    issues = client.service.live.model.label_issues().set_index("id")["suspicion"]
+    doubt = dict(zip(found["id"], found["doubt"], strict=True))
+    assert doubt == pytest.approx(issues.to_dict(), abs=1e-4)
+    row = int(model.memory_.ids[5])
+    placed = client.post("/page/map/query", json=question(client, row)).json()
+    at = found["id"].index(row)
+    assert (placed["x"], placed["y"]) == pytest.approx((found["x"][at], found["y"][at]), abs=1e-3)
+    listed = client.post("/page/map/rows", json={"ids": f"{row},99999"}).text
+    assert "1 row" in listed and f"/page/ask?row={row}" in listed
+
+
+def test_trust_says_what_the_model_measures_and_feedback_joins_it(client, model):
+    part = client.get("/page/trust/view").text
+    trust = model.measure_trust()
+    assert f"NLL {trust.nll:.4f}, ECE {trust.ece:.4f}" in part
+    assert "no feedback yet" in part
+    rows = [{"age": a, "income": 1, "town": "Rome"} for a in (0, 1, 2)]
+    client.post("/feedback", json={"rows": rows, "labels": ["yes", "no", "yes"]})
+    assert "last 50 rows of feedback" in client.get("/page/trust/view").text
+
+
+def test_a_service_without_a_page_has_none(folder):
+    from fastapi.testclient import TestClient
+
+    from nearwise.classifier import LiveModel
+    from nearwise.serve import Service, create_app
+
+    with TestClient(create_app(Service(LiveModel(folder)), page=False)) as client:
+        for path in ("/", "/page/ask", "/page/static/page.js", "/page/ask/form"):
+            problem(client.get(path), 404)
+
+
+def test_models_of_arrays_are_asked_by_their_columns_too(asked, saved):
+    with asked(saved / "arrays") as client:
+        form = question(client, int(client.service.live.model.memory_.ids[0]))
+        assert client.post("/page/ask/answer", json=form).status_code == 200
+
+
+TEXTS = st.text(max_size=8) | st.sampled_from(
+    ["0", "1", "nan", "inf", "1e400", "-1", "9" * 30, "²"]
+)
+NAMES = st.sampled_from(
+    ["c0", "c1", "c2", "off", "as.0", "as.1", "as.x", "remembered", "ids", "label", "action"]
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(form=st.dictionaries(NAMES, TEXTS | st.lists(TEXTS, max_size=3) | st.integers(), max_size=6))
+def test_no_form_is_a_fault_of_the_service(client, form):
+    for path in ("ask/answer", "map/query", "map/rows", "review/1", "review/5"):
+        found = client.post(f"/page/{path}", json=form)
+        assert found.status_code in (200, 400, 404, 409, 422), (path, form, found.text)

@@ -1,0 +1,229 @@
+"""The page in Chromium, used as a person would: each view, both widths, light and dark."""
+
+import json
+import os
+import shutil
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import uvicorn
+
+from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.serve import Service, create_app
+from nearwise.serve.keys import make_key, read_keys
+from tests.store.folders import small_table
+
+playwright = pytest.importorskip("playwright.sync_api", reason='needs the extra "browser"')
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason='needs the extra "browser"'
+)
+pytestmark = pytest.mark.slow
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    where = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if where is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=where, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@contextmanager
+def served(folder, **options):
+    """Serve a folder by a server of its own, at a free port."""
+    app = create_app(Service(LiveModel(folder)), **options)
+    config = uvicorn.Config(app, port=0, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def opened(browser, base, width=1400, scheme="light"):
+    """A page whose every mistake fails the test: console, faults, requests to other hosts."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    wrong, expected = [], []
+    page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda r: None if r.url.startswith((base, "data:")) else wrong.append(r.url))
+    page.expected = expected
+    try:
+        yield page
+    finally:
+        page.close()
+    assert [one for one in wrong if not any(known in one for known in expected)] == []
+
+
+def no_serious_findings(page):
+    found = axe.Axe().run(page)
+    serious = [
+        (one["id"], [node["target"] for node in one["nodes"]][:3])
+        for one in found.response["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+
+
+def fits(page):
+    """Whether nothing but regions that scroll is wider than the window."""
+    return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    frame, y = small_table(160)
+    frame = frame.assign(note=np.where(np.arange(160) % 5 == 0, HOSTILE, "plain"))
+    y = y.copy()
+    y[10] = "no" if y[10] == "yes" else "yes"
+    folder = tmp_path_factory.mktemp("page") / "table.model"
+    AttnKNNClassifier(preset="instant", random_state=0).fit(frame, y).save(folder)
+    return folder
+
+
+LOOKS = pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
+
+
+@LOOKS
+def test_asking_shows_neighbors_and_what_would_be(browser, table, width, scheme):
+    with served(table) as base, opened(browser, base, width, scheme) as page:
+        page.goto(base)
+        page.get_by_label("age").fill("0.5")
+        page.get_by_label("town").select_option("Lima")
+        page.get_by_role("button", name="Ask", exact=True).click()
+        page.wait_for_selector("#answer .neighbors")
+        sure = page.locator(".sure").inner_text()
+        box = page.locator("input[name=off]").first
+        box.focus()
+        page.keyboard.press("Space")  # the keyboard alone
+        page.wait_for_selector("text=if it were so")
+        assert page.locator("input[name=off]").first.is_checked()
+        page.get_by_role("button", name="As it is").click()
+        page.wait_for_selector("text=if it were so", state="detached")
+        assert page.locator(".sure").inner_text() == sure
+        page.get_by_role("button", name="Pick one at random").click()
+        page.wait_for_selector("text=left out of its own neighbors")
+        no_serious_findings(page)
+        assert fits(page)
+
+
+@LOOKS
+def test_the_map_lists_what_is_drawn_around_and_shows_the_question(browser, table, width, scheme):
+    with served(table) as base, opened(browser, base, width, scheme) as page:
+        page.goto(f"{base}/page/ask?row=3")
+        page.wait_for_selector("#answer .neighbors")
+        page.get_by_role("link", name="Show it on the map").click()
+        page.wait_for_selector("text=The cross is the row that was asked about")
+        box = page.locator("#map").bounding_box()
+        corners = [(0.02, 0.02), (0.98, 0.02), (0.98, 0.98), (0.02, 0.98)]
+        points = [(box["x"] + box["width"] * x, box["y"] + box["height"] * y) for x, y in corners]
+        page.mouse.move(*points[0])
+        page.mouse.down()
+        for point in points[1:]:
+            page.mouse.move(*point, steps=4)
+        page.mouse.up()
+        page.wait_for_selector("#map-rows >> text=/1[56]\\d rows/")
+        for color in ("doubt", "time"):
+            page.get_by_label(color, exact=True).check()
+            page.wait_for_selector(
+                f"#map-legend >> text={'surely' if color == 'doubt' else 'came'}"
+            )
+        page.locator("#map").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#map-rows >> text=20 rows")
+        no_serious_findings(page)
+        assert fits(page)
+
+
+@LOOKS
+def test_reviewing_relabels_undoes_and_shows_the_effect(browser, table, tmp_path, width, scheme):
+    folder = shutil.copytree(table, tmp_path / "copy.model")
+    with served(folder) as base, opened(browser, base, width, scheme) as page:
+        page.goto(f"{base}/page/review")
+        accept = page.get_by_role("button", name="Accept").first
+        accept.click()
+        page.wait_for_selector("text=relabelled")
+        page.wait_for_selector("#effect >> text=that none of them touched")
+        (change,) = LiveModel(folder).history()
+        assert change.kind == "relabel"
+        page.get_by_role("button", name="Undo").first.click()
+        page.wait_for_selector("text=Undone")
+        assert [one.kind for one in LiveModel(folder).history()] == ["relabel", "relabel"]
+        page.get_by_role("button", name="labels").click()
+        page.wait_for_selector("[aria-pressed=true] >> text=labels")
+        no_serious_findings(page)
+        assert fits(page)
+
+
+@LOOKS
+def test_trust_follows_the_slider(browser, table, width, scheme):
+    with served(table) as base, opened(browser, base, width, scheme) as page:
+        page.goto(f"{base}/page/trust")
+        slider = page.locator("#coverage")
+        slider.wait_for()
+        said = page.locator("#coverage-says").inner_text()
+        slider.focus()
+        page.keyboard.press("Home")
+        assert page.locator("#coverage-says").inner_text() != said
+        assert page.locator("svg.chart").count() == 2
+        no_serious_findings(page)
+        assert fits(page)
+
+
+def test_a_key_is_asked_for_kept_for_the_tab_and_sent(browser, table, tmp_path):
+    key = make_key(tmp_path / "keys.json", "one", "read")
+    keys = read_keys(tmp_path / "keys.json")
+    with served(table, keys=keys) as base, opened(browser, base) as page:
+        page.expected.append("401")
+        page.goto(base)
+        page.get_by_label("Access key").fill(key)
+        page.get_by_role("button", name="Use").click()
+        page.wait_for_selector("#question")
+
+
+def test_an_image_is_asked_by_its_file(browser, tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    images = (X.reshape(-1, 8, 8) * 15.9).astype(np.uint8)
+    model = AttnKNNClassifier(preset="fast", random_state=0)
+    model.fit(images[:300], y[:300]).save(tmp_path / "digits.model")
+    Image.fromarray(images[400]).save(tmp_path / "one.png")
+    with served(tmp_path / "digits.model") as base, opened(browser, base) as page:
+        page.goto(base)
+        page.locator("#file").set_input_files(tmp_path / "one.png")
+        page.wait_for_selector("#answer .pictures img")
+        assert page.locator("#answer .pictures img").count() == 9  # the image and its neighbors
+        no_serious_findings(page)
+
+
+def test_a_hundred_thousand_points_are_drawn(browser, table):
+    n = 100_000
+    points = np.random.default_rng(0).normal(size=(2, n)).round(3).tolist()
+    found = {"id": list(range(n)), "label": ["a"] * n, "x": points[0], "y": points[1]}
+    found |= {"version": [0] * n, "explained_variance": [0.5, 0.2], "memory_version": 0}
+    with served(table) as base, opened(browser, base) as page:
+        page.route("**/map?*", lambda route: route.fulfill(body=json.dumps(found)))
+        page.goto(f"{base}/page/map")
+        page.wait_for_selector("text=100000 rows")
+        drawn = page.evaluate(
+            "() => { const c = document.getElementById('map');"
+            "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            "let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n; }"
+        )
+        assert drawn > 20_000

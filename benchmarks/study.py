@@ -104,6 +104,11 @@ def summary(study: Study, dataset: str) -> list[dict[str, Any]]:
                 row |= {"method": method, "seeds": part.seeds}
                 row["commit"] = _commits(r for r in part.records if r.method == method)
                 row |= {key: _round(mean.mean) for key, mean in means.items() if mean is not None}
+                row["by_seed"] = {
+                    str(one.seed): {key: _round(getattr(one, key)) for key in KEYS}
+                    for one in part.records
+                    if one.method == method and one.status == "ok"
+                }
                 if experiment == "main" and method != ATTENTION:
                     row |= differences(part, dataset, method)
                 rows.append(row)
@@ -158,8 +163,8 @@ def checks(rows: list[dict[str, Any]], study: str) -> list[dict[str, Any]]:
 def with_former(rows: list[dict[str, Any]], former: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Keep former rows of what was not measured now, so that a long study can grow by parts.
 
-    A row of other seeds than the former one's joins it: means over all seeds. Differences go, as
-    their intervals want the predictions of all seeds.
+    A row joins the former one where that has seeds which it lacks: means over all of them. Their
+    differences go, as their intervals want the predictions of all seeds.
     """
     key = itemgetter("experiment", "place", "method")
     before = {key(row): row for row in former}
@@ -169,21 +174,33 @@ def with_former(rows: list[dict[str, Any]], former: list[dict[str, Any]]) -> lis
 
 
 def _joined(former: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
-    if former is None:
+    there = {} if former is None else _by_seed(former)
+    if former is None or "value" in row or set(former["seeds"]) <= set(row["seeds"]):
         return row
-    if set(row["seeds"]) < set(former["seeds"]) and row["commit"] in former.get("commit", ""):
-        return former  # which this row has joined before
-    if set(former["seeds"]) & set(row["seeds"]):
-        return row
-    n_former, n_now = len(former["seeds"]), len(row["seeds"])
+    if there is None:
+        raise SystemExit(
+            f"{row['place']}, {row['method']}: of seeds {former['seeds']} the mean alone is known, "
+            f"so those of {row['seeds']} cannot join it. Summarise all of them together."
+        )
     joined = {name: row[name] for name in ("experiment", "place", "method")}
-    joined["seeds"] = sorted(former["seeds"] + row["seeds"])
-    joined["commit"] = ", ".join(one.get("commit", "unknown") for one in (former, row))
+    by_seed = there | _by_seed(row)
+    joined |= {"seeds": sorted(map(int, by_seed)), "by_seed": by_seed}
+    commits = ", ".join(one.get("commit", "unknown") for one in (former, row))
+    joined["commit"] = ", ".join(dict.fromkeys(commits.split(", ")))
     for measure in KEYS:
-        if row.get(measure) is not None and former.get(measure) is not None:
-            total = n_former * former[measure] + n_now * row[measure]
-            joined[measure] = _round(total / (n_former + n_now))
+        values = [one[measure] for one in by_seed.values() if one.get(measure) is not None]
+        if len(values) == len(by_seed):
+            joined[measure] = _round(sum(values) / len(values))
     return joined
+
+
+def _by_seed(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Measures of each seed; None where their mean alone is known."""
+    if "by_seed" in row:
+        return dict(row["by_seed"])
+    if len(row["seeds"]) > 1:
+        return None
+    return {str(row["seeds"][0]): {measure: row.get(measure) for measure in KEYS}}
 
 
 def _check(bar: str, reached: float, wanted: float, *, at_least: bool) -> dict[str, Any]:

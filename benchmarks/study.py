@@ -174,16 +174,16 @@ def with_former(rows: list[dict[str, Any]], former: list[dict[str, Any]]) -> lis
 
 
 def _joined(former: dict[str, Any] | None, row: dict[str, Any]) -> dict[str, Any]:
-    there = {} if former is None else _by_seed(former)
     if former is None or "value" in row or set(former["seeds"]) <= set(row["seeds"]):
         return row
-    if there is None:
+    there, now = _by_seed(former), _by_seed(row)
+    if there is None or now is None:
         raise SystemExit(
             f"{row['place']}, {row['method']}: of seeds {former['seeds']} the mean alone is known, "
             f"so those of {row['seeds']} cannot join it. Summarise all of them together."
         )
     joined = {name: row[name] for name in ("experiment", "place", "method")}
-    by_seed = there | _by_seed(row)
+    by_seed = there | now
     joined |= {"seeds": sorted(map(int, by_seed)), "by_seed": by_seed}
     commits = ", ".join(one.get("commit", "unknown") for one in (former, row))
     joined["commit"] = ", ".join(dict.fromkeys(commits.split(", ")))

@@ -82,15 +82,29 @@ def test_rows_measured_before_stay_and_are_judged_with_those_of_now(study, tmp_p
     assert [row["accuracy"] for row in content["results"]] == [0.9, 0.94]
 
 
-def test_rows_of_further_seeds_join_those_measured_before(study, tmp_path):
-    row = {"experiment": "main", "place": "", "method": "attention"}
-    former = [row | {"seeds": [5], "accuracy": 0.9, "nll": 0.3, "ece": None, "commit": "a"}]
-    now = [row | {"seeds": [0, 1], "accuracy": 0.93, "nll": 0.6, "ece": 0.01, "commit": "b"}]
-    (joined,) = study.with_former(now, former)
-    assert joined == row | {"seeds": [0, 1, 5], "commit": "a, b", "accuracy": 0.92, "nll": 0.5}
-    assert study.with_former(now, [joined]) == [joined]  # summarised twice
-    again = [one | {"seeds": [1, 5]} for one in now]  # measured anew, not in addition
-    assert study.with_former(again, former) == again
+def measured(seeds, commit):
+    """A row of some seeds, whose accuracy says which they are."""
+    by_seed = {str(seed): {"accuracy": seed / 10, "nll": 0.3, "ece": None} for seed in seeds}
+    row = {"experiment": "main", "place": "", "method": "attention", "commit": commit}
+    row |= {"accuracy": sum(seeds) / len(seeds) / 10, "nll": 0.3, "ece": None}
+    return row | {"seeds": seeds, "by_seed": by_seed}
+
+
+def test_rows_of_further_seeds_join_those_measured_before(study):
+    for former, now in (([5], [0, 1]), ([0, 1], [1, 5]), ([0, 1, 5], [1])):
+        (joined,) = study.with_former([measured(now, "b")], [measured(former, "a")])
+        assert joined["seeds"] == [0, 1, 5] and joined["commit"] == "a, b"
+        assert (joined["accuracy"], joined["nll"]) == (0.2, 0.3) and "ece" not in joined
+        assert study.with_former([measured(now, "b")], [joined]) == [joined]  # summarised twice
+    again = [measured([0, 1, 5], "b")]
+    assert study.with_former(again, [measured([1, 5], "a")]) == again  # all of it anew
+
+
+def test_a_mean_of_seeds_that_nothing_else_is_known_of_is_not_joined(study):
+    former = measured([0, 1], "a")
+    del former["by_seed"]
+    with pytest.raises(SystemExit, match="the mean alone is known"):
+        study.with_former([measured([2], "b")], [former])
 
 
 def test_every_row_names_the_commits_that_measured_it(study, tmp_path):

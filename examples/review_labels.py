@@ -4,9 +4,10 @@ Run from the repository root, with the data in NEARWISE_DATA:
 
     python examples/review_labels.py --model cifar10n.model
 
-It fits a model on images with the labels that people gave, starts the service's application on it, and decides
-about the first rows that the view "Review" lists, through the routes that its buttons use: as many as a person
-decides in ten minutes at four seconds each. The published labels stand in for the person's eye.
+It fits a model on images with the labels that people gave, starts the service's application on it,
+and decides about the first rows that the view "Review" lists, through the routes that its buttons
+use: as many as a person decides in ten minutes at four seconds each. The published labels stand in
+for the person's eye.
 """
 
 import argparse

@@ -3,9 +3,11 @@
 import gc
 import os
 import random
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 # Set before torch, numpy or faiss load their thread pools.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -106,3 +108,16 @@ def _seeded() -> None:
 def rng() -> np.random.Generator:
     """Give a numpy generator with the suite's seed."""
     return np.random.default_rng(SEED)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, for slow tests that use pages as a person would."""
+    api = pytest.importorskip("playwright.sync_api", reason='needs the extra "browser"')
+    where = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if where is None:
+        pytest.skip("no Chromium is installed")
+    with api.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=where, args=["--no-sandbox"])
+        yield found
+        found.close()

@@ -1,7 +1,6 @@
 """The page in Chromium, used as a person would: each view, both widths, light and dark."""
 
 import json
-import os
 import shutil
 import threading
 import time
@@ -14,25 +13,11 @@ import uvicorn
 from nearwise.classifier import AttnKNNClassifier, LiveModel
 from nearwise.serve import Service, create_app
 from nearwise.serve.keys import make_key, read_keys
+from tests.browser import no_serious_findings
 from tests.store.folders import small_table
 
-playwright = pytest.importorskip("playwright.sync_api", reason='needs the extra "browser"')
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason='needs the extra "browser"'
-)
 pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    where = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if where is None:
-        pytest.skip("no Chromium is installed")
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=where, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @contextmanager
@@ -66,16 +51,6 @@ def opened(browser, base, width=1400, scheme="light"):
     finally:
         page.close()
     assert [one for one in wrong if not any(known in one for known in expected)] == []
-
-
-def no_serious_findings(page):
-    found = axe.Axe().run(page)
-    serious = [
-        (one["id"], [node["target"] for node in one["nodes"]][:3])
-        for one in found.response["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
-    assert serious == []
 
 
 def fits(page):

@@ -71,7 +71,6 @@ class FakeAttention(ClassifierMixin, BaseEstimator):
         return [
             Explanation(
                 label=self.classes_[0],
-                classes=self.classes_,
                 proba={},
                 null_mass=0.25,
                 neighbors=[

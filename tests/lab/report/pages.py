@@ -31,3 +31,8 @@ class Checker(HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+def first_column(table):
+    """Texts of the first column of a table in a browser."""
+    return table.locator("tbody tr th").all_inner_texts()

@@ -132,7 +132,7 @@ def fill_template(name: str, **values: Any) -> str:
     name : str
         File of the template.
     **values
-        What the template names; `style` is the style sheet of all pages.
+        What the template names; `style` and `script` are those of all pages.
     """
     folder = files("nearwise.lab.report") / "templates"
 
@@ -146,7 +146,8 @@ def fill_template(name: str, **values: Any) -> str:
         trim_blocks=True,
     )
     environment.globals |= {"slug": slug, "kind_of": lambda block: type(block).__name__}
-    return environment.get_template(name).render(style=read("style.css"), **values)
+    assets = {"style": read("style.css"), "script": read("report.js")}
+    return environment.get_template(name).render(**assets, **values)
 
 
 def _results(

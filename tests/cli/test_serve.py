@@ -14,9 +14,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nearwise.classifier import AttnKNNClassifier, LiveModel
+from nearwise.classifier.storage.journaling import replay
+from nearwise.memory import Journal
 from tests.store.folders import plain_model
 
 
@@ -203,3 +206,49 @@ def test_hundreds_of_kills_lose_nothing_that_was_answered(folder, tmp_path):
         replayed = AttnKNNClassifier.load(folder).predict_proba(X)
         assert (live.model.predict_proba(X) == replayed).all()
     assert len(answered) > 500
+
+
+@pytest.mark.slow
+def test_a_minute_of_readers_and_writers_each_answer_is_that_of_one_version(folder, served):
+    """Four readers and two writers; afterwards every version is made again from scratch."""
+    original = AttnKNNClassifier.load(folder)
+    X = original._fitted.rows[:3]
+    service = served(folder)
+    end = time.monotonic() + 60
+    seen, failed, made = [], [], []
+
+    def read():
+        while time.monotonic() < end:
+            status, answer = service.ask("/predict", {"features": X.tolist()})
+            (seen if status == 200 else failed).append(answer)
+
+    def write(seed):
+        rng = np.random.default_rng(seed)
+        while time.monotonic() < end:
+            row = (X[:1] + rng.normal(size=X[:1].shape)).tolist()
+            status, answer = service.ask("/rows", {"features": row, "labels": [int(seed)]})
+            (made if status == 201 else failed).append(answer)
+            if rng.random() < 0.3 and status == 201:
+                status, answer = service.ask(f"/rows/{answer['ids'][0]}", method="DELETE")
+                (made if status == 200 else failed).append(answer)
+            time.sleep(0.05)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    threads += [threading.Thread(target=write, args=(seed,)) for seed in (0, 1)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    service.stop()
+    assert failed == [] and len(seen) > 500 and len(made) > 100
+    with Journal(folder) as journal:
+        history = journal.since(LiveModel(folder).lineage, 0)
+    assert [one.version for one in history] == list(range(1, len(made) + 1))
+    wanted = {0: original.predict_proba(X)}
+    for change in history:
+        original._publish(replay(original, [change]))
+        wanted[change.version] = original.predict_proba(X)
+    for answer in seen:
+        got = [list(one["proba"].values()) for one in answer["predictions"]]
+        np.testing.assert_allclose(got, wanted[answer["memory_version"]], atol=1e-6)
+    assert len({answer["memory_version"] for answer in seen}) > 100

@@ -87,7 +87,7 @@ def test_a_map_by_pca_is_that_of_the_keys_and_has_a_place_for_new_rows(model):
     keys = model.memory_.keys["features"].numpy()
     wanted = PCA(2, svd_solver="covariance_eigh").fit_transform(keys)
     np.testing.assert_allclose(laid.points, wanted, atol=1e-5)
-    np.testing.assert_allclose(laid.place(keys[:3]), laid.points[:3], atol=1e-5)
+    np.testing.assert_allclose(laid.project(keys[:3]), laid.points[:3], atol=1e-5)
     with pytest.raises(ValueError, match="not known"):
         memory_map(model._fitted, "umap")
 
@@ -100,7 +100,7 @@ def test_a_map_by_tsne_keeps_neighbors_together(model):
     spread = np.linalg.norm(laid.points - laid.points.mean(axis=0), axis=1)
     assert np.median(apart) < 0.2 * np.median(spread)
     keys = model.memory_.keys["features"].numpy()[:5]
-    assert np.linalg.norm(laid.place(keys) - laid.points[:5], axis=1).max() < np.median(spread)
+    assert np.linalg.norm(laid.project(keys) - laid.points[:5], axis=1).max() < np.median(spread)
 
 
 def test_the_column_that_differs_has_all_of_the_distance(model, blobs):

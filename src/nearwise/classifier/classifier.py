@@ -639,7 +639,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         found = query.explanations(trust=trust)
         if not isinstance(X, pd.DataFrame) and getattr(X, "ndim", 0) not in (2, 3, 4):
             return found  # remembered rows, files, lists
-        return [replace(one, asked=(X, at)) for at, one in enumerate(found)]
+        return [replace(one, source=(X, at)) for at, one in enumerate(found)]
 
     def predict_selective(
         self,

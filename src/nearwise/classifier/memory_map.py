@@ -31,11 +31,11 @@ class MemoryMap:
     positions: np.ndarray
     points: np.ndarray
     explained_variance: np.ndarray | None
-    _place: Any
+    _project: Any
 
-    def place(self, keys: np.ndarray) -> np.ndarray:
+    def project(self, keys: np.ndarray) -> np.ndarray:
         """Points (n, 2) of new keys (n, width) of the feature space."""
-        found: np.ndarray = self._place(keys)
+        found: np.ndarray = self._project(keys)
         return found
 
 
@@ -81,11 +81,11 @@ def _tsne(keys: np.ndarray) -> tuple[np.ndarray, None, Any]:
     perplexity = min(_PERPLEXITY, max(1, (len(keys) - 1) // 3))
     found = TSNE(perplexity=perplexity, random_state=0).fit(reduce.transform(keys))
 
-    def place(new: np.ndarray) -> np.ndarray:
+    def project(new: np.ndarray) -> np.ndarray:
         near = min(5, perplexity)
         return np.asarray(found.transform(reduce.transform(new), perplexity=near))
 
-    return np.asarray(found), None, place
+    return np.asarray(found), None, project
 
 
 def _at_zero(keys: np.ndarray) -> np.ndarray:

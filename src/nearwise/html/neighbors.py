@@ -20,7 +20,7 @@ class NeighborTable:
         Those shown, in their order; of many the ones that hold the rows apart most.
     n_left_out : int
         Columns that are not shown.
-    asked : list or None
+    query : list or None
         Cells of the explained row.
     cells : list of list of (value, differs, shade)
         Of each neighbor. shade is 0 to 4, by the column's share of the distance.
@@ -30,7 +30,7 @@ class NeighborTable:
 
     columns: list[str]
     n_left_out: int
-    asked: list[Any] | None
+    query: list[Any] | None
     cells: list[list[tuple[Any, bool, int]]]
     reasons: list[str]
 

@@ -425,10 +425,10 @@ class Service:
     def _came(self, fitted: FittedModel) -> np.ndarray:
         """Version with which each remembered row came; 0 for those of the fit."""
         came = np.zeros(len(fitted.bank), dtype=np.int64)
-        place = {row: at for at, row in enumerate(fitted.bank.ids.tolist())}
+        position = {row: at for at, row in enumerate(fitted.bank.ids.tolist())}
         for change in self.live.history():
             if change.kind in (ADD, FEEDBACK):
-                came[[place[row] for row in change.ids if row in place]] = change.version
+                came[[position[row] for row in change.ids if row in position]] = change.version
         return came
 
     def effect(self) -> "Effect | None":

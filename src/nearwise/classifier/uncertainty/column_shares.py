@@ -43,7 +43,7 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
     if not isinstance(encoder, TableEncoder):
         raise ValueError("Images have no columns to split a distance by.")
     positions = bank.positions(ids).tolist()
-    asked = encoder.transform(check_new_rows(model.columns, row, encoder))
+    query = encoder.transform(check_new_rows(model.columns, row, encoder))
     rows = (
         model.rows[positions] if isinstance(model.rows, np.ndarray) else model.rows.iloc[positions]
     )
@@ -51,11 +51,11 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
     names, metric = encoder.columns, model.predictor.views.specs[0].metric
     keys = bank.keys["features"][positions]
     gained = np.zeros((len(positions), len(names)))
-    whole = _apart(model.predictor.feature_keys(asked), keys[None], metric)[0]
+    whole = _apart(model.predictor.feature_keys(query), keys[None], metric)[0]
     step = max(1, _MOST // max(1, len(names)))
     for start in range(0, len(positions), step):
         part = np.arange(start, min(start + step, len(positions)))
-        mixed = _mixed(encoder, asked, near.take(part))
+        mixed = _mixed(encoder, query, near.take(part))
         to_each = keys[part].repeat_interleave(len(names), 0)[:, None]
         left = _apart(model.predictor.feature_keys(mixed), to_each, metric)
         gained[part] = whole[part, None] - left.reshape(len(part), len(names))
@@ -65,11 +65,11 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
     return shares
 
 
-def _mixed(encoder: TableEncoder, asked: Encoded, near: Encoded) -> Encoded:
+def _mixed(encoder: TableEncoder, query: Encoded, near: Encoded) -> Encoded:
     """Give the row with one neighbor's value in one column, for all neighbors and columns."""
     n_columns = len(encoder.columns)
-    numbers = np.tile(asked.numbers, (len(near) * n_columns, 1))
-    codes = np.tile(asked.codes, (len(near) * n_columns, 1))
+    numbers = np.tile(query.numbers, (len(near) * n_columns, 1))
+    codes = np.tile(query.codes, (len(near) * n_columns, 1))
     sources = encoder.sources
     for column, name in enumerate(encoder.columns):
         at = np.arange(len(near)) * n_columns + column

@@ -119,7 +119,7 @@ class Explanation:
         `explain` was asked for trust.
     prediction_set : list or None
         Classes that hold the true one nine times in ten, as `predict_set` gives them.
-    asked : tuple of (rows, int) or None
+    source : tuple of (rows, int) or None
         The rows that were explained, as checked, and which of them this is; `row` reads it.
     """
 
@@ -132,14 +132,14 @@ class Explanation:
     neighbors: list[Neighbor]
     novelty_p_value: float | None = None
     prediction_set: list[Any] | None = None
-    asked: tuple[Any, int] | None = None
+    source: tuple[Any, int] | None = None
 
     @property
     def row(self) -> dict[str, Any] | None:
         """The explained row, column name to value; None of remembered rows, files and views."""
-        if self.asked is None:
+        if self.source is None:
             return None
-        rows, at = self.asked
+        rows, at = self.source
         if isinstance(rows, pd.DataFrame):
             one = rows.iloc[[at]]
             return {str(name): one[name].tolist()[0] for name in one}

@@ -33,7 +33,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Asked:
+class FormContent:
     """What the form looks like: kind "table", "embedding" or "image".
 
     `remembered` is the id of the row that it was filled with, and `picture` its pixels.
@@ -46,7 +46,7 @@ class Asked:
     picture: Any
 
 
-def empty_form(version: Version, remembered: int | None) -> Asked:
+def empty_form(version: Version, remembered: int | None) -> FormContent:
     """Make the form, filled with a remembered row if there is one."""
     fitted = version.fitted
     encoder = fitted.predictor.encoder
@@ -54,16 +54,16 @@ def empty_form(version: Version, remembered: int | None) -> Asked:
     if remembered is not None:
         values = fitted.remembered([_position(version, remembered)])[0]
     if isinstance(encoder, ImageEncoder):
-        return Asked("image", [], "", remembered, values.get("image"))
+        return FormContent("image", [], "", remembered, values.get("image"))
     if ready_embeddings(encoder):
         text = ", ".join(f"{values[name]:.6g}" for name in encoder.columns) if values else ""
-        return Asked("embedding", [], text, remembered, None)
+        return FormContent("embedding", [], text, remembered, None)
     fields = [
         _field(version, encoder, name, values.get(name))
         for name in encoder.columns
         if name not in encoder.left_out
     ]
-    return Asked("table", fields, "", remembered, None)
+    return FormContent("table", fields, "", remembered, None)
 
 
 def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Field:
@@ -164,7 +164,7 @@ def _explained(version: Version, changed: Version, rows: Any) -> Explanation:
         changed.fitted, views, sets=True, novelty=True, explain=N_NEIGHBORS, judged_by=judged_by
     )
     (found,) = query.explanations(trust=query.can_judge())
-    return replace(found, asked=(rows, 0))
+    return replace(found, source=(rows, 0))
 
 
 def _row(version: Version, form: Form, remembered: int | None) -> Any:

@@ -112,8 +112,9 @@ def _add_ask(read: APIRouter, service: Service) -> None:
             version = service.live.now
             ids = version.fitted.bank.ids.numpy()
             chosen = int(np.random.default_rng().choice(ids)) if draw else row
-            asked = empty_form(version, chosen)
-            return _part("form.html", asked=asked, last=int(ids.max()), n_rows=len(ids))
+            return _part(
+                "form.html", form=empty_form(version, chosen), last=int(ids.max()), n_rows=len(ids)
+            )
 
         return await service.ask(work)
 
@@ -145,7 +146,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
             version, laid = service.laid_out(method)
             found = answer(version, body)
             keys = version.fitted.predictor.feature_keys(version.encoded(found.rows)[0])
-            ((x, y),) = laid.place(keys.float().numpy()).tolist()
+            ((x, y),) = laid.project(keys.float().numpy()).tolist()
             return PlainJSON({"x": x, "y": y, "label": found.explanation.label})
 
         return await service.read(work)

@@ -59,6 +59,12 @@ def test_folding_in_forgets_what_changes_were_made_of_and_nothing_else(journal):
     assert journal.state() == (LINEAGE, 2, 3)
 
 
+def test_the_newest_changes_alone_are_read_in_order(journal):
+    filled(journal)
+    assert [c.version for c in journal.history(LINEAGE, last=2)] == [2, 3]
+    assert journal.history(LINEAGE, last=9) == journal.history(LINEAGE)
+
+
 def test_folding_in_may_keep_one_kind_whole(journal):
     journal.append(LINEAGE, 0, change(1, kind="remove"))
     journal.append(LINEAGE, 0, change(2))

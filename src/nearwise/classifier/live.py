@@ -391,11 +391,19 @@ class LiveModel:
 
         return self._commit(draft, ["undo", int(version)], key)
 
-    def history(self) -> list[Change]:
-        """All changes through the journal since the model was fitted, oldest first."""
+    def history(self, last: int | None = None) -> list[Change]:
+        """Changes through the journal since the model was fitted, oldest first.
+
+        Parameters
+        ----------
+        last : int, optional
+            The newest alone, so many of them; by default all.
+        """
+        if last is not None:
+            check_count("last", last, 1)
         state = self._state
         with Journal(self.folder) as journal:  # changes under way are not waited for
-            there, found = journal.state(), journal.history(state.lineage)
+            there, found = journal.state(), journal.history(state.lineage, last)
         if there is not None and there.lineage != state.lineage:
             return []  # a new model took the place of this one, and its journal that of this one's
         if state.version > max(state.saved, found[-1].version if found else 0):

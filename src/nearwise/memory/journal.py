@@ -149,12 +149,18 @@ class Journal:
                 raise self._torn(f"not all changes from {version + 1} to {state.latest} are there")
             return found
 
-    def history(self, lineage: str) -> list[Change]:
-        """Give all changes that a folder has seen, oldest first, without what they were made of."""
+    def history(self, lineage: str, last: int | None = None) -> list[Change]:
+        """Give the changes that a folder has seen, oldest first, without what they were made of.
+
+        `last` gives the newest alone, so many of them.
+        """
         with self._reading(lineage) as there:
             if there is None:
                 return []
-            return self._changes(there[0], "1 ORDER BY version", parts=False)
+            if last is None:
+                return self._changes(there[0], "1 ORDER BY version", parts=False)
+            newest = "1 ORDER BY version DESC LIMIT ?"
+            return self._changes(there[0], newest, last, parts=False)[::-1]
 
     def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
         """Give the change of a version, or that was made under a key; KeyError if there is none."""

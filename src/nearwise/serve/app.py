@@ -329,7 +329,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     @read.get("/changes", tags=["memory"])
     async def changes(limit: Page = 100) -> Response:
         """List the newest changes, newest first."""
-        found = await service.read(service.live.history)
+        found = await service.read(lambda: service.live.history(limit))
         listed = [
             {
                 "version": change.version,
@@ -338,7 +338,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
                 "ids": change.ids,
                 "undoes": change.details.get("undoes"),
             }
-            for change in found[::-1][:limit]
+            for change in reversed(found)
         ]
         version = found[-1].version if found else service.live.version
         return PlainJSON({"changes": listed, "memory_version": version})

@@ -392,7 +392,7 @@ class LiveModel:
         return self._commit(draft, ["undo", int(version)], key)
 
     def history(self, last: int | None = None) -> list[Change]:
-        """Changes through the journal since the model was fitted, oldest first.
+        """Give the changes through the journal since the model was fitted, oldest first.
 
         Parameters
         ----------

@@ -4,7 +4,8 @@ Run from the repository root, with the data in NEARWISE_DATA:
 
     python examples/review_labels.py --model cifar10n.model
 
-It fits a model on images with the labels that people gave, starts the service's application on it,
+It fits a model on pretrained features of images (or, with --data cifar10, on the images, in half an
+hour) with the labels that people gave, starts the service's application on it,
 and decides about the first rows that the view "Review" lists, through the routes that its buttons
 use: as many as a person decides in ten minutes at four seconds each. The published labels stand in
 for the person's eye.
@@ -12,6 +13,7 @@ for the person's eye.
 
 import argparse
 import re
+from html import unescape
 
 import numpy as np
 from fastapi.testclient import TestClient
@@ -34,16 +36,22 @@ def main() -> None:
     """Fit, review, measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="cifar10n.model", help="folder of the model")
-    parser.add_argument("--rows", type=int, default=4000, help="images to remember and learn from")
+    parser.add_argument(
+        "--data", choices=["cifar10-features", "cifar10"], default="cifar10-features"
+    )
+    parser.add_argument("--rows", type=int, default=4000, help="images to learn from")
     parser.add_argument("--labels", choices=["worse", "aggregate"], default="worse")
+    parser.add_argument("--label-noise", choices=["auto", "none"], default="auto")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    data, given = load_dataset("cifar10"), load_human_labels(options.labels)
+    data, given = load_dataset(options.data), load_human_labels(options.labels)
     order = np.random.default_rng(options.seed).permutation(50_000)[: options.rows]
-    X, true, given = data.X[order], data.y[order], given[order]
-    X_test, y_test = data.X[50_000:], data.y[50_000:]
+    names = load_dataset("cifar10").y
+    X, true, given = data.X[order], names[order], given[order]
+    X_test, y_test = data.X[50_000:], names[50_000:]
 
-    model = AttnKNNClassifier(label_noise="auto", random_state=options.seed, verbose=1)
+    noise = "auto" if options.label_noise == "auto" else None
+    model = AttnKNNClassifier(label_noise=noise, random_state=options.seed)
     model.fit(X, given).save(options.model, overwrite=True)
     remembered = model.memory_.ids.numpy()
     wrong = (given != true)[remembered].mean()
@@ -63,7 +71,7 @@ def main() -> None:
                 n_wrong += 1
                 form = {"action": "relabel", "label": str(classes.index(true[row]))}
             client.post(f"/page/review/{row}", json=form).raise_for_status()
-        effect = re.sub(r"<[^>]*>", "", client.get("/page/review/effect").text).strip()
+        effect = unescape(re.sub(r"<[^>]*>", "", client.get("/page/review/effect").text)).strip()
         print(f"{len(rows)} rows decided, {n_wrong} of their labels were wrong")
         print(effect)
         print("after: ", measured(service.live.model, X_test, y_test))

@@ -77,6 +77,8 @@ class Version(NamedTuple):
     ) -> Self:
         """Give what the version would be without some rows, and with other labels of some.
 
+        Nothing is fitted again, also where `AttnKNNClassifier.remove` does so to forget exactly.
+
         Parameters
         ----------
         removed : sequence of int
@@ -89,12 +91,12 @@ class Version(NamedTuple):
         ValueError
             If a row is not remembered, a label is not known, or too few rows would stay.
         """
-        fitted, make = self.fitted, self.classifier._exactly
+        fitted = self.fitted
         if labels:
             ids, y = list(labels), list(labels.values())
-            fitted = make(fitted, changes.with_labels, ids, y, forget_classes=True)
+            fitted = changes.with_labels(fitted, ids, y, forget_classes=True)
         if removed:
-            fitted = make(fitted, changes.without_rows, list(removed), forget_classes=True)
+            fitted = changes.without_rows(fitted, list(removed), forget_classes=True)
         return self._replace(fitted=fitted)
 
     def query(self, requests: Sequence[list[AnyRows]], **extras: Any) -> Query:

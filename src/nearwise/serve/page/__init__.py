@@ -1,4 +1,7 @@
-"""The page of the service: ask, map, review, trust."""
+"""The page of the service: ask, map, review, trust.
+
+static/htmx.min.js is htmx 2.0.11 (https://htmx.org, Zero-Clause BSD licence), unchanged.
+"""
 
 from nearwise.serve.page.routes import add_page
 

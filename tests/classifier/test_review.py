@@ -50,6 +50,13 @@ def test_a_planted_copy_a_wrong_label_and_a_far_row_are_found(blobs):
     assert ids_of(found, "outlier")[:1] == [20]
 
 
+def test_rows_that_only_their_keys_do_not_tell_apart_are_no_copies():
+    grid = np.stack(np.meshgrid(*[np.arange(7.0)] * 3), -1).reshape(-1, 3)
+    model = AttnKNNClassifier(preset="fast", random_state=0)
+    found = model.fit(grid, (grid[:, 0] + grid[:, 1] > 6).astype(int)).review()
+    assert ids_of(found, "copy") == []
+
+
 def test_a_group_that_is_predicted_badly_is_named():
     rng = np.random.default_rng(0)
     group = np.where(np.arange(400) % 4 == 0, "odd", "plain")

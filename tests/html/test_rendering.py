@@ -1,6 +1,7 @@
 """What notebooks show: complete, escaped, and of the numbers that the objects hold."""
 
 import html
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -65,8 +66,20 @@ def test_sets_are_an_array_that_knows_its_classes():
     assert sets.labels() == [model.classes_[np.asarray(one)].tolist() for one in sets]
     assert sets.to_frame()["size"].tolist() == np.asarray(sets).sum(axis=1).tolist()
     assert sets[:2].labels() == sets.labels()[:2]
-    with pytest.raises(ValueError, match="no array of prediction sets"):
-        sets.sum(axis=1).labels()
+    again = pickle.loads(pickle.dumps(sets))
+    assert again.labels() == sets.labels()
+    for computed in (sets.sum(axis=1), sets[:, ::-1], sets * 1, ~sets):
+        with pytest.raises(ValueError, match="no array of prediction sets"):
+            computed.labels()
+
+
+def test_gaps_of_every_kind_are_shown_as_gaps():
+    frame, y = small_table(60)
+    frame["count"] = pd.array([None if i % 5 == 0 else i % 7 for i in range(60)], dtype="Int64")
+    frame["flag"] = pd.array([None if i % 6 == 0 else i % 2 == 0 for i in range(60)], "boolean")
+    model = attn_knn(**CHEAP).fit(frame, y)
+    shown = model.explain(frame[:1], 4)[0]._repr_html_()
+    assert "<NA>" not in shown and "&lt;NA&gt;" not in shown
 
 
 def test_a_fitted_model_shows_its_rows_and_an_unfitted_one_its_parameters():

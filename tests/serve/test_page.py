@@ -3,12 +3,14 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nearwise.classifier import AttnKNNClassifier
 from nearwise.serve.keys import make_key, read_keys
+from nearwise.serve.page.asking import answer as page_answer
 from tests.serve.conftest import problem
 
 VIEWS = ("ask", "map", "review", "trust")
@@ -51,7 +53,8 @@ def test_a_key_that_reads_decides_nothing(asked, tmp_path):
     key = make_key(tmp_path / "keys.json", "one", "read")
     with asked(keys=read_keys(tmp_path / "keys.json")) as client:
         client.headers["Authorization"] = f"Bearer {key}"
-        assert client.get("/page/review/table").status_code == 200
+        table = client.get("/page/review/table").text
+        assert "why" in table and "<form" not in table  # nothing to click that would be refused
         problem(client.post("/page/review/3", json={"action": "keep"}), 403)
         assert client.get("/changes").json()["changes"] == []
 
@@ -185,6 +188,49 @@ def test_models_of_arrays_are_asked_by_their_columns_too(asked, saved):
     with asked(saved / "arrays") as client:
         form = question(client, int(client.service.live.model.memory_.ids[0]))
         assert client.post("/page/ask/answer", json=form).status_code == 200
+
+
+def test_any_remembered_row_can_be_asked_whatever_its_columns_hold(asked, tmp_path):
+    rng = np.random.default_rng(0)
+    n = 90
+    frame = pd.DataFrame(rng.normal(size=(n, 70)).round(3)).add_prefix("number ")
+    frame = frame.mask(rng.random(frame.shape) < 0.02)
+    frame["flag"] = rng.random(n) < 0.5
+    frame["when"] = pd.date_range("2024-01-01", periods=n, freq="D")
+    frame["city"] = [f"city {i}" for i in rng.permutation(n)]
+    y = np.where(frame["flag"], 'it\'s "so"', "<b>not</b>")
+    model = AttnKNNClassifier(preset="instant", columns={"city": "category"}, random_state=0)
+    model.fit(frame, y).save(tmp_path / "wide.model")
+    with asked(tmp_path / "wide.model") as client:
+        for row in range(0, n, 9):
+            form = question(client, row)
+            answer = client.post("/page/ask/answer", json=form)
+            assert answer.status_code == 200, answer.text
+            assert "<b>" not in answer.text
+            version = client.service.live.now
+            encoder = version.fitted.predictor.encoder
+            asked_row = encoder.transform(page_answer(version, form).rows)
+            kept_row = encoder.transform(version.fitted.rows.iloc[[row]])
+            np.testing.assert_array_equal(asked_row.numbers, kept_row.numbers)  # to the last digit
+            np.testing.assert_array_equal(asked_row.codes, kept_row.codes)
+
+
+def test_an_embedding_with_a_gap_is_asked_as_it_is(asked, tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 70))
+    X[::4, 3] = np.nan
+    model = AttnKNNClassifier(preset="instant", random_state=0)
+    model.fit(X, (X[:, 0] > 0).astype(int)).save(tmp_path / "wide.model")
+    with asked(tmp_path / "wide.model") as client:
+        part = client.get("/page/ask/form", params={"row": 4}).text
+        form = {"features": re.search(r"<textarea[^>]*>([^<]*)", part)[1], "remembered": "4"}
+        assert client.post("/page/ask/answer", json=form).status_code == 200
+        found = page_answer(client.service.live.now, form)
+        np.testing.assert_array_equal(found.rows, X[[4]])
+
+
+def test_a_body_nested_without_end_is_refused(client):
+    headers = {"Content-Type": "application/json"}
+    problem(client.post("/page/ask/answer", content=b"[" * 200_000, headers=headers), 400)
 
 
 TEXTS = st.text(max_size=8) | st.sampled_from(

@@ -994,12 +994,17 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         found : DataFrame
             kind; id of the row (missing for a group); given label; suggested label or None; score;
             ids of rows concerned (neighbors, copies, members of a group, at most 100); what, in
-            words. Kinds: "label" (`label_issues` whose suggestion differs; suspicion), "copy"
-            (nearest row within 1 % of the usual distance; those with another label first; 1 - that
-            share), "outlier" (neighbors beyond Tukey's far fence of the logarithms of all
-            distances; times the usual distance), "group" (values of a column, quarters of numbers
-            and classes whose labels are predicted worse than the others', beyond chance at 95 %
-            over all groups; gap in accuracy). Without `can_find_label_issues` copies and outliers.
+            words.
+
+        Notes
+        -----
+        "label": `label_issues` whose suggestion differs; suspicion. "copy": a neighbor within 1 %
+        of the usual distance, no value of which differs by over .05 standard deviations; those with
+        another label first; 1 - that share. "outlier": neighbors beyond Tukey's far fence of the
+        logarithms of all distances; times the usual distance. "group": classes, the 50 most
+        frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
+        labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
+        accuracy. Without `can_find_label_issues` copies and outliers alone.
         """
         return review(self._fitted)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 _MOST_COLUMNS = 24
 _SPACE = "\N{NO-BREAK SPACE}"
@@ -77,8 +78,14 @@ def neighbor_table(
 
 
 def _same(one: Any, other: Any) -> bool:
-    both_missing = (one is None or one != one) and (other is None or other != other)
-    return bool(both_missing or one == other or str(one) == str(other))
+    if is_missing(one) or is_missing(other):
+        return is_missing(one) and is_missing(other)
+    return bool(one == other or str(one) == str(other))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: None, NaN, NaT or pandas' NA."""
+    return pd.isna(value) is True
 
 
 def _reason(names: list[str], shares: np.ndarray) -> str:

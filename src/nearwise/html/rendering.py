@@ -12,7 +12,7 @@ from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictU
 
 from nearwise.conditions import require_extra
 from nearwise.html.charts import Chart
-from nearwise.html.neighbors import neighbor_table
+from nearwise.html.neighbors import is_missing, neighbor_table
 
 STYLE = files("nearwise.html").joinpath("nearwise.css").read_text(encoding="utf-8")
 _GAP, _SPACE = "\N{EN DASH}", "\N{NO-BREAK SPACE}"
@@ -66,7 +66,7 @@ def percent(share: float) -> str:
 
 def cell(value: Any) -> str:
     """Write a cell out; a dash where it is missing."""
-    if value is None or value != value:
+    if is_missing(value):
         return _GAP
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"

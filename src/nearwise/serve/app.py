@@ -9,7 +9,7 @@ from importlib.metadata import version as version_of
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Security
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -171,9 +171,11 @@ def create_app(
         """Dependency: who sent the request, if they may do what it asks for."""
 
         async def check(
+            request: Request,
             bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
             api_key: Annotated[str | None, Security(_api_key)],
         ) -> Holder:
+            request.state.holder = ANYONE
             if not keys:
                 return ANYONE
             token = api_key if bearer is None else bearer.credentials
@@ -187,6 +189,7 @@ def create_app(
                 raise ProblemError(
                     403, f"The key {found.name!r} is for scope {found.scope}, not for {scope}."
                 )
+            request.state.holder = found
             return found
 
         return Depends(check)
@@ -287,7 +290,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
         last: Annotated[int | None, Query(ge=1, description="Newest rows alone.")] = None,
     ) -> Response:
         """Accuracy, NLL, ECE, coverage of 90 % sets, and evidence of drift of all feedback."""
-        history = await service.read(service.live.history)
+        history = await service.ask(service.live.history)
         version = history[-1].version if history else service.live.version
         return PlainJSON(feedback_summary(history, last) | {"memory_version": version})
 
@@ -329,7 +332,7 @@ def _add_rows(read: APIRouter, write: APIRouter, service: Service) -> None:
     @read.get("/changes", tags=["memory"])
     async def changes(limit: Page = 100) -> Response:
         """List the newest changes, newest first."""
-        found = await service.read(lambda: service.live.history(limit))
+        found = await service.ask(lambda: service.live.history(limit))
         listed = [
             {
                 "version": change.version,

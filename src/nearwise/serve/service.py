@@ -19,7 +19,7 @@ from nearwise.classifier.fit.embedding import AnyRows
 from nearwise.classifier.live import ReusedKeyError, Version
 from nearwise.classifier.memory_map import MapMethod, MemoryMap, memory_map
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.noise.label_issues import label_issues
+from nearwise.classifier.noise.label_issues import can_find_label_issues, label_issues
 from nearwise.classifier.noise.review import held_out_losses, review
 from nearwise.classifier.query import Query
 from nearwise.classifier.storage.journaling import ADD, FEEDBACK
@@ -186,6 +186,7 @@ class Service:
         self._derived: dict[str, tuple[Version, Any]] = {}
         self._first: Version | None = None  # before the first change that was made here
         self._first_lineage = ""
+        self._effect: tuple[FittedModel, Effect] | None = None
         most = self.limits.max_queue
         self.predictions = Lane(
             "predictions", self._predict, max_waiting=most, max_rows=self.limits.max_rows
@@ -391,8 +392,15 @@ class Service:
 
     def review(self) -> tuple[Version, Any]:
         """All that a person should look at, as `AttnKNNClassifier.review`, without rows kept."""
-        version, found = self._once("review", lambda now: review(now.fitted))
+        version, found = self._once("review", self._review)
         return version, found[~found["id"].isin(self.live.kept())]
+
+    def _review(self, version: Version) -> Any:
+        judged = can_find_label_issues(version.fitted.predictor)
+        issues = _label_issues(version) if judged else None
+        if judged:
+            self._derived["issues"] = version, issues
+        return review(version.fitted, issues)
 
     def trust(self) -> tuple[Version, Trust]:
         """How far predictions can be trusted."""
@@ -438,6 +446,8 @@ class Service:
         left to judge by.
         """
         start, now = self._first, self.live.now
+        if self._effect is not None and self._effect[0] is now.fitted:
+            return self._effect[1]
         if start is None or start.fitted is now.fitted or self._first_lineage != self.live.lineage:
             return None
         touched = {
@@ -452,14 +462,19 @@ class Service:
         before = held_out_losses(start.fitted, rows)
         gaps = held_out_losses(now.fitted, rows) - before
         spread = 1.96 * float(gaps.std(ddof=1)) / len(gaps) ** 0.5
-        return Effect(float(before.mean()), float(gaps.mean()), spread, len(gaps))
+        found = Effect(float(before.mean()), float(gaps.mean()), spread, len(gaps))
+        self._effect = now.fitted, found
+        return found
 
     def _once(self, name: str, make: Callable[[Version], T]) -> tuple[Version, T]:
         """Give what is made of the present version, made once for each."""
         version = self.live.now
         known = self._derived.get(name)
         if known is None or known[0].fitted is not version.fitted:
-            known = self._derived[name] = version, make(version)
+            made = make(version)
+            there = self._derived.items()
+            self._derived = {n: one for n, one in there if one[0].fitted is version.fitted}
+            known = self._derived[name] = version, made
         return version, known[1]
 
     # --- inside -----------------------------------------------------------------------------------

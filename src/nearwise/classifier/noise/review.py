@@ -19,18 +19,25 @@ from nearwise.metrics.scores import NLL_CLIP
 IssueKind = Literal["label", "copy", "outlier", "group"]
 KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
 _COPY = 0.01  # of the usual distance between neighbors
+_ALIKE = 0.05  # standard deviations that a value of a copy may differ by; share of a pixel's range
 _FAR_OUT = 3.0  # interquartile ranges beyond the third quartile (Tukey's far fence)
 _FEWEST_IN_GROUP = 20
-_MOST_VALUES = 50  # of a column whose values are groups
+_MOST_VALUES = 50  # of a category, the most frequent ones
+_MOST_COLUMNS = 200  # of a table
 _N_PARTS = 4  # quarters of a column of numbers
 _LEVEL = 0.95  # of all groups together
 
 
-def review(model: FittedModel) -> pd.DataFrame:
-    """List what a person should look at; see `AttnKNNClassifier.review`."""
-    parts = [_copies(model), _outliers(model)]
+def review(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFrame:
+    """List what a person should look at; see `AttnKNNClassifier.review`.
+
+    `issues` are the model's label issues, where they are known already.
+    """
+    nearest = kneighbors(model, None, min(5, len(model.bank) - 1))
+    parts = [_copies(model, *nearest), _outliers(model, *nearest)]
     if can_find_label_issues(model.predictor):
-        issues = label_issues(model, min(5, len(model.bank) - 1), "nearwise")
+        if issues is None:
+            issues = label_issues(model, min(5, len(model.bank) - 1), "nearwise")
         parts = [_labels(issues), *parts, _groups(model, issues)]
     columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
     rows = [row for part in parts for row in part]
@@ -45,33 +52,54 @@ def _labels(issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
         yield "label", row.id, row.given, row.suggested, row.suspicion, row.neighbors, what
 
 
-def _nearest(model: FittedModel) -> tuple[np.ndarray, np.ndarray]:
-    distances, ids = kneighbors(model, None, min(5, len(model.bank) - 1))
-    return distances, ids
-
-
-def _copies(model: FittedModel) -> Iterator[tuple[Any, ...]]:
+def _copies(
+    model: FittedModel, distances: np.ndarray, ids: np.ndarray
+) -> Iterator[tuple[Any, ...]]:
     """Rows with a neighbor next to no distance away; those with another label first."""
-    distances, ids = _nearest(model)
     usual = float(np.median(distances[:, -1]))
     near = (distances <= _COPY * usual) if usual > 0 else distances == 0
     given, own = _given(model), model.bank.ids.numpy()
     found = []
     for row in np.flatnonzero(near[:, 0]):
-        others = tuple(ids[row][near[row]].tolist())
+        there = model.bank.positions(ids[row][near[row]]).numpy()
+        apart = _apart(model, int(row), there)  # keys may not tell rows apart that differ
+        others = tuple(own[there[apart <= _ALIKE]].tolist())
+        if not others:
+            continue
         labels = given[model.bank.positions(others).numpy()]
         differ = bool((labels != given[row]).any())
-        what = "same values as" if distances[row, 0] == 0 else "nearly the same values as"
+        same = bool((apart[apart <= _ALIKE] == 0).any())
+        what = "same values as" if same else "nearly the same values as"
         what += f" {_named(others)}" + (", with another label" if differ else "")
-        ratio = float(distances[row, 0] / usual) if usual > 0 else 0.0
+        ratio = (
+            float(distances[row][near[row]][apart <= _ALIKE].min() / usual) if usual > 0 else 0.0
+        )
         found.append((not differ, ratio, own[row], given[row], others, what))
     for _, ratio, row_id, label, others, what in sorted(found, key=lambda one: one[:3]):
         yield "copy", row_id, label, None, 1.0 - ratio, others, what
 
 
-def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
+def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
+    """How far a row's values are from others', (n_others,): the largest difference.
+
+    Of a table in standard deviations of its numbers, another category counting 1; of images in
+    shares of the range of a pixel, the mean one.
+    """
+    encoder = model.predictor.encoder
+    if not isinstance(encoder, TableEncoder):
+        pixels = np.asarray(model.rows[[row, *others]], dtype=np.float64) / 255
+        return np.abs(pixels[1:] - pixels[0]).mean(axis=(1, 2, 3))
+    rows = [row, *others.tolist()]
+    held = model.rows[rows] if isinstance(model.rows, np.ndarray) else model.rows.iloc[rows]
+    values = encoder.dense(encoder.transform(held))
+    apart: np.ndarray = np.abs(values[1:] - values[0]).max(axis=1, initial=0.0)
+    return apart
+
+
+def _outliers(
+    model: FittedModel, distances: np.ndarray, ids: np.ndarray
+) -> Iterator[tuple[Any, ...]]:
     """Rows that lie further from their neighbors than nearly all others."""
-    distances, ids = _nearest(model)
     far = distances[:, -1]
     usual = float(np.median(far))
     if model.predictor.views.specs[0].metric == "inner_product" or usual <= 0:
@@ -116,7 +144,7 @@ def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
     given, encoder = _given(model), model.predictor.encoder
     for label in model.classes:
         yield f"label {label}", np.asarray(given == label)
-    if not isinstance(encoder, TableEncoder) or len(encoder.columns) > _MOST_VALUES:
+    if not isinstance(encoder, TableEncoder) or len(encoder.columns) > _MOST_COLUMNS:
         return
     encoded = encoder.transform(model.rows)
     for at, name in enumerate(encoder.categorical):

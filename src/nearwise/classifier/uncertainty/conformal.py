@@ -154,15 +154,25 @@ class PredictionSets(np.ndarray):
     classes: np.ndarray | None = None
 
     @classmethod
-    def of(cls, sets: np.ndarray, classes: np.ndarray) -> "PredictionSets":
+    def of(cls, sets: np.ndarray, classes: np.ndarray | None) -> "PredictionSets":
         """Name the classes of sets."""
         found = sets.view(cls)
         found.classes = classes
         return found
 
     def __array_finalize__(self, other: Any) -> None:
-        alike = getattr(other, "classes", None)
-        self.classes = alike if alike is not None and self.shape[-1:] == (len(alike),) else None
+        self.classes = None  # whatever was computed may have other columns
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Take some rows, which know their classes; by columns too, an array that does not."""
+        found = super().__getitem__(rows)
+        alike = isinstance(found, PredictionSets) and found.ndim == 2
+        if alike and not isinstance(rows, tuple) and np.ndim(rows) < 2:
+            found.classes = self.classes
+        return found
+
+    def __reduce__(self) -> Any:
+        return PredictionSets.of, (np.asarray(self), self.classes)
 
     def labels(self) -> list[list[Any]]:
         """Classes of each set.
@@ -179,7 +189,9 @@ class PredictionSets(np.ndarray):
     def to_frame(self) -> pd.DataFrame:
         """One row per set: its size, and a bool column per class."""
         held = self.labels()
-        sizes = pd.DataFrame({"size": [len(one) for one in held]})
+        assert self.classes is not None  # of sets that have labels
+        name = "size of the set" if "size" in self.classes.tolist() else "size"
+        sizes = pd.DataFrame({name: [len(one) for one in held]})
         return pd.concat([sizes, pd.DataFrame(np.asarray(self), columns=self.classes)], axis=1)
 
     def _repr_html_(self) -> str:

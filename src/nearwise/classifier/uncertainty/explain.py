@@ -1,7 +1,7 @@
 """Explanations: the neighbors behind a prediction, and the prediction without each of them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,7 +120,7 @@ class Explanation:
     prediction_set : list or None
         Classes that hold the true one nine times in ten, as `predict_set` gives them.
     source : tuple of (rows, int) or None
-        The rows that were explained, as checked, and which of them this is; `row` reads it.
+        The rows that were explained, as given, and which of them this is; `row` reads it.
     """
 
     label: Any
@@ -132,7 +132,7 @@ class Explanation:
     neighbors: list[Neighbor]
     novelty_p_value: float | None = None
     prediction_set: list[Any] | None = None
-    source: tuple[Any, int] | None = None
+    source: tuple[Any, int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def row(self) -> dict[str, Any] | None:

@@ -55,8 +55,8 @@ def empty_form(version: Version, remembered: int | None) -> FormContent:
         values = fitted.remembered([_position(version, remembered)])[0]
     if isinstance(encoder, ImageEncoder):
         return FormContent("image", [], "", remembered, values.get("image"))
-    if ready_embeddings(encoder):
-        text = ", ".join(f"{values[name]:.6g}" for name in encoder.columns) if values else ""
+    if _is_embedding(version):
+        text = ", ".join(repr(values[name]) for name in encoder.columns) if values else ""
         return FormContent("embedding", [], text, remembered, None)
     fields = [
         _field(version, encoder, name, values.get(name))
@@ -64,6 +64,14 @@ def empty_form(version: Version, remembered: int | None) -> FormContent:
         if name not in encoder.left_out
     ]
     return FormContent("table", fields, "", remembered, None)
+
+
+def _is_embedding(version: Version) -> bool:
+    """Whether a row is a list of many numbers without names."""
+    encoder, rows = version.fitted.predictor.encoder, version.fitted.rows
+    if not isinstance(encoder, TableEncoder) or not isinstance(rows, np.ndarray):
+        return False
+    return ready_embeddings(encoder)
 
 
 def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Field:
@@ -74,7 +82,7 @@ def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Fi
         texts = list(map(str, options))
         chosen = "" if missing or str(value) not in texts else str(texts.index(str(value)))
         return Field(name, kind, f"{len(options)} values", chosen, texts)
-    shown = "" if missing else f"{value:.10g}" if isinstance(value, float) else str(value)
+    shown = "" if missing else str(int(value) if isinstance(value, bool) else value)
     rows = version.fitted.rows
     is_frame = isinstance(rows, pd.DataFrame)
     column = rows[name] if is_frame else pd.Series(rows[:, encoder.columns.index(name)])
@@ -177,11 +185,13 @@ def _row(version: Version, form: Form, remembered: int | None) -> Any:
         if not text:
             raise ProblemError(422, "There is no image yet. Choose one, or a remembered row.")
         return rows_for(version, Rows(images=[text.rpartition(",")[2]], resize=True))
-    if ready_embeddings(encoder):
+    if _is_embedding(version):
         words = str(form.get("features", "")).replace(",", " ").split()
         if not words:
             raise ProblemError(422, "There are no numbers yet. Paste some, or choose a row.")
-        numbers: list[float | None] = [_number(word, "features") for word in words]
+        numbers: list[float | None] = [
+            None if word == "nan" else _number(word, "features") for word in words
+        ]
         return rows_for(version, Rows(resize=False, features=[numbers]))
     row = {
         name: _cell(encoder, name, str(form.get(f"c{at}", "")).strip())

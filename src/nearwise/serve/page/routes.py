@@ -52,7 +52,7 @@ async def _form(request: Request) -> Form:
     """Read a form: an object of texts, or lists of texts."""
     try:
         found = json.loads(await request.body())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProblemError(400, "The body is no JSON.") from None
 
     def is_text(value: object) -> bool:
@@ -181,7 +181,9 @@ def _is_image(service: Service) -> bool:
 
 def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
     @read.get("/page/review/table", include_in_schema=False)
-    async def table(kind: IssueKind | Literal["all"] = "all") -> Response:
+    async def table(request: Request, kind: IssueKind | Literal["all"] = "all") -> Response:
+        may_decide = not service.read_only and request.state.holder.may("write")
+
         def work() -> Response:
             version, found = service.review()
             counts = {one: int((found["kind"] == one).sum()) for one in KINDS}
@@ -198,7 +200,7 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
                 rows=dict(zip(known, fitted.remembered(positions), strict=True)),
                 n_issues=len(of_kind),
                 classes=fitted.classes.tolist(),
-                read_only=service.read_only,
+                may_decide=may_decide,
                 can_judge=can_find_label_issues(fitted.predictor),
                 is_image=_is_image(service),
             )

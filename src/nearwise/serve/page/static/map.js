@@ -5,7 +5,9 @@ const HUES = [
   "#2463b5", "#c2410c", "#15803d", "#a21caf", "#b91c1c", "#0e7490", "#7c5c00", "#6d28d9", "#be185d",
   "#4b5563",
 ];
+const OTHERS = "#a8adb5";
 const map = {data: null, method: "pca", color: "label", lasso: [], cross: null, query: null, at: []};
+let loads = 0;
 let tipFor = -1;
 let tipTimer = 0;
 
@@ -23,9 +25,15 @@ function colors() {
   const {data, color} = map;
   if (color === "label") {
     const labels = [...new Set(data.label)];
-    const place = new Map(labels.map((label, i) => [label, i]));
-    legend(labels.slice(0, 20).map((label, i) => [HUES[i % HUES.length], String(label)]));
-    return data.label.map((label) => HUES[place.get(label) % HUES.length]);
+    const counts = new Map();
+    for (const label of data.label) counts.set(label, (counts.get(label) ?? 0) + 1);
+    if (labels.length > HUES.length) labels.sort((a, b) => counts.get(b) - counts.get(a));
+    const shown = labels.slice(0, HUES.length);
+    const hue = new Map(shown.map((label, i) => [label, HUES[i]]));
+    const entries = shown.map((label, i) => [HUES[i], String(label)]);
+    if (shown.length < labels.length) entries.push([OTHERS, `${labels.length - shown.length} others`]);
+    legend(entries);
+    return data.label.map((label) => hue.get(label) ?? OTHERS);
   }
   const values = color === "doubt" ? data.doubt : data.version;
   const most = Math.max(color === "doubt" ? 1 : 0, ...[0, values.reduce((a, b) => Math.max(a, b), 0)]);
@@ -131,36 +139,55 @@ async function fetched(path, options = {}) {
 }
 
 async function load() {
-  const doubt = map.color === "doubt";
+  const mine = ++loads; // an answer that comes after a later question is of no use
+  const {method, color} = map;
+  const status = el("map-about").textContent;
   el("map-about").textContent = "Laying out the memory ...";
+  tell("");
+  let data;
+  let query = null;
   try {
-    tell("");
-    const response = await fetched(`/map?method=${map.method}&doubt=${doubt}`);
-    map.data = await response.json();
-    map.query = null;
-    const question = sessionStorage.getItem("nearwise-question");
-    if (question) {
-      const placed = await fetch(`/page/map/query?method=${map.method}`, {
-        method: "POST",
-        body: question,
-        headers: {"Content-Type": "application/json", ...keyHeaders()},
-      });
-      if (placed.ok) map.query = await placed.json();
-      else sessionStorage.removeItem("nearwise-question"); // of a model that was there before
-    }
+    const response = await fetched(`/map?method=${method}&doubt=${color === "doubt"}`);
+    data = await response.json();
+    query = await placedQuestion(method);
   } catch (error) {
+    if (mine !== loads) return;
     tell(error.message);
-    el("map-about").textContent = "";
+    if (map.data) { // what is shown stays, and so do its buttons
+      map.color = map.shown.color;
+      map.method = map.shown.method;
+      for (const name of ["color", "method"]) {
+        document.querySelector(`#map-form input[name=${name}][value=${map[name]}]`).checked = true;
+      }
+    }
+    el("map-about").textContent = map.data ? status : "";
     return;
   }
+  if (mine !== loads) return;
+  map.data = data;
+  map.query = query;
+  map.shown = {method, color};
   map.colors = colors();
   place();
   draw();
-  const variance = map.data.explained_variance;
+  const variance = data.explained_variance;
   const share = variance ? `; the axes hold ${(100 * (variance[0] + variance[1])).toFixed(0)} % of the keys' variance` : "";
   el("map-about").textContent =
-    `${map.data.id.length} rows, version ${map.data.memory_version} of the memory${share}.` +
-    (map.query ? " The cross is the row that was asked about." : "");
+    `${data.id.length} rows, version ${data.memory_version} of the memory${share}.` +
+    (query ? " The cross is the row that was asked about." : "");
+}
+
+async function placedQuestion(method) {
+  const question = sessionStorage.getItem(QUESTION);
+  if (!question) return null;
+  const placed = await fetch(`/page/map/query?method=${method}`, {
+    method: "POST",
+    body: question,
+    headers: {"Content-Type": "application/json", ...keyHeaders()},
+  });
+  if (placed.ok) return placed.json();
+  if ([404, 422].includes(placed.status)) sessionStorage.removeItem(QUESTION); // of a former model
+  return null;
 }
 
 function list(ids) {
@@ -255,8 +282,9 @@ function start() {
   });
   el("map-form").addEventListener("change", (event) => {
     map[event.target.name] = event.target.value;
-    if (event.target.name === "method" || (map.color === "doubt" && !map.data?.doubt)) load();
-    else if (map.data) {
+    if (!map.data || event.target.name === "method" || (map.color === "doubt" && !map.data.doubt)) load();
+    else {
+      map.shown.color = map.color;
       map.colors = colors();
       draw();
     }

@@ -48,6 +48,11 @@ htmx.defineExtension("json-form", {
 
 document.addEventListener("htmx:configRequest", (event) => {
   Object.assign(event.detail.headers, keyHeaders());
+  if (event.detail.elt.id === "question") { // a new question: nothing is switched off or relabelled
+    for (const name of [...event.detail.formData.keys()]) {
+      if (name === "off" || name.startsWith("as.")) event.detail.formData.delete(name);
+    }
+  }
   const button = event.detail.triggeringEvent?.submitter;
   if (button?.dataset.label !== undefined) event.detail.formData.set("label", button.dataset.label);
 });
@@ -72,8 +77,18 @@ document.addEventListener("htmx:afterRequest", (event) => {
     for (const [name, value] of new FormData(document.getElementById("question")).entries()) {
       if (name !== "off" && !name.startsWith("as.")) body[name] = value;
     }
-    sessionStorage.setItem(QUESTION, JSON.stringify(body)); // for the map
+    try {
+      sessionStorage.setItem(QUESTION, JSON.stringify(body)); // for the map
+    } catch { // an image that is too large to be kept
+      sessionStorage.removeItem(QUESTION);
+    }
   }
+});
+
+// A remembered row that was edited is another row.
+document.addEventListener("input", (event) => {
+  if (!event.target.closest("#question") || event.target.closest("#answer")) return;
+  document.querySelector("#question input[name=remembered]")?.remove();
 });
 
 document.addEventListener("submit", (event) => {
@@ -85,8 +100,6 @@ document.addEventListener("submit", (event) => {
 
 document.addEventListener("click", (event) => {
   if (event.target.id !== "as-it-is") return;
-  for (const box of document.querySelectorAll("#answer input[name=off]")) box.checked = false;
-  for (const choice of document.querySelectorAll("#answer select")) choice.value = "";
   htmx.trigger("#question", "submit");
 });
 

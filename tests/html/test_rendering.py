@@ -41,8 +41,8 @@ def test_cells_that_differ_are_marked_and_the_others_are_not(model):
     table = environment().globals["neighbor_table"](found, found.row)
     for neighbor, cells in zip(found.neighbors, table.cells, strict=True):
         for name, (value, differs, _) in zip(table.columns, cells, strict=True):
-            asked = found.row[name]
-            same = value == asked or (pd.isna(value) and pd.isna(asked))
+            queried = found.row[name]
+            same = value == queried or (pd.isna(value) and pd.isna(queried))
             assert differs is not same, (neighbor.id, name)
 
 

@@ -1036,7 +1036,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         own = pd.DataFrame(
             {
                 "id": bank.ids.numpy(),
-                target: model.classes[model.label_positions.numpy()],
+                target: model.labels_at(),
                 "weight": bank.sample_weight.double().numpy() * model.weight_unit,
             }
         )

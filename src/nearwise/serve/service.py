@@ -372,7 +372,7 @@ class Service:
         except UnknownIdError:
             raise _not_remembered() from None
         values = without_pixels(version.fitted.remembered([at])[0])
-        label = version.fitted.classes[int(version.fitted.label_positions[at])]
+        label = version.fitted.labels_at([at])[0]
         weight = float(bank.sample_weight[at]) * version.fitted.weight_unit
         return version, {"id": row, "label": label, "weight": weight, "row": values}
 
@@ -396,10 +396,9 @@ class Service:
         return version, found[~found["id"].isin(self.live.kept())]
 
     def _review(self, version: Version) -> Any:
-        judged = can_find_label_issues(version.fitted.predictor)
-        issues = _label_issues(version) if judged else None
-        if judged:
-            self._derived["issues"] = version, issues
+        issues = None
+        if can_find_label_issues(version.fitted.predictor):
+            issues = self._of(version, "issues", _label_issues)
         return review(version.fitted, issues)
 
     def trust(self) -> tuple[Version, Trust]:
@@ -415,14 +414,14 @@ class Service:
         fitted, rows = version.fitted, laid.positions
         found = {
             "id": fitted.bank.ids.numpy()[rows],
-            "label": fitted.classes[fitted.label_positions.numpy()[rows]],
+            "label": fitted.labels_at(rows),
             "x": laid.points[:, 0].round(4),
             "y": laid.points[:, 1].round(4),
             "version": self._came(fitted)[rows],
             "explained_variance": laid.explained_variance,
         }
         if doubt:
-            issues = self._once("issues", _label_issues)[1].set_index("id")
+            issues = self._of(version, "issues", _label_issues).set_index("id")
             found["doubt"] = issues["suspicion"].reindex(found["id"]).round(4).to_numpy()
         return version, found
 
@@ -467,15 +466,20 @@ class Service:
         return found
 
     def _once(self, name: str, make: Callable[[Version], T]) -> tuple[Version, T]:
-        """Give what is made of the present version, made once for each."""
+        """Give the present version, and what is made of it once."""
         version = self.live.now
+        return version, self._of(version, name, make)
+
+    def _of(self, version: Version, name: str, make: Callable[[Version], T]) -> T:
+        """Give what is made of a version, once; what was made of others is dropped."""
         known = self._derived.get(name)
         if known is None or known[0].fitted is not version.fitted:
             made = make(version)
             there = self._derived.items()
             self._derived = {n: one for n, one in there if one[0].fitted is version.fitted}
             known = self._derived[name] = version, made
-        return version, known[1]
+        found: T = known[1]
+        return found
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -514,7 +518,7 @@ def answers(version: Version, query: Query, ask: Ask) -> Answers:
 
 
 def _label_issues(version: Version) -> Any:
-    return label_issues(version.fitted, min(5, len(version.fitted.bank) - 1), "nearwise")
+    return label_issues(version.fitted, 5, "nearwise")
 
 
 def _encoded(version: Version, given: list[Any]) -> list[list[AnyRows] | Exception]:

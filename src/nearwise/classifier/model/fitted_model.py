@@ -86,6 +86,16 @@ class FittedModel:
         held = self.bank.labels
         return held.argmax(1) if held.ndim == 2 else held
 
+    def labels_at(self, positions: Any = slice(None)) -> np.ndarray:
+        """Labels as they were given of remembered rows, all by default, (n,)."""
+        found: np.ndarray = self.classes[self.label_positions[positions].numpy()]
+        return found
+
+    def rows_at(self, positions: Any) -> Any:
+        """Remembered rows at bank positions, as they were given."""
+        is_table = isinstance(self.rows, pd.DataFrame)
+        return self.rows.iloc[positions] if is_table else self.rows[positions]
+
     def fork(self) -> Self:
         """Copy the model for a change; what the change replaces is the copy's own."""
         return replace(self, predictor=self.predictor.fork())

@@ -45,7 +45,7 @@ def label_issues(model: FittedModel, n_neighbors: int, judge: JudgeName) -> pd.D
     if judge == "cleanlab":
         suspicion = 1 - _cleanlab_scores(given, label_evidence(model, n_neighbors).pred_probs)
     suggested = true.argmax(axis=1)
-    _, near = kneighbors(model, None, min(n_neighbors, _most_neighbors(model)))
+    _, near = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
     table = pd.DataFrame(
         {
             "id": bank.ids.numpy(),
@@ -66,14 +66,14 @@ def label_evidence(model: FittedModel, n_neighbors: int) -> LabelEvidence:
     proba = _unseen_proba(model)
     if isinstance(predictor.label_model, NoisyLabels):
         proba = predictor.label_model.given_proba(proba)
-    distances, found = kneighbors(model, None, min(n_neighbors, _most_neighbors(model)))
+    distances, found = kneighbors(model, None, min(n_neighbors, most_neighbors(model)))
     columns = bank.positions(found.ravel()).numpy()
     starts = np.arange(0, distances.size + 1, distances.shape[1])
     graph = csr_matrix((distances.ravel(), columns, starts), shape=(len(bank), len(bank)))
     return LabelEvidence(bank.labels.numpy(), proba, graph)
 
 
-def _most_neighbors(model: FittedModel) -> int:
+def most_neighbors(model: FittedModel) -> int:
     """Rows that may be found for a remembered one."""
     views = model.predictor.views
     return len(views.rows()) - 1

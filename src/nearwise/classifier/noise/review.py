@@ -12,12 +12,17 @@ from scipy.stats import hypergeom
 from nearwise.classifier.inputs.table import TableEncoder
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.log_linear_pool import finish
-from nearwise.classifier.noise.label_issues import can_find_label_issues, label_issues
+from nearwise.classifier.noise.label_issues import (
+    can_find_label_issues,
+    label_issues,
+    most_neighbors,
+)
 from nearwise.classifier.query import kneighbors
 from nearwise.metrics.scores import NLL_CLIP
 
 IssueKind = Literal["label", "copy", "outlier", "group"]
 KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
+_N_NEIGHBORS = 5
 _COPY = 0.01  # of the usual distance between neighbors
 _ALIKE = 0.05  # standard deviations that a value of a copy may differ by; share of a pixel's range
 _FAR_OUT = 3.0  # interquartile ranges beyond the third quartile (Tukey's far fence)
@@ -33,11 +38,11 @@ def review(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFra
 
     `issues` are the model's label issues, where they are known already.
     """
-    nearest = kneighbors(model, None, min(5, len(model.bank) - 1))
+    nearest = kneighbors(model, None, min(_N_NEIGHBORS, most_neighbors(model)))
     parts = [_copies(model, *nearest), _outliers(model, *nearest)]
     if can_find_label_issues(model.predictor):
         if issues is None:
-            issues = label_issues(model, min(5, len(model.bank) - 1), "nearwise")
+            issues = label_issues(model, _N_NEIGHBORS, "nearwise")
         parts = [_labels(issues), *parts, _groups(model, issues)]
     columns = ["kind", "id", "given", "suggested", "score", "ids", "what"]
     rows = [row for part in parts for row in part]
@@ -58,7 +63,7 @@ def _copies(
     """Rows with a neighbor next to no distance away; those with another label first."""
     usual = float(np.median(distances[:, -1]))
     near = (distances <= _COPY * usual) if usual > 0 else distances == 0
-    given, own = _given(model), model.bank.ids.numpy()
+    given, own = model.labels_at(), model.bank.ids.numpy()
     found = []
     for row in np.flatnonzero(near[:, 0]):
         there = model.bank.positions(ids[row][near[row]]).numpy()
@@ -89,9 +94,7 @@ def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
     if not isinstance(encoder, TableEncoder):
         pixels = np.asarray(model.rows[[row, *others]], dtype=np.float64) / 255
         return np.abs(pixels[1:] - pixels[0]).mean(axis=(1, 2, 3))
-    rows = [row, *others.tolist()]
-    held = model.rows[rows] if isinstance(model.rows, np.ndarray) else model.rows.iloc[rows]
-    values = encoder.dense(encoder.transform(held))
+    values = encoder.dense(encoder.transform(model.rows_at([row, *others.tolist()])))
     apart: np.ndarray = np.abs(values[1:] - values[0]).max(axis=1, initial=0.0)
     return apart
 
@@ -107,7 +110,7 @@ def _outliers(
     logs = np.log(np.maximum(far, 1e-12 * usual))
     low, high = np.quantile(logs, [0.25, 0.75])
     rows = np.flatnonzero(logs > high + _FAR_OUT * (high - low))
-    given, own = _given(model), model.bank.ids.numpy()
+    given, own = model.labels_at(), model.bank.ids.numpy()
     for row in rows[np.argsort(-far[rows], kind="stable")]:
         times = far[row] / usual
         what = f"its neighbors are {times:.1f} times as far as usual"
@@ -141,7 +144,7 @@ def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...
 
 
 def _group_members(model: FittedModel) -> Iterator[tuple[str, np.ndarray]]:
-    given, encoder = _given(model), model.predictor.encoder
+    given, encoder = model.labels_at(), model.predictor.encoder
     for label in model.classes:
         yield f"label {label}", np.asarray(given == label)
     if not isinstance(encoder, TableEncoder) or len(encoder.columns) > _MOST_COLUMNS:
@@ -179,11 +182,6 @@ def held_out_losses(model: FittedModel, ids: Sequence[int]) -> np.ndarray:
     proba = finish(answer.log_proba, calibration.whole)
     found: np.ndarray = -np.log(np.maximum(proba[torch.arange(len(labels)), labels], NLL_CLIP))
     return found
-
-
-def _given(model: FittedModel) -> np.ndarray:
-    labels: np.ndarray = model.classes[model.label_positions.numpy()]
-    return labels
 
 
 def _named(ids: Sequence[int]) -> str:

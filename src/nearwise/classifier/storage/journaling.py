@@ -127,10 +127,9 @@ def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draf
     """Rows to forget; what they held is kept beside them, so that it can be undone."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
     at = fitted.bank.positions(ids).tolist()
-    if isinstance(fitted.rows, pd.DataFrame):
-        rows: Any = fitted.rows.iloc[at].reset_index(drop=True)
-    else:
-        rows = fitted.rows[at]
+    rows = fitted.rows_at(at)
+    if isinstance(rows, pd.DataFrame):
+        rows = rows.reset_index(drop=True)
     weight, names = fitted.bank.sample_weight, fitted.row_names
     labels = _labels_of(fitted, ids)
     weights = weight[at].double().numpy() * fitted.weight_unit
@@ -310,8 +309,7 @@ def _pack_labels(y: np.ndarray, weight: np.ndarray | None, names: np.ndarray | N
 
 
 def _labels_of(fitted: FittedModel, ids: Any) -> np.ndarray:
-    labels: np.ndarray = fitted.classes[fitted.label_positions[fitted.bank.positions(ids)].numpy()]
-    return labels
+    return fitted.labels_at(fitted.bank.positions(ids))
 
 
 def label_list(y: np.ndarray) -> list[Any]:

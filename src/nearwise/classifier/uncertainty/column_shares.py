@@ -44,10 +44,7 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
         raise ValueError("Images have no columns to split a distance by.")
     positions = bank.positions(ids).tolist()
     query = encoder.transform(check_new_rows(model.columns, row, encoder))
-    rows = (
-        model.rows[positions] if isinstance(model.rows, np.ndarray) else model.rows.iloc[positions]
-    )
-    near = encoder.transform(rows)
+    near = encoder.transform(model.rows_at(positions))
     names, metric = encoder.columns, model.predictor.views.specs[0].metric
     keys = bank.keys["features"][positions]
     gained = np.zeros((len(positions), len(names)))

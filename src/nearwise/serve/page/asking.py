@@ -14,6 +14,7 @@ from nearwise.classifier.query import Query
 from nearwise.classifier.uncertainty.calibration_rows import calibration_rows
 from nearwise.classifier.uncertainty.column_shares import column_shares
 from nearwise.classifier.uncertainty.explain import Explanation
+from nearwise.html.neighbors import is_missing
 from nearwise.serve.bodies import Rows, rows_for
 from nearwise.serve.problems import ProblemError
 
@@ -76,7 +77,7 @@ def _is_embedding(version: Version) -> bool:
 
 def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Field:
     kind = encoder.kinds[name]
-    missing = value is None or value != value
+    missing = is_missing(value)
     if kind == "category":
         options = encoder.categories[name]
         texts = list(map(str, options))
@@ -137,7 +138,7 @@ def answer(version: Version, form: Form) -> Answered:
     given = None
     if remembered is not None:
         position = _position(version, remembered)
-        given = classes[int(version.fitted.label_positions[position])]
+        given = version.fitted.labels_at([position])[0]
     rows = _row(version, form, remembered)
     known = version.if_changed(itself)
     before = _explained(version, known, rows)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
+from pydantic import RootModel
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from nearwise.classifier import LiveModel
@@ -20,6 +21,7 @@ from nearwise.classifier.noise.review import KINDS, IssueKind
 from nearwise.classifier.online.feedback import judged_rows
 from nearwise.html import STYLE, environment
 from nearwise.memory import Change
+from nearwise.serve.bodies import reader
 from nearwise.serve.page.asking import Form, answer, empty_form
 from nearwise.serve.problems import PlainJSON, ProblemError
 from nearwise.serve.service import Service
@@ -48,23 +50,11 @@ def _part(template: str, headers: dict[str, str] | None = None, **values: Any) -
     return Response(made.encode("utf-8", "replace"), media_type="text/html", headers=headers)
 
 
-async def _form(request: Request) -> Form:
-    """Read a form: an object of texts, or lists of texts."""
-    try:
-        found = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise ProblemError(400, "The body is no JSON.") from None
-
-    def is_text(value: object) -> bool:
-        several = value if isinstance(value, list) else [value]
-        return all(isinstance(one, str) for one in several)
-
-    if not isinstance(found, dict) or not all(map(is_text, found.values())):
-        raise ProblemError(422, "A form is an object of texts.")
-    return found
+class PageForm(RootModel[Form]):
+    """A form as the page sends it: texts by name, lists of texts where a name occurs twice."""
 
 
-Body = Annotated[Form, Depends(_form)]
+Body = Annotated[PageForm, Depends(reader(PageForm))]
 
 
 async def _patiently(service: Service, where: str, work: Callable[[], Response]) -> Response:
@@ -124,7 +114,7 @@ def _add_ask(read: APIRouter, service: Service) -> None:
             version = service.live.now
             return _part(
                 "answer.html",
-                found=answer(version, body),
+                found=answer(version, body.root),
                 classes=version.fitted.classes.tolist(),
                 version=version.number,
             )
@@ -144,7 +134,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
     async def place(body: Body, method: Annotated[MapMethod, Query()] = "pca") -> Response:
         def work() -> Response:
             version, laid = service.laid_out(method)
-            found = answer(version, body)
+            found = answer(version, body.root)
             keys = version.fitted.predictor.feature_keys(version.encoded(found.rows)[0])
             ((x, y),) = laid.project(keys.float().numpy()).tolist()
             return PlainJSON({"x": x, "y": y, "label": found.explanation.label})
@@ -154,7 +144,7 @@ def _add_map(read: APIRouter, service: Service) -> None:
     @read.post("/page/map/rows", include_in_schema=False)
     async def rows(body: Body) -> Response:
         def work() -> Response:
-            ids = [int(one) for one in str(body.get("ids", "")).split(",") if one.isdecimal()]
+            ids = [int(one) for one in str(body.root.get("ids", "")).split(",") if one.isdecimal()]
             return _part("rows.html", **_listed(service, ids))
 
         return await service.ask(work)
@@ -167,7 +157,7 @@ def _listed(service: Service, ids: list[int]) -> dict[str, Any]:
     found = [one for one in ids if one in there]
     shown = found[: _MOST_PICTURES if _is_image(service) else _MOST_LISTED]
     positions = fitted.bank.positions(shown).tolist() if shown else []
-    labels = fitted.classes[fitted.label_positions[positions].numpy()].tolist()
+    labels = fitted.labels_at(positions).tolist()
     rows = list(zip(shown, labels, fitted.remembered(positions), strict=True))
     return {"rows": rows, "n_rows": len(found), "is_image": _is_image(service)}
 
@@ -209,7 +199,7 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
 
     @write.post("/page/review/{id}", include_in_schema=False)
     async def decide(id: RowId, body: Body) -> Response:
-        action, label = body.get("action"), str(body.get("label", ""))
+        action, label = body.root.get("action"), str(body.root.get("label", ""))
 
         def make(live: LiveModel) -> Change:
             classes = live.now.fitted.classes

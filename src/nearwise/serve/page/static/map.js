@@ -133,7 +133,7 @@ async function fetched(path, options = {}) {
     const headers = {...keyHeaders(), ...(options.headers ?? {})};
     const response = await fetch(path, {...options, headers});
     if (response.ok) return response;
-    if (response.status !== 504) throw new Error(await problemOf(response));
+    if (response.status !== 504) throw new Error(problemIn(response.status, await response.text()));
     el("map-about").textContent = "Still laying out the memory ..."; // it goes on meanwhile
   }
 }

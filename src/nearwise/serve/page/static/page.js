@@ -20,12 +20,12 @@ function askForKey() {
   document.getElementById("key").focus();
 }
 
-async function problemOf(response) {
-  if (response.status === 401) askForKey();
+function problemIn(status, text) {
+  if (status === 401) askForKey();
   try {
-    return (await response.json()).detail;
-  } catch {
-    return `The service answered ${response.status}.`;
+    return JSON.parse(text).detail;
+  } catch { // not a problem of the service; the status says what there is to say
+    return `The service answered ${status}.`;
   }
 }
 
@@ -60,15 +60,8 @@ document.addEventListener("htmx:beforeRequest", () => tell(""));
 document.addEventListener("htmx:sendError", () => tell("The service cannot be reached."));
 document.addEventListener("htmx:timeout", () => tell("The service did not answer in time."));
 document.addEventListener("htmx:responseError", (event) => {
-  const xhr = event.detail.xhr;
-  if (xhr.status === 401) askForKey();
-  let detail = `The service answered ${xhr.status}.`;
-  try {
-    detail = JSON.parse(xhr.responseText).detail;
-  } catch {
-    // not a problem of the service; the status says what there is to say
-  }
-  tell(detail);
+  const {status, responseText} = event.detail.xhr;
+  tell(problemIn(status, responseText));
 });
 document.addEventListener("htmx:afterRequest", (event) => {
   const path = event.detail.requestConfig?.path;

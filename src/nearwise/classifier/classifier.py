@@ -64,6 +64,7 @@ from nearwise.classifier.progress import Progress
 from nearwise.classifier.query import Query, kneighbors
 from nearwise.classifier.settings import Preset, Settings, check_count, hinting, unknown_hint
 from nearwise.classifier.storage.persistence import load_model_folder, save_model
+from nearwise.classifier.stored.folder import is_stored, open_stored
 from nearwise.classifier.uncertainty.conformal import Method, PredictionSets, check_confidence
 from nearwise.classifier.uncertainty.explain import Explanation, Parts
 from nearwise.classifier.uncertainty.novelty import NoveltyScore, check_novelty_score
@@ -390,6 +391,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         """Publish what a change makes of the model; writers take turns."""
         check_is_fitted(self)
         with self._lock:
+            self._model.check_changeable()
             self._model = change(self._model, *args, **options)
 
     @property
@@ -1094,6 +1096,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         source = from_source(X, y, training=True)
         with self._lock:
+            self._model.check_changeable()
             self._model, ids = self._added(self._model, source, sample_weight, views, self._bound)
         return ids
 
@@ -1157,7 +1160,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
     ) -> FittedModel:
         """Change remembered rows, and let nothing stay of what they were where that can be."""
         changed = change(model, *args, **options)
-        return self._fit_again(changed) if model.predictor.forgets_exactly else changed
+        exactly = model.holds_memory and model.predictor.forgets_exactly
+        return self._fit_again(changed) if exactly else changed
 
     def partial_fit(
         self,
@@ -1303,6 +1307,8 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If the base holds types that are not trusted.
         """
+        if is_stored(folder):
+            return open_stored(cls, folder, trusted)
         return load_model_folder(cls, folder, trusted)
 
 

@@ -37,6 +37,7 @@ from nearwise.classifier.storage.journaling import (
     undone_by,
 )
 from nearwise.classifier.storage.persistence import save_model
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
 from nearwise.memory import Change, Journal, StoreError, folder_generation, locked_folder
 from nearwise.memory.journal import REFRESH
 from nearwise.safe_files import plain
@@ -322,9 +323,7 @@ class LiveModel:
         def draft(fitted: FittedModel) -> Draft:
             if not feedback:
                 return draft_add(self.model, parts)
-            if self._yardstick is None or not self._yardstick.fits(fitted):
-                self._yardstick = Yardstick.of(fitted)
-            extras = {"sets": True, "novelty": True, "judged_by": self._yardstick.rows}
+            extras = {"sets": True, "novelty": True, "judged_by": self._judged_by(fitted)}
             query = self.model._query_of(fitted, rows, views, **extras)
             return draft_add(self.model, parts, judge(query, source.y))
 
@@ -333,7 +332,7 @@ class LiveModel:
     def remove(self, ids: Any, *, forget_classes: bool = False, key: str | None = None) -> Change:
         """Forget remembered rows by id, as `AttnKNNClassifier.remove`; errors as in `add`."""
         return self._commit(
-            lambda fitted: draft_remove(fitted, ids, forget_classes=forget_classes),
+            lambda fitted: draft_remove(fitted.holding(ids), ids, forget_classes=forget_classes),
             ["remove", plain_ids(ids), forget_classes],
             key,
         )
@@ -343,7 +342,9 @@ class LiveModel:
     ) -> Change:
         """Give rows other labels, as `AttnKNNClassifier.relabel`; errors as in `add`."""
         return self._commit(
-            lambda fitted: draft_relabel(fitted, ids, y, forget_classes=forget_classes),
+            lambda fitted: draft_relabel(
+                fitted.holding(ids), ids, y, forget_classes=forget_classes
+            ),
             ["relabel", plain_ids(ids), plain(label_values(y)), forget_classes],
             key,
         )
@@ -353,7 +354,9 @@ class LiveModel:
 
         Predictions stay as they are. `kept` has the ids until the rows are relabelled.
         """
-        return self._commit(lambda fitted: draft_keep(fitted, ids), ["keep", plain_ids(ids)], key)
+        return self._commit(
+            lambda fitted: draft_keep(fitted.holding(ids), ids), ["keep", plain_ids(ids)], key
+        )
 
     def kept(self) -> set[int]:
         """Ids of the rows whose labels were looked at and found right as they are now."""
@@ -382,13 +385,13 @@ class LiveModel:
         """
 
         def draft(fitted: FittedModel) -> Draft:
-            undone = undone_by(self._journal.history(self._state.lineage))
+            undone = undone_by(self.history())
             if version in undone:
                 raise ValueError(
                     f"Change {version} was undone by change {undone[version]}. Undo that one to "
                     "have it back."
                 )
-            change = self._journal.find(self._state.lineage, version=version)
+            change = self._find(version=version)
             return draft_undo(self.model, fitted, change)
 
         return self._commit(draft, ["undo", int(version)], key)
@@ -542,20 +545,12 @@ class LiveModel:
         self, make: Callable[[FittedModel], Draft], request: list[Any], key: str | None
     ) -> Change:
         """Make a change durable and then visible; `request` tells a repeated one."""
-        if key is not None and not isinstance(key, str):
-            raise TypeError(f"key={key!r} must be a str, such as a UUID's.")
-        key = None if key is None else str.__str__(key)
-        digest = sha256(json.dumps(request).encode()).hexdigest()
+        key, digest = self._checked_key(key, request)
         with self._lock, locked_folder(self.folder, wait=self._wait):
             lineage = self._state.lineage
             self._catch_up()
-            repeated = self._made_under(key)
+            repeated = self._repeated(key, digest)
             if repeated is not None:
-                if repeated.digest != digest:
-                    raise ReusedKeyError(
-                        f"The key {key!r} was that of another request, change {repeated.version} "
-                        f"({repeated.kind}). Give every request a key of its own."
-                    )
                 return repeated
             state = self._state
             if state.lineage != lineage and request[0] != "add":
@@ -571,10 +566,35 @@ class LiveModel:
             self._reach(forked, state._replace(version=change.version))
             return change
 
-    def _made_under(self, key: str | None) -> Change | None:
+    @staticmethod
+    def _checked_key(key: str | None, request: list[Any]) -> tuple[str | None, str]:
+        """Give the key of a request as plain text, and what tells a repeated one."""
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"key={key!r} must be a str, such as a UUID's.")
+        plain_key = None if key is None else str.__str__(key)
+        return plain_key, sha256(json.dumps(request).encode()).hexdigest()
+
+    def _repeated(self, key: str | None, digest: str) -> Change | None:
+        """Give the change that a request has made before; ReusedKeyError if another had its key."""
         if key is None:
             return None
         try:
-            return self._journal.find(self._state.lineage, key=key)
+            made = self._find(key=key)
         except KeyError:
             return None
+        if made.digest != digest:
+            raise ReusedKeyError(
+                f"The key {key!r} was that of another request, change {made.version} "
+                f"({made.kind}). Give every request a key of its own."
+            )
+        return made
+
+    def _find(self, **named: Any) -> Change:
+        """Give a change by `version` or `key`; KeyError if there is none."""
+        return self._journal.find(self._state.lineage, **named)
+
+    def _judged_by(self, fitted: FittedModel) -> CalibrationRows:
+        """Rows by which answers are judged: of a version that is near enough."""
+        if self._yardstick is None or not self._yardstick.fits(fitted):
+            self._yardstick = Yardstick.of(fitted)
+        return self._yardstick.rows

@@ -94,7 +94,8 @@ class Query:
         judged_by: CalibrationRows | None = None,
     ) -> None:
         self._judged_by = judged_by
-        self.model, self.views, self._n_classes = model, views, len(model.classes)
+        self.model = model.for_query(remembered=views is None)
+        self.views, self._n_classes = views, len(model.classes)
         named: dict[Extra, bool] = {
             "heads": sets,
             "remoteness": novelty,
@@ -103,7 +104,7 @@ class Query:
         self._extras = {extra for extra, wanted in named.items() if wanted}
         self._n_shown = DEFAULT_SHOWN if explain is False else explain
         self._passed: set[Extra] | None = None  # extras of the pass that was made
-        self._calibration = model.predictor.calibration(1 if views is None else len(views))
+        self._calibration = self.model.predictor.calibration(1 if views is None else len(views))
 
     # --- one pass over the rows ---------------------------------------------------------------
 
@@ -126,6 +127,8 @@ class Query:
         assert self.views is not None  # remembered rows are predicted left out
         for block in view_blocks(self.views):
             n_rows = len(block[0])
+            if "reasons" not in self._extras:
+                self.model.release()
             if "reasons" not in self._extras or n_rows <= CHUNK:
                 yield self.model.predictor.retrieve(block)
                 continue

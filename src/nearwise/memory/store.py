@@ -33,6 +33,7 @@ _FORMAT: Literal["nearwise folder"] = "nearwise folder"
 # Only such names are ever written, read or removed.
 _NAME = r"(tensors|meta|blob\d+|manifest)-[0-9a-f]{16}\.(safetensors|json|bin)"
 _OURS = re.compile(_NAME)
+OWN_STORE = "rows"  # folder in that of a model: the store of its memory, which is made first
 _POLL = 0.005  # seconds between two tries of a lock
 _LARGEST_MANIFEST = 2**24  # bytes; one of a model with hundreds of parts has some tens of thousands
 
@@ -227,6 +228,11 @@ def folder_generation(path: str | os.PathLike[str]) -> str:
     return _parse_manifest(Path(path)).generation
 
 
+def folder_kind(path: str | os.PathLike[str]) -> str:
+    """Say what a folder holds, from its manifest alone; StoreError as `read_folder`."""
+    return _parse_manifest(Path(path)).kind
+
+
 def verify_folder(path: str | os.PathLike[str]) -> Folder:
     """Check the manifest and every byte of a folder of any kind.
 
@@ -305,7 +311,7 @@ def _refuse_foreign(folder: Path, kind: str, format_version: int, replaces: str 
                 "overwrite=True to replace it all the same.",
             )
         return
-    foreign = [name for name in os.listdir(folder) if not _OURS.fullmatch(name)]
+    foreign = [n for n in os.listdir(folder) if n != OWN_STORE and not _OURS.fullmatch(n)]
     if foreign:
         raise StoreError(
             "foreign",

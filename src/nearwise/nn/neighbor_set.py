@@ -76,6 +76,126 @@ class NeighborSet(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class SpaceSummary:
+    """What is known of all remembered rows of a key space together.
+
+    Attributes
+    ----------
+    n_rows, n_columns : int
+        Rows, and numbers and categories that each has.
+    log_prior : Tensor of shape (C,)
+        Logarithm of the class shares.
+    votes : Tensor of shape (6,)
+        How well votes of its own neighbors predict a row, see `RememberedSpace`.
+    unit : float
+        Typical neighbor distance.
+    own_opinion : float or None
+        Mean log-probability that the base gives a row's own label; None without a base.
+    supervised : bool
+        Whether the keys hold predictions of a base.
+    metric : str
+    """
+
+    n_rows: int
+    n_columns: int
+    log_prior: Tensor
+    votes: Tensor
+    unit: float
+    own_opinion: float | None
+    supervised: bool = False
+    metric: Metric = "euclidean"
+
+    @cached_property
+    def of_table(self) -> Tensor:
+        """Sizes, entropy of the class shares, and how well votes predict, (10,)."""
+        sizes = (
+            math.log(self.n_rows) / 8,
+            math.log1p(self.n_columns) / 5,
+            math.log(max(len(self.log_prior), 2)) / 4,
+            float(torch.special.entr(self.log_prior.exp()).sum()),
+        )
+        return torch.cat([self.votes.new_tensor(sizes), self.votes])
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRows:
+    """What is known of each remembered row of a key space, whatever is asked.
+
+    Attributes
+    ----------
+    labels : int64 Tensor of shape (n,)
+        Class positions.
+    own_distance : Tensor of shape (n,)
+        Mean distance to its own nearest rows, itself left out.
+    reliability : Tensor of shape (n,)
+        Share of these that carry its label, in [0, 1].
+    base_log_proba : Tensor of shape (n, C), optional
+        Log-probabilities by a base that did not see the row.
+    """
+
+    labels: Tensor
+    own_distance: Tensor
+    reliability: Tensor
+    base_log_proba: Tensor | None = None
+
+    @cached_property
+    def own_opinion(self) -> Tensor:
+        """What the base says of each row's own label, (n,)."""
+        assert self.base_log_proba is not None  # the caller gave the queries' own
+        return self.base_log_proba.float().gather(1, self.labels[:, None])[:, 0]
+
+    @cached_property
+    def _root_proba(self) -> Tensor:
+        assert self.base_log_proba is not None
+        return (0.5 * self.base_log_proba.float()).exp()
+
+    def describe(
+        self,
+        found: Neighbors,
+        summary: SpaceSummary,
+        base_log_proba: Tensor | None = None,
+        log_weight: Tensor | None = None,
+    ) -> NeighborSet:
+        """Tell what is known of the neighbors of queries that are none of these rows.
+
+        Parameters and result are those of `RememberedSpace.describe`.
+        """
+        if (base_log_proba is None) != (self.base_log_proba is None):
+            raise ValueError(
+                "The base's log-probabilities are known of the queries or of the remembered rows "
+                "alone. Give both, or neither."
+            )
+        at, (n_queries, k) = found.indices, found.indices.shape
+        distances = from_zero(found.distances, summary.metric).float() / summary.unit
+        labels = self.labels[at]
+        nothing = torch.zeros_like(distances)
+        of_query = distances.new_zeros(n_queries, N_SUMMARY)
+        of_query[:, :10] = summary.of_table
+        of_query[:, 14], of_query[:, 15] = math.log(max(k, 1)) / 4, float(summary.supervised)
+        opinion = own_opinion = likeness = nothing
+        if base_log_proba is not None:
+            proba = base_log_proba.float().exp()
+            opinion = base_log_proba.float().gather(1, labels)
+            own_opinion = self.own_opinion[at]
+            likeness = torch.einsum("bkc,bc->bk", self._root_proba[at], proba.sqrt())
+            of_query[:, HAS_BASE], of_query[:, 11] = 1.0, summary.own_opinion
+            of_query[:, 12] = proba.amax(1)
+            of_query[:, 13] = torch.special.entr(proba).sum(1)
+        return NeighborSet(
+            distances,
+            labels,
+            self.own_distance[at] / summary.unit,
+            self.reliability[at],
+            opinion,
+            own_opinion,
+            likeness,
+            nothing if log_weight is None else log_weight,
+            of_query,
+            summary.log_prior.expand(n_queries, -1),
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class RememberedSpace:
     """What is known of the remembered rows of one key space.
 
@@ -181,51 +301,40 @@ class RememberedSpace:
         neighbors : NeighborSet
             float32.
         """
-        if (base_log_proba is None) != (self.base_log_proba is None):
-            raise ValueError(
-                "The base's log-probabilities are known of the queries or of the remembered rows "
-                "alone. Give both, or neither."
-            )
-        at, (n_queries, k) = found.indices, found.indices.shape
-        distances = from_zero(found.distances, self.metric).float() / self.unit
-        labels = self.labels[at]
-        nothing = torch.zeros_like(distances)
-        summary = distances.new_zeros(n_queries, N_SUMMARY)
-        summary[:, :10] = self._of_table
-        summary[:, 14], summary[:, 15] = math.log(max(k, 1)) / 4, float(self.supervised)
+        rows, at = self.rows, found.indices
+        told = rows.describe(found, self.summary, base_log_proba, log_weight)
         if left_out is None:
-            reliability, log_prior = self._reliability[at], self._log_prior.expand(n_queries, -1)
-        else:
-            reliability = torch.full_like(distances, 0.5)
-            if self.own.shape[1]:
-                reliability = pair_reliability(at, self.own, self.labels, left_out)
-            own = F.one_hot(self.labels[left_out], self.n_classes)
-            rest = self._counts - (
-                own if self.weight is None else own * self.weight[left_out, None]
-            )
-            log_prior = _log_shares(rest)
-            summary[:, 3] = torch.special.entr(log_prior.exp()).sum(1)
-            summary[:, 4:10] = self._votes_without[left_out]
-        opinion = own_opinion = likeness = nothing
-        if base_log_proba is not None:
-            proba = base_log_proba.float().exp()
-            opinion = base_log_proba.float().gather(1, labels)
-            own_opinion = self._own_opinion[at]
-            likeness = torch.einsum("bkc,bc->bk", self._root_proba[at], proba.sqrt())
-            summary[:, HAS_BASE], summary[:, 11] = 1.0, self._mean_own_opinion
-            summary[:, 12] = proba.amax(1)
-            summary[:, 13] = torch.special.entr(proba).sum(1)
-        return NeighborSet(
-            distances,
-            labels,
-            self._own_distance[at],
-            reliability,
+            return told
+        reliability = torch.full_like(told.distances, 0.5)
+        if self.own.shape[1]:
+            reliability = pair_reliability(at, self.own, self.labels, left_out)
+        own = F.one_hot(self.labels[left_out], self.n_classes)
+        own = own if self.weight is None else own * self.weight[left_out, None]
+        log_prior, summary = log_shares(self._counts - own), told.summary
+        summary[:, 3] = torch.special.entr(log_prior.exp()).sum(1)
+        summary[:, 4:10] = self._votes_without[left_out]
+        return told._replace(reliability=reliability, log_prior=log_prior, summary=summary)
+
+    @cached_property
+    def rows(self) -> "KnownRows":
+        """What is known of each row."""
+        return KnownRows(self.labels, self._own_distance, self._reliability, self.base_log_proba)
+
+    @cached_property
+    def summary(self) -> "SpaceSummary":
+        """What is known of all rows together."""
+        opinion = None
+        if self.base_log_proba is not None:
+            opinion = float(self.rows.own_opinion.clamp_min(LEAST).mean())
+        return SpaceSummary(
+            len(self.labels),
+            self.n_columns,
+            log_shares(self._counts),
+            self._votes.mean(0),
+            self.unit,
             opinion,
-            own_opinion,
-            likeness,
-            nothing if log_weight is None else log_weight,
-            summary,
-            log_prior,
+            self.supervised,
+            self.metric,
         )
 
     @cached_property
@@ -242,22 +351,6 @@ class RememberedSpace:
         return torch.bincount(self.labels, self.weight, self.n_classes).float()
 
     @cached_property
-    def _log_prior(self) -> Tensor:
-        return _log_shares(self._counts)
-
-    @cached_property
-    def _of_table(self) -> Tensor:
-        """Sizes, entropy of the class shares, and how well votes predict, (10,)."""
-        sizes = (
-            math.log(len(self.labels)) / 8,
-            math.log1p(self.n_columns) / 5,
-            math.log(max(self.n_classes, 2)) / 4,
-            float(torch.special.entr(self._log_prior.exp()).sum()),
-        )
-        votes = self._votes.mean(0)
-        return torch.cat([votes.new_tensor(sizes), votes])
-
-    @cached_property
     def _agrees(self) -> Tensor:
         return (self.labels[self.own] == self.labels[:, None]).float()
 
@@ -270,22 +363,8 @@ class RememberedSpace:
     @cached_property
     def _own_distance(self) -> Tensor:
         if not self.own.shape[1]:
-            return torch.ones(len(self.labels), device=self.labels.device)
-        return self._apart[:, : self._m].float().mean(1) / self.unit
-
-    @cached_property
-    def _own_opinion(self) -> Tensor:
-        assert self.base_log_proba is not None  # the caller gave the queries' own
-        return self.base_log_proba.float().gather(1, self.labels[:, None])[:, 0]
-
-    @cached_property
-    def _mean_own_opinion(self) -> float:
-        return float(self._own_opinion.clamp_min(LEAST).mean())
-
-    @cached_property
-    def _root_proba(self) -> Tensor:
-        assert self.base_log_proba is not None
-        return (0.5 * self.base_log_proba.float()).exp()
+            return torch.full((len(self.labels),), self.unit, device=self.labels.device)
+        return self._apart[:, : self._m].float().mean(1)
 
     @cached_property
     def _judged(self) -> Tensor:
@@ -345,6 +424,7 @@ def typical_distance(distances: Tensor) -> float:
     return float(positive.median()) if len(positive) else 1.0
 
 
-def _log_shares(counts: Tensor) -> Tensor:
+def log_shares(counts: Tensor) -> Tensor:
+    """Logarithm of class shares (..., C) from counts, each class counted half a row more."""
     smooth = counts + _SMOOTHING
     return torch.log(smooth / smooth.sum(-1, keepdim=True))

@@ -1,7 +1,7 @@
 """FittedModel: everything a fitted classifier predicts with, as one value that never changes."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -70,6 +70,8 @@ class FittedModel:
     stream: StreamState
     evicted: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
+    holds_memory: ClassVar[bool] = True  # rather than a store
+
     @property
     def bank(self) -> MemoryBank:
         """The remembered rows: keys of every space, labels, ids, sample weights."""
@@ -99,6 +101,22 @@ class FittedModel:
     def fork(self) -> Self:
         """Copy the model for a change; what the change replaces is the copy's own."""
         return replace(self, predictor=self.predictor.fork())
+
+    # What follows is for models that fetch what they need of their memory; here all is at hand.
+
+    def for_query(self, *, remembered: bool) -> Self:
+        """Give the model that a query asks, about remembered rows or others."""
+        return self
+
+    def release(self) -> None:
+        """Let go of what was fetched."""
+
+    def holding(self, ids: Any) -> Self:
+        """Give a model that holds remembered rows; UnknownIdError if one is not remembered."""
+        return self
+
+    def check_changeable(self) -> None:
+        """Raise ValueError where the memory is changed elsewhere."""
 
     def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
         """Give the training rows at bank positions, column name to value."""

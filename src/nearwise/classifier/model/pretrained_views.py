@@ -55,9 +55,10 @@ class PretrainedViews(MemoryViews):
         certainty = self.remembered_labels.certainty
         if certainty is not None:
             log_weight = log_weight + torch.log(certainty[found.indices])
-        return self._space(spec).describe(found, base, query_positions, log_weight)
+        return self.space(spec).describe(found, base, query_positions, log_weight)
 
-    def _space(self, spec: SpaceSpec) -> RememberedSpace:
+    def space(self, spec: SpaceSpec) -> RememberedSpace:
+        """Tell what is known of the remembered rows of a space."""
         if spec.name not in self.derived:
             self.derived[spec.name] = self._described(spec)
         space: RememberedSpace = self.derived[spec.name]

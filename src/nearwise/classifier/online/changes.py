@@ -63,6 +63,9 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
 
     Gives the model and the new rows' ids.
     """
+    if not model.holds_memory:
+        stored: Any = model
+        return stored.with_rows(new)
     if bound.capacity is not None:
         _check_room(model, new.y, bound.capacity)
     n_views = model.predictor.n_views
@@ -86,7 +89,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
         fork,
         rows=rows,
         row_names=_with_names(model, new.names, len(new.given)),
-        classes=_with_classes(model.classes, fresh),
+        classes=classes_with(model.classes, fresh),
     )
     return bounded(_settled(fork), bound), ids
 
@@ -101,6 +104,9 @@ def _settled(fork: FittedModel) -> FittedModel:
 
 def without_rows(model: FittedModel, ids: Any, *, forget_classes: bool) -> FittedModel:
     """Forget remembered rows by id."""
+    if not model.holds_memory:
+        stored: Any = model
+        return stored.without_rows(ids, forget_classes=forget_classes)
     if not forget_classes:
         at = model.bank.positions(ids)
         refuse_emptied_classes(model.bank, at, None, model.classes, "Removing")
@@ -115,6 +121,9 @@ def with_labels(model: FittedModel, ids: Any, y: Any, *, forget_classes: bool) -
             f"Labels {unknown[:5]} are not among the classes {model.classes.tolist()[:10]}. "
             "Rows of new classes come in through add()."
         )
+    if not model.holds_memory:
+        stored: Any = model
+        return stored.with_labels(ids, positions, forget_classes=forget_classes)
     new = torch.from_numpy(positions)
     if not forget_classes and len(positions) == len(at := model.bank.positions(ids)):
         refuse_emptied_classes(model.bank, at, new, model.classes, "Relabelling")
@@ -146,7 +155,7 @@ def with_classes(model: FittedModel, fresh: list[Any]) -> FittedModel:
     """Give classes a column before their first row."""
     if not fresh:
         return model
-    fork = replace(model.fork(), classes=_with_classes(model.classes, fresh))
+    fork = replace(model.fork(), classes=classes_with(model.classes, fresh))
     fork.bank.n_classes = fork.n_classes
     fork.predictor.views.forget_labels()
     return _settled(fork)
@@ -217,7 +226,7 @@ def _with_names(model: FittedModel, names: np.ndarray | None, n_rows: int) -> np
     return np.concatenate([before, np.full(n_rows, "") if names is None else names])
 
 
-def _with_classes(before: np.ndarray, fresh: list[Any]) -> np.ndarray:
+def classes_with(before: np.ndarray, fresh: list[Any]) -> np.ndarray:
     """Put classes that come later behind those there are."""
     if not fresh:
         return before

@@ -27,7 +27,7 @@ def append_rows(
     bank, n_rows = predictor.views.bank, len(labels)
     keys, columns = predictor.keys_of_new(views)
     columns[FOLD] = torch.full((n_rows,), -1)
-    columns |= predictor.label_model.columns_of_new(lambda: _predict_new(predictor, views))
+    columns |= predictor.label_model.columns_of_new(lambda: predict_new(predictor, views))
     if FINDABLE in bank.columns:
         columns[FINDABLE] = torch.ones(n_rows, dtype=torch.bool)
     columns = predictor.views.columns_of_new(n_rows) | columns
@@ -38,7 +38,7 @@ def append_rows(
     return ids
 
 
-def _predict_new(predictor: Predictor, views: list[AnyRows]) -> Tensor:
+def predict_new(predictor: Predictor, views: list[AnyRows]) -> Tensor:
     """Calibrated log-probabilities (n, C) of the classes of the fit, by the model as it is."""
     merged = predictor.predict_views(views, len(predictor.prior))
     whole = predictor.calibration(len(views)).whole

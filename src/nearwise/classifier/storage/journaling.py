@@ -169,10 +169,12 @@ def draft_undo(model: Any, fitted: FittedModel, change: Change) -> Draft:
         If rows of the change are not remembered any more, or what was removed is no longer kept.
     """
     what = f"Change {change.version} ({change.kind}) cannot be undone"
-    gone = sorted(set(change.ids) - set(fitted.bank.ids.tolist()))
-    if change.kind != REMOVE and gone:
-        named = ", ".join(map(str, gone[:5]))
-        raise ValueError(f"{what}: the model no longer remembers {named}.")
+    if change.kind != REMOVE and change.ids:
+        fitted = fitted.holding(change.ids)
+        gone = sorted(set(change.ids) - set(fitted.bank.ids.tolist()))
+        if gone:
+            named = ", ".join(map(str, gone[:5]))
+            raise ValueError(f"{what}: the model no longer remembers {named}.")
     if change.kind == REFRESH:
         raise ValueError(f"{what}: what the model was before is gone. Restore it from a copy.")
     undoes = {"undoes": change.version}

@@ -357,24 +357,10 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
-def save_model(
-    model: Any,
-    folder: str | os.PathLike[str],
-    *,
-    overwrite: bool = False,
-    locked: bool = False,
-) -> None:
-    """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more.
-
-    `locked`: the caller holds the folder's lock.
-    """
-    path = Path(folder)
-    key = os.path.realpath(path)
-    # What this model holds of each folder that it was loaded from or saved to.
-    known: dict[str, FolderState] = model.__dict__.setdefault("_folders", {})
-    with model._lock:  # the same version to the end, whatever is added meanwhile
-        fitted: FittedModel = model._fitted
-        before = None if overwrite else known.get(key)
+def pack_model(
+    model: Any, fitted: FittedModel
+) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, bytes]]:
+    """Take one version of a classifier apart into tensors, JSON and blobs."""
     tensors, meta, blobs = pack_predictor(fitted.predictor)
     row_tensors, row_blobs = pack_rows(fitted.rows)
     params = model.get_params(deep=False)
@@ -397,6 +383,28 @@ def save_model(
         "row_names": None if fitted.row_names is None else fitted.row_names.tolist(),
         "versions": versions(),
     }
+    return tensors | row_tensors, plain_params(meta), blobs | row_blobs
+
+
+def save_model(
+    model: Any,
+    folder: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    locked: bool = False,
+) -> None:
+    """Write a fitted classifier to a folder, in one step; `AttnKNNClassifier.save` says more.
+
+    `locked`: the caller holds the folder's lock.
+    """
+    path = Path(folder)
+    key = os.path.realpath(path)
+    # What this model holds of each folder that it was loaded from or saved to.
+    known: dict[str, FolderState] = model.__dict__.setdefault("_folders", {})
+    with model._lock:  # the same version to the end, whatever is added meanwhile
+        fitted: FittedModel = model._fitted
+        before = None if overwrite else known.get(key)
+    tensors, meta, blobs = pack_model(model, fitted)
     trusted = sorted({name for blob in blobs_of_base(blobs) for name in untrusted_types(blob)})
     goes_on = before is not None and not before.fitted_anew
     if before is not None and goes_on:
@@ -411,9 +419,9 @@ def save_model(
         path,
         kind=KIND,
         format_version=VERSION,
-        tensors=tensors | row_tensors,
-        meta=plain_params(meta),
-        blobs=blobs | row_blobs,
+        tensors=tensors,
+        meta=meta,
+        blobs=blobs,
         check=check,
         replaces=None if before is None else before.generation,
         locked=locked,
@@ -475,7 +483,7 @@ def _compare(
 ) -> None:
     """Refuse to let a folder take the old one's place that does not predict as the model does."""
     try:
-        stored = _rebuilt(type(model), written, trusted, path)
+        stored = rebuilt(type(model), written, trusted, path)
     except StoreError as error:
         raise StoreError(
             "invalid",
@@ -499,7 +507,7 @@ def load_model_folder(kind: Any, folder: str | os.PathLike[str], trusted: Sequen
     """Read a classifier of class `kind` that `save_model` wrote."""
     path = Path(folder)
     content, state, changes = _read_with_changes(path)
-    model = _rebuilt(kind, content, trusted, path)
+    model = rebuilt(kind, content, trusted, path)
     model._publish(replay(model, changes))
     state = state._replace(version=state.version + len(changes))
     model._folders = {os.path.realpath(path): state}
@@ -556,7 +564,7 @@ def _invalid(path: Path, error: Exception) -> StoreError:
     )
 
 
-def _rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
+def rebuilt(kind: Any, content: Folder, trusted: Sequence[str], path: Path) -> Any:
     """Rebuild a classifier from a folder's content; StoreError names the part that is not right."""
     meta = content.meta
     try:

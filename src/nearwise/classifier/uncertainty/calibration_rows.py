@@ -182,7 +182,7 @@ def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:
     """Distances to the memory of rows whose neighbors in the feature space are known."""
     spec = views.specs[0]
     found = Neighbors(*(part.cpu() for part in searched))
-    near, far = found.distances.mean(1), _own_distances(views)[found.indices].mean(1)
+    near, far = found.distances.mean(1), own_distances(views)[found.indices].mean(1)
     if spec.metric == "inner_product":  # its distances have no zero to divide by
         sparsity = near - far
     else:
@@ -190,7 +190,7 @@ def remoteness_of(views: MemoryViews, searched: Neighbors) -> Remoteness:
     return Remoteness(found.distances[:, -1].double().numpy(), sparsity.double().numpy())
 
 
-def _own_distances(views: MemoryViews) -> Tensor:
+def own_distances(views: MemoryViews) -> Tensor:
     """Mean distance of every remembered row to its own neighbors, (n,)."""
     if "own distances" not in views.derived:
         spec, keys = views.specs[0], views.bank.keys["features"]

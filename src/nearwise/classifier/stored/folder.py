@@ -1,0 +1,238 @@
+"""A model folder whose memory is in a store: made from one that holds its memory, and opened."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.online.changes import without_rows
+from nearwise.classifier.storage.journaling import FolderState
+from nearwise.classifier.storage.persistence import VERSION, pack_model, rebuilt
+from nearwise.classifier.storage.stored_parts import InvalidPartError, part_of_folder, under
+from nearwise.classifier.stored.changes import ChangeableModel
+from nearwise.classifier.stored.facts import (
+    columns_of_fit,
+    layout_of,
+    rows_of_fit,
+    schema_of,
+    summary_of,
+)
+from nearwise.classifier.stored.row_codec import RowCodec
+from nearwise.classifier.stored.working_set import (
+    Column,
+    Layout,
+    MemorySummary,
+    SpaceFacts,
+    stored_views,
+)
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
+from nearwise.classifier.uncertainty.explain import Parts
+from nearwise.memory import StoreError, folder_kind, read_folder, write_folder
+from nearwise.memory.store import OWN_STORE
+from nearwise.memory.stores import RowStore, StoredRows, engine_of
+
+STORED_KIND = "attention k-NN classifier with its memory in a store"
+_KEPT = 64  # rows that stay in the folder, which a model is rebuilt and tried with
+
+
+def is_stored(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is that of a model whose memory is in a store."""
+    try:
+        return folder_kind(folder) == STORED_KIND
+    except StoreError:  # whoever reads it says what is wrong
+        return False
+
+
+def move_memory(
+    model: Any,
+    folder: str | os.PathLike[str],
+    store: str | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write the memory of a fitted classifier to a store, and a model that asks it to a folder.
+
+    Predictions of the new model are those of the old one. What an addition does not change in it,
+    as it would take a pass over the memory: the reliability of rows remembered before, typical
+    distances, and the calibration rows; `AttnKNNClassifier` renews the first two.
+
+    Parameters
+    ----------
+    model : AttnKNNClassifier
+    folder : path
+        New or empty.
+    store : str, optional
+        URI of a store that is not there yet, see `nearwise.memory.stores.engine_of`. By default a
+        folder named "rows" in `folder`.
+    progress : callable, optional
+        Told how many of how many rows are written.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be moved: soft labels, a capacity, or a memory that fades.
+    StoreError
+        If something is at the place of the folder or store.
+    """
+    path, fitted = Path(folder), model._fitted
+    _check_movable(model, fitted)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError("foreign", f"{path} is there already. Give a new or empty folder.")
+    uri = OWN_STORE if store is None else store
+    columns = columns_of_fit(fitted.predictor.views)
+    layout, codec = layout_of(fitted, columns), RowCodec()
+    rows = rows_of_fit(fitted, columns, layout, codec)
+    first = next(rows)  # packs the schema of all, which the summary names
+    schema = schema_of(fitted.bank, fitted.predictor.views.specs, layout)
+    summary = asdict(summary_of(fitted, codec))
+    opened = engine_of(uri).create(
+        _absolute(uri, path), schema, _told(first, rows, len(fitted.bank), progress), summary
+    )
+    try:
+        tensors, meta, blobs = pack_model(model, _sample(fitted))
+        meta["store"] = {
+            "uri": uri,
+            "lineage": opened.lineage,
+            "columns": [c._asdict() | {"shape": list(c.shape)} for c in layout.columns],
+            "spaces": {name: facts._asdict() for name, facts in layout.spaces.items()},
+            "views": sorted(layout.calibration),
+        }
+        for n_views, calibration in layout.calibration.items():
+            named = _pack_calibration(calibration)
+            meta["store"].setdefault("caveat", calibration.caveat)
+            tensors |= {f"calibration/{n_views}/{name}": part for name, part in named.items()}
+        write_folder(
+            path, kind=STORED_KIND, format_version=VERSION, tensors=tensors, meta=meta, blobs=blobs
+        )
+    finally:
+        opened.close()
+
+
+def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str] = ()) -> Any:
+    """Open a classifier of class `kind` that `move_memory` wrote; its memory stays in the store."""
+    path = Path(folder)
+    content = read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
+    model = rebuilt(kind, content, trusted, path)
+    described = content.meta["store"]
+    store = engine_of(described["uri"]).open(_absolute(described["uri"], path))
+    if store.lineage != described["lineage"]:
+        raise StoreError(
+            "changed",
+            f"The store {store.uri} holds the memory of another model than {path}. Restore both "
+            "from one copy, or move the model again.",
+        )
+    try:
+        with part_of_folder("store"):
+            layout = _unpack_layout(described, under(content.tensors, "calibration/"))
+            reader = store.reader()
+            model._publish(_published(model._fitted, layout, store, reader))
+    except InvalidPartError as error:
+        raise StoreError(
+            "invalid", f"{path} holds what nearwise never writes: {error}. Restore it from a copy."
+        ) from error
+    state = FolderState(content.generation, store.lineage, reader.version, reader.version)
+    model._folders = {os.path.realpath(path): state}
+    return model
+
+
+def _published(model: FittedModel, layout: Layout, store: RowStore, reader: Any) -> ChangeableModel:
+    views = stored_views(
+        model.predictor.views,
+        reader=reader,
+        layout=layout,
+        summary=MemorySummary(**reader.summary),
+        store=store,
+    )
+    predictor = replace(model.predictor, views=views)
+    made = ChangeableModel(
+        predictor=predictor,
+        columns=model.columns,
+        classes=model.classes,
+        rows=None,
+        row_names=None,
+        weight_unit=model.weight_unit,
+        target_name=model.target_name,
+        stream=model.stream,
+    )
+    return made.at(reader)
+
+
+def _check_movable(model: Any, fitted: FittedModel) -> None:
+    if not fitted.holds_memory:
+        raise ValueError("The memory of this model is in a store already.")
+    if fitted.bank.is_soft:
+        raise ValueError("A memory with soft labels cannot be moved. Fit with hard labels.")
+    if model.capacity is not None or fitted.stream.half_life is not None:
+        raise ValueError(
+            f"The model forgets rows by itself (capacity={model.capacity}), which a store does "
+            "not. Set capacity to None first."
+        )
+
+
+def _absolute(uri: str, folder: Path) -> str:
+    """URI of a store as it is opened from a model folder; ValueError if it holds a password."""
+    if "://" not in uri:
+        return str(folder / uri) if uri == OWN_STORE else str(Path(uri).absolute())
+    if urlsplit(uri).password is not None:
+        raise ValueError(
+            "The URI of the store holds a password, and would be written to the model's folder. "
+            "Leave it out: PostgreSQL reads PGPASSWORD and ~/.pgpass, Milvus MILVUS_TOKEN."
+        )
+    return uri
+
+
+def _sample(fitted: FittedModel) -> FittedModel:
+    """Give a model with few of the rows, some of each class, that opens and predicts."""
+    labels, n_rows = fitted.label_positions.numpy(), len(fitted.bank)
+    findable = fitted.predictor.views.rows().numpy()
+    first = np.concatenate([findable[labels[findable] == c][:2] for c in range(fitted.n_classes)])
+    kept = np.union1d(first, findable[: max(_KEPT - len(first), 2)])
+    gone = np.setdiff1d(np.arange(n_rows), kept)
+    if not len(gone):
+        return fitted
+    return without_rows(fitted, fitted.bank.ids[torch.from_numpy(gone)], forget_classes=True)
+
+
+def _told(
+    first: StoredRows,
+    rows: Iterator[StoredRows],
+    n_rows: int,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[StoredRows]:
+    n_done = 0
+    for batch in itertools.chain([first], rows):
+        yield batch
+        n_done += len(batch)
+        if progress is not None:
+            progress(n_done, n_rows)
+
+
+def _pack_calibration(rows: CalibrationRows) -> dict[str, Tensor]:
+    named = {"labels": rows.labels, "folds": rows.folds, "truth": rows.truth}
+    named |= rows.parts._asdict() | rows.remoteness._asdict()
+    return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in named.items()}
+
+
+def _unpack_layout(described: dict[str, Any], tensors: dict[str, Tensor]) -> Layout:
+    calibration = {}
+    for n_views in described["views"]:
+        named = {name: part.numpy() for name, part in under(tensors, f"{n_views}/").items()}
+        calibration[n_views] = CalibrationRows(
+            named["labels"],
+            named["folds"],
+            Parts(*(named[name] for name in Parts._fields)),
+            Remoteness(*(named[name] for name in Remoteness._fields)),
+            named["truth"],
+            described["caveat"],
+        )
+    columns = [Column(**c | {"shape": tuple(c["shape"])}) for c in described["columns"]]
+    spaces = {name: SpaceFacts(**facts) for name, facts in described["spaces"].items()}
+    return Layout(columns, spaces, calibration)

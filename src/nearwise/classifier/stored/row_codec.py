@@ -1,0 +1,86 @@
+"""Rows as they were given, as bytes that a store keeps, one by one."""
+
+import base64
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from nearwise.classifier.storage.row_storage import append_frame, storable
+
+_NUMBER = 2  # bytes in front of a row: which schema it has
+_ROW, _FILE = "row", "file"  # columns of rows that are arrays
+
+
+class RowCodec:
+    """Packs rows without their schema, which is kept once; columns may come with new types.
+
+    Parameters
+    ----------
+    schemas : sequence of str
+        Those that rows were packed with so far; `schemas` has new ones at its end.
+    """
+
+    def __init__(self, schemas: Sequence[str] = ()) -> None:
+        self.schemas = list(schemas)
+
+    def pack(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> list[bytes]:
+        """Pack rows, and the files that they are from."""
+        return self.pack_table(self.table(rows, names))
+
+    def table(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
+        """Turn rows into a table whose rows can be packed in parts."""
+        table = _as_table(rows, names)
+        text = _text(table.schema)
+        if text not in self.schemas:
+            self.schemas.append(text)
+        return table
+
+    def pack_table(self, table: pa.Table) -> list[bytes]:
+        """Pack some rows of what `table` gave."""
+        mark = self.schemas.index(_text(table.schema)).to_bytes(_NUMBER, "little")
+        return [
+            mark + batch.slice(i, 1).serialize().to_pybytes()
+            for batch in table.to_batches()
+            for i in range(batch.num_rows)
+        ]
+
+    def unpack(
+        self, packed: Sequence[bytes]
+    ) -> tuple[pd.DataFrame | np.ndarray, np.ndarray | None]:
+        """Give the rows, at least one, and the files that they are from; None without."""
+        marks = np.array([int.from_bytes(row[:_NUMBER], "little") for row in packed])
+        tables, order = [], []
+        for mark in np.unique(marks):
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schemas[mark])))
+            at = np.flatnonzero(marks == mark)
+            of_mark = [pa.ipc.read_record_batch(packed[i][_NUMBER:], schema) for i in at]
+            tables.append(pa.Table.from_batches(of_mark))
+            order.append(at)
+        back = np.argsort(np.concatenate(order))
+        if tables[0].schema.pandas_metadata is None:
+            arrays = [t.column(_ROW).combine_chunks().to_numpy_ndarray() for t in tables]
+            files = [t.column(_FILE).to_pylist() for t in tables if _FILE in t.schema.names]
+            names = np.concatenate(files)[back] if files else None
+            return np.concatenate(arrays)[back], names
+        rows, *others = (table.to_pandas(integer_object_nulls=True) for table in tables)
+        for other in others:
+            rows = append_frame(rows, other)
+        return rows.iloc[back].reset_index(drop=True), None
+
+
+def _text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def _as_table(rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
+    if isinstance(rows, np.ndarray):
+        columns = {_ROW: pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(rows))}
+        return pa.table(columns if names is None else columns | {_FILE: pa.array(names.tolist())})
+    table = pa.Table.from_pandas(storable(rows), preserve_index=False)
+    for i, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):  # whose values would be a message of their own
+            plain = table.column(i).cast(field.type.value_type)
+            table = table.set_column(i, field.name, plain)
+    return table.combine_chunks()

@@ -1,0 +1,406 @@
+"""The memory as a query sees it where the rows are in a store: those that it needs, fetched."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearwise.classifier.model.fitted_model import FittedModel
+from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
+from nearwise.classifier.model.predictor import Predictor
+from nearwise.classifier.model.pretrained_views import PretrainedViews
+from nearwise.classifier.stored.row_codec import RowCodec
+from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows
+from nearwise.classifier.uncertainty.explain import Parts
+from nearwise.functional import Neighbors, topk_neighbors
+from nearwise.functional.search_cpu import measure_candidates
+from nearwise.memory import MemoryBank
+from nearwise.memory.stores import RowReader, RowStore, StoredRows
+from nearwise.memory.stores.protocol import SPARE
+from nearwise.nn.neighbor_set import KnownRows, SpaceSummary, log_shares
+
+# Columns of a working set beside those of the bank.
+SPREAD = "spread"  # (n,): mean distance to the row's own neighbors in the first space, in its unit
+
+
+def distance_column(spec: SpaceSpec) -> str:
+    """Name of the column with each row's mean distance to its own neighbors."""
+    return f"own_distance.{spec.name}"
+
+
+class Column(NamedTuple):
+    """A column of the bank as numbers of a row in the store."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def width(self) -> int:
+        """Numbers that a row has of it."""
+        return int(np.prod(self.shape))
+
+
+class SpaceFacts(NamedTuple):
+    """What was known of a key space when the memory was moved.
+
+    `unit`, `votes` and `own_opinion` are those of `SpaceSummary`; `usual` is the mean reliability.
+    """
+
+    unit: float
+    votes: list[float]
+    own_opinion: float | None
+    usual: float
+
+
+class Layout(NamedTuple):
+    """How rows lie in the store, and what is known of the memory as a whole.
+
+    Attributes
+    ----------
+    columns : list of Column
+        In the order in which they stand in a row's facts.
+    spaces : dict of str to SpaceFacts
+    calibration : dict of int to CalibrationRows
+        By the number of views.
+    """
+
+    columns: list[Column]
+    spaces: dict[str, SpaceFacts]
+    calibration: dict[int, CalibrationRows]
+
+    def facts(self, columns: Mapping[str, Tensor]) -> np.ndarray:
+        """Lay columns beside each other, float32 (n, n_facts)."""
+        flat = [columns[c.name].float().reshape(-1, c.width) for c in self.columns]
+        result: np.ndarray = torch.cat(flat, dim=1).numpy()
+        return result
+
+    def read(self, facts: np.ndarray) -> dict[str, Tensor]:
+        """Give the columns that `facts` laid out."""
+        found, start = {}, 0
+        for column in self.columns:
+            part = torch.from_numpy(facts[:, start : start + column.width])
+            dtype = getattr(torch, column.dtype)
+            found[column.name] = part.reshape(-1, *column.shape).to(dtype)
+            start += column.width
+        return found
+
+    @property
+    def n_facts(self) -> int:
+        """Numbers of a row."""
+        return sum(column.width for column in self.columns)
+
+
+@dataclass(frozen=True)
+class MemorySummary:
+    """What is known of the memory as a whole after every change.
+
+    Attributes
+    ----------
+    classes : list
+        As JSON holds them.
+    counts : list of float
+        Weight of the remembered rows per class.
+    rows_per_class : list of int
+        Rows per class that may be found.
+    n_rows, next_id : int
+    row_schemas : list of str
+        Of `RowCodec`.
+    """
+
+    classes: list[Any]
+    counts: list[float]
+    rows_per_class: list[int]
+    n_rows: int
+    next_id: int
+    row_schemas: list[str]
+
+
+class StoredViews(MemoryViews):
+    """Searches a store, and keeps what a query needs of it; mixed into the views of a model.
+
+    A fork is empty and fetches what it is asked for; the views of a published model have no bank.
+    """
+
+    reader: RowReader
+    layout: Layout
+    summary: MemorySummary
+    store: RowStore
+    _bank: MemoryBank | None
+    _new: Tensor  # bank positions of rows that are in no version yet, found beside the others
+
+    @classmethod
+    def over(cls, views: MemoryViews, **parts: Any) -> Self:
+        """Take the place of the views of a model, with a store for its bank."""
+        made = object.__new__(cls)
+        bank = views.__dict__["bank"]
+        made.__dict__ |= {k: v for k, v in views.__dict__.items() if k != "bank"} | parts
+        made._empty = bank.fork()
+        made._empty.remove(bank.ids)
+        names = {column.name for column in made.layout.columns}
+        made._empty.columns = made.layout.read(np.empty((0, made.layout.n_facts), np.float32))
+        assert names == set(made._empty.columns)  # no column twice
+        made._bank = None
+        made.forget()
+        return made
+
+    _empty: MemoryBank
+
+    @property
+    def bank(self) -> MemoryBank:  # type: ignore[override]
+        """The rows that were fetched; ValueError of a model that was not forked."""
+        if self._bank is None:
+            self.refuse("This asks for all remembered rows, which")
+        return self._bank
+
+    @bank.setter
+    def bank(self, bank: MemoryBank) -> None:
+        self._bank = bank
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise the ValueError of what needs the whole memory in this process."""
+        raise ValueError(
+            f"{what} are in {self.store.uri} and not in this process. Use a model that holds its "
+            "memory, before 'nearwise move'."
+        )
+
+    def fork(self) -> Self:
+        """Copy with nothing fetched yet."""
+        fork = object.__new__(type(self))
+        fork.__dict__ |= self.__dict__
+        fork.specs = list(self.specs)
+        fork.empty()
+        return fork
+
+    def empty(self) -> None:
+        """Let go of what was fetched."""
+        self.bank = self._empty.fork()
+        self.bank.n_classes = len(self.summary.classes)
+        self._new = torch.empty(0, dtype=torch.int64)
+        self._indexes, self._sealed, self._own, self._copies = {}, {}, {}, {}
+        self._renew()
+
+    def _renew(self) -> None:
+        """Work out anew what depends on the rows that are here."""
+        n_classes = len(self.summary.classes)
+        self.derived = {
+            ("calibration rows", n_classes, n_views): with_classes(rows, n_classes)
+            for n_views, rows in self.layout.calibration.items()
+        }
+        self.derived["own distances"] = self.bank.columns[SPREAD]
+
+    def forget(self) -> None:
+        """Drop what was derived from the bank; call after it changed."""
+        if self._bank is not None:
+            self._renew()
+
+    forget_labels = forget
+
+    def hold(self, ids: np.ndarray) -> Tensor:
+        """Fetch rows that are not here yet, and give the positions of all, (n,)."""
+        held = self.bank.ids.numpy()
+        missing = np.setdiff1d(ids, held)
+        if len(missing):
+            self.take_in(self.reader.fetch(missing))
+        return self.bank.positions(torch.from_numpy(ids))
+
+    def take_in(self, rows: StoredRows) -> None:
+        """Put rows into the bank."""
+        self.bank.add(
+            {name: torch.from_numpy(keys) for name, keys in rows.keys.items()},
+            torch.from_numpy(rows.labels),
+            torch.from_numpy(rows.ids),
+            torch.from_numpy(rows.weights),
+            columns=self.layout.read(rows.facts),
+        )
+        self._renew()
+
+    def take_in_new(self, rows: StoredRows) -> Tensor:
+        """Put rows into the bank that are found beside those of the store; their positions."""
+        before = len(self.bank)
+        self.bank.n_classes = max(self.bank.n_classes, int(rows.labels.max(initial=0)) + 1)
+        self.take_in(rows)
+        self._new = torch.arange(before, len(self.bank))
+        return self._new
+
+    # --- what the heads ask for -----------------------------------------------------------------
+
+    def search(
+        self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None = None
+    ) -> Neighbors:
+        """Nearest rows: distances in the space's unit, measured here, and bank positions."""
+        exclude = None if query_ids is None else query_ids.numpy()
+        numbers = np.ascontiguousarray(query.float().numpy())
+        ids = self.reader.search(spec.name, numbers, k + SPARE, exclude)
+        there = ids >= 0
+        positions = torch.full(ids.shape, -1)
+        positions[torch.from_numpy(there)] = self._positions(ids[there])
+        keys = self.bank.keys[spec.name]
+        if len(self._new):
+            own = {} if query_ids is None else {"query_ids": query_ids}
+            n_new = min(k, len(self._new) - (query_ids is not None))
+            if own:
+                own["key_ids"] = self.bank.ids[self._new]
+            if n_new > 0:
+                near = topk_neighbors(query, keys[self._new], n_new, metric=spec.metric, **own)
+                positions = torch.cat([positions, self._new[near.indices]], dim=1)
+        if positions.shape[1] == 0 or bool((positions < 0).all(1).any()):
+            raise ValueError("The memory holds no rows that may be asked. Add rows first.")
+        at = positions.numpy()
+        distances = measure_candidates(query, keys, at.clip(0), spec.metric, self.memory_budget)
+        distances[at < 0] = np.inf
+        order = np.lexsort((self.bank.ids.numpy()[at.clip(0)], distances), axis=1)
+        best = order[:, : min(k, int((at >= 0).sum(1).min()))]
+        found = (torch.from_numpy(np.take_along_axis(part, best, 1)) for part in (distances, at))
+        near, where = found
+        return Neighbors(near / spec.unit, where)
+
+    def _positions(self, ids: np.ndarray) -> Tensor:
+        distinct, back = np.unique(ids, return_inverse=True)
+        return self.hold(distinct)[torch.from_numpy(back)]
+
+    def class_shares(self) -> Tensor:
+        """Weighted class shares of the whole memory, (C,)."""
+        return log_shares(torch.tensor(self.summary.counts)).exp()
+
+    def retrieve_remembered(self, *args: Any) -> NoReturn:
+        """Refuse: remembered rows are predicted as a whole."""
+        self.refuse("The remembered rows")
+
+    def weighed(self, positions: Tensor) -> Tensor:
+        """How much rows count as the class that they are taken to be of, (n,)."""
+        weight, certainty = self.bank.sample_weight, self.remembered_labels.certainty
+        return weight[positions] if certainty is None else (weight * certainty)[positions]
+
+
+class StoredMemoryViews(StoredViews):
+    """Of a model with heads that were trained with it."""
+
+
+class StoredPretrainedViews(StoredViews, PretrainedViews):
+    """Of a model with the pretrained head."""
+
+    def neighborhood(self, spec: SpaceSpec, *args: Any) -> Any:
+        """Describe what was found."""
+        return PretrainedViews.neighborhood(self, spec, *args)
+
+    def space(self, spec: SpaceSpec) -> Any:
+        """Tell what is known of the rows that were fetched."""
+        columns, facts = self.bank.columns, self.layout.spaces[spec.name]
+        rows = KnownRows(
+            self.labels,
+            columns[distance_column(spec)],
+            columns[spec.reliability],
+            columns.get("opinion"),
+        )
+        summary = SpaceSummary(
+            self.summary.n_rows,
+            self.n_columns,
+            log_shares(torch.tensor(self.summary.counts)),
+            torch.tensor(facts.votes),
+            facts.unit,
+            facts.own_opinion,
+            spec.name == "supervised",
+            spec.metric,
+        )
+        return _Described(rows, summary)
+
+
+class _Described(NamedTuple):
+    rows: KnownRows
+    summary: SpaceSummary
+
+    def describe(
+        self, found: Neighbors, base: Tensor | None, left_out: None, log_weight: Tensor
+    ) -> Any:
+        assert left_out is None  # remembered rows are refused before
+        return self.rows.describe(found, self.summary, base, log_weight)
+
+
+def stored_views(views: MemoryViews, **parts: Any) -> StoredViews:
+    """Put a store behind the views of a model; `parts` are the attributes of `StoredViews`."""
+    kind = StoredPretrainedViews if isinstance(views, PretrainedViews) else StoredMemoryViews
+    return kind.over(views, **parts)
+
+
+def with_classes(rows: CalibrationRows, n_classes: int) -> CalibrationRows:
+    """Give calibration rows a column for classes that came later."""
+
+    def wider(values: np.ndarray) -> np.ndarray:
+        return np.pad(values, ((0, 0), (0, n_classes - values.shape[1])))
+
+    parts = Parts(*(wider(part) if part.ndim == 2 else part for part in rows.parts))
+    return rows._replace(parts=parts, truth=wider(rows.truth))
+
+
+@dataclass(frozen=True, eq=False)
+class StoredFittedModel(FittedModel):
+    """One version of a classifier whose memory is in a store."""
+
+    @property
+    def _views(self) -> StoredViews:
+        views = self.predictor.views
+        assert isinstance(views, StoredViews)  # the constructor of every one sees to it
+        return views
+
+    holds_memory = False
+
+    def fetching(self) -> Self:
+        """Copy that fetches what it is asked for; nothing is there yet."""
+        return replace(self, predictor=self.predictor.fork())
+
+    def fork(self) -> NoReturn:
+        """Refuse: changes of the memory are the store's."""
+        self._views.refuse("The rows to change")
+
+    def for_query(self, *, remembered: bool) -> Self:
+        """Copy for a query."""
+        if remembered:
+            self._views.refuse("The remembered rows")
+        return self.fetching()
+
+    def release(self) -> None:
+        """Let go of what was fetched."""
+        self._views.empty()
+
+    def holding(self, ids: Any) -> Self:
+        """Copy that holds some remembered rows, and those alone."""
+        fork = self.fetching()
+        wanted = np.unique(np.asarray(ids, dtype=np.int64).reshape(-1))
+        fork._views.hold(wanted)
+        return fork
+
+    def given(self, positions: Any) -> tuple[Any, np.ndarray | None]:
+        """Rows at positions of what was fetched, as they were given, and their files."""
+        ids = self.bank.ids[positions].numpy()
+        packed = self._views.reader.fetch(ids, rows=True).rows or []
+        return RowCodec(self._views.summary.row_schemas).unpack(packed)
+
+    def rows_at(self, positions: Any) -> Any:
+        """Remembered rows at positions of what was fetched, as they were given."""
+        return self.given(positions)[0]
+
+    def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
+        """Give the training rows at positions of what was fetched, column name to value."""
+        if not len(positions):
+            return []
+        rows, names = self.given(positions)
+        own = {field.name: getattr(self, field.name) for field in fields(FittedModel)}
+        plain = FittedModel(**own | {"rows": rows, "row_names": names})
+        return plain.remembered(list(range(len(positions))))
+
+    def at(self, reader: RowReader) -> Self:
+        """Give another version."""
+        summary = MemorySummary(**reader.summary)
+        views = self._views.fork()
+        views.reader, views.summary, views._bank = reader, summary, None
+        predictor: Predictor = replace(self.predictor, views=views)
+        if predictor.is_cross_fitted:
+            predictor = replace(predictor, prior=views.class_shares())
+        classes = np.array(summary.classes).astype(self.classes.dtype, copy=False)
+        if len(classes) > len(self.classes):
+            classes = np.array(summary.classes, dtype=np.result_type(self.classes, classes))
+        return replace(self, predictor=predictor, classes=classes)

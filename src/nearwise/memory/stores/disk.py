@@ -1,0 +1,529 @@
+"""DiskStore: rows in a folder, most of them in Lance and FAISS files that are read where asked.
+
+Rows lie in a Lance data set, and below it FAISS IVF-Flat indexes that the operating system maps
+into memory page by page. What changed since those were written is in a journal (SQLite) and held in
+memory, where it is searched exactly. `snapshot` writes both anew, and only then lets go of the old.
+"""
+
+import io
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from nearwise.functional import topk_neighbors
+from nearwise.memory.checks import UnknownIdError
+from nearwise.memory.index import ExactIndex
+from nearwise.memory.journal import Change, Journal
+from nearwise.memory.make_index import AUTO_EXACT_BELOW
+from nearwise.memory.store import (
+    StoreError,
+    folder_generation,
+    locked_folder,
+    read_folder,
+    sync_folder,
+    write_folder,
+)
+from nearwise.memory.stores.protocol import (
+    BATCH,
+    ENOUGH_RECALL,
+    RECALL_QUERIES,
+    SPARE,
+    Edit,
+    Schema,
+    Snapshot,
+    SpaceSchema,
+    StoredRows,
+)
+from nearwise.warn import warn_user
+
+KIND = "rows on disk"
+_VERSION = 1
+_HEAD, _IDS, _ROWS = "head", "ids.npy", "rows.lance"
+_PART = {"put": "store/put", "removed": "store/removed", "summary": "store/summary"}  # of a change
+_ROWS_PER_CELL = 39  # that FAISS wants to place the center of a cell
+_FEWEST_PROBES = 16  # cells that are searched
+_SHARD = 2**30  # bytes of keys that are indexed at once
+_JUDGED_BY = 32  # true neighbors per query whose share found is the recall
+
+
+def _package(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            'a store on disk needs the extra "disk": pip install nearwise[disk]'
+        ) from error
+
+
+class _Head(NamedTuple):
+    """What the folder says of itself; `probes` are the cells searched in each space, 0: all."""
+
+    generation: str
+    lineage: str
+    version: int
+    bulk: str
+    schema: Schema
+    summary: dict[str, Any]
+    probes: dict[str, int]
+
+
+class _Bulk:
+    """Rows in files, in the order of their ids."""
+
+    def __init__(self, folder: Path, schema: Schema, probes: dict[str, int]) -> None:
+        self.folder, self.schema, self.probes = folder, schema, probes
+        self.ids: np.ndarray = np.load(folder / _IDS, mmap_mode="r")
+        self._exact: dict[str, ExactIndex] = {}
+        self._mapped: dict[str, Any] = {}
+
+    @cached_property
+    def _rows(self) -> Any:
+        return _package("lance").dataset(str(self.folder / _ROWS))
+
+    def search(self, space: str, query: np.ndarray, k: int) -> np.ndarray:
+        """Positions of candidates, (n_queries, k); -1 where too few were found."""
+        if self.probes[space]:
+            index = self._index(space)
+            parameters = _package("faiss").SearchParametersIVF(nprobe=self.probes[space])
+            vectors = _as_indexed(query, self.schema.spaces[space])
+            found: np.ndarray = index.search(vectors, k, params=parameters)[1]
+            return found
+        if space not in self._exact:
+            keys = torch.from_numpy(self._all_keys(space))
+            self._exact[space] = ExactIndex(self.schema.spaces[space].metric).fit(keys)
+        return self._exact[space].search(torch.from_numpy(query), k).indices.numpy()
+
+    def take(self, positions: np.ndarray, *, rows: bool) -> StoredRows:
+        """Give rows by their positions, in that order."""
+        order = np.argsort(positions)
+        table = self._rows.take(positions[order], columns=self._columns(rows))
+        return StoredRows.from_arrow(table).take(np.argsort(order))
+
+    def scan(self) -> Iterator[StoredRows]:
+        """Give all rows, in order."""
+        for batch in self._rows.to_batches(batch_size=BATCH):
+            yield StoredRows.from_arrow(batch)
+
+    def keys(self, space: str) -> Iterator[np.ndarray]:
+        """Give all keys of a space, in order."""
+        width = self.schema.spaces[space].width
+        for batch in self._rows.to_batches(columns=[f"key {space}"], batch_size=BATCH):
+            yield batch.column(0).flatten().to_numpy().reshape(-1, width)
+
+    def _all_keys(self, space: str) -> np.ndarray:
+        nothing = np.empty((0, self.schema.spaces[space].width), np.float32)
+        return np.concatenate([nothing, *self.keys(space)])
+
+    def _columns(self, rows: bool) -> list[str]:
+        keys = [f"key {name}" for name in self.schema.spaces]
+        return ["id", "label", "weight", "facts", *keys, *(["row"] if rows else [])]
+
+    def _index(self, space: str) -> Any:
+        if space not in self._mapped:
+            faiss, path = _package("faiss"), self._path(space)
+            flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR
+            self._mapped[space] = faiss.read_index(str(path), flags)
+        return self._mapped[space]
+
+    def _path(self, space: str) -> Path:
+        return self.folder / f"space{list(self.schema.spaces).index(space)}.faiss"
+
+    # --- writing --------------------------------------------------------------------------------
+
+    @classmethod
+    def write(cls, folder: Path, schema: Schema, rows: Iterable[StoredRows]) -> Self:
+        """Write rows, given in the order of their ids, and index them."""
+        folder.mkdir()
+        ids: list[np.ndarray] = [np.empty(0, np.int64)]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in rows:
+                last = ids[-1][-1] if len(ids[-1]) else -1
+                if (np.diff(batch.ids, prepend=last) <= 0).any():
+                    raise ValueError("Rows must come in the order of their ids, each once.")
+                ids.append(batch.ids)
+                yield batch.to_arrow()
+
+        fields = schema.no_rows().to_arrow().schema
+        reader = pa.RecordBatchReader.from_batches(fields, batches())
+        _package("lance").write_dataset(reader, str(folder / _ROWS))
+        np.save(folder / _IDS, np.concatenate(ids))
+        bulk = cls(folder, schema, dict.fromkeys(schema.spaces, 0))
+        for name, space in schema.spaces.items():
+            if len(bulk.ids) >= AUTO_EXACT_BELOW and space.metric != "manhattan":
+                bulk.probes[name] = bulk._write_index(name, space)
+        for file in folder.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+        sync_folder(folder)
+        return bulk
+
+    def _write_index(self, name: str, space: SpaceSchema) -> int:
+        """Index a space, and say how many cells are to be searched."""
+        faiss, n_rows = _package("faiss"), len(self.ids)
+        n_cells = max(1, min(int(4 * n_rows**0.5), n_rows // _ROWS_PER_CELL))
+        by_product = space.metric in ("cosine", "inner_product")
+        metric = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
+        index = faiss.index_factory(space.width, f"IVF{n_cells},Flat", metric)
+        index.cp.spherical = space.metric == "cosine"
+        n_sample = min(n_rows, _ROWS_PER_CELL * n_cells)
+        some = np.sort(np.random.default_rng(0).choice(n_rows, n_sample, replace=False))
+        sample = self._rows.take(some, columns=[f"key {name}"]).column(0).combine_chunks()
+        index.train(_as_indexed(sample.flatten().to_numpy().reshape(-1, space.width), space))
+        path, shards, n_added = self._path(name), [], 0
+        empty = faiss.serialize_index(index)
+        for keys in self.keys(name):
+            at = np.arange(n_added, n_added + len(keys))
+            index.add_with_ids(_as_indexed(keys, space), at)
+            n_added += len(keys)
+            if index.ntotal * space.width * 4 >= _SHARD and n_added < n_rows:
+                shards.append(path.with_suffix(f".{len(shards)}"))
+                faiss.write_index(index, str(shards[-1]))
+                index = faiss.deserialize_index(empty)
+        if shards:  # more than is held at once
+            from faiss.contrib.ondisk import merge_ondisk
+
+            shards.append(path.with_suffix(f".{len(shards)}"))
+            faiss.write_index(index, str(shards[-1]))
+            index = faiss.deserialize_index(empty)
+            merge_ondisk(index, list(map(str, shards)), str(path.with_suffix(".lists")))
+            for shard in shards:
+                shard.unlink()
+        faiss.write_index(index, str(path))
+        return _FEWEST_PROBES
+
+    def judge(self) -> dict[str, float]:
+        """Measure the recall of every space, and search more cells where it is too low."""
+        found = {}
+        for name, space in self.schema.spaces.items():
+            if not self.probes[name]:
+                found[name] = 1.0
+                continue
+            chosen = np.random.default_rng(0).choice(len(self.ids), RECALL_QUERIES, replace=False)
+            queries = self.take(np.sort(chosen), rows=False).keys[name]
+            true = self._true_neighbors(name, space, queries)
+            n_cells = self._index(name).nlist
+            while (recall := self._recall(name, queries, true)) < ENOUGH_RECALL:
+                if self.probes[name] >= n_cells:
+                    break
+                self.probes[name] = min(n_cells, 2 * self.probes[name])
+            found[name] = recall
+            if recall < ENOUGH_RECALL:
+                warn_user(
+                    f"Searches in the space {name!r} find {recall:.1%} of the nearest rows, below "
+                    f"{ENOUGH_RECALL:.0%}: many of its keys are nearly alike."
+                )
+        return found
+
+    def _true_neighbors(self, name: str, space: SpaceSchema, queries: np.ndarray) -> np.ndarray:
+        best = np.full((len(queries), 0), np.inf), np.full((len(queries), 0), -1)
+        start = 0
+        for keys in self.keys(name):
+            rows = torch.from_numpy(keys)
+            k = min(_JUDGED_BY, len(rows))
+            near = topk_neighbors(torch.from_numpy(queries), rows, k, metric=space.metric)
+            distances = np.concatenate([best[0], near.distances.numpy()], axis=1)
+            positions = np.concatenate([best[1], near.indices.numpy() + start], axis=1)
+            order = np.argsort(distances, axis=1, kind="stable")[:, :_JUDGED_BY]
+            best = (
+                np.take_along_axis(distances, order, 1),
+                np.take_along_axis(positions, order, 1),
+            )
+            start += len(keys)
+        return best[1]
+
+    def _recall(self, name: str, queries: np.ndarray, true: np.ndarray) -> float:
+        found = self.search(name, queries, _JUDGED_BY + SPARE)
+        hits = [np.isin(*pair).mean() for pair in zip(true, found, strict=True)]
+        return float(np.mean(hits))
+
+
+def _as_indexed(keys: np.ndarray, space: SpaceSchema) -> np.ndarray:
+    if space.metric == "cosine":
+        keys = keys / np.linalg.norm(keys, axis=1, keepdims=True).clip(1e-30)
+    return np.ascontiguousarray(keys, np.float32)
+
+
+class _Tail(NamedTuple):
+    """What came since the files were written: rows, and ids in the files that count no more."""
+
+    rows: StoredRows
+    hidden: np.ndarray
+
+    def changed(self, put: StoredRows, removed: np.ndarray) -> "_Tail":
+        gone = np.concatenate([put.ids, removed])
+        stays = ~np.isin(self.rows.ids, gone)
+        rows = StoredRows.joined([self.rows.take(stays), put])
+        return _Tail(rows, np.union1d(self.hidden, gone))
+
+
+class DiskReader:
+    """One version of a `DiskStore`; see `RowReader`."""
+
+    def __init__(self, bulk: _Bulk, tail: _Tail, version: int, summary: dict[str, Any]) -> None:
+        self._bulk, self._tail = bulk, tail
+        self.version, self.summary = version, summary
+
+    def search(
+        self, space: str, query: np.ndarray, k: int, exclude: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Find candidates; see `RowReader.search`."""
+        parts = [self._in_bulk(space, query, k, exclude)]
+        rows = self._tail.rows
+        if len(rows):
+            keys, metric = (
+                torch.from_numpy(rows.keys[space]),
+                self._bulk.schema.spaces[space].metric,
+            )
+            wanted = min(len(rows), k + (exclude is not None))
+            near = topk_neighbors(torch.from_numpy(query), keys, wanted, metric=metric)
+            parts.append(_without(rows.ids[near.indices.numpy()], exclude))
+        return np.concatenate(parts, axis=1)
+
+    def _in_bulk(
+        self, space: str, query: np.ndarray, k: int, exclude: np.ndarray | None
+    ) -> np.ndarray:
+        n_rows = len(self._bulk.ids)
+        n_left = n_rows - len(self._tail.hidden)  # at least so many
+        wanted = min(n_rows, k + SPARE + (exclude is not None))
+        if not n_rows:
+            return np.empty((len(query), 0), np.int64)
+        while True:
+            positions = self._bulk.search(space, query, wanted)
+            ids = np.where(positions >= 0, self._bulk.ids[np.maximum(positions, 0)], -1)
+            ids[np.isin(ids, self._tail.hidden)] = -1
+            ids = _without(ids, exclude)
+            if wanted == n_rows or ((ids >= 0).sum(1) >= min(k, n_left - 1)).all():
+                return ids
+            if (positions < 0).any(axis=1).all() and self._bulk.probes[space]:
+                return ids  # the cells that are searched hold no more
+            wanted = min(n_rows, 2 * wanted)
+
+    def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
+        """Give rows by id; see `RowReader.fetch`."""
+        tail = self._tail.rows if rows else replace(self._tail.rows, rows=None)
+        new = np.isin(ids, tail.ids)
+        at = np.minimum(np.searchsorted(self._bulk.ids, ids), max(len(self._bulk.ids) - 1, 0))
+        there = np.zeros(len(ids), bool)
+        if len(self._bulk.ids):
+            there = (self._bulk.ids[at] == ids) & ~np.isin(ids, self._tail.hidden)
+        if not (new | there).all():
+            missing = ids[~(new | there)]
+            raise UnknownIdError(
+                f"{len(missing)} of {len(ids)} ids are not remembered, first {missing[0]}."
+            )
+        order = np.argsort(tail.ids)
+        in_tail = order[np.searchsorted(tail.ids, ids[new], sorter=order)]
+        parts = [tail.take(in_tail)]
+        if there.any():
+            parts.append(self._bulk.take(at[there], rows=rows))
+        places = np.concatenate([np.flatnonzero(new), np.flatnonzero(there)])
+        return StoredRows.joined(parts).take(np.argsort(places))
+
+    def scan(self) -> Iterator[StoredRows]:
+        """Give all rows in the order of their ids; see `RowReader.scan`."""
+        tail, hidden = self._tail.rows, self._tail.hidden
+        tail = tail.take(np.argsort(tail.ids))
+        n_given = 0
+        for batch in self._bulk.scan():
+            n_until = int(np.searchsorted(tail.ids, batch.ids[-1], side="right"))
+            between = tail.take(np.arange(n_given, n_until))
+            n_given = n_until
+            kept = StoredRows.joined([batch.take(~np.isin(batch.ids, hidden)), between])
+            yield kept.take(np.argsort(kept.ids))
+        for start in range(n_given, len(tail), BATCH):
+            yield tail.take(np.arange(start, min(start + BATCH, len(tail))))
+
+
+def _without(ids: np.ndarray, exclude: np.ndarray | None) -> np.ndarray:
+    return ids if exclude is None else np.where(ids == exclude[:, None], -1, ids)
+
+
+class DiskStore:
+    """Rows in a folder that holds more than memory does; see `RowStore`.
+
+    Below 100,000 rows, and for the metric "manhattan", searches are exact and the keys are held in
+    memory.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = str(Path(uri).absolute())
+        self._journal = Journal(self._head_folder)
+        self._open()
+
+    @property
+    def _head_folder(self) -> Path:
+        return Path(self.uri) / _HEAD
+
+    @classmethod
+    def create(
+        cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
+    ) -> "DiskStore":
+        """Make a store in a folder that is new or empty; see `Engine.create`."""
+        folder = Path(uri)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StoreError("foreign", f"{folder} is there already. Give a new or empty folder.")
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"bulk-{secrets.token_hex(4)}"
+        try:
+            bulk = _Bulk.write(folder / name, schema, rows)
+            bulk.judge()
+            lineage = secrets.token_hex(8)
+            head = _Head("", lineage, 0, name, schema, summary, bulk.probes)
+            _write_head(folder / _HEAD, head, None)
+        except BaseException:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            raise
+        return cls(uri)
+
+    @classmethod
+    def open(cls, uri: str) -> "DiskStore":
+        """Open a store; see `Engine.open`."""
+        return cls(uri)
+
+    @property
+    def schema(self) -> Schema:
+        """What is kept of each row."""
+        return self._head.schema
+
+    @property
+    def lineage(self) -> str:
+        """Name of the memory that versions count from."""
+        return self._head.lineage
+
+    def _open(self) -> None:
+        self._head = _read_head(self._head_folder)
+        bulk = _Bulk(Path(self.uri) / self._head.bulk, self.schema, self._head.probes)
+        tail = _Tail(self.schema.no_rows(), np.empty(0, np.int64))
+        self._reader = DiskReader(bulk, tail, self._head.version, self._head.summary)
+
+    def reader(self) -> DiskReader:
+        """Open the newest version; see `RowStore.reader`."""
+        while True:
+            if folder_generation(self._head_folder) != self._head.generation:
+                self._open()
+            try:
+                changes = self._journal.since(self.lineage, self._reader.version)
+            except StoreError as error:
+                if error.reason != "changed":
+                    raise
+                self._open()  # folded in just now
+                continue
+            for change in changes:
+                self._follow(change)
+            return self._reader
+
+    def _follow(self, change: Change) -> None:
+        put = _unpack_rows(change.parts[_PART["put"]])
+        removed = np.frombuffer(change.parts[_PART["removed"]], "<i8")
+        tail = self._reader._tail.changed(put, removed)
+        summary = json.loads(change.parts[_PART["summary"]])
+        self._reader = DiskReader(self._reader._bulk, tail, change.version, summary)
+
+    def apply(self, edit: Edit, expect: int) -> DiskReader:
+        """Make a change; see `RowStore.apply`."""
+        with locked_folder(self._head_folder):
+            if self.reader().version != expect:
+                raise StoreError(
+                    "changed",
+                    f"{self.uri} is at version {self._reader.version}, and the change was made "
+                    f"from {expect}. Look at it again.",
+                )
+            parts = {
+                _PART["put"]: _pack_rows(edit.put),
+                _PART["removed"]: edit.removed.astype("<i8").tobytes(),
+                _PART["summary"]: json.dumps(edit.summary).encode(),
+            }
+            change = replace(edit.change, parts={**edit.change.parts, **parts})
+            self._journal.append(self.lineage, self._head.version, change)
+            self._follow(change)
+            return self._reader
+
+    def history(self, lineage: str, last: int | None = None) -> list[Change]:
+        """Give the changes; see `RowStore.history`."""
+        with Journal(self._head_folder) as journal:  # changes under way are not waited for
+            return journal.history(lineage, last)
+
+    def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
+        """Give one change; see `RowStore.find`."""
+        change = self._journal.find(lineage, version=version, key=key)
+        own = {name: part for name, part in change.parts.items() if name not in _PART.values()}
+        return replace(change, parts=own)
+
+    def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
+        """Write rows and indexes anew, as they are now; see `RowStore.snapshot`."""
+        with locked_folder(self._head_folder):
+            now, before = self.reader(), self._head
+            name = f"bulk-{secrets.token_hex(4)}"
+            try:
+                bulk = _Bulk.write(Path(self.uri) / name, self.schema, now.scan())
+                recall = bulk.judge()
+                head = before._replace(
+                    version=now.version, bulk=name, summary=now.summary, probes=bulk.probes
+                )
+                _write_head(self._head_folder, head, before.generation)
+            except BaseException:
+                if _read_head(self._head_folder).bulk != name:
+                    shutil.rmtree(Path(self.uri) / name, ignore_errors=True)
+                raise
+            self._journal.fold(self.lineage, now.version, keep="remove" if keep_removed else None)
+            self._open()
+            # Who still reads the former files keeps them until the next time.
+            for folder in Path(self.uri).glob("bulk-*"):
+                if folder.name not in (name, before.bulk):
+                    shutil.rmtree(folder)
+        return Snapshot(now.version, len(self._reader._bulk.ids), recall)
+
+    def close(self) -> None:
+        """Close the journal; the next call opens it again."""
+        self._journal.close()
+
+
+def _write_head(folder: Path, head: _Head, replaces: str | None) -> None:
+    meta = head._asdict() | {"schema": head.schema.to_json()}
+    del meta["generation"]
+    write_folder(
+        folder,
+        kind=KIND,
+        format_version=_VERSION,
+        tensors={},
+        meta=meta,
+        replaces=replaces,
+        locked=replaces is not None,
+    )
+
+
+def _read_head(folder: Path) -> _Head:
+    found = read_folder(folder, kind=KIND, newest_version=_VERSION)
+    try:
+        schema = Schema.from_json(found.meta.pop("schema"))
+        return _Head(found.generation, schema=schema, **found.meta)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            "invalid", f"{folder} holds what nearwise never writes ({error!r}). Restore it."
+        ) from error
+
+
+def _pack_rows(rows: StoredRows) -> bytes:
+    sink, batch = io.BytesIO(), rows.to_arrow()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+def _unpack_rows(stored: bytes) -> StoredRows:
+    with pa.ipc.open_stream(stored) as stream:
+        return StoredRows.from_arrow(stream.read_all())

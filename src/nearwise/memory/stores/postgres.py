@@ -1,0 +1,471 @@
+"""PostgresStore: rows in a PostgreSQL database, searched by its extension pgvector.
+
+One table holds every version of every row: a row belongs to the versions from `born` to before
+`died`. A change is one transaction, so that processes on many machines may read and change.
+"""
+
+import base64
+import contextlib
+import json
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from nearwise.memory.checks import UnknownIdError
+from nearwise.memory.journal import Change
+from nearwise.memory.make_index import AUTO_EXACT_BELOW
+from nearwise.memory.store import StoreError
+from nearwise.memory.stores.protocol import (
+    BATCH,
+    ENOUGH_RECALL,
+    RECALL_QUERIES,
+    SPARE,
+    Edit,
+    Schema,
+    Snapshot,
+    StoredRows,
+)
+from nearwise.warn import warn_user
+
+_VERSION = 1
+_NAME = "nearwise"  # of the schema, unless the URI's fragment names another
+_NEVER = 2**62  # version in which rows die that live
+_OPERATORS = {
+    "euclidean": ("<->", "vector_l2_ops"),
+    "sqeuclidean": ("<->", "vector_l2_ops"),
+    "cosine": ("<=>", "vector_cosine_ops"),
+    "inner_product": ("<#>", "vector_ip_ops"),
+    "manhattan": ("<+>", "vector_l1_ops"),
+}
+_MOST_INDEXED = 2000  # numbers of a key that pgvector can index
+_MOST_SEARCHED = 1000  # its largest hnsw.ef_search
+_JUDGED_BY = 32  # true neighbors per query whose share found is the recall
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            'a store in PostgreSQL needs the extra "postgres": pip install nearwise[postgres]'
+        ) from error
+
+
+class _Database:
+    """A connection of each thread to one schema of a database."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri, _, name = uri.partition("#")
+        self.name = name or _NAME
+        if not self.name.isidentifier() or not self.name.isascii():
+            raise ValueError(
+                f"{uri!r} names the schema {self.name!r}. Use letters, digits and _ after the #."
+            )
+        self._local = threading.local()
+        self._all: list[Any] = []
+
+    @property
+    def connection(self) -> Any:
+        """Connection of this thread, in autocommit mode."""
+        found = getattr(self._local, "connection", None)
+        if found is None or found.closed:
+            psycopg, pgvector = _package("psycopg"), _package("pgvector.psycopg")
+            try:
+                found = psycopg.connect(self.uri, autocommit=True)
+                found.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                pgvector.register_vector(found)
+            except psycopg.Error as error:
+                raise OSError(
+                    f"could not reach the store at {_shown(self.uri)}: {str(error).strip()}. Check "
+                    "the URI, that the server runs, and that it has the extension pgvector."
+                ) from error
+            self._local.connection = found
+            self._all.append(found)
+        return found
+
+    def run(self, text: str, *values: Any, **options: Any) -> Any:
+        """Run one statement; {} in it is the schema's name."""
+        return self.connection.execute(text.replace("{}", f'"{self.name}"'), values, **options)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Let statements count together or not at all."""
+        with self.connection.transaction():
+            yield
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        while self._all:
+            self._all.pop().close()
+
+
+def _shown(uri: str) -> str:
+    """Leave out of a URI what nobody else is to read."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+
+
+class PostgresReader:
+    """One version of a `PostgresStore`; see `RowReader`."""
+
+    def __init__(
+        self, database: _Database, schema: Schema, version: int, summary: dict[str, Any]
+    ) -> None:
+        self._database, self._schema = database, schema
+        self.version, self.summary = version, summary
+
+    def search(
+        self, space: str, query: np.ndarray, k: int, exclude: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Find candidates; see `RowReader.search`."""
+        return self._search(space, query, k, exclude, exactly=False)
+
+    def _search(
+        self,
+        space: str,
+        query: np.ndarray,
+        k: int,
+        exclude: np.ndarray | None,
+        *,
+        exactly: bool,
+    ) -> np.ndarray:
+        number = list(self._schema.spaces).index(space)
+        operator, _ = _OPERATORS[self._schema.spaces[space].metric]
+        wanted = k + SPARE
+        left_out = np.full(len(query), -1) if exclude is None else exclude
+        text = (
+            f"SELECT array(SELECT id FROM {{}}.rows WHERE born <= %s AND died > %s AND id <> %s "
+            f"ORDER BY key{number} {operator} %s LIMIT {wanted})"
+        )
+        found = np.full((len(query), wanted), -1)
+        with self._database.transaction():
+            self._database.run("SELECT set_config('hnsw.iterative_scan', 'strict_order', true)")
+            if exactly:
+                self._database.run("SET LOCAL enable_indexscan = off")
+            else:
+                probed = str(min(_MOST_SEARCHED, max(self._probes(space), wanted)))
+                self._database.run("SELECT set_config('hnsw.ef_search', %s, true)", probed)
+            for row, (one, own) in enumerate(zip(query, left_out.tolist(), strict=True)):
+                values = (self.version, self.version, own, one)
+                ids = self._database.run(text, *values).fetchone()[0]
+                found[row, : len(ids)] = ids
+        return found
+
+    def _probes(self, space: str) -> int:
+        (probes,) = self._database.run("SELECT probes FROM {}.head").fetchone()
+        return int(probes.get(space, 0))
+
+    def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
+        """Give rows by id; see `RowReader.fetch`."""
+        found = self._rows("id = ANY(%s)", list(map(int, ids)), rows=rows, many=len(ids))
+        order = np.argsort(found.ids)
+        at = np.searchsorted(found.ids, ids, sorter=order)
+        known = np.isin(ids, found.ids)
+        if not known.all():
+            missing = ids[~known]
+            raise UnknownIdError(
+                f"{len(missing)} of {len(ids)} ids are not remembered, first {missing[0]}."
+            )
+        return found.take(order[at]) if len(ids) else found
+
+    def scan(self) -> Iterator[StoredRows]:
+        """Give all rows in the order of their ids; see `RowReader.scan`."""
+        last = -1
+        while True:
+            batch = self._rows("id > %s", last, rows=True, many=BATCH)
+            if not len(batch):
+                return
+            yield batch
+            last = int(batch.ids[-1])
+
+    def _rows(self, where: str, value: Any, *, rows: bool, many: int) -> StoredRows:
+        n_spaces = len(self._schema.spaces)
+        keys = "".join(f", key{number}" for number in range(n_spaces))
+        text = (
+            f"SELECT id, label, weight, facts{keys}{', row' if rows else ''} FROM {{}}.rows "
+            f"WHERE {where} AND born <= %s AND died > %s ORDER BY id LIMIT {many}"
+        )
+        cursor = self._database.run(text, value, self.version, self.version, binary=True)
+        found = cursor.fetchall()
+        if not found:
+            return replace(self._schema.no_rows(), rows=[] if rows else None)
+        columns = list(zip(*found, strict=True))
+        named = {
+            name: np.stack([key.to_numpy() for key in columns[4 + number]])
+            for number, name in enumerate(self._schema.spaces)
+        }
+        return StoredRows(
+            np.array(columns[0], np.int64),
+            np.array(columns[1], np.int64),
+            np.array(columns[2], np.float32),
+            named,
+            np.frombuffer(b"".join(columns[3]), "<f4").reshape(len(found), -1).copy(),
+            list(columns[-1]) if rows else None,
+        )
+
+
+class PostgresStore:
+    """Rows in a PostgreSQL database; see `RowStore`.
+
+    Parameters
+    ----------
+    uri : str
+        As libpq takes it, "postgresql://USER@HOST/DATABASE"; behind a # the schema of the tables,
+        "nearwise" by default. Passwords come from PGPASSWORD or ~/.pgpass.
+
+    Notes
+    -----
+    Searches are exact, by a scan, until `snapshot` finds 100,000 rows and builds HNSW indexes.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._database = _Database(uri)
+        found = self._database.run("SELECT to_regclass(%s)", f"{self._database.name}.head")
+        if found.fetchone()[0] is None:
+            raise StoreError(
+                "missing",
+                f"There is no store in the schema {self._database.name!r} of {_shown(uri)}. Check "
+                "the URI, or make one with 'nearwise move'.",
+            )
+        version, lineage, schema = self._database.run(
+            "SELECT format, lineage, schema FROM {}.head"
+        ).fetchone()
+        if version > _VERSION:
+            raise StoreError(
+                "newer",
+                f"The store at {_shown(uri)} has format version {version} and this nearwise knows "
+                f"up to {_VERSION}. Upgrade nearwise: pip install -U nearwise.",
+            )
+        self.lineage: str = lineage
+        self.schema = Schema.from_json(schema)
+        self._reader: PostgresReader | None = None
+
+    @classmethod
+    def open(cls, uri: str) -> "PostgresStore":
+        """Open a store; see `Engine.open`."""
+        return cls(uri)
+
+    @classmethod
+    def create(
+        cls, uri: str, schema: Schema, rows: Iterable[StoredRows], summary: dict[str, Any]
+    ) -> "PostgresStore":
+        """Make a store in a schema that is not there yet; see `Engine.create`."""
+        database = _Database(uri)
+        keys = "".join(f", key{i} vector({s.width})" for i, s in enumerate(schema.spaces.values()))
+        with database.transaction():
+            if database.run(
+                "SELECT 1 FROM pg_namespace WHERE nspname = %s", database.name
+            ).fetchone():
+                raise StoreError(
+                    "foreign",
+                    f"The schema {database.name!r} of {_shown(uri)} is there already. Name another "
+                    "behind a # in the URI.",
+                )
+            database.run("CREATE SCHEMA {}")
+            database.run(
+                "CREATE TABLE {}.head (format int, lineage text, schema jsonb, version bigint, "
+                "summary jsonb, probes jsonb)"
+            )
+            database.run(
+                "CREATE TABLE {}.changes (version bigint PRIMARY KEY, time text, kind text, "
+                "ids jsonb, details jsonb, key text UNIQUE, digest text, parts jsonb)"
+            )
+            database.run(
+                "CREATE TABLE {}.rows (id bigint, born bigint, died bigint, label bigint, "
+                f"weight real, facts bytea{keys}, row bytea, PRIMARY KEY (id, born))"
+            )
+            for batch in rows:
+                _copy(database, batch, 0)
+            database.run(
+                "INSERT INTO {}.head VALUES (%s, %s, %s, 0, %s, %s)",
+                _VERSION,
+                secrets.token_hex(8),
+                json.dumps(schema.to_json()),
+                json.dumps(summary),
+                json.dumps({}),
+            )
+        database.close()
+        store = cls(uri)
+        store._index()
+        return store
+
+    def reader(self) -> PostgresReader:
+        """Open the newest version; see `RowStore.reader`."""
+        version, summary = self._database.run("SELECT version, summary FROM {}.head").fetchone()
+        if self._reader is None or self._reader.version != version:
+            self._reader = PostgresReader(self._database, self.schema, version, summary)
+        return self._reader
+
+    def apply(self, edit: Edit, expect: int) -> PostgresReader:
+        """Make a change; see `RowStore.apply`."""
+        change, version = edit.change, expect + 1
+        with self._database.transaction():
+            (now,) = self._database.run("SELECT version FROM {}.head FOR UPDATE").fetchone()
+            if now != expect:
+                raise StoreError(
+                    "changed",
+                    f"The store at {_shown(self.uri)} is at version {now}, and the change was made "
+                    f"from {expect}. Look at it again.",
+                )
+            gone = np.concatenate([edit.put.ids, edit.removed]).tolist()
+            self._database.run(
+                "UPDATE {}.rows SET died = %s WHERE id = ANY(%s) AND died = %s",
+                version,
+                gone,
+                _NEVER,
+            )
+            _copy(self._database, edit.put, version)
+            parts = {n: base64.b64encode(part).decode() for n, part in change.parts.items()}
+            self._database.run(
+                "INSERT INTO {}.changes VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+                version,
+                change.time,
+                change.kind,
+                json.dumps(change.ids),
+                json.dumps(change.details),
+                change.key,
+                change.digest,
+                json.dumps(parts),
+            )
+            self._database.run(
+                "UPDATE {}.head SET version = %s, summary = %s", version, json.dumps(edit.summary)
+            )
+        self._reader = PostgresReader(self._database, self.schema, version, edit.summary)
+        return self._reader
+
+    def history(self, lineage: str, last: int | None = None) -> list[Change]:
+        """Give the changes; see `RowStore.history`."""
+        found = self._changes(lineage, "true ORDER BY version DESC LIMIT %s", last, parts=False)
+        return found[::-1]
+
+    def find(self, lineage: str, *, version: int | None = None, key: str | None = None) -> Change:
+        """Give one change; see `RowStore.find`."""
+        name, value = ("version", version) if key is None else ("key", key)
+        found = self._changes(lineage, f"{name} = %s", value, parts=True)
+        if not found:
+            raise KeyError(value)
+        return found[0]
+
+    def _changes(self, lineage: str, where: str, value: Any, *, parts: bool) -> list[Change]:
+        if lineage != self.lineage:
+            return []
+        columns = "version, kind, ids, details, key, digest, time" + (", parts" if parts else "")
+        rows = self._database.run(f"SELECT {columns} FROM {{}}.changes WHERE {where}", value)
+        return [
+            Change(
+                version,
+                kind,
+                tuple(ids),
+                details,
+                {name: base64.b64decode(part) for name, part in (rest[0] if rest else {}).items()},
+                key,
+                digest,
+                time,
+            )
+            for version, kind, ids, details, key, digest, time, *rest in rows
+        ]
+
+    def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
+        """Index the rows, and let go of dead ones; see `RowStore.snapshot`."""
+        reader = self.reader()
+        self._database.run("DELETE FROM {}.rows WHERE died <= %s", reader.version)
+        if not keep_removed:
+            self._database.run(
+                "UPDATE {}.changes SET parts = %s WHERE version <= %s",
+                json.dumps({}),
+                reader.version,
+            )
+        recall = self._index()
+        (n_rows,) = self._database.run(
+            "SELECT count(*) FROM {}.rows WHERE born <= %s AND died > %s",
+            reader.version,
+            reader.version,
+        ).fetchone()
+        return Snapshot(reader.version, n_rows, recall)
+
+    def _index(self) -> dict[str, float]:
+        """Index spaces that are large enough, and measure the recall in each."""
+        reader, recall = self.reader(), {}
+        (n_rows,) = self._database.run("SELECT count(*) FROM {}.rows").fetchone()
+        self._database.run("ANALYZE {}.rows")
+        for number, (name, space) in enumerate(self.schema.spaces.items()):
+            recall[name] = 1.0
+            if n_rows < AUTO_EXACT_BELOW or space.width > _MOST_INDEXED:
+                continue
+            _, kind = _OPERATORS[space.metric]
+            self._database.run(
+                f"CREATE INDEX IF NOT EXISTS key{number}_hnsw ON {{}}.rows USING hnsw "
+                f"(key{number} {kind})"
+            )
+            recall[name] = self._tuned(reader, name)
+        return recall
+
+    def _tuned(self, reader: PostgresReader, name: str) -> float:
+        """Search wider until enough is found; give the recall."""
+        some = self._database.run(
+            "SELECT id FROM {}.rows WHERE died = %s ORDER BY md5(id::text) LIMIT %s",
+            _NEVER,
+            RECALL_QUERIES,
+        ).fetchall()
+        queries = reader.fetch(np.array([row[0] for row in some])).keys[name]
+        k = _JUDGED_BY - SPARE
+        true = reader._search(name, queries, k, None, exactly=True)
+        width = 40
+        while True:
+            self._database.run(
+                "UPDATE {}.head SET probes = probes || %s", json.dumps({name: width})
+            )
+            found = reader.search(name, queries, k)
+            recall = float(np.mean([np.isin(*p).mean() for p in zip(true, found, strict=True)]))
+            if recall >= ENOUGH_RECALL or width >= _MOST_SEARCHED:
+                break
+            width = min(2 * width, _MOST_SEARCHED)
+        if recall < ENOUGH_RECALL:
+            warn_user(
+                f"Searches in the space {name!r} find {recall:.1%} of the nearest rows, below "
+                f"{ENOUGH_RECALL:.0%}: many of its keys are nearly alike."
+            )
+        return recall
+
+    def close(self) -> None:
+        """Close all connections; the next call opens one again."""
+        self._database.close()
+
+
+def _copy(database: _Database, rows: StoredRows, version: int) -> None:
+    """Write rows that are born with a version."""
+    keys = "".join(f", key{number}" for number in range(len(rows.keys)))
+    text = f'COPY "{database.name}".rows (id, born, died, label, weight, facts{keys}, row)'
+    given = rows.rows or []
+    kinds = [
+        "int8",
+        "int8",
+        "int8",
+        "int8",
+        "float4",
+        "bytea",
+        *["vector"] * len(rows.keys),
+        "bytea",
+    ]
+    with database.connection.cursor().copy(f"{text} FROM STDIN WITH (FORMAT BINARY)") as copy:
+        copy.set_types(kinds)
+        for i in range(len(rows)):
+            copy.write_row(
+                (
+                    int(rows.ids[i]),
+                    version,
+                    _NEVER,
+                    int(rows.labels[i]),
+                    float(rows.weights[i]),
+                    rows.facts[i].astype("<f4").tobytes(),
+                    *(part[i] for part in rows.keys.values()),
+                    given[i],
+                )
+            )

@@ -432,6 +432,11 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         return self._fitted.bank
 
     @property
+    def n_remembered_(self) -> int:
+        """Number of remembered rows, wherever they are."""
+        return self._fitted.n_remembered
+
+    @property
     def evicted_(self) -> Tensor:
         """Ids that the last `fit`, `add` or `partial_fit` forgot for the capacity, int64."""
         return self._fitted.evicted
@@ -1052,13 +1057,12 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         from nearwise.html import notebook
 
         model = self._fitted
-        counts = np.bincount(model.label_positions.numpy(), minlength=model.n_classes)
         return notebook(
             "model.html",
             name=type(self).__name__,
             model=self,
-            n_rows=len(model.bank),
-            counts=dict(zip(model.classes.tolist(), counts.tolist(), strict=True)),
+            n_rows=model.n_remembered,
+            counts=dict(zip(model.classes.tolist(), model.rows_per_class.tolist(), strict=True)),
         )
 
     def label_evidence(self, n_neighbors: int = 10) -> LabelEvidence:

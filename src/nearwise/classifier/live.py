@@ -93,6 +93,9 @@ class Version(NamedTuple):
             If a row is not remembered, a label is not known, or too few rows would stay.
         """
         fitted = self.fitted
+        if not fitted.holds_memory:
+            stored: Any = fitted
+            return self._replace(fitted=stored.imagined(removed, labels or {}))
         if labels:
             ids, y = list(labels), list(labels.values())
             fitted = changes.with_labels(fitted, ids, y, forget_classes=True)
@@ -458,7 +461,7 @@ class LiveModel:
             self._yardstick = None
             return change
 
-    def compact(self, *, keep_removed: bool = False) -> None:
+    def compact(self, *, keep_removed: bool = False) -> Any:
         """Fold all changes into the folder, so that it opens as fast as after the fit.
 
         Which rows were changed and when stays known.

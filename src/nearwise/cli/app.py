@@ -15,6 +15,7 @@ from nearwise.cli.commands.clean import clean
 from nearwise.cli.commands.evaluate import evaluate
 from nearwise.cli.commands.fit import fit
 from nearwise.cli.commands.inspect import inspect
+from nearwise.cli.commands.move import move
 from nearwise.cli.commands.predict import predict
 from nearwise.cli.commands.serve import key, serve
 from nearwise.cli.commands.verify import verify
@@ -32,7 +33,7 @@ app = typer.Typer(
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "With a table of your own": (fit, predict, evaluate, inspect, verify, clean),
-    "What a model remembers": (add, remove, relabel, history, undo, compact),
+    "What a model remembers": (add, remove, relabel, history, undo, compact, move),
     "Over HTTP": (serve, key),
 }
 for _panel, _commands in _PANELS.items():

@@ -54,6 +54,6 @@ class _Gauges(Collector):
         """Read the figures as they are now."""
         now = self._service.live.now
         n_waiting = self._service.predictions.n_waiting
-        yield GaugeMetricFamily("nearwise_memory_rows", "Remembered rows.", len(now.fitted.bank))
+        yield GaugeMetricFamily("nearwise_memory_rows", "Remembered rows.", now.fitted.n_remembered)
         yield GaugeMetricFamily("nearwise_memory_version", "Changes since the fit.", now.number)
         yield GaugeMetricFamily("nearwise_waiting", "Predictions that wait.", n_waiting)

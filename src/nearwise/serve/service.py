@@ -366,15 +366,11 @@ class Service:
     def remembered(self, row: int) -> tuple[Version, dict[str, Any]]:
         """Look a remembered row up: its id, label, weight and values; 404 if there is none."""
         version = self.live.now
-        bank = version.fitted.bank
         try:
-            at = int(bank.positions([row])[0])
+            (found,) = version.fitted.look_up([row])
         except UnknownIdError:
             raise _not_remembered() from None
-        values = without_pixels(version.fitted.remembered([at])[0])
-        label = version.fitted.labels_at([at])[0]
-        weight = float(bank.sample_weight[at]) * version.fitted.weight_unit
-        return version, {"id": row, "label": label, "weight": weight, "row": values}
+        return version, found._asdict() | {"row": without_pixels(found.row)}
 
     async def read(self, work: Callable[[], T]) -> T:
         """Read what takes long, one after the other, while predictions go on."""

@@ -1,7 +1,7 @@
 """FittedModel: everything a fitted classifier predicts with, as one value that never changes."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,15 @@ class StreamState:
     first: int
     declared: bool = False
     half_life: float | None = None
+
+
+class RememberedRow(NamedTuple):
+    """A remembered row: its id, label as given, weight as given, and column name to value."""
+
+    id: int
+    label: Any
+    weight: float
+    row: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +87,21 @@ class FittedModel:
         return self.predictor.views.bank
 
     @property
+    def n_remembered(self) -> int:
+        """Number of remembered rows."""
+        return len(self.bank)
+
+    @property
+    def next_id(self) -> int:
+        """Id that the next row gets."""
+        return self.bank.next_id
+
+    @property
+    def rows_per_class(self) -> np.ndarray:
+        """Number of remembered rows of each class, int64 (n_classes,)."""
+        return np.bincount(self.label_positions.numpy(), minlength=self.n_classes)
+
+    @property
     def n_classes(self) -> int:
         """Number of classes, those that came after the fit included."""
         return len(self.classes)
@@ -117,6 +141,20 @@ class FittedModel:
 
     def check_changeable(self) -> None:
         """Raise ValueError where the memory is changed elsewhere."""
+
+    def draw_id(self, rng: np.random.Generator) -> int:
+        """Draw the id of a remembered row."""
+        return int(rng.choice(self.bank.ids.numpy()))
+
+    def look_up(self, ids: Any) -> list[RememberedRow]:
+        """Give remembered rows by id; UnknownIdError if one is not remembered."""
+        if not len(ids):
+            return []
+        held = self.holding(ids)
+        positions = held.bank.positions(ids).tolist()
+        weights = (held.bank.sample_weight[positions] * self.weight_unit).tolist()
+        labels, rows = held.labels_at(positions).tolist(), held.remembered(positions)
+        return list(map(RememberedRow, map(int, ids), labels, weights, rows))
 
     def remembered(self, positions: list[int]) -> list[dict[str, Any]]:
         """Give the training rows at bank positions, column name to value."""

@@ -56,11 +56,10 @@ def find_learned(model: FittedModel, rows: AnyRows, labels: np.ndarray | None) -
     labels : int64 ndarray of shape (n,), optional
         Class positions of `rows`; among equal rows, one with this label is taken.
     """
-    predictor = model.predictor
+    predictor, bank = model.predictor, model.bank
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fit and add have said what there was to say
         known = predictor.encoder.transform(model.rows)
-    bank = predictor.views.bank
     own = (bank.labels.argmax(1) if bank.is_soft else bank.labels).numpy()
     groups = _grouped(row_digests(known))
     at = _assigned(groups, _digests_among(groups, predictor.encoder, known, rows), own, labels)

@@ -35,12 +35,12 @@ from nearwise.classifier.stored.working_set import (
 )
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
 from nearwise.classifier.uncertainty.explain import Parts
-from nearwise.memory import StoreError, folder_kind, read_folder, write_folder
+from nearwise.memory import Change, StoreError, folder_kind, read_folder, write_folder
 from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import RowStore, StoredRows, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
-_KEPT = 64  # rows that stay in the folder, which a model is rebuilt and tried with
+_KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
 
 
 def is_stored(folder: str | os.PathLike[str]) -> bool:
@@ -143,6 +143,18 @@ def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str
     return model
 
 
+def changes_of_store(folder: str | os.PathLike[str]) -> list[Change]:
+    """All changes of a memory since it was moved to a store, oldest first; nothing is rebuilt."""
+    path = Path(folder)
+    content = read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
+    described = content.meta["store"]
+    store = engine_of(described["uri"]).open(_absolute(described["uri"], path))
+    try:
+        return store.history(described["lineage"])
+    finally:
+        store.close()
+
+
 def _published(model: FittedModel, layout: Layout, store: RowStore, reader: Any) -> ChangeableModel:
     views = stored_views(
         model.predictor.views,
@@ -156,7 +168,7 @@ def _published(model: FittedModel, layout: Layout, store: RowStore, reader: Any)
         predictor=predictor,
         columns=model.columns,
         classes=model.classes,
-        rows=None,
+        rows=model.rows,
         row_names=None,
         weight_unit=model.weight_unit,
         target_name=model.target_name,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearwise.classifier.inputs.labels import label_values, positions_among
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import Predictor
@@ -22,7 +23,8 @@ from nearwise.memory.stores import RowReader, RowStore, StoredRows
 from nearwise.memory.stores.protocol import SPARE
 from nearwise.nn.neighbor_set import KnownRows, SpaceSummary, log_shares
 
-# Columns of a working set beside those of the bank.
+_DRAWN_FROM = 100  # rows
+# A column of a working set beside those of the bank.
 SPREAD = "spread"  # (n,): mean distance to the row's own neighbors in the first space, in its unit
 
 
@@ -130,6 +132,8 @@ class StoredViews(MemoryViews):
     summary: MemorySummary
     store: RowStore
     _bank: MemoryBank | None
+    hidden: np.ndarray  # ids that are taken for removed, int64
+    relabelled: dict[int, int]  # class positions that rows are given, by id
     _new: Tensor  # bank positions of rows that are in no version yet, found beside the others
 
     @classmethod
@@ -143,6 +147,7 @@ class StoredViews(MemoryViews):
         names = {column.name for column in made.layout.columns}
         made._empty.columns = made.layout.read(np.empty((0, made.layout.n_facts), np.float32))
         assert names == set(made._empty.columns)  # no column twice
+        made.hidden, made.relabelled = np.empty(0, np.int64), {}
         made._bank = None
         made.forget()
         return made
@@ -163,8 +168,8 @@ class StoredViews(MemoryViews):
     def refuse(self, what: str) -> NoReturn:
         """Raise the ValueError of what needs the whole memory in this process."""
         raise ValueError(
-            f"{what} are in {self.store.uri} and not in this process. Use a model that holds its "
-            "memory, before 'nearwise move'."
+            f"{what} are in a store and not in this process. Use a model that holds its memory, "
+            "before 'nearwise move'."
         )
 
     def fork(self) -> Self:
@@ -209,9 +214,11 @@ class StoredViews(MemoryViews):
 
     def take_in(self, rows: StoredRows) -> None:
         """Put rows into the bank."""
+        given = zip(rows.ids.tolist(), rows.labels.tolist(), strict=True)
+        labels = [self.relabelled.get(row, label) for row, label in given]
         self.bank.add(
             {name: torch.from_numpy(keys) for name, keys in rows.keys.items()},
-            torch.from_numpy(rows.labels),
+            torch.tensor(labels, dtype=torch.int64),
             torch.from_numpy(rows.ids),
             torch.from_numpy(rows.weights),
             columns=self.layout.read(rows.facts),
@@ -234,7 +241,9 @@ class StoredViews(MemoryViews):
         """Nearest rows: distances in the space's unit, measured here, and bank positions."""
         exclude = None if query_ids is None else query_ids.numpy()
         numbers = np.ascontiguousarray(query.float().numpy())
-        ids = self.reader.search(spec.name, numbers, k + SPARE, exclude)
+        n_wanted = k + SPARE + len(self.hidden)
+        ids = self.reader.search(spec.name, numbers, n_wanted, exclude)
+        ids = np.where(np.isin(ids, self.hidden), -1, ids)
         there = ids >= 0
         positions = torch.full(ids.shape, -1)
         positions[torch.from_numpy(there)] = self._positions(ids[there])
@@ -338,7 +347,10 @@ def with_classes(rows: CalibrationRows, n_classes: int) -> CalibrationRows:
 
 @dataclass(frozen=True, eq=False)
 class StoredFittedModel(FittedModel):
-    """One version of a classifier whose memory is in a store."""
+    """One version of a classifier whose memory is in a store.
+
+    Its `rows` are no more than some of those remembered, to show what columns look like.
+    """
 
     @property
     def _views(self) -> StoredViews:
@@ -378,6 +390,42 @@ class StoredFittedModel(FittedModel):
         ids = self.bank.ids[positions].numpy()
         packed = self._views.reader.fetch(ids, rows=True).rows or []
         return RowCodec(self._views.summary.row_schemas).unpack(packed)
+
+    @property
+    def n_remembered(self) -> int:
+        """Number of remembered rows."""
+        return self._views.summary.n_rows
+
+    @property
+    def next_id(self) -> int:
+        """Id that the next row gets."""
+        return self._views.summary.next_id
+
+    @property
+    def rows_per_class(self) -> np.ndarray:
+        """Number of rows of each class that may be found, int64 (n_classes,)."""
+        return np.array(self._views.summary.rows_per_class, dtype=np.int64)
+
+    def draw_id(self, rng: np.random.Generator) -> int:
+        """Draw the id of a remembered row: of those nearest to a row at random."""
+        views = self._views
+        space, schema = views.specs[0].name, views.store.schema
+        somewhere = rng.normal(size=(1, schema.spaces[space].width)).astype(np.float32)
+        found = views.reader.search(space, somewhere, _DRAWN_FROM)
+        return int(rng.choice(found[found >= 0]))
+
+    def imagined(self, removed: Any, labels: Mapping[int, Any]) -> Self:
+        """Copy that takes some rows for removed and others for labelled otherwise."""
+        self.holding([*removed, *labels])  # refuses ids that are not remembered
+        positions, unknown = positions_among(self.classes, label_values(list(labels.values())))
+        if unknown:
+            raise ValueError(f"Labels {unknown[:5]} are not among the classes.")
+        copy = self.fetching()
+        views = copy._views
+        views.hidden = np.union1d(views.hidden, np.asarray(list(removed), dtype=np.int64))
+        views.relabelled = views.relabelled | dict(zip(labels, positions.tolist(), strict=True))
+        views._bank = None
+        return copy
 
     def rows_at(self, positions: Any) -> Any:
         """Remembered rows at positions of what was fetched, as they were given."""

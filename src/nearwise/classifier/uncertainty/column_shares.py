@@ -39,6 +39,7 @@ def column_shares(model: FittedModel, row: Any, ids: Any) -> np.ndarray:
     ValueError
         If the model is one of images, which have no columns.
     """
+    model = model.holding(ids)
     encoder, bank = model.predictor.encoder, model.bank
     if not isinstance(encoder, TableEncoder):
         raise ValueError("Images have no columns to split a distance by.")

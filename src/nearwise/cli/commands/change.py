@@ -145,7 +145,7 @@ def add(
         new = [str(label) for label in learned.classes_.tolist() if label not in before]
         say(
             f"Added {len(rows)} {rows.noun}; {out or model} now remembers "
-            f"{len(learned.memory_)} {rows.noun}"
+            f"{learned.n_remembered_} {rows.noun}"
             + (f", and the new classes {', '.join(new)}." if new else ".")
             + (f" {n_evicted} were forgotten." if n_evicted else "")
             + ("" if version is None else _way_back(model, version))
@@ -253,8 +253,9 @@ def history(
     """
     require_model(model)
     from nearwise.classifier.storage.persistence import changes_of
+    from nearwise.classifier.stored.folder import changes_of_store, is_stored
 
-    found = changes_of(model)
+    found = changes_of_store(model) if is_stored(model) else changes_of(model)
     if as_json:
         show_json(
             [
@@ -295,12 +296,18 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
       nearwise compact iris.model
     """
     require_model(model)
-    from nearwise.classifier import LiveModel
+    from nearwise.classifier import open_live
 
-    with sole_writer(model), LiveModel(model) as live:
+    with sole_writer(model), open_live(model) as live:
         n_changes = live.n_pending
-        live.compact()
-    if not quiet:
+        found = live.compact()
+    if not quiet and found is not None:
+        shares = ", ".join(f"{share:.1%} in {space}" for space, share in found.recall.items())
+        say(
+            f"Wrote {found.n_rows} rows anew; {model} is at version {live.version}. Searches find "
+            f"{shares} of the nearest rows. Removed rows are gone for good."
+        )
+    elif not quiet:
         say(
             f"Folded {n_changes} changes into {model}, which is at version {live.version}. Removed "
             "rows are gone for good."
@@ -311,10 +318,10 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
 def _changing(folder: Path, *, quiet: bool) -> Iterator["LiveModel"]:
     """Open a model for a change of its journal, and fold the journal in where it has grown long."""
     require_model(folder)
-    from nearwise.classifier import LiveModel
+    from nearwise.classifier import open_live
     from nearwise.memory import StoreError
 
-    with sole_writer(folder), LiveModel(folder) as live:
+    with sole_writer(folder), open_live(folder) as live:
         yield live
         if live.replay_seconds < _LONGEST_REPLAY:
             return
@@ -335,7 +342,7 @@ def _changed(
     if made.version <= before:
         _say_repeated(made, quiet=quiet)
     elif not quiet:
-        n_rows = len(live.model.memory_)
+        n_rows = live.model.n_remembered_
         say(f"{done}; {folder} now remembers {n_rows} rows.{_way_back(folder, made.version)}")
 
 

@@ -70,24 +70,26 @@ def remembered_rows(model: "AttnKNNClassifier", ids: Sequence[int]) -> list[dict
 
     Of an image its file, if known.
     """
-    bank = model.memory_
-    strange = sorted(set(ids) - set(bank.ids.tolist()))
-    if strange:
-        named = ", ".join(map(str, strange[:5]))
-        last = int(bank.ids.max())
-        some_gone = " Others were held out in the fit, or forgotten." if len(bank) <= last else ""
-        raise ValueError(
-            f"--rows: the model does not remember {named}. It remembers {len(bank)} rows, with ids "
-            f"from {int(bank.ids.min())} to {last}.{some_gone}"
-        )
     from nearwise.classifier.uncertainty.explain import without_pixels
+    from nearwise.memory import UnknownIdError
 
-    found = []
-    positions = bank.positions(ids).tolist()
-    rows = model._fitted.remembered(positions)
-    for one, position, columns in zip(ids, positions, rows, strict=True):
-        label = model.classes_[int(bank.labels[position])]
-        found.append({"id": one, model.target_name_: label} | without_pixels(columns))
+    fitted, found, strange = model._fitted, [], []
+    for one in ids:
+        try:
+            (row,) = fitted.look_up([one])
+        except UnknownIdError:
+            strange.append(one)
+        else:
+            columns = without_pixels(row.row)
+            found.append({"id": one, model.target_name_: row.label} | columns)
+    if strange:
+        named, n_rows = ", ".join(map(str, strange[:5])), model.n_remembered_
+        last = fitted.next_id - 1
+        some_gone = " Others were held out in the fit, or forgotten." if n_rows <= last else ""
+        raise ValueError(
+            f"--rows: the model does not remember {named}. It remembers {n_rows} rows, with ids "
+            f"up to {last}.{some_gone}"
+        )
     return found
 
 
@@ -99,16 +101,13 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     calibration_source, temperature, oof_nll, and with `scores` left_out (metrics of the remembered
     rows, each without itself).
     """
-    import numpy as np
-
     from nearwise.classifier import Settings
 
-    positions = model._fitted.label_positions.numpy()
-    counts = np.bincount(positions, minlength=len(model.classes_))
+    counts = model._fitted.rows_per_class
     params, defaults = model.get_params(deep=False), type(model)().get_params(deep=False)
     rare = Settings.of(params.pop("settings", None)).stored()
     facts = {
-        "rows": len(model.memory_),
+        "rows": model.n_remembered_,
         "target": model.target_name_,
         "classes": {str(label): int(n) for label, n in zip(model.classes_, counts, strict=True)},
         "columns": model.column_types_,
@@ -127,9 +126,12 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     }
     if not facts["files"]:
         del facts["files"]
+    if not model._fitted.holds_memory:
+        facts["memory"] = model._fitted.predictor.views.store.uri
     if scores:
         from nearwise.metrics import evaluate_probabilities
 
+        positions = model._fitted.label_positions.numpy()
         facts["left_out"] = evaluate_probabilities(positions, model.predict_proba(None))
     return facts
 

@@ -93,7 +93,7 @@ def serve(
     import torch
     import uvicorn
 
-    from nearwise.classifier import LiveModel
+    from nearwise.classifier import open_live
     from nearwise.serve import Limits, Service, create_app, read_keys
     from nearwise.serve.app import model_name
     from nearwise.serve.guards import LOOPBACK
@@ -111,7 +111,7 @@ def serve(
     if not quiet:
         say(f"Opening {model} ...")
     service = Service(
-        LiveModel(model, wait=deadline / 2),  # another process's change, and then its own
+        open_live(model, wait=deadline / 2),  # another process's change, and then its own
         Limits(max_queue, max_rows, n_bytes, deadline),
         read_only=read_only,
         follow=follow,
@@ -126,7 +126,7 @@ def serve(
                 port = listening.getsockname()[1]
                 where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
                 say(
-                    f"Serving {len(service.live.model.memory_)} rows at {where} "
+                    f"Serving {service.live.model.n_remembered_} rows at {where} "
                     f"({'' if no_page else 'open it in a browser; '}{where}/docs describes it for "
                     f"programs; Open Inference Protocol name: {name}). Ctrl-C stops."
                 )

@@ -49,6 +49,7 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
     (versions), rows, classes, columns, base, networks; of a memory bank rows, classes, spaces.
     """
     from nearwise.classifier.storage.persistence import KIND
+    from nearwise.classifier.stored.folder import STORED_KIND
     from nearwise.memory import verify_folder
     from nearwise.memory.bank import KIND as BANK
 
@@ -61,7 +62,7 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
         | {f"bytes of {part}": found.sizes[part] for part in largest},
         "checked": ["manifest", "sizes", "checksums"],
     }
-    if found.kind == KIND:
+    if found.kind in (KIND, STORED_KIND):
         facts |= _classifier(folder, trusted)  # which checks the JSON part too
         facts["written with"] = found.meta["versions"]
         facts["checked"] += ["JSON", "tensors", "base", "rows", "predictions"]
@@ -72,14 +73,14 @@ def verified(folder: Path, trusted: list[str]) -> dict[str, Any]:
 
 
 def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
-    from nearwise.classifier import LiveModel
+    from nearwise.classifier import open_live
 
-    with LiveModel(folder, trusted=trusted) as live:
+    with open_live(folder, trusted=trusted) as live:
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
     models = model._predictor.row_models
     base = getattr(models, "base", None)
     return {
-        "rows": len(model.memory_),
+        "rows": model.n_remembered_,
         "classes": [str(label) for label in model.classes_],
         "columns": len(model.column_types_),
         "base": [] if base is None else [candidate.name for candidate in base.candidates],

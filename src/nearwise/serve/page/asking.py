@@ -53,7 +53,7 @@ def empty_form(version: Version, remembered: int | None) -> FormContent:
     encoder = fitted.predictor.encoder
     values: dict[str, Any] = {}
     if remembered is not None:
-        values = fitted.remembered([_position(version, remembered)])[0]
+        values = fitted.look_up([remembered])[0].row  # UnknownIdError becomes 404
     if isinstance(encoder, ImageEncoder):
         return FormContent("image", [], "", remembered, values.get("image"))
     if _is_embedding(version):
@@ -89,7 +89,8 @@ def _field(version: Version, encoder: TableEncoder, name: str, value: Any) -> Fi
     column = rows[name] if is_frame else pd.Series(rows[:, encoder.columns.index(name)])
     if kind == "number":
         numbers = pd.to_numeric(column, errors="coerce").astype(float)
-        ends = f"{numbers.min():.6g} to {numbers.max():.6g}, median {numbers.median():.6g}"
+        about = "" if version.fitted.holds_memory else "about "
+        ends = f"{about}{numbers.min():.6g} to {numbers.max():.6g}, median {numbers.median():.6g}"
         return Field(name, kind, ends, shown, [])
     found = column.dropna()
     return Field(name, kind, f"such as {found.iloc[0]}" if len(found) else "", shown, [])
@@ -137,8 +138,7 @@ def answer(version: Version, form: Form) -> Answered:
     itself = [] if remembered is None else [remembered]
     given = None
     if remembered is not None:
-        position = _position(version, remembered)
-        given = version.fitted.labels_at([position])[0]
+        given = version.fitted.look_up([remembered])[0].label
     rows = _row(version, form, remembered)
     known = version.if_changed(itself)
     before = _explained(version, known, rows)
@@ -182,7 +182,7 @@ def _row(version: Version, form: Form, remembered: int | None) -> Any:
     if isinstance(encoder, ImageEncoder):
         text = str(form.get("image", ""))
         if not text and remembered is not None:
-            return version.fitted.rows[[_position(version, remembered)]]
+            return version.fitted.look_up([remembered])[0].row["image"][None]
         if not text:
             raise ProblemError(422, "There is no image yet. Choose one, or a remembered row.")
         return rows_for(version, Rows(images=[text.rpartition(",")[2]], resize=True))
@@ -239,7 +239,3 @@ def _id(text: str) -> int:
 def _several(form: Form, name: str) -> list[str]:
     found = form.get(name, [])
     return [found] if isinstance(found, str) else found
-
-
-def _position(version: Version, row: int) -> int:
-    return int(version.fitted.bank.positions([row])[0])  # UnknownIdError becomes 404

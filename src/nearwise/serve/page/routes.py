@@ -100,10 +100,13 @@ def _add_ask(read: APIRouter, service: Service) -> None:
     ) -> Response:
         def work() -> Response:
             version = service.live.now
-            ids = version.fitted.bank.ids.numpy()
-            chosen = int(np.random.default_rng().choice(ids)) if draw else row
+            fitted = version.fitted
+            chosen = fitted.draw_id(np.random.default_rng()) if draw else row
             return _part(
-                "form.html", form=empty_form(version, chosen), last=int(ids.max()), n_rows=len(ids)
+                "form.html",
+                form=empty_form(version, chosen),
+                last=fitted.next_id - 1,
+                n_rows=fitted.n_remembered,
             )
 
         return await service.ask(work)
@@ -156,9 +159,7 @@ def _listed(service: Service, ids: list[int]) -> dict[str, Any]:
     there = set(fitted.bank.ids.tolist())
     found = [one for one in ids if one in there]
     shown = found[: _MOST_PICTURES if _is_image(service) else _MOST_LISTED]
-    positions = fitted.bank.positions(shown).tolist() if shown else []
-    labels = fitted.labels_at(positions).tolist()
-    rows = list(zip(shown, labels, fitted.remembered(positions), strict=True))
+    rows = [(one.id, one.label, one.row) for one in fitted.look_up(shown)]
     return {"rows": rows, "n_rows": len(found), "is_image": _is_image(service)}
 
 
@@ -181,13 +182,12 @@ def _add_review(read: APIRouter, write: APIRouter, service: Service) -> None:
             issues = [one._asdict() for one in of_kind[:_MOST_LISTED].itertuples(index=False)]
             fitted = version.fitted
             known = [one["id"] for one in issues if one["kind"] != "group"]
-            positions = fitted.bank.positions(known).tolist() if known else []
             return _part(
                 "review.html",
                 kind=kind,
                 counts=counts,
                 issues=issues,
-                rows=dict(zip(known, fitted.remembered(positions), strict=True)),
+                rows={one.id: one.row for one in fitted.look_up(known)},
                 n_issues=len(of_kind),
                 classes=fitted.classes.tolist(),
                 may_decide=may_decide,

@@ -1,0 +1,58 @@
+"""``nearwise move``: write a model's memory to a store that outgrows this machine's memory."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nearwise.cli.console import reported, say, steps
+from nearwise.cli.models import open_model
+from nearwise.cli.options import ModelArgument, QuietOption
+from nearwise.cli.outputs import check_folder
+
+
+@reported
+def move(
+    model: ModelArgument,
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FOLDER", help="The model that asks the store; new."),
+    ],
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URI",
+            help="A folder on disk, postgresql://USER@HOST/DATABASE#SCHEMA or "
+            "milvus+http://HOST:PORT/DATABASE#NAME, each not there yet; by default a folder in the "
+            "new model. Passwords come from PGPASSWORD or ~/.pgpass, and MILVUS_TOKEN.",
+        ),
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Write the memory of a model to a store, so that it may outgrow this machine's memory.
+
+    The new model predicts as the old one, which stays. It fetches the neighbors of each row when it
+    is asked, so it opens at once and needs little memory. The commands predict, inspect, verify,
+    add, remove, relabel, undo, history, compact and serve take it as any other model; what needs
+    all remembered rows at once (evaluate, clean, refresh, the map and the review of the page) does
+    not. Needs the extra disk, postgres or milvus: pip install nearwise[disk].
+
+    [bold]Examples[/bold]
+      nearwise move iris.model --out large.model
+      nearwise move iris.model --out shared.model --store postgresql://me@db.example/flowers#iris
+      nearwise add large.model more.csv
+    """
+    check_folder("--out", out, [model], for_model=True)
+    learned = open_model(model)
+    from nearwise.classifier import move_memory
+
+    with steps("writing rows", quiet=quiet) as tell:
+        move_memory(
+            learned, out, store, progress=lambda done, n_rows: tell(f"{done} of {n_rows} rows")
+        )
+    if not quiet:
+        say(
+            f"Moved {learned.n_remembered_} rows to {store or out / 'rows'}; {out} asks them "
+            f"there. Try it: nearwise inspect {out}"
+        )

@@ -120,7 +120,8 @@ class _Bulk:
         """Give all keys of a space, in order."""
         width = self.schema.spaces[space].width
         for batch in self._rows.to_batches(columns=[f"key {space}"], batch_size=BATCH):
-            yield batch.column(0).flatten().to_numpy().reshape(-1, width)
+            # a copy: PyTorch takes no arrays that are read-only
+            yield batch.column(0).flatten().to_numpy().reshape(-1, width).copy()
 
     def _all_keys(self, space: str) -> np.ndarray:
         nothing = np.empty((0, self.schema.spaces[space].width), np.float32)

@@ -1,0 +1,413 @@
+"""A model whose memory is in a store answers as one that holds its memory, and is changed there."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearwise.classifier import AttnKNNClassifier, StoredModel, move_memory, open_live
+from nearwise.classifier.live import ReusedKeyError
+from nearwise.memory import StoreError, UnknownIdError
+from nearwise.memory.stores import disk
+from tests.classifier.cases import attn_knn, blobs, fit_once, table
+
+pytest.importorskip("lance")
+
+INSTANT = {"base": None, "preset": "instant", "random_state": 0}
+
+
+def with_dates(n, seed=0):
+    X, y = table(n, seed)
+    X = X.drop(columns=["grade", "mixed"])  # which come back from files as text
+    return X.assign(day=pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(n), "D")), y
+
+
+def noisy(n, seed=0):
+    X, y = blobs(n, seed=seed)
+    wrong = np.random.default_rng(seed).random(n) < 0.2
+    return X, np.where(wrong, (y + 1) % 3, y)
+
+
+CASES = {
+    "no base": (attn_knn(**INSTANT), blobs),
+    "a table with a base": (attn_knn(preset="instant", random_state=0), with_dates),
+    "rows held out once": (
+        attn_knn(base=None, validation_fraction=0.3, random_state=0, head={"epochs": 1}),
+        blobs,
+    ),
+    "wrong labels": (attn_knn(base=None, label_noise="auto", random_state=0), noisy),
+    "cosine": (attn_knn(**INSTANT, metric="cosine"), blobs),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """For every case a model and the folder that its memory was moved to."""
+    found = {}
+
+    def make(name):
+        if name not in found:
+            model, rows = CASES[name]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fitted = fit_once(model, *rows(150))
+            folder = tmp_path_factory.mktemp("stored") / "m"
+            move_memory(fitted, folder)
+            found[name] = fitted, folder
+        return found[name]
+
+    return make
+
+
+@pytest.fixture
+def live(made, tmp_path):
+    folder = shutil.copytree(made("no base")[1], tmp_path / "m")
+    with open_live(folder) as opened:
+        yield opened
+
+
+def new_rows(name, n=40):
+    return CASES[name][1](n, seed=9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_moved_model_predicts_and_explains_bit_for_bit(made, name):
+    model, folder = made(name)
+    X, _ = new_rows(name)
+    moved = AttnKNNClassifier.load(folder)
+    assert np.array_equal(model.predict_proba(X), moved.predict_proba(X))
+    ours, theirs = (m.query(X, sets=True, novelty=True, explain=5) for m in (model, moved))
+    assert np.array_equal(ours.novelty_p_value(), theirs.novelty_p_value())
+    assert np.array_equal(ours.sets(0.9), theirs.sets(0.9))
+    for mine, other in zip(ours.explanations(), theirs.explanations(), strict=True):
+        for one, two in zip(mine.neighbors, other.neighbors, strict=True):
+            assert (one.id, one.label, one.distance) == (two.id, two.label, two.distance)
+            assert one.weight == two.weight and np.array_equal(one.proba_without, two.proba_without)
+            assert list(one.row.values()) == pytest.approx(list(two.row.values()), nan_ok=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_new_rows_are_known_as_a_model_that_holds_its_memory_knows_them(made, tmp_path, name):
+    original, folder = made(name)
+    X, y = new_rows(name, 12)
+    model = AttnKNNClassifier.load(_saved(original, tmp_path / "own"))
+    ids = model.add(X, y).tolist()
+    with open_live(shutil.copytree(folder, tmp_path / "m")) as live:
+        change = live.add(X, y)
+        assert list(change.ids) == ids and change.version == live.version == 1
+        held = live.now.fitted.holding(ids)
+        bank, of_new = held.bank, model.memory_.positions(ids)
+        for spec in model._predictor.views.specs:
+            ours = bank.columns[spec.reliability][bank.positions(ids)]
+            views = model._predictor.views
+            if hasattr(views, "space"):
+                theirs = views.space(spec).rows.reliability[of_new]
+            else:
+                theirs = model.memory_.columns[spec.reliability][of_new]
+            assert ours.tolist() == theirs.tolist()
+        assert np.allclose(held.predictor.prior, model._predictor.prior)
+        # what the rows before are known by stays, and is renewed where the memory is held
+        assert np.abs(live.model.predict_proba(X) - model.predict_proba(X)).mean() < 0.05
+
+
+def _saved(model, folder):
+    model.save(folder)
+    return folder
+
+
+def test_changes_are_seen_kept_listed_and_taken_back(live):
+    X, _ = new_rows("no base", 6)
+    before = live.model.predict_proba(X)
+    nearest = live.model.explain(X[:1])[0].neighbors[0]
+    other = (nearest.label + 1) % 3
+    assert live.relabel([nearest.id], [other]).version == 1
+    assert live.model.explain(X[:1])[0].neighbors[0].id != nearest.id or (
+        live.now.fitted.look_up([nearest.id])[0].label == other
+    )
+    live.remove([nearest.id])
+    assert nearest.id not in [n.id for n in live.model.explain(X[:1])[0].neighbors]
+    with pytest.raises(UnknownIdError, match="not remembered"):
+        live.remove([nearest.id])
+    back = live.undo(2)
+    (row,) = live.now.fitted.look_up(back.ids)
+    assert row.label == other and row.row == nearest.row
+    live.relabel(back.ids, [nearest.label])
+    assert np.allclose(live.model.predict_proba(X), before, atol=1e-6)
+    assert [c.kind for c in live.history()] == ["relabel", "remove", "add", "relabel"]
+    assert live.history(1)[0].version == 4
+    again = AttnKNNClassifier.load(live.folder)
+    assert np.array_equal(again.predict_proba(X), live.model.predict_proba(X))
+
+
+def test_a_key_makes_a_change_once(live):
+    X, y = new_rows("no base", 3)
+    first = live.add(X, y, key="a")
+    assert live.add(X, y, key="a").ids == first.ids and live.version == 1
+    with pytest.raises(ReusedKeyError, match="another request"):
+        live.add(X[:1], y[:1], key="a")
+    assert live.model.n_remembered_ == 153
+
+
+def test_feedback_is_judged_before_it_is_remembered(live):
+    X, y = new_rows("no base", 20)
+    said = live.model.predict(X)
+    change = live.feedback(X, y)
+    assert change.details["judged"]["correct"] == (said == y).tolist()
+    assert live.feedback_summary()["rows"] == 20 and live.model.n_remembered_ == 170
+
+
+def test_compacting_changes_no_answer_and_forgets_removed_rows(live):
+    X, y = new_rows("no base", 20)
+    live.add(X[:10], y[:10])
+    live.relabel([150, 3], [0, 1])
+    gone = live.remove([0, 1, 151])
+    before = live.model.predict_proba(X)
+    found = live.compact()
+    assert found.n_rows == live.model.n_remembered_ == 157 and found.recall == {"features": 1.0}
+    assert live.n_pending == 0
+    assert np.array_equal(live.model.predict_proba(X), before)
+    again = AttnKNNClassifier.load(live.folder)
+    assert np.array_equal(again.predict_proba(X), before)
+    with pytest.raises(ValueError, match="compacted since"):
+        live.undo(gone.version)
+    assert live.add(X[:1], y[:1]).ids == (160,)  # ids are not given twice
+
+
+def test_processes_take_turns_and_see_each_other(live):
+    X, y = new_rows("no base", 4)
+    with open_live(live.folder) as other:
+        live.add(X[:2], y[:2])
+        assert other.version == 0
+        assert other.add(X[2:], y[2:]).version == 2  # from the newest version on
+        assert live.catch_up() == 2
+        other.compact()
+        assert live.remove([150]).version == 3 and other.catch_up() == 3
+        assert np.array_equal(other.model.predict_proba(X), live.model.predict_proba(X))
+
+
+def test_a_change_that_another_process_overtakes_is_made_again(live, monkeypatch):
+    X, y = new_rows("no base", 2)
+    store, faster = live._store, []
+    apply = type(store).apply
+
+    def late(self, edit, expect):
+        if not faster:
+            faster.append(True)
+            with open_live(live.folder) as other:
+                other.add(X[:1], y[:1])
+        return apply(self, edit, expect)
+
+    monkeypatch.setattr(type(store), "apply", late)
+    change = live.add(X[1:], y[1:])
+    assert (change.version, change.ids) == (2, (151,)) and live.model.n_remembered_ == 152
+
+
+def test_what_a_version_saw_stays_while_others_change_it(live):
+    X, y = new_rows("no base", 8)
+    version = live.now
+    query = version.query([version.encoded(X)])
+    expected = version.query([version.encoded(X)]).proba()
+    live.add(X, y)
+    live.remove([0, 1, 2])
+    assert np.array_equal(query.proba(), expected)
+    assert not np.array_equal(live.model.predict_proba(X), expected)
+
+
+def test_neighbors_can_be_imagined_away_and_relabelled(live):
+    X, _ = new_rows("no base", 5)
+    shown = live.model.explain(X[:1])[0]
+    first = shown.neighbors[0]
+    version = live.now.if_changed([first.id], {shown.neighbors[1].id: (first.label + 1) % 3})
+    seen = version.query([version.encoded(X[:1])], explain=None).explanations()[0]
+    assert first.id not in [n.id for n in seen.neighbors]
+    labels = {n.id: n.label for n in seen.neighbors}
+    assert labels[shown.neighbors[1].id] == (first.label + 1) % 3
+    assert live.version == 0 and live.model.explain(X[:1])[0].neighbors[0].id == first.id
+
+
+def test_new_classes_come_to_a_memory_without_a_base(live, made, tmp_path):
+    X, _ = new_rows("no base", 12)
+    live.add(X + 40, ["new"] * 12 if live.model.classes_.dtype.kind == "U" else [7] * 12)
+    assert live.model.classes_.tolist() == [0, 1, 2, 7]
+    assert (live.model.predict(X + 40) == 7).all()
+    assert AttnKNNClassifier.load(live.folder).predict(X[:1] + 40) == [7]
+    with open_live(shutil.copytree(made("a table with a base")[1], tmp_path / "b")) as based:
+        rows, _ = new_rows("a table with a base", 2)
+        with pytest.raises(ValueError, match="cannot come to a memory in a store"):
+            based.add(rows, ["maybe", "maybe"])
+
+
+def test_columns_may_come_with_other_types(made, tmp_path):
+    X = pd.DataFrame({"a": np.arange(60) % 50, "b": ["x", "y"] * 30})
+    model = AttnKNNClassifier(random_state=0, preset="instant").fit(X, np.arange(60) % 2)
+    move_memory(model, tmp_path / "m")
+    with open_live(tmp_path / "m") as live, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        change = live.add(pd.DataFrame({"a": [1.5, None], "b": [None, "y"]}), [0, 1])
+        rows = live.now.fitted.look_up([0, *change.ids])
+        assert rows[0].row == {"a": 0, "b": "x"}
+        assert rows[1].row["a"] == 1.5 and pd.isna(rows[1].row["b"])
+        undone = live.undo(live.remove(change.ids).version)
+        assert live.now.fitted.look_up(undone.ids)[0].row["a"] == 1.5
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.predict_proba(),
+        lambda model: model.memory_,
+        lambda model: model.label_issues(),
+        lambda model: model.review(),
+        lambda model: model.learned_rows(np.zeros((1, 4))),
+        lambda model: model.to_frame(),
+        lambda model: model.save("elsewhere"),
+        lambda model: model.add(np.zeros((1, 4)), [0]),
+        lambda model: model.remove([0]),
+        lambda model: model.partial_fit(np.zeros((1, 4)), [0]),
+        lambda model: model.refresh(),
+        lambda model: move_memory(model, "elsewhere"),
+    ],
+)
+def test_what_needs_the_whole_memory_is_refused(made, ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    moved = AttnKNNClassifier.load(made("no base")[1])
+    with pytest.raises(ValueError, match="in a store"):
+        ask(moved)
+    assert not list(tmp_path.iterdir())
+    assert moved.n_remembered_ == 150
+
+
+def test_refusals_change_nothing(live):
+    X, _ = new_rows("no base", 2)
+    before = live.model.predict_proba(X)
+    for change, problem in (
+        (lambda: live.add(X, [0]), "row"),
+        (lambda: live.relabel([0], [9]), "not among the classes"),
+        (lambda: live.relabel([0, 0], [1, 1]), "each id once"),
+        (lambda: live.remove(range(149)), "fewer than 2"),
+        (lambda: live.remove(np.arange(0, 150, 3)), "no row of the class"),
+        (lambda: live.refresh(), "in a store"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            change()
+    assert live.version == 0 and np.array_equal(live.model.predict_proba(X), before)
+    live.remove(np.arange(0, 150, 3), forget_classes=True)
+    assert live.model.n_remembered_ == 100
+
+
+def test_a_model_that_forgets_by_itself_is_not_moved(tmp_path):
+    X, y = blobs()
+    model = AttnKNNClassifier(**INSTANT, capacity=80).fit(X, y)
+    with pytest.raises(ValueError, match="forgets rows by itself"):
+        move_memory(model, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_places_that_are_taken_are_left_alone(made, tmp_path):
+    model, folder = made("no base")
+    with pytest.raises(StoreError, match="there already"):
+        move_memory(model, folder)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "mine").write_text("x")
+    with pytest.raises(StoreError, match="there already"):
+        move_memory(model, tmp_path / "m", str(tmp_path / "rows"))
+    assert not (tmp_path / "m").exists() and (tmp_path / "rows" / "mine").exists()
+    with pytest.raises(ValueError, match="holds a password"):
+        move_memory(model, tmp_path / "m", "postgresql://me:secret@localhost/x")
+
+
+def test_a_store_elsewhere_and_one_of_another_model(made, tmp_path):
+    model, _ = made("no base")
+    move_memory(model, tmp_path / "m", str(tmp_path / "elsewhere"))
+    X, _ = new_rows("no base", 5)
+    assert np.array_equal(
+        AttnKNNClassifier.load(tmp_path / "m").predict_proba(X), model.predict_proba(X)
+    )
+    shutil.rmtree(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="nothing at"):
+        AttnKNNClassifier.load(tmp_path / "m")
+    move_memory(model, tmp_path / "other", str(tmp_path / "elsewhere"))
+    with pytest.raises(StoreError, match="another model"):
+        AttnKNNClassifier.load(tmp_path / "m")
+
+
+def test_a_folder_moves_with_its_store(made, tmp_path):
+    model, folder = made("no base")
+    moved = shutil.copytree(folder, tmp_path / "there")
+    X, _ = new_rows("no base", 5)
+    expected = model.predict_proba(X)
+    assert np.array_equal(AttnKNNClassifier.load(moved).predict_proba(X), expected)
+
+
+def test_approximate_search_is_exact_where_it_finds_the_neighbors(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "AUTO_EXACT_BELOW", 500)
+    X, y = blobs(3000, seed=4)
+    model = AttnKNNClassifier(**INSTANT).fit(X, y)
+    move_memory(model, tmp_path / "m")
+    with open_live(tmp_path / "m") as live:
+        assert isinstance(live, StoredModel)
+        Q, yq = blobs(400, seed=5)
+        gap = np.abs(live.model.predict_proba(Q) - model.predict_proba(Q))
+        assert (gap.max(axis=1) < 1e-5).mean() > 0.9
+        live.add(Q[:100], yq[:100])
+        live.remove(np.arange(50))
+        before = live.model.predict_proba(Q)
+        assert live.compact().recall["features"] >= 0.95
+        assert (np.abs(live.model.predict_proba(Q) - before).max(axis=1) < 1e-5).mean() > 0.9
+
+
+_WRITER = """
+import sys, json
+import numpy as np
+from nearwise.classifier import open_live
+live = open_live(sys.argv[1])
+rng = np.random.default_rng(int(sys.argv[2]))
+print("ready", flush=True)
+for number in range(10_000):
+    change = live.add(rng.normal(size=(1, 4)), [number % 3], key=f"{sys.argv[2]}-{number}")
+    print(json.dumps([change.version, list(change.ids)]), flush=True)
+    if number % 7 == 6:
+        live.compact()
+"""
+
+
+@pytest.mark.slow
+def test_every_acknowledged_change_survives_kills(made, tmp_path):
+    folder = shutil.copytree(made("no base")[1], tmp_path / "m")
+    acknowledged, rng = {}, np.random.default_rng(0)
+    for number in range(12):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(folder), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0.1, 1.5))
+        os.kill(writer.pid, signal.SIGKILL)
+        for line in writer.communicate()[0].splitlines(keepends=True):
+            if line.endswith("\n"):
+                version, ids = json.loads(line)
+                acknowledged[version] = tuple(ids)
+        with open_live(folder) as live:
+            listed = {c.version: c.ids for c in live.history()}
+            assert all(listed[version] == ids for version, ids in acknowledged.items())
+            rows = [row for ids in listed.values() for row in ids]
+            assert len(rows) == len(set(rows)) and live.model.n_remembered_ == 150 + len(rows)
+            assert len(live.now.fitted.look_up(rows)) == len(rows)
+    assert len(acknowledged) > 20
+
+
+def test_a_version_is_a_value(live):
+    fitted = live.now.fitted
+    assert replace(fitted).predictor.views is fitted.predictor.views
+    with pytest.raises(ValueError, match="in a store"):
+        fitted.bank.ids.tolist()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearwise.classifier.inputs.labels import check_labels, positions_among
 from nearwise.classifier.online.changes import NewRows, classes_with
-from nearwise.classifier.stored.facts import relabelled, rows_to_add, stored, with_counts
+from nearwise.classifier.stored.facts import Counted, relabelled, rows_to_add, stored, with_counts
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.classifier.stored.working_set import MemorySummary, StoredFittedModel
 from nearwise.memory.stores import RowReader, StoredRows
@@ -66,8 +66,7 @@ class ChangeableModel(StoredFittedModel):
         codec = RowCodec(memory.summary.row_schemas)
         weight = None if new.weight is None else new.weight / self.weight_unit
         rows, counted = rows_to_add(fork, new.views, new.given, new.names, labels, weight, codec)
-        taken = memory.labels[memory.bank.positions(torch.from_numpy(rows.ids))].numpy()
-        summary = with_counts(memory.summary, classes, labels, counted, taken, 1)
+        summary = with_counts(memory.summary, classes, labels, counted, 1)
         summary = replace(summary, next_id=summary.next_id + len(rows), row_schemas=codec.schemas)
         nothing = np.empty(0, np.int64)
         return self._pending(rows, nothing, summary), torch.from_numpy(rows.ids)
@@ -78,7 +77,7 @@ class ChangeableModel(StoredFittedModel):
         fork = self.holding(gone)
         memory = stored(fork)
         positions = memory.bank.positions(torch.from_numpy(gone))
-        summary = self._counted(fork, positions, self.classes, -1, memory.summary)
+        summary = self._counted(fork, positions, -1, memory.summary)
         if summary.n_rows < _FEWEST:
             raise ValueError(
                 f"Removing {len(gone)} of {memory.summary.n_rows} rows leaves fewer than "
@@ -98,9 +97,9 @@ class ChangeableModel(StoredFittedModel):
         fork = self.holding(changed)
         memory = stored(fork)
         positions = memory.bank.positions(torch.from_numpy(changed))
-        summary = self._counted(fork, positions, self.classes, -1, memory.summary)
+        summary = self._counted(fork, positions, -1, memory.summary)
         put = relabelled(fork, changed, labels)
-        summary = self._counted(fork, positions, self.classes, 1, summary)
+        summary = self._counted(fork, memory.hold(changed), 1, summary)
         self._refuse_emptied(memory.summary, summary, forget_classes)
         return self._pending(put, np.empty(0, np.int64), summary)
 
@@ -111,15 +110,14 @@ class ChangeableModel(StoredFittedModel):
         self,
         fork: StoredFittedModel,
         positions: Tensor,
-        classes: np.ndarray,
         sign: int,
         summary: MemorySummary,
     ) -> MemorySummary:
         """Count rows that a fork holds out of the summary, or in."""
         memory = stored(fork)
-        weights, taken = memory.weighed(positions).numpy(), memory.labels[positions].numpy()
+        counted = Counted(memory.labels[positions].numpy(), memory.weighed(positions).numpy())
         given = fork.label_positions[positions].numpy()
-        return with_counts(summary, classes, given, weights, taken, sign)
+        return with_counts(summary, self.classes, given, counted, sign)
 
     def _refuse_emptied(
         self, before: MemorySummary, after: MemorySummary, forget_classes: bool

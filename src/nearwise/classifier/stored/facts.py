@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from nearwise.memory.stores.protocol import BATCH
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero
 
 _NOT_KEPT = (FOLD, FINDABLE, BASE)  # columns that only predictions of remembered rows need
+_AT_ONCE = 4_096  # rows whose neighbors are fetched at once
 _NEW_CLASS = 4  # rows by which the reliability of a class that came later is drawn to the usual
 
 
@@ -127,6 +128,13 @@ def rows_of_fit(
 # --- of rows that come --------------------------------------------------------------------------
 
 
+class Counted(NamedTuple):
+    """What rows count for: classes that they are taken to be of, and how much, (n,) each."""
+
+    taken: np.ndarray
+    weights: np.ndarray
+
+
 def rows_to_add(
     model: StoredFittedModel,
     views: list[AnyRows],
@@ -135,10 +143,10 @@ def rows_to_add(
     labels: np.ndarray,
     weight: np.ndarray | None,
     codec: RowCodec,
-) -> tuple[StoredRows, np.ndarray]:
-    """Describe rows as the store keeps them; and what each counts as its class, (n,).
+) -> tuple[StoredRows, Counted]:
+    """Describe rows as the store keeps them; `model` is a fork that fetches.
 
-    `model` is a fork; it then holds the rows. `labels` are class positions, new ones among them.
+    `labels` are class positions, new ones among them.
     """
     predictor, memory = model.predictor, stored(model)
     n_rows, first = len(labels), memory.summary.next_id
@@ -155,48 +163,60 @@ def rows_to_add(
         memory.layout.facts(columns),
         codec.pack(given, names),
     )
-    return _judged(model, rows, memory.take_in_new(rows))
+    return _judged(model, rows, are_new=True)
 
 
 def relabelled(model: StoredFittedModel, ids: np.ndarray, labels: np.ndarray) -> StoredRows:
-    """Describe remembered rows as they are with other labels; `model` is a fork, and holds them."""
+    """Describe remembered rows as they are with other labels; `model` is a fork that fetches."""
     memory = stored(model)
+    memory.relabelled = dict(zip(ids.tolist(), labels.tolist(), strict=True))
     rows = replace(memory.reader.fetch(ids, rows=True), labels=labels.astype(np.int64))
-    positions = memory.hold(ids)
-    memory.bank.relabel(torch.from_numpy(ids), torch.from_numpy(labels))
-    memory.forget_labels()
-    return _judged(model, rows, positions)[0]
+    return _judged(model, rows, are_new=False)[0]
 
 
 def _judged(
-    model: StoredFittedModel, rows: StoredRows, positions: Tensor
-) -> tuple[StoredRows, np.ndarray]:
-    """Note what the neighbors of rows say of them."""
+    model: StoredFittedModel, rows: StoredRows, *, are_new: bool
+) -> tuple[StoredRows, Counted]:
+    """Note what the neighbors of rows say of them, and what the rows count for."""
+    memory, blocks, counted = stored(model), [], []
+    for start in range(0, len(rows), _AT_ONCE):
+        ids = rows.ids[start : start + _AT_ONCE]
+        memory.empty()
+        if are_new:
+            memory.take_in_new(rows)
+        positions = memory.hold(ids)
+        blocks.append(_by_neighbors(model, positions))
+        counted.append(Counted(memory.labels[positions].numpy(), memory.weighed(positions).numpy()))
+    columns = memory.layout.read(rows.facts)
+    known = {n: torch.cat([b[n] for b in blocks]) for n in blocks[0]}
+    columns |= {name: values for name, values in known.items() if name in columns}
+    everyone = Counted(*map(np.concatenate, zip(*counted, strict=True)))
+    return replace(rows, facts=memory.layout.facts(columns)), everyone
+
+
+def _by_neighbors(model: StoredFittedModel, positions: Tensor) -> dict[str, Tensor]:
+    """Columns that follow from the neighbors of rows at positions of the working set."""
     memory, columns = stored(model), dict[str, Tensor]()
     n_known = len(model.predictor.prior)
     for spec in memory.specs:
         if spec.judged_in != spec.name:
             continue
-        ids = memory.bank.ids[positions]
         k = min(OWN_NEIGHBORS, max(1, memory.summary.n_rows - 1))
-        near = memory.search(spec, memory.bank.keys[spec.name][positions], k, ids)
+        keys, ids = memory.bank.keys[spec.name][positions], memory.bank.ids[positions]
+        near = memory.search(spec, keys, k, ids)
         n_judging = max(1, near.indices.shape[1] - 1)  # the last would stand by for one left out
         labels = memory.labels
         agree = labels[near.indices[:, :n_judging]] == labels[positions][:, None]
-        reliability = agree.float().mean(1)
-        of_new_class = labels[positions] >= n_known
-        if bool(of_new_class.any()):
-            reliability = torch.where(
-                of_new_class, _of_new_class(memory, spec, positions, agree), reliability
-            )
-        columns[spec.reliability] = reliability
+        columns[spec.reliability] = torch.where(
+            labels[positions] < n_known,
+            agree.float().mean(1),
+            _of_new_class(memory, spec, positions, agree),
+        )
         apart = from_zero(near.distances, spec.metric)
         columns[distance_column(spec)] = apart[:, :n_judging].mean(1)
         if spec is memory.specs[0]:
             columns[SPREAD] = near.distances.mean(1)
-    known = {name: values for name, values in memory.bank.columns.items()}
-    facts = {name: columns.get(name, known[name][positions]) for name in known}
-    return replace(rows, facts=memory.layout.facts(facts)), memory.weighed(positions).numpy()
+    return columns
 
 
 def _of_new_class(memory: StoredViews, spec: SpaceSpec, positions: Tensor, agree: Tensor) -> Tensor:
@@ -218,21 +238,16 @@ def with_counts(
     summary: MemorySummary,
     classes: np.ndarray,
     labels: np.ndarray,
-    weights: np.ndarray,
-    taken: np.ndarray,
+    counted: Counted,
     sign: int,
 ) -> MemorySummary:
-    """Count rows in (`sign` 1) or out (-1).
-
-    `labels` are class positions as given, `taken` those that the rows are taken to be of, `weights`
-    what they count there.
-    """
+    """Count rows in (`sign` 1) or out (-1); `labels` are class positions as given."""
     n_classes = len(classes)
 
     def wider(values: list[Any]) -> np.ndarray:
         return np.pad(np.asarray(values), (0, n_classes - len(values)))
 
-    counts = wider(summary.counts) + sign * np.bincount(taken, weights, n_classes)
+    counts = wider(summary.counts) + sign * np.bincount(counted.taken, counted.weights, n_classes)
     n_of_class = wider(summary.rows_per_class) + sign * np.bincount(labels, minlength=n_classes)
     return replace(
         summary,

@@ -229,7 +229,7 @@ class StoredViews(MemoryViews):
         """Put rows into the bank that are found beside those of the store; their positions."""
         before = len(self.bank)
         self.bank.n_classes = max(self.bank.n_classes, int(rows.labels.max(initial=0)) + 1)
-        self.take_in(rows)
+        self.take_in(rows)  # before any other
         self._new = torch.arange(before, len(self.bank))
         return self._new
 

@@ -1,0 +1,156 @@
+"""A memory of a million rows on disk: how long it takes to open, to ask and to change, in how much memory.
+
+Claim: a model whose memory of 1,000,000 x 128 is on disk opens in under 5 s, predicts in under 1 GB
+above the interpreter and its libraries, and answers within 100 ms of an addition.
+
+    python benchmarks/disk_store.py
+    python benchmarks/disk_store.py --rows 100000 --keep runs/disk
+
+Made rows (2,000 clusters in 128 dimensions, ten classes), preset "instant" without a base. The model
+is fitted with `--fitted` of the rows; the others are added in batches, each followed by `compact`.
+Everything measured is then measured in a fresh process. Writes benchmarks/results/disk_store.json
+and RESULTS.md.
+"""
+
+import argparse
+import json
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from results_page import write_page
+
+from nearwise import AttnKNNClassifier
+from nearwise.classifier import move_memory, open_live
+from nearwise.conditions import hardware, versions
+
+HERE = Path(__file__).parent
+N_FEATURES, N_CLUSTERS, SPREAD = 128, 2_000, 0.7
+BATCH = 50_000
+BARS = {"open_s": 5.0, "memory_mb": 1_000.0, "after_add_ms": 100.0}
+
+
+def rows(n_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows around the same centers for every seed, and the classes of their centers."""
+    centers = np.random.default_rng(0).normal(size=(N_CLUSTERS, N_FEATURES)).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    cluster = rng.integers(0, N_CLUSTERS, n_rows)
+    noise = rng.normal(size=(n_rows, N_FEATURES)).astype(np.float32)
+    return centers[cluster] + SPREAD * noise, cluster % 10
+
+
+def make(folder: Path, n_rows: int, n_fitted: int) -> dict[str, float]:
+    """Fit, move, and add the rest."""
+    seconds = {}
+    X, y = rows(n_fitted, 1)
+    begin = time.perf_counter()
+    model = AttnKNNClassifier(base=None, preset="instant", random_state=101).fit(X, y)
+    seconds["fit_s"] = time.perf_counter() - begin
+    begin = time.perf_counter()
+    move_memory(model, folder)
+    seconds["move_s"] = time.perf_counter() - begin
+    seconds["add_s"] = seconds["compact_s"] = 0.0
+    del model, X
+    with open_live(folder) as live:
+        for number, start in enumerate(range(n_fitted, n_rows, BATCH)):
+            X, y = rows(min(BATCH, n_rows - start), 2 + number)
+            begin = time.perf_counter()
+            live.add(X, y)
+            seconds["add_s"] += time.perf_counter() - begin
+            begin = time.perf_counter()
+            print(f"{start + len(X)} rows: {live.compact()}", flush=True)
+            seconds["compact_s"] += time.perf_counter() - begin
+    return seconds
+
+
+def memory_mb() -> float:
+    """Memory of this process that no file stands behind, which cannot be dropped (RssAnon)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("/proc/self/status has no RssAnon: measure on Linux.")
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    """Time of one call."""
+    begin = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - begin)
+
+
+def asked(folder: Path, repeats: int) -> dict[str, Any]:
+    """Open the model, ask and change it; in a process that has done nothing before."""
+    X, y = rows(4 * repeats + 1_000, 10_000)
+    small, small_y = rows(200, 9)
+    warm = AttnKNNClassifier(base=None, preset="instant").fit(small, small_y)
+    warm.predict_proba(X[:2])  # libraries and compiled loops are there before anything is measured
+    before = memory_mb()
+    found: dict[str, Any] = {}
+    begin = time.perf_counter()
+    live = open_live(folder)
+    found["open_s"] = time.perf_counter() - begin
+    found["n_rows"] = live.model.n_remembered_
+    found["first_ms"] = milliseconds(lambda: live.model.predict_proba(X[:1]))
+    singles = [milliseconds(lambda i=i: live.model.predict_proba(X[i : i + 1])) for i in range(repeats)]
+    found["single_ms"] = statistics.median(singles)
+    found["single_ms_p95"] = statistics.quantiles(singles, n=20)[-1]
+    found["batch_us"] = milliseconds(lambda: live.model.predict_proba(X[-1_000:]))
+    added, after = [], []
+    for i in range(repeats, 2 * repeats):
+        added.append(milliseconds(lambda i=i: live.add(X[i : i + 1], y[i : i + 1])))
+        after.append(milliseconds(lambda i=i: live.model.predict_proba(X[i : i + 1])))
+    found["add_ms"] = statistics.median(added)
+    found["after_add_ms"] = statistics.median(after)
+    found["after_add_ms_worst"] = max(after)
+    found["memory_mb"] = memory_mb() - before
+    found["accuracy"] = float((live.model.predict(X[-1_000:]) == y[-1_000:]).mean())
+    live.close()
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    """Make the model, measure it in a fresh process, and write the results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--fitted", type=int, default=50_000, help="rows that the fit has")
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--keep", type=Path, help="make the model here, or measure the one there")
+    parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)  # the fresh process
+    options = parser.parse_args(arguments)
+    if options.ask is not None:
+        print(json.dumps(asked(options.ask, options.repeats)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.keep or Path(scratch) / "model"
+        made = {}
+        if not (folder / "manifest.json").exists():
+            made = make(folder, options.rows, min(options.fitted, options.rows))
+        work = Path(scratch) / "asked"
+        shutil.copytree(folder, work)
+        size = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+        command = [sys.executable, __file__, "--ask", str(work), "--repeats", str(options.repeats)]
+        measured = json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
+    result = {
+        "command": shlex.join(["python", "benchmarks/disk_store.py", *arguments]),
+        "hardware": hardware(),
+        "versions": versions(),
+        "bars": BARS,
+        "disk_mb": size / 2**20,
+        **made,
+        **measured,
+    }
+    (HERE / "results" / "disk_store.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_page()
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -178,6 +178,7 @@ class KnownRows:
             opinion = base_log_proba.float().gather(1, labels)
             own_opinion = self.own_opinion[at]
             likeness = torch.einsum("bkc,bc->bk", self._root_proba[at], proba.sqrt())
+            assert summary.own_opinion is not None  # known where the rows' opinions are
             of_query[:, HAS_BASE], of_query[:, 11] = 1.0, summary.own_opinion
             of_query[:, 12] = proba.amax(1)
             of_query[:, 13] = torch.special.entr(proba).sum(1)

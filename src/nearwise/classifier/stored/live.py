@@ -80,7 +80,7 @@ class StoredModel(LiveModel):
         """Refuse: a fit needs the memory in this process."""
         stored(self._now.fitted).refuse("A refresh is a fit to the remembered rows, which")
 
-    def compact(self, *, keep_removed: bool = False) -> Snapshot:  # type: ignore[override]
+    def compact(self, *, keep_removed: bool = False) -> Snapshot:
         """Write the rows to where they are searched fastest; see `RowStore.snapshot`."""
         with self._lock:
             found = self._store.snapshot(keep_removed=keep_removed)

@@ -55,7 +55,7 @@ class RowCodec:
         for mark in np.unique(marks):
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schemas[mark])))
             at = np.flatnonzero(marks == mark)
-            of_mark = [pa.ipc.read_record_batch(packed[i][_NUMBER:], schema) for i in at]
+            of_mark = [pa.ipc.read_record_batch(packed[i][_NUMBER:], schema) for i in at.tolist()]
             tables.append(pa.Table.from_batches(of_mark))
             order.append(at)
         back = np.argsort(np.concatenate(order))

@@ -155,7 +155,7 @@ class StoredViews(MemoryViews):
     _empty: MemoryBank
 
     @property
-    def bank(self) -> MemoryBank:  # type: ignore[override]
+    def bank(self) -> MemoryBank:
         """The rows that were fetched; ValueError of a model that was not forked."""
         if self._bank is None:
             self.refuse("This asks for all remembered rows, which")
@@ -249,23 +249,28 @@ class StoredViews(MemoryViews):
         positions[torch.from_numpy(there)] = self._positions(ids[there])
         keys = self.bank.keys[spec.name]
         if len(self._new):
-            own = {} if query_ids is None else {"query_ids": query_ids}
-            n_new = min(k, len(self._new) - (query_ids is not None))
-            if own:
-                own["key_ids"] = self.bank.ids[self._new]
-            if n_new > 0:
-                near = topk_neighbors(query, keys[self._new], n_new, metric=spec.metric, **own)
-                positions = torch.cat([positions, self._new[near.indices]], dim=1)
+            positions = torch.cat([positions, self._among_new(spec, query, k, query_ids)], dim=1)
         if positions.shape[1] == 0 or bool((positions < 0).all(1).any()):
             raise ValueError("The memory holds no rows that may be asked. Add rows first.")
         at = positions.numpy()
         distances = measure_candidates(query, keys, at.clip(0), spec.metric, self.memory_budget)
         distances[at < 0] = np.inf
+        # of equal distances the lowest id wins
         order = np.lexsort((self.bank.ids.numpy()[at.clip(0)], distances), axis=1)
         best = order[:, : min(k, int((at >= 0).sum(1).min()))]
-        found = (torch.from_numpy(np.take_along_axis(part, best, 1)) for part in (distances, at))
-        near, where = found
-        return Neighbors(near / spec.unit, where)
+        near, where = (np.take_along_axis(part, best, 1) for part in (distances, at))
+        return Neighbors(torch.from_numpy(near) / spec.unit, torch.from_numpy(where))
+
+    def _among_new(
+        self, spec: SpaceSpec, query: Tensor, k: int, query_ids: Tensor | None
+    ) -> Tensor:
+        """Positions of the nearest rows that are in no version yet, -1 for a query itself."""
+        keys, wanted = self.bank.keys[spec.name][self._new], min(k + 1, len(self._new))
+        near = topk_neighbors(query, keys, wanted, metric=spec.metric)
+        positions = self._new[near.indices]
+        if query_ids is not None:
+            positions[self.bank.ids[positions] == query_ids[:, None]] = -1
+        return positions
 
     def _positions(self, ids: np.ndarray) -> Tensor:
         distinct, back = np.unique(ids, return_inverse=True)

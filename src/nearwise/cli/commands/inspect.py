@@ -127,7 +127,9 @@ def describe(model: "AttnKNNClassifier", *, scores: bool = False) -> dict[str, A
     if not facts["files"]:
         del facts["files"]
     if not model._fitted.holds_memory:
-        facts["memory"] = model._fitted.predictor.views.store.uri
+        from nearwise.classifier.stored.facts import stored
+
+        facts["memory"] = stored(model._fitted).store.uri
     if scores:
         from nearwise.metrics import evaluate_probabilities
 

@@ -184,7 +184,7 @@ class _Bulk:
         some = np.sort(np.random.default_rng(0).choice(n_rows, n_sample, replace=False))
         sample = self._rows.take(some, columns=[f"key {name}"]).column(0).combine_chunks()
         index.train(_as_indexed(sample.flatten().to_numpy().reshape(-1, space.width), space))
-        path, shards, n_added = self._path(name), [], 0
+        path, shards, n_added = self._path(name), list[Path](), 0
         empty = faiss.serialize_index(index)
         for keys in self.keys(name):
             at = np.arange(n_added, n_added + len(keys))

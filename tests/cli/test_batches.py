@@ -176,6 +176,7 @@ def test_keys_are_a_table_for_readers_of_csv(nearwise, trained, tables):
         (("--out", "o", "--format", "csv"), "writes Parquet"),
         (("--out", "o", "--explain", "--neighbors", "0"), "Say how many"),
         (("--out", "o", "--resize"), "--resize is for images"),
+        (("more.csv", "--out", "o"), "give one, or a folder of them"),
     ],
     ids=str,
 )
@@ -292,8 +293,26 @@ def test_kill_9_of_the_driver_leaves_whole_parts_to_go_on_from(trained, tables, 
     ended = subprocess.run([*command, "--out", out], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "of 60 parts are there already" in ended.stderr
-    assert all(part.stat().st_mtime_ns == time for part, time in kept.items())
+    assert all(part.stat().st_mtime_ns == when for part, when in kept.items())
     assert sum(pq.read_metadata(part).num_rows for part in out.glob("*.parquet")) == 60 * 400
+
+
+@pytest.mark.slow
+def test_a_part_that_kills_its_worker_ends_the_run(
+    cluster, nearwise, trained, tables, tmp_path, monkeypatch
+):
+    class Dying:
+        def __init__(self, job):
+            pass
+
+        def __call__(self, batch):
+            os._exit(1)
+
+    monkeypatch.setattr("nearwise.cli.batches.ray_engine.Worker", Dying)
+    out = tmp_path / "out"
+    result = nearwise("predict", trained, tables / "new.csv", *RAY, "--out", out)
+    assert result.exit_code == 2
+    assert "Give fewer --workers" in result.err
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from nearwise.cli.rows.image_rows import ImageOptions, encoder_of_images
 from nearwise.cli.rows.rows import check_kind
 from nearwise.conditions import available_threads, require_extra
 
+_RETRIES = 2  # of a part whose process was killed
 _STORE_BYTES = 128 << 20  # only the names of parts pass through Ray's store
 
 
@@ -60,7 +61,11 @@ def run_batch(
     folder = Path(out)
     refuse_inside_model("--out", folder)
     learned = open_model(model)
-    if encoder_of_images(learned) is None and len(data) == 1:
+    if encoder_of_images(learned) is None:
+        if len(data) > 1:
+            raise ValueError(
+                f"{model} was fitted on a table: give one, or a folder of them, not {len(data)}."
+            )
         images.refuse(f"{model} was fitted on a table")
         # a table without names is matched as a whole
         parts = parts_of_tables(data[0], whole=header is False)
@@ -72,6 +77,7 @@ def run_batch(
     del learned
     settings = {"model": str(pin), **question.settings(), "keep": keep, "header": header}
     settings |= asdict(images)
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder):
         left = left_to_make(folder, parts, data, settings)
         if not quiet and len(left) < len(parts):
@@ -106,7 +112,7 @@ def _made(job: Job, parts: Sequence[Part], cluster: Cluster, *, quiet: bool) -> 
 def _results(job: Job, parts: Sequence[Part], n_workers: int) -> Iterator[dict[str, Any]]:
     import ray.data
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, too
     ray.data.DataContext.get_current().enable_progress_bars = False
     rows = [{"part": json.dumps(asdict(part))} for part in parts]
     made = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
@@ -114,9 +120,16 @@ def _results(job: Job, parts: Sequence[Part], n_workers: int) -> Iterator[dict[s
         fn_constructor_kwargs={"job": job},
         batch_size=1,
         num_cpus=1,
+        max_task_retries=_RETRIES,
         compute=ray.data.ActorPoolStrategy(size=n_workers),
     )
-    yield from made.iter_rows()
+    try:
+        yield from made.iter_rows()
+    except ray.exceptions.RayActorError as error:
+        raise ChildProcessError(
+            f"A worker was killed at the same part in {_RETRIES + 1} attempts, as happens where "
+            "memory is short. Give fewer --workers. The same command makes the missing parts."
+        ) from error
 
 
 @contextmanager

@@ -298,21 +298,25 @@ def test_kill_9_of_the_driver_leaves_whole_parts_to_go_on_from(trained, tables, 
 
 
 @pytest.mark.slow
-def test_a_part_that_kills_its_worker_ends_the_run(
+def test_a_part_that_kills_its_process_is_given_up(
     cluster, nearwise, trained, tables, tmp_path, monkeypatch
 ):
-    class Dying:
-        def __init__(self, job):
-            pass
+    class Dying(Worker):
+        def _make(self, part):
+            if "bad" in part.name:
+                os._exit(1)
+            return super()._make(part)
 
-        def __call__(self, batch):
-            os._exit(1)
-
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    for name in ("bad", "good"):
+        shutil.copy(tables / "new.csv", data / f"{name}.csv")
     monkeypatch.setattr("nearwise.cli.batches.ray_engine.Worker", Dying)
-    out = tmp_path / "out"
-    result = nearwise("predict", trained, tables / "new.csv", *RAY, "--out", out)
+    result = nearwise("predict", trained, data, *RAY, "--out", out)
     assert result.exit_code == 2
-    assert "Give fewer --workers" in result.err
+    assert "bad.csv: this part's process was killed 3 times" in result.err
+    assert [part.name[-12:] for part in out.glob("*.parquet")] == ["good.parquet"]
+    assert not list(out.glob("*.tmp"))
 
 
 @pytest.mark.slow

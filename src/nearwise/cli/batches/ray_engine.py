@@ -20,7 +20,6 @@ from nearwise.cli.rows.image_rows import ImageOptions, encoder_of_images
 from nearwise.cli.rows.rows import check_kind
 from nearwise.conditions import available_threads, require_extra
 
-_RETRIES = 2  # of a part whose process was killed
 _STORE_BYTES = 128 << 20  # only the names of parts pass through Ray's store
 
 
@@ -120,16 +119,9 @@ def _results(job: Job, parts: Sequence[Part], n_workers: int) -> Iterator[dict[s
         fn_constructor_kwargs={"job": job},
         batch_size=1,
         num_cpus=1,
-        max_task_retries=_RETRIES,
         compute=ray.data.ActorPoolStrategy(size=n_workers),
     )
-    try:
-        yield from made.iter_rows()
-    except ray.exceptions.RayActorError as error:
-        raise ChildProcessError(
-            f"A worker was killed at the same part in {_RETRIES + 1} attempts, as happens where "
-            "memory is short. Give fewer --workers. The same command makes the missing parts."
-        ) from error
+    yield from made.iter_rows()
 
 
 @contextmanager

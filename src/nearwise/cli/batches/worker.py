@@ -4,8 +4,8 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Sequence
-from contextlib import redirect_stderr
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nearwise.classifier import AttnKNNClassifier
+
+
+_ATTEMPTS = 3
 
 
 class Question(Protocol):
@@ -70,7 +73,8 @@ class Worker:
         part, error, n_rows = Part(**json.loads(text)), "", 0
         with warnings.catch_warnings(record=True) as caught, redirect_stderr(io.StringIO()) as said:
             try:
-                n_rows = self._make(part)
+                with _attempt(self._job.out / f".{part.name}.attempts.tmp"):
+                    n_rows = self._make(part)
             except USER_ERRORS as mistake:
                 error = describe(mistake)
         remarks = [*said.getvalue().splitlines(), *(f"warning: {w.message}" for w in caught)]
@@ -102,6 +106,26 @@ class Worker:
         table = job.question.table(self._model, copied, features) if len(copied) else copied
         write_table(table, job.out / part.name)
         return len(table)
+
+
+@contextmanager
+def _attempt(note: Path) -> Iterator[None]:
+    """Count in a file how often a part was begun: Ray would for ever repeat what kills a process.
+
+    ChildProcessError at the fourth time.
+    """
+    if note.exists() and note.stat().st_size >= _ATTEMPTS:
+        note.unlink()
+        raise ChildProcessError(
+            f"this part's process was killed {_ATTEMPTS} times, as happens where memory is short. "
+            "Give fewer --workers."
+        )
+    with note.open("ab") as file:
+        file.write(b"x")
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
 
 
 def open_pinned(folder: Path, pin: Pin) -> "AttnKNNClassifier":

@@ -11,6 +11,7 @@ import nearwise as package
 COMMANDS = (
     "fit",
     "predict",
+    "embed",
     "evaluate",
     "add",
     "inspect",

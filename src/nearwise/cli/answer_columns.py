@@ -19,11 +19,24 @@ if TYPE_CHECKING:
     from nearwise.classifier.query import Query
 
 
-def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[Any]]:
+def beside(copied: "pd.DataFrame", answers: "pd.DataFrame") -> "pd.DataFrame":
+    """Put answers beside the columns that are handed on; ValueError if two share a name."""
+    import pandas as pd
+
+    twice = [name for name in copied.columns if name in answers.columns]
+    if twice:
+        raise ValueError(f"--keep {twice[0]!r} is also the name of an output column. Rename it.")
+    return pd.concat([copied.reset_index(drop=True), answers], axis=1)
+
+
+def neighbor_columns(
+    explanations: Sequence["Explanation"], n_neighbors: int | None = None
+) -> dict[str, list[Any]]:
     """Lay the neighbors out as columns, one value for each explained row.
 
     null_mass, then neighbor_1_id, neighbor_1_label, neighbor_1_weight, neighbor_1_distance, for
     images from files neighbor_1_file, neighbor_2_id, ...; None where a row has fewer neighbors.
+    There are columns for `n_neighbors`, by default for as many as a row has at most.
     """
     columns: dict[str, list[Any]] = {"null_mass": [e.null_mass for e in explanations]}
     fields: dict[str, Callable[[Neighbor], Any]] = {
@@ -31,7 +44,9 @@ def neighbor_columns(explanations: Sequence["Explanation"]) -> dict[str, list[An
     }
     if any({"file", "image"} <= n.row.keys() for e in explanations for n in e.neighbors):
         fields["file"] = lambda neighbor: neighbor.row.get("file")
-    for i in range(max((len(e.neighbors) for e in explanations), default=0)):
+    if n_neighbors is None:
+        n_neighbors = max((len(e.neighbors) for e in explanations), default=0)
+    for i in range(n_neighbors):
         for name, value in fields.items():
             columns[f"neighbor_{i + 1}_{name}"] = [
                 value(e.neighbors[i]) if i < len(e.neighbors) else None for e in explanations
@@ -147,9 +162,15 @@ def trust_columns(
 
 def spoken(chosen: "Selection") -> str:
     """Say in a line how many rows were accepted and what that promises."""
+    n_accepted = int(chosen.accepted.sum())
+    return f"Accepted {n_accepted} of {len(chosen.accepted)} rows {promised(chosen)}"
+
+
+def promised(chosen: "Selection") -> str:
+    """Say which rows are accepted, and what that promises."""
     return (
-        f"Accepted {int(chosen.accepted.sum())} of {len(chosen.accepted)} rows ({chosen.score_name}"
-        f" at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such training rows, predicted "
+        f"({chosen.score_name} at least {chosen.threshold:.4g}). Of {chosen.n_accepted} such "
+        "training rows, predicted "
         f"as if new, {chosen.expected_risk:.2%} were wrong; at most {chosen.risk_bound:.2%} in the "
         f"long run, with confidence {chosen.confidence:g}."
     )

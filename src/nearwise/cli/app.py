@@ -12,6 +12,7 @@ import typer
 from nearwise import __version__
 from nearwise.cli.commands.change import add, compact, history, relabel, remove, undo
 from nearwise.cli.commands.clean import clean
+from nearwise.cli.commands.embed import embed
 from nearwise.cli.commands.evaluate import evaluate
 from nearwise.cli.commands.fit import fit
 from nearwise.cli.commands.inspect import inspect
@@ -32,7 +33,7 @@ app = typer.Typer(
 
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "With a table of your own": (fit, predict, evaluate, inspect, verify, clean),
+    "With a table of your own": (fit, predict, embed, evaluate, inspect, verify, clean),
     "What a model remembers": (add, remove, relabel, history, undo, compact, move),
     "Over HTTP": (serve, key),
 }

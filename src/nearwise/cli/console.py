@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -121,11 +121,17 @@ def steps(label: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]
         yield lambda step: status.update(f"{label}: {step}")
 
 
-def progress(items: Sequence[T], label: str, *, quiet: bool = False) -> Iterator[T]:
-    """Go through items with a bar on standard error; on terminals only, gone when done."""
+def progress(
+    items: Iterable[T], label: str, *, total: int | None = None, quiet: bool = False
+) -> Iterator[T]:
+    """Go through items with a bar on standard error; on terminals only, gone when done.
+
+    `total` is how many there are, where that cannot be told by their `len`.
+    """
     console = _console(stderr=True)
     yield from rich.progress.track(
         items,
+        total=total,
         description=label,
         console=console,
         transient=True,
@@ -140,7 +146,7 @@ BROKEN_PIPE = 141
 
 # What the library raises for a user's mistake: bad values, files, folders, missing extras.
 # TypeError, KeyError, AttributeError and the rest are ours.
-_USER_ERRORS = (ValueError, OSError, ImportError, MemoryError)
+USER_ERRORS = (ValueError, OSError, ImportError, MemoryError)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -175,9 +181,9 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
             # The reader (head, less) has gone. Python would complain once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
-        except _USER_ERRORS as error:
+        except USER_ERRORS as error:
             _show_traceback()
-            say(f"error: {_describe(error)}", style="bold red")
+            say(f"error: {describe(error)}", style="bold red")
             raise typer.Exit(USER_ERROR) from None
         except (typer.Exit, typer.Abort):
             raise
@@ -200,7 +206,8 @@ def _show_traceback() -> None:
         traceback.print_exc()
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """Say in words what kept a command from ending well."""
     if isinstance(error, MemoryError):
         return f"out of memory ({error}). Use fewer rows, or a machine with more memory."
     if isinstance(error, OSError) and error.strerror:

@@ -1,7 +1,7 @@
 """Arguments and options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -39,5 +39,27 @@ HeaderOption = Annotated[
 ]
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Model folder written by 'nearwise fit'.")
+]
+EngineOption = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        "--engine",
+        help="local: this process. ray: several processes or machines (Ray Data), which write "
+        "parts, and go on where they were stopped.",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="With --engine ray: processes; by default one per processor core."
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="With --engine ray: a Ray cluster that runs ('auto', 'ray-head:6379'); by default one "
+        "is started here and ends with the command.",
+    ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]

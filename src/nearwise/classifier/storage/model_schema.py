@@ -218,34 +218,6 @@ class StoredJournal(Part):
     version: Count
 
 
-class StoredMemoryColumn(Part):
-    """Of `Column`: numbers that a row has in a store."""
-
-    name: str
-    shape: list[Count]
-    dtype: Literal["float32", "float64", "int64", "bool"]
-
-
-class StoredMemorySpace(Part):
-    """Of `SpaceFacts`: what was known of a key space when its memory was moved."""
-
-    unit: Positive
-    votes: Annotated[list[Finite], Field(min_length=6, max_length=6)]
-    own_opinion: Finite | None
-    usual: Share
-
-
-class StoredMemory(Part):
-    """Where the memory is that the folder does not hold, and how rows lie there."""
-
-    uri: str
-    lineage: str
-    columns: list[StoredMemoryColumn]
-    spaces: dict[str, StoredMemorySpace]
-    views: Annotated[list[Size], Field(min_length=1)]
-    caveat: str
-
-
 class StoredModel(Part):
     """The whole JSON part of a classifier's folder."""
 
@@ -280,7 +252,6 @@ class StoredModel(Part):
     stream: StoredStream
     row_names: list[str] | None
     journal: StoredJournal | None = None
-    store: StoredMemory | None = None
     versions: dict[str, str]
 
 

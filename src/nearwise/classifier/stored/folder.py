@@ -5,16 +5,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 import torch
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online.changes import without_rows
 from nearwise.classifier.storage.journaling import FolderState
+from nearwise.classifier.storage.model_schema import Count, Finite, Part, Positive, Share, Size
 from nearwise.classifier.storage.persistence import VERSION, pack_model, rebuilt
 from nearwise.classifier.storage.stored_parts import InvalidPartError, part_of_folder, under
 from nearwise.classifier.stored.changes import ChangeableModel
@@ -35,12 +37,41 @@ from nearwise.classifier.stored.working_set import (
 )
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, Remoteness
 from nearwise.classifier.uncertainty.explain import Parts
-from nearwise.memory import Change, StoreError, folder_kind, read_folder, write_folder
+from nearwise.memory import Change, Folder, StoreError, folder_kind, read_folder, write_folder
 from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import RowStore, StoredRows, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
+_PLACE = "memory"  # the part of the folder that says where the memory is
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
+
+
+class _Column(Part):
+    """Of `Column`: numbers that a row has in a store."""
+
+    name: str
+    shape: list[Count]
+    dtype: Literal["float32", "float64", "int64", "bool"]
+
+
+class _Space(Part):
+    """Of `SpaceFacts`: what was known of a key space when its memory was moved."""
+
+    unit: Positive
+    votes: Annotated[list[Finite], Field(min_length=6, max_length=6)]
+    own_opinion: Finite | None
+    usual: Share
+
+
+class _Place(Part):
+    """Where the memory is that the folder does not hold, and how rows lie there."""
+
+    uri: str
+    lineage: str
+    columns: list[_Column]
+    spaces: dict[str, _Space]
+    views: Annotated[list[Size], Field(min_length=1)]
+    caveat: str
 
 
 def is_stored(folder: str | os.PathLike[str]) -> bool:
@@ -98,16 +129,17 @@ def move_memory(
     )
     try:
         tensors, meta, blobs = pack_model(model, _sample(fitted))
-        meta["store"] = {
-            "uri": uri,
-            "lineage": opened.lineage,
-            "columns": [c._asdict() | {"shape": list(c.shape)} for c in layout.columns],
-            "spaces": {name: facts._asdict() for name, facts in layout.spaces.items()},
-            "views": sorted(layout.calibration),
-        }
+        place = _Place(
+            uri=uri,
+            lineage=opened.lineage,
+            columns=[_Column(**c._asdict() | {"shape": list(c.shape)}) for c in layout.columns],
+            spaces={name: _Space(**facts._asdict()) for name, facts in layout.spaces.items()},
+            views=sorted(layout.calibration),
+            caveat=layout.calibration[1].caveat,
+        )
+        blobs[_PLACE] = place.model_dump_json().encode()
         for n_views, calibration in layout.calibration.items():
             named = _pack_calibration(calibration)
-            meta["store"].setdefault("caveat", calibration.caveat)
             tensors |= {f"calibration/{n_views}/{name}": part for name, part in named.items()}
         write_folder(
             path, kind=STORED_KIND, format_version=VERSION, tensors=tensors, meta=meta, blobs=blobs
@@ -119,25 +151,15 @@ def move_memory(
 def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str] = ()) -> Any:
     """Open a classifier of class `kind` that `move_memory` wrote; its memory stays in the store."""
     path = Path(folder)
-    content = read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
-    model = rebuilt(kind, content, trusted, path)
-    described = content.meta["store"]
-    store = engine_of(described["uri"]).open(_absolute(described["uri"], path))
-    if store.lineage != described["lineage"]:
-        raise StoreError(
-            "changed",
-            f"The store {store.uri} holds the memory of another model than {path}. Restore both "
-            "from one copy, or move the model again.",
-        )
+    content = _read(path)
+    model, (place, store) = rebuilt(kind, content, trusted, path), _open_store(content, path)
     try:
-        with part_of_folder("store"):
-            layout = _unpack_layout(described, under(content.tensors, "calibration/"))
+        with part_of_folder("memory"):
+            layout = _unpack_layout(place, under(content.tensors, "calibration/"))
             reader = store.reader()
             model._publish(_published(model._fitted, layout, store, reader))
     except InvalidPartError as error:
-        raise StoreError(
-            "invalid", f"{path} holds what nearwise never writes: {error}. Restore it from a copy."
-        ) from error
+        raise _invalid(path, error) from error
     state = FolderState(content.generation, store.lineage, reader.version, reader.version)
     model._folders = {os.path.realpath(path): state}
     return model
@@ -145,14 +167,37 @@ def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str
 
 def changes_of_store(folder: str | os.PathLike[str]) -> list[Change]:
     """All changes of a memory since it was moved to a store, oldest first; nothing is rebuilt."""
-    path = Path(folder)
-    content = read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
-    described = content.meta["store"]
-    store = engine_of(described["uri"]).open(_absolute(described["uri"], path))
+    place, store = _open_store(_read(Path(folder)), Path(folder))
     try:
-        return store.history(described["lineage"])
+        return store.history(place.lineage)
     finally:
         store.close()
+
+
+def _read(path: Path) -> Folder:
+    return read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
+
+
+def _open_store(content: Folder, path: Path) -> tuple[_Place, RowStore]:
+    """Open the store that a folder names."""
+    try:
+        place = _Place.model_validate_json(content.blobs[_PLACE])
+    except (KeyError, ValidationError) as error:
+        raise _invalid(path, error) from error
+    store = engine_of(place.uri).open(_absolute(place.uri, path))
+    if store.lineage != place.lineage:
+        raise StoreError(
+            "changed",
+            f"The store {store.uri} holds the memory of another model than {path}. Restore both "
+            "from one copy, or move the model again.",
+        )
+    return place, store
+
+
+def _invalid(path: Path, error: Exception) -> StoreError:
+    return StoreError(
+        "invalid", f"{path} holds what nearwise never writes: {error}. Restore it from a copy."
+    )
 
 
 def _published(model: FittedModel, layout: Layout, store: RowStore, reader: Any) -> ChangeableModel:
@@ -233,9 +278,9 @@ def _pack_calibration(rows: CalibrationRows) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in named.items()}
 
 
-def _unpack_layout(described: dict[str, Any], tensors: dict[str, Tensor]) -> Layout:
+def _unpack_layout(place: _Place, tensors: dict[str, Tensor]) -> Layout:
     calibration = {}
-    for n_views in described["views"]:
+    for n_views in place.views:
         named = {name: part.numpy() for name, part in under(tensors, f"{n_views}/").items()}
         calibration[n_views] = CalibrationRows(
             named["labels"],
@@ -243,8 +288,8 @@ def _unpack_layout(described: dict[str, Any], tensors: dict[str, Tensor]) -> Lay
             Parts(*(named[name] for name in Parts._fields)),
             Remoteness(*(named[name] for name in Remoteness._fields)),
             named["truth"],
-            described["caveat"],
+            place.caveat,
         )
-    columns = [Column(**c | {"shape": tuple(c["shape"])}) for c in described["columns"]]
-    spaces = {name: SpaceFacts(**facts) for name, facts in described["spaces"].items()}
+    columns = [Column(c.name, tuple(c.shape), c.dtype) for c in place.columns]
+    spaces = {name: SpaceFacts(**facts.model_dump()) for name, facts in place.spaces.items()}
     return Layout(columns, spaces, calibration)

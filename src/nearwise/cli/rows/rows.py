@@ -1,6 +1,6 @@
 """The rows that a command is given, whether they lie in a table or are images in folders."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -143,7 +143,7 @@ def read_for_model(
     """
     import pandas as pd
 
-    of_images = _check_kind(model, name, [data], options)
+    of_images = check_kind(model, name, [data], options)
     if of_images is None:
         names = list(model.feature_names_in_)
         spare = _left_out(model)
@@ -168,15 +168,16 @@ def read_to_predict(
     *,
     header: bool | None = None,
     quiet: bool = False,
+    read: "Callable[..., pd.DataFrame]" = read_frame,
 ) -> "tuple[pd.DataFrame, pd.DataFrame | np.ndarray]":
     """Read rows without labels, of the kind that a model knows: columns to hand on, and features.
 
     `data` is one table, or files and folders of images; of images "file" is handed on, as it was
-    given.
+    given. `read` reads a table, or a piece of it.
     """
     import pandas as pd
 
-    of_images = _check_kind(model, name, data, options)
+    of_images = check_kind(model, name, data, options)
     if of_images is not None:
         _refuse_header(header)
         if keep:
@@ -190,7 +191,7 @@ def read_to_predict(
     (table,) = data
     names, target = list(model.feature_names_in_), model.target_name_
     spare = _left_out(model)
-    frame = read_frame(table, header, known=set(names) - set(spare), quiet=quiet)
+    frame = read(table, header, known=set(names) - set(spare), quiet=quiet)
     require_columns(frame, keep, table)
     copied = frame[list(dict.fromkeys(keep))]
     if header is False:
@@ -220,7 +221,7 @@ def _refuse_header(header: bool | None) -> None:
         raise ValueError(f"{option} is about a table; images have no columns. Leave it out.")
 
 
-def _check_kind(
+def check_kind(
     model: "AttnKNNClassifier", name: Path, data: Sequence[str], options: ImageOptions
 ) -> "ImageEncoder | None":
     """Refuse images for a model of tables and the reverse; return what a model knows of images."""

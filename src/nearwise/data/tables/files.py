@@ -7,7 +7,7 @@ import stat
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ _SUFFIXES: dict[str, Format] = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet",
     ".npz": "npz",
 }  # fmt: skip
-_PARQUET_MAGIC = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
 _DEVICE_BYTES = 1 << 20  # most that is read of a device
 _READ_ONLY_SUFFIXES = {
     ".xlsx": "excel", ".xlsm": "excel", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"
@@ -46,6 +46,13 @@ _NAMED = ("parquet", "npz", "json", "jsonl")  # formats in which every column ha
 def table_format(path: str | os.PathLike[str]) -> Format | None:
     """Return the format that the suffix of `path` names, or None for any other suffix."""
     return _SUFFIXES.get(Path(path).suffix.lower())
+
+
+def is_table(path: Path) -> bool:
+    """Whether the suffix, that of a compression aside, is one of a table that can be read."""
+    if path.suffix.lower() in COMPRESSED_SUFFIXES:
+        path = path.with_suffix("")
+    return path.suffix.lower() in _SUFFIXES | _READ_ONLY_SUFFIXES
 
 
 def read_table(
@@ -129,11 +136,16 @@ def read_table(
 
 
 def _read_bytes(path: Path) -> bytes:
+    with open_table(path) as file:
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+            return file.read(_DEVICE_BYTES)  # some never end
+        return file.read()
+
+
+def open_table(path: Path) -> BinaryIO:
+    """Open a file to read; an error names the tables beside it."""
     try:
-        with path.open("rb") as file:
-            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
-                return file.read(_DEVICE_BYTES)  # some never end
-            return file.read()
+        return path.open("rb")
     except FileNotFoundError as error:
         folder = path.parent
         tables = [p for p in sorted(folder.glob("*")) if table_format(p)] if folder.is_dir() else []
@@ -148,7 +160,7 @@ def _read_bytes(path: Path) -> bytes:
 
 def _form(content: bytes, path: Path | None) -> str:
     """Tell the format by the first bytes, then by the suffix, that of a compression aside."""
-    if content.startswith(_PARQUET_MAGIC):
+    if content.startswith(PARQUET_MAGIC):
         return "parquet"
     if content.startswith(ZIP_MAGIC) and is_workbook(zip_names(content)):
         return "excel"

@@ -18,6 +18,7 @@ from nearwise.classifier.inputs.labels import check_labels, label_values
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.online import changes
 from nearwise.classifier.online.feedback import Yardstick, feedback_summary, judge
+from nearwise.classifier.online.refreshing import refuse_refresh
 from nearwise.classifier.query import Query
 from nearwise.classifier.settings import check_count
 from nearwise.classifier.storage.journaling import (
@@ -429,6 +430,10 @@ class LiveModel:
         with self._lock:
             self._catch_up()
             return self.version
+
+    def refuse_refresh(self) -> None:
+        """Raise the ValueError of a model that cannot be fitted again to what it remembers."""
+        refuse_refresh(self.model._predictor)
 
     def refresh(self) -> Change:
         """Fit again to what is remembered now, as `AttnKNNClassifier.refresh`, and save.

@@ -65,7 +65,7 @@ def with_rows(model: FittedModel, new: NewRows, bound: Bound) -> tuple[FittedMod
     """
     if not model.holds_memory:
         stored: Any = model
-        return stored.with_rows(new)
+        return stored.with_rows(new, bound)
     if bound.capacity is not None:
         _check_room(model, new.y, bound.capacity)
     n_views = model.predictor.n_views

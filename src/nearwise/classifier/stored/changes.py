@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearwise.classifier.inputs.labels import check_labels, positions_among
-from nearwise.classifier.online.changes import NewRows, classes_with
+from nearwise.classifier.online.changes import Bound, NewRows, classes_with
 from nearwise.classifier.stored.facts import Counted, relabelled, rows_to_add, stored, with_counts
 from nearwise.classifier.stored.row_codec import RowCodec
 from nearwise.classifier.stored.working_set import MemorySummary, StoredFittedModel
@@ -44,8 +44,13 @@ class ChangeableModel(StoredFittedModel):
         """Give another version."""
         return replace(super().at(reader), pending=None)
 
-    def with_rows(self, new: NewRows) -> tuple[Self, Tensor]:
+    def with_rows(self, new: NewRows, bound: Bound) -> tuple[Self, Tensor]:
         """Remember rows, of new classes too; give the change, and the new rows' ids."""
+        if bound.capacity is not None:
+            raise ValueError(
+                f"capacity={bound.capacity} was given, and a memory in a store does not forget "
+                "rows by itself. Leave it out, and remove rows."
+            )
         n_views = self.predictor.n_views
         if len(new.views) != n_views:
             raise ValueError(

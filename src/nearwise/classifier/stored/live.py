@@ -76,9 +76,13 @@ class StoredModel(LiveModel):
         """Give the changes since the memory was moved; see `LiveModel.history`."""
         return self._store.history(self.lineage, last)
 
-    def refresh(self) -> NoReturn:
+    def refuse_refresh(self) -> NoReturn:
         """Refuse: a fit needs the memory in this process."""
         stored(self._now.fitted).refuse("A refresh is a fit to the remembered rows, which")
+
+    def refresh(self) -> NoReturn:
+        """Refuse, as `refuse_refresh`."""
+        self.refuse_refresh()
 
     def compact(self, *, keep_removed: bool = False) -> Snapshot:
         """Write the rows to where they are searched fastest; see `RowStore.snapshot`."""

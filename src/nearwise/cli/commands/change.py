@@ -103,8 +103,6 @@ def add(
         raise ValueError(
             "--key names one change of the journal; --out and --refresh do more. Leave it out."
         )
-    from nearwise.classifier.online.refreshing import refuse_refresh
-
     images = ImageOptions(skip_damaged=skip_damaged, resize=resize)
 
     def rows_for(learned: "AttnKNNClassifier") -> Any:
@@ -119,7 +117,7 @@ def add(
     if out is None:
         with _changing(model, quiet=quiet) as live:
             if refresh:
-                refuse_refresh(live.model._predictor)  # before rows are added
+                live.refuse_refresh()  # before rows are added
             before, rows = set(live.model.classes_.tolist()), rows_for(live.model)
             former = live.version
             change = live.add(rows.source, key=key)

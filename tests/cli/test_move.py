@@ -1,0 +1,84 @@
+"""``move``, and the commands that take a model whose memory is in a store."""
+
+import json
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("lance")
+
+
+@pytest.fixture
+def moved(nearwise, model, tmp_path):
+    result = nearwise("move", model, "--out", tmp_path / "large.model")
+    assert result.exit_code == 0 and "Moved 160 rows" in result.err
+    return tmp_path / "large.model"
+
+
+@pytest.fixture
+def more(tables, tmp_path):
+    pd.read_csv(tables / "test.csv").head(3).to_csv(tmp_path / "more.csv", index=False)
+    return tmp_path / "more.csv"
+
+
+def test_a_moved_model_answers_as_the_one_before(nearwise, tables, model, moved):
+    options = ("--proba", "--sets", "--novelty", "--explain")
+    before = nearwise("predict", model, tables / "new.csv", *options)
+    after = nearwise("predict", moved, tables / "new.csv", *options)
+    assert after.exit_code == 0 and after.out == before.out
+
+
+def test_its_memory_is_changed_listed_and_compacted(nearwise, tables, moved, more):
+    def facts():
+        return json.loads(nearwise("inspect", moved, "--json").out)
+
+    assert facts()["rows"] == 160 and str(moved) in facts()["memory"]
+    added = nearwise("add", moved, more)
+    assert added.exit_code == 0 and "now remembers 163 rows" in added.err
+    assert f"'nearwise undo {moved} 1' takes it back" in added.err
+    (row,) = json.loads(nearwise("inspect", moved, "--rows", "160", "--json").out)
+    first = pd.read_csv(more).iloc[0]
+    assert (row["label"], row["width"]) == (first["label"], first["width"])
+    label = next(iter(facts()["classes"]))
+    assert nearwise("relabel", moved, "160", label).exit_code == 0
+    assert nearwise("remove", moved, "161,162").exit_code == 0
+    assert nearwise("undo", moved, "3").exit_code == 0
+    answers = nearwise("predict", moved, tables / "new.csv", "--proba").out
+    compacted = nearwise("compact", moved)
+    assert compacted.exit_code == 0 and "Wrote 163 rows anew" in compacted.err
+    assert nearwise("predict", moved, tables / "new.csv", "--proba").out == answers
+    listed = json.loads(nearwise("history", moved, "--json").out)
+    assert [one["change"] for one in listed] == ["add", "relabel", "remove", "add"]
+    verified = nearwise("verify", moved, "--json")
+    assert verified.exit_code == 0 and json.loads(verified.out)["rows"] == 163
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("evaluate", "MODEL", "MORE"), "in a store"),
+        (("inspect", "MODEL", "--scores"), "in a store"),
+        (("add", "MODEL", "MORE", "--refresh"), "in a store"),
+        (("add", "MODEL", "MORE", "--capacity", "50"), "does not forget rows by itself"),
+        (("move", "MODEL", "--out", "OTHER"), "in a store already"),
+        (("inspect", "MODEL", "--rows", "999"), "does not remember 999"),
+    ],
+)
+def test_what_a_memory_in_a_store_cannot_do_is_said(nearwise, moved, more, command, problem):
+    words = {"MODEL": moved, "MORE": more, "OTHER": moved.parent / "other"}
+    result = nearwise(*(words.get(word, word) for word in command))
+    assert result.exit_code == 2 and problem in result.err
+    assert json.loads(nearwise("inspect", moved, "--json").out)["rows"] == 160
+
+
+def test_places_that_are_taken_and_stores_that_are_none(nearwise, model, moved, tmp_path):
+    for options, problem in (
+        (("--out", moved), "there already"),
+        (("--out", tmp_path / "x", "--store", "redis://host"), "names no store"),
+        (("--out", tmp_path / "x", "--store", "postgresql://me:secret@host/db"), "a password"),
+        (("--out", model / "x"), "model"),
+    ):
+        result = nearwise("move", model, *options)
+        assert result.exit_code == 2 and problem in result.err
+        assert "secret" not in result.err.replace("postgresql://me:secret@host/db", "")
+    assert not (tmp_path / "x").exists()

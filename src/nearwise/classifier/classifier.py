@@ -823,7 +823,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         -------
         keys : float32 Tensor of shape (n, width), on the CPU
         """
-        model = self._fitted
+        model = self._fitted.for_query(remembered=False)
         rows = self._encoded(model, X, [])
         if space == "features":
             return model.predictor.feature_keys(rows[0])
@@ -859,6 +859,7 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         self, model: FittedModel, X: Any, n_neighbors: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
         features: Callable[[], Tensor] | None = None
+        model = model.for_query(remembered=X is None)
         if X is not None:
             features = lambda: model.predictor.feature_keys(self._encoded(model, X, [])[0])  # noqa: E731
         return kneighbors(model, features, n_neighbors)

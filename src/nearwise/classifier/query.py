@@ -368,7 +368,7 @@ def kneighbors(
     views = model.predictor.views
     spec = views.specs[0]
     k = spec.n_neighbors if n_neighbors is None else n_neighbors
-    spare = len(views.rows()) - (features is None)
+    spare = views.n_findable - (features is None)
     if not 1 <= k <= spare:
         raise ValueError(
             f"n_neighbors={k} must lie between 1 and the {spare} rows that may be found."

@@ -411,3 +411,16 @@ def test_a_version_is_a_value(live):
     assert replace(fitted).predictor.views is fitted.predictor.views
     with pytest.raises(ValueError, match="in a store"):
         fitted.bank.ids.tolist()
+
+
+def test_keys_and_neighbors_are_those_of_a_model_that_holds_its_memory(made):
+    model, folder = made("no base")
+    X, _ = new_rows("no base", 9)
+    moved = AttnKNNClassifier.load(folder)
+    assert np.array_equal(moved.keys(X), model.keys(X))
+    for ours, theirs in zip(moved.kneighbors(X, 7), model.kneighbors(X, 7), strict=True):
+        assert np.array_equal(ours, theirs)
+    with pytest.raises(ValueError, match="between 1 and the 150 rows"):
+        moved.kneighbors(X, 151)
+    with pytest.raises(ValueError, match="in a store"):
+        moved.kneighbors()

@@ -254,6 +254,11 @@ class MemoryViews:
             return torch.nonzero(self.bank.columns[FINDABLE])[:, 0]
         return torch.arange(len(self.bank))
 
+    @property
+    def n_findable(self) -> int:
+        """Number of rows that may be found."""
+        return len(self.rows())
+
     def retrieve(
         self,
         keys: dict[str, Tensor],

@@ -276,6 +276,11 @@ class StoredViews(MemoryViews):
         distinct, back = np.unique(ids, return_inverse=True)
         return self.hold(distinct)[torch.from_numpy(back)]
 
+    @property
+    def n_findable(self) -> int:
+        """Number of rows that may be found, fetched or not."""
+        return sum(self.summary.rows_per_class)
+
     def class_shares(self) -> Tensor:
         """Weighted class shares of the whole memory, (C,)."""
         return log_shares(torch.tensor(self.summary.counts)).exp()

@@ -94,11 +94,11 @@ def _states(parts: Sequence[Part]) -> dict[str, list[int]]:
 def _read(manifest: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(manifest.read_bytes())
-        if {"settings", "files"} <= content.keys():
-            return content
-    except (ValueError, AttributeError):
-        pass
-    raise ValueError(f"{manifest} is damaged: nearwise did not write it so. Choose another --out.")
+        return {name: dict(content[name]) for name in ("settings", "files")}
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{manifest} is damaged: nearwise did not write it so. Choose another --out."
+        ) from error
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], finished: set[str]) -> list[str]:

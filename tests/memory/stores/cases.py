@@ -1,5 +1,7 @@
 """Small stores, and the slow way to search them."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from nearwise.memory import Change
@@ -79,3 +81,23 @@ def edit(version, put=None, removed=(), summary=SUMMARY, schema=SCHEMA, **fields
     known = {"kind": "remove" if len(removed) else "add", "details": {"of": version}}
     change = Change(version, ids=ids, **known | fields)
     return Edit(change, summary, put, np.array(removed, np.int64))
+
+
+def without_ties(rows, seed=0):
+    """Give the same rows other keys, no two of them alike."""
+    rng = np.random.default_rng(seed)
+    keys = {name: rng.normal(size=part.shape).astype("f4") for name, part in rows.keys.items()}
+    return replace(rows, keys=keys)
+
+
+def recall(reader, rows, k=10):
+    """Share of the distances of the true nearest that candidates reach, over both spaces."""
+    found = []
+    for name, space in SCHEMA.spaces.items():
+        queries = rows.keys[name][:100]
+        distances = apart(queries, rows.keys[name], space.metric)
+        for i, ids in enumerate(reader.search(name, queries, k)):
+            at = np.searchsorted(rows.ids, ids[np.isin(ids, rows.ids)])
+            true, best = nearest(distances[i : i + 1], k), nearest(distances[i : i + 1, at], k)
+            found.append((best <= true[:, : best.shape[1]] + 1e-6).sum() / k)
+    return np.mean(found)

@@ -5,7 +5,6 @@ import shutil
 import numpy as np
 import pytest
 
-from nearwise.memory.stores import StoredRows
 from nearwise.memory.stores import disk as module
 from nearwise.memory.stores.disk import DiskStore
 from tests.memory.stores.cases import (
@@ -16,8 +15,9 @@ from tests.memory.stores.cases import (
     batches,
     edit,
     everything,
-    nearest,
+    recall,
     some_rows,
+    without_ties,
 )
 from tests.memory.stores.servers import require
 
@@ -36,25 +36,8 @@ def indexed(monkeypatch):
 
 
 @pytest.fixture
-def rows(rng):
-    """Rows without ties."""
-    rows = some_rows(N_ROWS)
-    keys = {n: rng.normal(size=(N_ROWS, s.width)) for n, s in SCHEMA.spaces.items()}
-    keys = {name: part.astype(np.float32) for name, part in keys.items()}
-    return StoredRows(rows.ids, rows.labels, rows.weights, keys, rows.facts, rows.rows)
-
-
-def recall(reader, rows, k=10):
-    """Share of the distances of the true nearest that candidates reach, over both spaces."""
-    found = []
-    for name, space in SCHEMA.spaces.items():
-        queries = rows.keys[name][:100]
-        distances = apart(queries, rows.keys[name], space.metric)
-        for i, ids in enumerate(reader.search(name, queries, k)):
-            at = np.searchsorted(rows.ids, ids[ids >= 0])
-            true, best = nearest(distances[i : i + 1], k), nearest(distances[i : i + 1, at], k)
-            found.append((best <= true + 1e-6).mean())
-    return np.mean(found)
+def rows():
+    return without_ties(some_rows(N_ROWS))
 
 
 def test_an_index_is_searched_as_wide_as_its_recall_asks(tmp_path, indexed, monkeypatch, rows):

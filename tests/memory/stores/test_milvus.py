@@ -1,5 +1,6 @@
 """What the engine Milvus does beside what all of them promise."""
 
+import secrets
 import socket
 import threading
 from dataclasses import replace
@@ -33,7 +34,7 @@ class Killed(Exception):
 
 @pytest.fixture
 def uri(milvus_uri, request):
-    return f"{milvus_uri}#{request.node.name.partition('[')[0]}_{np.random.randint(2**31)}"
+    return f"{milvus_uri}#{request.node.name.partition('[')[0]}_{secrets.token_hex(4)}"
 
 
 @pytest.fixture

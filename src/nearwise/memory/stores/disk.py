@@ -252,7 +252,7 @@ class _Bulk:
         best = np.full((len(queries), 0), np.inf), np.full((len(queries), 0), -1)
         start = 0
         for keys in self.keys(name):
-            rows = torch.from_numpy(keys.copy())  # Arrow's cannot be written to
+            rows = torch.from_numpy(keys)
             k = min(JUDGED_BY, len(rows))
             near = topk_neighbors(torch.from_numpy(queries), rows, k, metric=space.metric)
             distances = np.concatenate([best[0], near.distances.numpy()], axis=1)

@@ -44,11 +44,15 @@ def postgres_uri():
 @pytest.fixture(scope="session")
 def milvus_uri(tmp_path_factory):
     """The server that milvus-lite brings, for this process."""
+    with milvus_server(tmp_path_factory.mktemp("milvus")) as uri:
+        yield uri
+
+
+@contextlib.contextmanager
+def milvus_server(folder):
+    """Run the server that milvus-lite brings."""
     require("pymilvus", "milvus_lite")
-    folder = tmp_path_factory.mktemp("milvus")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     place = ["--data-dir", str(folder / "data"), "--host", "127.0.0.1", "--port", str(port)]
     command = [sys.executable, "-m", "milvus_lite.cmdline", "server", *place]
     with (folder / "log").open("w") as log:
@@ -59,6 +63,13 @@ def milvus_uri(tmp_path_factory):
     finally:
         server.terminate()
         server.wait(30)
+
+
+def free_port():
+    """Find a port that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def _wait_for(port, server, log, seconds=60):

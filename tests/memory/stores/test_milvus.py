@@ -1,7 +1,6 @@
 """What the engine Milvus does beside what all of them promise."""
 
 import secrets
-import socket
 import threading
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from tests.memory.stores.cases import (
     some_rows,
     without_ties,
 )
+from tests.memory.stores.servers import free_port, milvus_server
 
 ROWS = some_rows(60)
 
@@ -191,7 +191,7 @@ def test_one_store_is_closed_while_another_is_used(store):
 
 
 @pytest.mark.parametrize(
-    "rest", ["user:secret@localhost:1/db", "localhost:1/a/b", "localhost:1/db?token=secret"]
+    "rest", ["user:secret@localhost:1/db", "localhost:1/a/b", "localhost:1/db?token=secret", "/db"]
 )
 def test_a_uri_of_another_form_is_refused(rest):
     with pytest.raises(ValueError, match="must be of the form milvus") as seen:
@@ -205,15 +205,25 @@ def test_a_name_that_is_none_is_refused():
 
 
 def test_a_server_that_is_not_there_is_named_without_its_token(monkeypatch, milvus_uri):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("MILVUS_TOKEN", "root:secret")
     monkeypatch.setattr(server_module, "_CONNECTING", 1.0)
     told = f"could not reach the store at milvus\\+http://127.0.0.1:{port}/db: .*MILVUS_TOKEN"
     with pytest.raises(OSError, match=told) as seen:
         MilvusStore.open(f"milvus+http://127.0.0.1:{port}/db")
     assert "secret" not in str(seen.value)
+
+
+def test_a_server_that_stopped_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "_ANSWERING", 1.0)
+    with milvus_server(tmp_path) as uri:
+        store = MilvusStore.create(uri, SCHEMA, [ROWS], SUMMARY)
+        reader = store.reader()
+    with pytest.raises(OSError, match="did not do query"):
+        store.reader()
+    with pytest.raises(OSError, match="did not do search"):
+        reader.search("all", ROWS.keys["all"][:1], 3)
+    store.close()
 
 
 def test_without_pymilvus_the_extra_is_named(monkeypatch):

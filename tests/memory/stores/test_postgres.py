@@ -1,7 +1,6 @@
 """What the engine PostgreSQL does beside what all of them promise."""
 
 import secrets
-import socket
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tests.memory.stores.cases import (
     some_rows,
     without_ties,
 )
-from tests.memory.stores.servers import require
+from tests.memory.stores.servers import free_port, require
 
 
 @pytest.fixture
@@ -63,9 +62,7 @@ def test_an_error_in_the_middle_of_a_change_undoes_it(uri, monkeypatch):
 
 def test_a_server_that_is_not_there_is_named_without_its_password():
     require("psycopg", "pgvector")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with pytest.raises(OSError, match="could not reach the store at postgresql://localhost/d") as e:
         PostgresStore.open(f"postgresql://user:secret@localhost:{port}/d")
     assert "secret" not in str(e.value)

@@ -119,18 +119,15 @@ class MilvusReader:
         found = np.full((len(query), wanted), -1)
         step = max(1, min(_QUERIES_AT_ONCE, _HITS_AT_ONCE // max(wanted, 1)))
         for start in range(0, len(query) if wanted else 0, step):
-            hits = self._server.ask(
-                "search",
-                self._server.rows,
+            hits = self._server.search(
+                _living(self.version),
                 data=[searched(one) for one in query[start : start + step]],
                 anns_field=f"key{list(schema.spaces).index(space)}",
-                filter=_living(self.version),
                 limit=wanted,
                 search_params={
                     "metric_type": METRICS[schema.spaces[space].metric],
                     "params": {"nprobe": probes} if probes else {},
                 },
-                consistency_level="Strong",
             )
             for row, of_query in enumerate(hits, start):
                 ids = [int(hit["id"].partition(".")[0]) for hit in of_query]
@@ -222,7 +219,7 @@ class MilvusStore:
         try:
             server.create(schema)
             for batch in rows:
-                server.write(server.rows, row_entities(batch, 0))
+                server.write(server.rows, row_entities(batch, 0), new=True)
             server.index(server.rows, "row", "INVERTED")
             for number, space in enumerate(schema.spaces.values()):
                 server.index(server.rows, f"key{number}", "FLAT", metric_type=METRICS[space.metric])

@@ -23,6 +23,7 @@ METRICS = {
     "inner_product": "IP",
 }
 MOST_AT_ONCE = 16_384  # rows that Milvus gives per query
+_PORTS = {"http": 19530, "https": 443}
 _NAME = "nearwise"  # of the collections, unless the URI's fragment names another
 _MOST_TEXT = 65_535  # bytes of a VARCHAR
 _MOST_BYTES = _MOST_TEXT // 4 * 3  # that are as many in base64
@@ -31,8 +32,9 @@ _CHUNKS = 500  # that are read at once
 _NARROWEST = 2  # numbers of a vector; Milvus takes no fewer
 _REQUEST = 2**24  # bytes that are written at once; Milvus takes 64 MiB
 _WITH_ROWS = 1_000  # rows that are read at once with what they were given as
-_NOT_LOADED = 101  # code of the error while a collection is indexed anew
+_NOT_LOADED = (101, 103)  # codes of the errors while a collection is indexed anew
 _CONNECTING = 10.0  # seconds that a connection may take
+_ANSWERING = 60.0  # ... and the answer to a query, or to what is written
 _PATIENCE = 600.0  # seconds that a call waits for that
 
 
@@ -57,18 +59,20 @@ class MilvusServer:
 
     def __init__(self, uri: str) -> None:
         parts = urlsplit(uri)
-        self.shown = f"{parts.scheme}://{parts.hostname}:{parts.port or 19530}{parts.path}"
-        self.name = parts.fragment or _NAME
-        self.database = parts.path.strip("/")
-        self._address = f"{parts.scheme.partition('+')[2]}://{parts.hostname}:{parts.port or 19530}"
+        transport, host = parts.scheme.partition("+")[2], parts.hostname or ""
+        self.name, self.database = parts.fragment or _NAME, parts.path.strip("/")
+        if not host or parts.username or parts.password or parts.query or "/" in self.database:
+            raise ValueError(
+                f"The URI of the store at {host!r} must be of the form "
+                "milvus+http://HOST:PORT/DATABASE#NAME. The token comes from MILVUS_TOKEN."
+            )
+        place = f"[{host}]" if ":" in host else host
+        place = f"{place}:{parts.port or _PORTS[transport]}"
+        self._address = f"{transport}://{place}"
+        self.shown = f"{parts.scheme}://{place}{parts.path}"
         if not self.name.isidentifier() or not self.name.isascii():
             raise ValueError(
                 f"{self.shown} with the name {self.name!r}: use letters, digits and _ after the #."
-            )
-        if parts.username or parts.password or parts.query or "/" in self.database:
-            raise ValueError(
-                f"The URI of the store at {parts.hostname} must be of the form "
-                "milvus+http://HOST:PORT/DATABASE#NAME. The token comes from MILVUS_TOKEN."
             )
         self.rows, self.texts = f"{self.name}_rows", f"{self.name}_texts"
         self._client: Any = None
@@ -112,7 +116,7 @@ class MilvusServer:
             try:
                 return call(*args, **options)
             except package().MilvusException as error:
-                if error.code == _NOT_LOADED and time.monotonic() < until:
+                if error.code in _NOT_LOADED and time.monotonic() < until:
                     time.sleep(0.1)  # it is indexed just now
                     continue
                 raise OSError(
@@ -176,18 +180,17 @@ class MilvusServer:
 
     def query(self, collection: str, where: str, fields: list[str], limit: int) -> list[Any]:
         """Give fields of the entities that a filter names."""
-        options = {"limit": limit, "consistency_level": "Strong"}
-        return list(self.ask("query", collection, filter=where, output_fields=fields, **options))
+        options = {"filter": where, "output_fields": fields, "limit": limit}
+        return list(self.ask("query", collection, **options, **_at_once()))
+
+    def search(self, where: str, **options: Any) -> Any:
+        """Search the rows that a filter names."""
+        return self.ask("search", self.rows, filter=where, **options, **_at_once())
 
     def count(self, where: str) -> int:
         """Count the rows that a filter names."""
-        found = self.ask(
-            "query",
-            self.rows,
-            filter=where,
-            output_fields=["count(*)"],
-            consistency_level="Strong",
-        )
+        options = {"filter": where, "output_fields": ["count(*)"]}
+        found = self.ask("query", self.rows, **options, **_at_once())
         return int(found[0]["count(*)"])
 
     def scan(self, collection: str, where: str, fields: list[str], batch: int) -> Iterator[Any]:
@@ -198,7 +201,7 @@ class MilvusServer:
             batch_size=batch,
             filter=where,
             output_fields=fields,
-            consistency_level="Strong",
+            **_at_once(),
         )
         try:
             while found := self._patiently(iterator.next):
@@ -206,8 +209,11 @@ class MilvusServer:
         finally:
             iterator.close()
 
-    def write(self, collection: str, entities: Iterable[dict[str, Any]]) -> None:
-        """Write entities, in place of those with the same primary keys."""
+    def write(
+        self, collection: str, entities: Iterable[dict[str, Any]], *, new: bool = False
+    ) -> None:
+        """Write entities; unless they are `new`, in place of those with the same primary keys."""
+        call = "insert" if new else "upsert"
         batch: list[dict[str, Any]] = []
         size = 0
         for entity in entities:
@@ -216,14 +222,14 @@ class MilvusServer:
                 len(v) if isinstance(v, str) else np.asarray(v).nbytes for v in entity.values()
             )
             if size > _REQUEST or len(batch) >= BATCH:
-                self.ask("upsert", collection, batch)
+                self.ask(call, collection, batch, timeout=_ANSWERING)
                 batch, size = [], 0
         if batch:
-            self.ask("upsert", collection, batch)
+            self.ask(call, collection, batch, timeout=_ANSWERING)
 
     def delete(self, collection: str, where: str) -> None:
         """Remove the entities that a filter names."""
-        self.ask("delete", collection, filter=where, consistency_level="Strong")
+        self.ask("delete", collection, filter=where, **_at_once())
 
     # --- texts ----------------------------------------------------------------------------------
 
@@ -249,6 +255,11 @@ class MilvusServer:
             version: "".join(parts[version][number] for number in sorted(parts[version]))
             for version in sorted(parts)
         }
+
+
+def _at_once() -> dict[str, Any]:
+    """Options of what is to see all that was written, and to answer."""
+    return {"consistency_level": "Strong", "timeout": _ANSWERING}
 
 
 def index_name(field: str) -> str:
@@ -302,8 +313,9 @@ def check_schema(schema: Schema) -> None:
 
 def row_entities(rows: StoredRows, born: int) -> list[dict[str, Any]]:
     """Describe rows that are born with a version; ValueError if Milvus cannot hold one."""
+    assert rows.rows is not None  # they are written as they were given
     entities = []
-    for i, given in enumerate(rows.rows or []):
+    for i, given in enumerate(rows.rows):
         if len(given) > _MOST_BYTES:
             raise ValueError(
                 f"The row with the id {rows.ids[i]} takes {len(given)} bytes, and Milvus takes "

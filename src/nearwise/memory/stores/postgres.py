@@ -435,7 +435,7 @@ def _copy(database: _Database, rows: StoredRows, version: int) -> None:
     """Write rows that are born with a version."""
     keys = "".join(f", key{number}" for number in range(len(rows.keys)))
     text = f'COPY "{database.name}".rows (id, born, died, label, weight, facts{keys}, row)'
-    given = rows.rows or []
+    assert rows.rows is not None  # they are written as they were given
     kinds = [
         "int8",
         "int8",
@@ -458,6 +458,6 @@ def _copy(database: _Database, rows: StoredRows, version: int) -> None:
                     float(rows.weights[i]),
                     rows.facts[i].astype("<f4").tobytes(),
                     *(part[i] for part in rows.keys.values()),
-                    given[i],
+                    rows.rows[i],
                 )
             )

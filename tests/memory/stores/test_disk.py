@@ -117,3 +117,21 @@ def test_rows_that_are_not_in_the_order_of_their_ids_are_refused(tmp_path, order
     parts = [rows.take(np.array(part)) for part in (order if np.ndim(order) == 2 else [order])]
     with pytest.raises(ValueError, match="must come in the order of their ids, each once"):
         DiskStore.create(tmp_path / "s", SCHEMA, parts, SUMMARY)
+
+
+def test_what_a_removed_row_held_is_gone_with_the_second_snapshot(tmp_path):
+    rows, told = some_rows(50), b"only the removed row says this"
+    rows.rows[3] = told
+
+    def on_disk():
+        files = [file for file in tmp_path.rglob("*") if file.is_file()]
+        return any(told in file.read_bytes() for file in files)
+
+    store = DiskStore.create(tmp_path / "s", SCHEMA, [rows], SUMMARY)
+    store.apply(edit(1, removed=rows.ids[3:4], parts={"p": told}), 0)
+    held = store.reader()
+    store.snapshot()
+    assert_same(everything(held), rows.take(np.arange(50) != 3))
+    assert on_disk()
+    store.snapshot()
+    assert not on_disk()

@@ -375,6 +375,9 @@ class DiskStore:
 
     Below 100,000 rows, and for the metric "manhattan", searches are exact and the keys are held in
     memory.
+
+    A snapshot leaves the files before it to those who still read them, and removes them the next
+    time: what removed rows held is gone from the disk with the second snapshot after their removal.
     """
 
     def __init__(self, uri: str) -> None:

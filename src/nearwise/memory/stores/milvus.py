@@ -182,7 +182,7 @@ class MilvusStore:
     meanwhile. A row holds up to 49,149 bytes of what it was given as.
 
     A snapshot deletes what removed rows held, and asks Milvus to let go of it; Milvus itself says
-    when its files do.
+    when its files do. Readers of versions before the newest lack these rows from then on.
     """
 
     def __init__(self, uri: str) -> None:

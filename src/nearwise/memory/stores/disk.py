@@ -12,7 +12,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -37,8 +37,6 @@ from nearwise.memory.store import (
 )
 from nearwise.memory.stores.protocol import (
     BATCH,
-    ENOUGH_RECALL,
-    RECALL_QUERIES,
     SPARE,
     Edit,
     Schema,
@@ -46,7 +44,7 @@ from nearwise.memory.stores.protocol import (
     SpaceSchema,
     StoredRows,
 )
-from nearwise.warn import warn_user
+from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 
 KIND = "rows on disk"
 _VERSION = 1
@@ -54,8 +52,8 @@ _HEAD, _IDS, _ROWS = "head", "ids.npy", "rows.lance"
 _PART = {"put": "store/put", "removed": "store/removed", "summary": "store/summary"}  # of a change
 _ROWS_PER_CELL = 39  # that FAISS wants to place the center of a cell
 _FEWEST_PROBES = 16  # cells that are searched
+_LISTS = ".lists"  # ending of a file with cells that were merged from several indexes
 _SHARD = 2**30  # bytes of keys that are indexed at once
-_JUDGED_BY = 32  # true neighbors per query whose share found is the recall
 
 
 def _package(name: str) -> ModuleType:
@@ -92,11 +90,14 @@ class _Bulk:
     def _rows(self) -> Any:
         return _package("lance").dataset(str(self.folder / _ROWS))
 
-    def search(self, space: str, query: np.ndarray, k: int) -> np.ndarray:
-        """Positions of candidates, (n_queries, k); -1 where too few were found."""
+    def search(
+        self, space: str, query: np.ndarray, k: int, probes: int | None = None
+    ) -> np.ndarray:
+        """Positions of candidates, (n_queries, k); -1 where the cells searched hold no more."""
         if self.probes[space]:
             index = self._index(space)
-            parameters = _package("faiss").SearchParametersIVF(nprobe=self.probes[space])
+            n_cells = self.probes[space] if probes is None else probes
+            parameters = _package("faiss").SearchParametersIVF(nprobe=n_cells)
             vectors = _as_indexed(query, self.schema.spaces[space])
             found: np.ndarray = index.search(vectors, k, params=parameters)[1]
             return found
@@ -104,6 +105,13 @@ class _Bulk:
             keys = torch.from_numpy(self._all_keys(space))
             self._exact[space] = ExactIndex(self.schema.spaces[space].metric).fit(keys)
         return self._exact[space].search(torch.from_numpy(query), k).indices.numpy()
+
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """Positions of rows by their ids, -1 where they are not in the files."""
+        if not len(self.ids):
+            return np.full(len(ids), -1)
+        at = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[at] == ids, at, -1)
 
     def take(self, positions: np.ndarray, *, rows: bool) -> StoredRows:
         """Give rows by their positions, in that order."""
@@ -129,12 +137,15 @@ class _Bulk:
 
     def _columns(self, rows: bool) -> list[str]:
         keys = [f"key {name}" for name in self.schema.spaces]
-        return ["id", "label", "weight", "facts", *keys, *(["row"] if rows else [])]
+        facts = ["facts"] if self.schema.n_facts else []
+        return ["id", "label", "weight", *facts, *keys, *(["row"] if rows else [])]
 
     def _index(self, space: str) -> Any:
         if space not in self._mapped:
             faiss, path = _package("faiss"), self._path(space)
-            flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR
+            flags = faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_ONDISK_SAME_DIR
+            if not path.with_suffix(_LISTS).exists():  # which are mapped without this flag only
+                flags |= faiss.IO_FLAG_MMAP
             self._mapped[space] = faiss.read_index(str(path), flags)
         return self._mapped[space]
 
@@ -148,18 +159,29 @@ class _Bulk:
         """Write rows, given in the order of their ids, and index them."""
         folder.mkdir()
         ids: list[np.ndarray] = [np.empty(0, np.int64)]
+        failed: list[BaseException] = []  # in `rows`; Lance would raise an error of its own
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for batch in rows:
-                last = ids[-1][-1] if len(ids[-1]) else -1
-                if (np.diff(batch.ids, prepend=last) <= 0).any():
-                    raise ValueError("Rows must come in the order of their ids, each once.")
-                ids.append(batch.ids)
-                yield batch.to_arrow()
+            try:
+                last = -1
+                for batch in rows:
+                    if (np.diff(batch.ids, prepend=last) <= 0).any():
+                        raise ValueError("Rows must come in the order of their ids, each once.")
+                    ids.append(batch.ids)
+                    last = batch.ids[-1] if len(batch) else last
+                    yield batch.to_arrow()
+            except BaseException as error:
+                failed.append(error)
+                raise
 
         fields = schema.no_rows().to_arrow().schema
         reader = pa.RecordBatchReader.from_batches(fields, batches())
-        _package("lance").write_dataset(reader, str(folder / _ROWS))
+        try:
+            _package("lance").write_dataset(reader, str(folder / _ROWS))
+        except OSError:
+            if failed:
+                raise failed[0] from None
+            raise
         np.save(folder / _IDS, np.concatenate(ids))
         bulk = cls(folder, schema, dict.fromkeys(schema.spaces, 0))
         for name, space in schema.spaces.items():
@@ -200,7 +222,7 @@ class _Bulk:
             shards.append(path.with_suffix(f".{len(shards)}"))
             faiss.write_index(index, str(shards[-1]))
             index = faiss.deserialize_index(empty)
-            merge_ondisk(index, list(map(str, shards)), str(path.with_suffix(".lists")))
+            merge_ondisk(index, list(map(str, shards)), str(path.with_suffix(_LISTS)))
             for shard in shards:
                 shard.unlink()
         faiss.write_index(index, str(path))
@@ -210,46 +232,38 @@ class _Bulk:
         """Measure the recall of every space, and search more cells where it is too low."""
         found = {}
         for name, space in self.schema.spaces.items():
+            found[name] = 1.0
             if not self.probes[name]:
-                found[name] = 1.0
                 continue
             chosen = np.random.default_rng(0).choice(len(self.ids), RECALL_QUERIES, replace=False)
             queries = self.take(np.sort(chosen), rows=False).keys[name]
+            search = partial(self.search, name, queries, JUDGED_BY + SPARE)
             true = self._true_neighbors(name, space, queries)
-            n_cells = self._index(name).nlist
-            while (recall := self._recall(name, queries, true)) < ENOUGH_RECALL:
-                if self.probes[name] >= n_cells:
-                    break
-                self.probes[name] = min(n_cells, 2 * self.probes[name])
-            found[name] = recall
-            if recall < ENOUGH_RECALL:
-                warn_user(
-                    f"Searches in the space {name!r} find {recall:.1%} of the nearest rows, below "
-                    f"{ENOUGH_RECALL:.0%}: many of its keys are nearly alike."
-                )
+            self.probes[name], found[name] = widened(
+                name, search, true, self.probes[name], self.n_cells(name)
+            )
         return found
+
+    def n_cells(self, space: str) -> int:
+        """Cells of the index of a space."""
+        return int(self._index(space).nlist)
 
     def _true_neighbors(self, name: str, space: SpaceSchema, queries: np.ndarray) -> np.ndarray:
         best = np.full((len(queries), 0), np.inf), np.full((len(queries), 0), -1)
         start = 0
         for keys in self.keys(name):
             rows = torch.from_numpy(keys)
-            k = min(_JUDGED_BY, len(rows))
+            k = min(JUDGED_BY, len(rows))
             near = topk_neighbors(torch.from_numpy(queries), rows, k, metric=space.metric)
             distances = np.concatenate([best[0], near.distances.numpy()], axis=1)
             positions = np.concatenate([best[1], near.indices.numpy() + start], axis=1)
-            order = np.argsort(distances, axis=1, kind="stable")[:, :_JUDGED_BY]
+            order = np.argsort(distances, axis=1, kind="stable")[:, :JUDGED_BY]
             best = (
                 np.take_along_axis(distances, order, 1),
                 np.take_along_axis(positions, order, 1),
             )
             start += len(keys)
         return best[1]
-
-    def _recall(self, name: str, queries: np.ndarray, true: np.ndarray) -> float:
-        found = self.search(name, queries, _JUDGED_BY + SPARE)
-        hits = [np.isin(*pair).mean() for pair in zip(true, found, strict=True)]
-        return float(np.mean(hits))
 
 
 def _as_indexed(keys: np.ndarray, space: SpaceSchema) -> np.ndarray:
@@ -264,11 +278,11 @@ class _Tail(NamedTuple):
     rows: StoredRows
     hidden: np.ndarray
 
-    def changed(self, put: StoredRows, removed: np.ndarray) -> "_Tail":
+    def changed(self, bulk: _Bulk, put: StoredRows, removed: np.ndarray) -> "_Tail":
         gone = np.concatenate([put.ids, removed])
         stays = ~np.isin(self.rows.ids, gone)
         rows = StoredRows.joined([self.rows.take(stays), put])
-        return _Tail(rows, np.union1d(self.hidden, gone))
+        return _Tail(rows, np.union1d(self.hidden, gone[bulk.places(gone) >= 0]))
 
 
 class DiskReader:
@@ -298,29 +312,32 @@ class DiskReader:
         self, space: str, query: np.ndarray, k: int, exclude: np.ndarray | None
     ) -> np.ndarray:
         n_rows = len(self._bulk.ids)
-        n_left = n_rows - len(self._tail.hidden)  # at least so many
-        wanted = min(n_rows, k + SPARE + (exclude is not None))
         if not n_rows:
             return np.empty((len(query), 0), np.int64)
+        enough = min(k, n_rows - len(self._tail.hidden) - (exclude is not None))
+        wanted = min(n_rows, k + SPARE + (exclude is not None))
+        probes = self._bulk.probes[space]
         while True:
-            positions = self._bulk.search(space, query, wanted)
+            positions = self._bulk.search(space, query, wanted, probes)
             ids = np.where(positions >= 0, self._bulk.ids[np.maximum(positions, 0)], -1)
             ids[np.isin(ids, self._tail.hidden)] = -1
             ids = _without(ids, exclude)
-            if wanted == n_rows or ((ids >= 0).sum(1) >= min(k, n_left - 1)).all():
+            too_few = (ids >= 0).sum(1) < enough
+            if not too_few.any():
                 return ids
-            if (positions < 0).any(axis=1).all() and self._bulk.probes[space]:
-                return ids  # the cells that are searched hold no more
-            wanted = min(n_rows, 2 * wanted)
+            if wanted < n_rows and (positions[too_few] >= 0).all(1).any():
+                wanted = min(n_rows, 2 * wanted)
+            elif probes < (n_cells := self._bulk.n_cells(space) if probes else 0):
+                probes = min(2 * probes, n_cells)
+            else:
+                return ids
 
     def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
         """Give rows by id; see `RowReader.fetch`."""
         tail = self._tail.rows if rows else replace(self._tail.rows, rows=None)
         new = np.isin(ids, tail.ids)
-        at = np.minimum(np.searchsorted(self._bulk.ids, ids), max(len(self._bulk.ids) - 1, 0))
-        there = np.zeros(len(ids), bool)
-        if len(self._bulk.ids):
-            there = (self._bulk.ids[at] == ids) & ~np.isin(ids, self._tail.hidden)
+        at = self._bulk.places(ids)
+        there = (at >= 0) & ~np.isin(ids, self._tail.hidden)
         if not (new | there).all():
             missing = ids[~(new | there)]
             raise UnknownIdError(
@@ -358,6 +375,9 @@ class DiskStore:
 
     Below 100,000 rows, and for the metric "manhattan", searches are exact and the keys are held in
     memory.
+
+    A snapshot leaves the files before it to those who still read them, and removes them the next
+    time: what removed rows held is gone from the disk with the second snapshot after their removal.
     """
 
     def __init__(self, uri: str) -> None:
@@ -430,7 +450,7 @@ class DiskStore:
     def _follow(self, change: Change) -> None:
         put = _unpack_rows(change.parts[_PART["put"]])
         removed = np.frombuffer(change.parts[_PART["removed"]], "<i8")
-        tail = self._reader._tail.changed(put, removed)
+        tail = self._reader._tail.changed(self._reader._bulk, put, removed)
         summary = json.loads(change.parts[_PART["summary"]])
         self._reader = DiskReader(self._reader._bulk, tail, change.version, summary)
 

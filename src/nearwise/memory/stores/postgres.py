@@ -23,15 +23,13 @@ from nearwise.memory.make_index import AUTO_EXACT_BELOW
 from nearwise.memory.store import StoreError
 from nearwise.memory.stores.protocol import (
     BATCH,
-    ENOUGH_RECALL,
-    RECALL_QUERIES,
     SPARE,
     Edit,
     Schema,
     Snapshot,
     StoredRows,
 )
-from nearwise.warn import warn_user
+from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 
 _VERSION = 1
 _NAME = "nearwise"  # of the schema, unless the URI's fragment names another
@@ -45,7 +43,7 @@ _OPERATORS = {
 }
 _MOST_INDEXED = 2000  # numbers of a key that pgvector can index
 _MOST_SEARCHED = 1000  # its largest hnsw.ef_search
-_JUDGED_BY = 32  # true neighbors per query whose share found is the recall
+_NARROWEST = 40  # ... and its smallest here
 
 
 def _package(name: str) -> Any:
@@ -270,12 +268,13 @@ class PostgresStore:
                 )
             database.run("CREATE SCHEMA {}")
             database.run(
-                "CREATE TABLE {}.head (format int, lineage text, schema jsonb, version bigint, "
-                "summary jsonb, probes jsonb)"
+                # json where the order of names counts, which jsonb does not keep
+                "CREATE TABLE {}.head (format int, lineage text, schema json, version bigint, "
+                "summary json, probes jsonb)"
             )
             database.run(
                 "CREATE TABLE {}.changes (version bigint PRIMARY KEY, time text, kind text, "
-                "ids jsonb, details jsonb, key text UNIQUE, digest text, parts jsonb)"
+                "ids json, details json, key text UNIQUE, digest text, parts json)"
             )
             database.run(
                 "CREATE TABLE {}.rows (id bigint, born bigint, died bigint, label bigint, "
@@ -398,6 +397,7 @@ class PostgresStore:
         for number, (name, space) in enumerate(self.schema.spaces.items()):
             recall[name] = 1.0
             if n_rows < AUTO_EXACT_BELOW or space.width > _MOST_INDEXED:
+                self._database.run(f"DROP INDEX IF EXISTS {{}}.key{number}_hnsw")
                 continue
             _, kind = _OPERATORS[space.metric]
             self._database.run(
@@ -415,24 +415,16 @@ class PostgresStore:
             RECALL_QUERIES,
         ).fetchall()
         queries = reader.fetch(np.array([row[0] for row in some])).keys[name]
-        k = _JUDGED_BY - SPARE
+        k = JUDGED_BY - SPARE
         true = reader._search(name, queries, k, None, exactly=True)
-        width = 40
-        while True:
+
+        def search(width: int) -> np.ndarray:
             self._database.run(
                 "UPDATE {}.head SET probes = probes || %s", json.dumps({name: width})
             )
-            found = reader.search(name, queries, k)
-            recall = float(np.mean([np.isin(*p).mean() for p in zip(true, found, strict=True)]))
-            if recall >= ENOUGH_RECALL or width >= _MOST_SEARCHED:
-                break
-            width = min(2 * width, _MOST_SEARCHED)
-        if recall < ENOUGH_RECALL:
-            warn_user(
-                f"Searches in the space {name!r} find {recall:.1%} of the nearest rows, below "
-                f"{ENOUGH_RECALL:.0%}: many of its keys are nearly alike."
-            )
-        return recall
+            return reader.search(name, queries, k)
+
+        return widened(name, search, true, _NARROWEST, _MOST_SEARCHED)[1]
 
     def close(self) -> None:
         """Close all connections; the next call opens one again."""
@@ -443,7 +435,7 @@ def _copy(database: _Database, rows: StoredRows, version: int) -> None:
     """Write rows that are born with a version."""
     keys = "".join(f", key{number}" for number in range(len(rows.keys)))
     text = f'COPY "{database.name}".rows (id, born, died, label, weight, facts{keys}, row)'
-    given = rows.rows or []
+    assert rows.rows is not None  # they are written as they were given
     kinds = [
         "int8",
         "int8",
@@ -466,6 +458,6 @@ def _copy(database: _Database, rows: StoredRows, version: int) -> None:
                     float(rows.weights[i]),
                     rows.facts[i].astype("<f4").tobytes(),
                     *(part[i] for part in rows.keys.values()),
-                    given[i],
+                    rows.rows[i],
                 )
             )

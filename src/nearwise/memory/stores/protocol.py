@@ -12,9 +12,6 @@ from nearwise.memory.journal import Change
 
 BATCH = 10_000  # rows that are written or read at once
 SPARE = 8  # candidates beyond those wanted, so that exact distances settle the order at the edge
-ENOUGH_RECALL = 0.95
-RECALL_QUERIES = 200
-_FIXED = ("id", "label", "weight", "facts", "row")
 
 
 class SpaceSchema(NamedTuple):
@@ -99,17 +96,17 @@ class StoredRows:
         return cls(ids, labels, weights, keys, facts, rows)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Give the rows as one batch; keys are columns named "key SPACE"."""
-        columns = [
-            pa.array(self.ids, pa.int64()),
-            pa.array(self.labels, pa.int64()),
-            pa.array(self.weights, pa.float32()),
-            _vectors(self.facts),
-            pa.array(self.rows, pa.binary()),
-            *map(_vectors, self.keys.values()),
-        ]
-        names = [*_FIXED, *(f"key {name}" for name in self.keys)]
-        return pa.RecordBatch.from_arrays(columns, names=names)
+        """Give the rows as one batch; keys are columns named "key SPACE", "facts" only if any."""
+        columns = {
+            "id": pa.array(self.ids, pa.int64()),
+            "label": pa.array(self.labels, pa.int64()),
+            "weight": pa.array(self.weights, pa.float32()),
+            "row": pa.array(self.rows, pa.binary()),
+        }
+        if self.facts.shape[1]:  # Lance knows no vectors of no numbers
+            columns["facts"] = _vectors(self.facts)
+        columns |= {f"key {name}": _vectors(keys) for name, keys in self.keys.items()}
+        return pa.RecordBatch.from_pydict(columns)
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> "StoredRows":
@@ -117,14 +114,14 @@ class StoredRows:
         found = {name: table.column(name) for name in table.schema.names}
         keys = {n[4:]: _matrix(found[n]) for n in found if n.startswith("key ")}
         rows = found["row"].to_pylist() if "row" in found else None
-        ids, labels, weights = (found[name].to_numpy().copy() for name in _FIXED[:3])
-        return cls(ids, labels, weights, keys, _matrix(found["facts"]), rows)
+        ids, labels, weights = (found[name].to_numpy().copy() for name in ("id", "label", "weight"))
+        no_facts = np.empty((len(ids), 0), np.float32)
+        facts = _matrix(found["facts"]) if "facts" in found else no_facts
+        return cls(ids, labels, weights, keys, facts, rows)
 
 
 def _vectors(values: np.ndarray) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
-    if not values.shape[1]:
-        return pa.array([[]] * len(values), pa.list_(pa.float32(), 0))
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
@@ -160,7 +157,7 @@ class Snapshot(NamedTuple):
     """What `RowStore.snapshot` found.
 
     `recall` maps every space to the share of the true nearest rows that a search finds, measured on
-    `RECALL_QUERIES` of the rows; 1 where searches are exact.
+    `recall.RECALL_QUERIES` of the rows; 1 where searches are exact.
     """
 
     version: int
@@ -252,7 +249,7 @@ class RowStore(Protocol):
         """Write what was changed to where it is searched fastest, and measure the recall.
 
         Unless `keep_removed`, what removed rows held is gone for good. UserWarning if the recall in
-        a space stays below `ENOUGH_RECALL`.
+        a space stays below `recall.ENOUGH_RECALL`.
         """
         ...
 

@@ -35,7 +35,6 @@ from nearwise import AttnKNNClassifier
 from nearwise.classifier import LiveModel, move_memory, open_live
 from nearwise.classifier.storage.journaling import apply
 from nearwise.conditions import hardware, versions
-from nearwise.memory import Change
 
 HERE = Path(__file__).parent
 COLUMNS = list("abcd")
@@ -158,16 +157,17 @@ class Target:
             }
             proba = live.model.predict_proba(X)
             if isinstance(live, LiveModel) and live.now.fitted.holds_memory:
-                again = _from_scratch(original, [live._find(version=c.version) for c in listed])
+                again = _from_scratch(original, live)
                 gap = np.abs(again.predict_proba(X) - proba)
             else:
                 gap = np.abs(AttnKNNClassifier.load(self.folder).predict_proba(X) - proba)
             return found | {"largest_gap": float(gap.max())}
 
 
-def _from_scratch(original: Path, changes: list[Change]) -> AttnKNNClassifier:
+def _from_scratch(original: Path, live: LiveModel) -> AttnKNNClassifier:
+    """Make all changes of a model again, one by one, on the one that it was saved as."""
     model = AttnKNNClassifier.load(original)
-    for change in changes:
+    for change in live._journal.since(live.lineage, 0):
         fitted, _ = apply(model, model._fitted, change)
         model._publish(fitted)
     return model

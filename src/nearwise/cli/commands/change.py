@@ -303,7 +303,7 @@ def compact(model: ModelArgument, quiet: QuietOption = False) -> None:
         shares = ", ".join(f"{share:.1%} in {space}" for space, share in found.recall.items())
         say(
             f"Wrote {found.n_rows} rows anew; {model} is at version {live.version}. Searches find "
-            f"{shares} of the nearest rows. Removed rows are gone for good."
+            f"{shares} of the nearest rows. Removed rows cannot be brought back."
         )
     elif not quiet:
         say(

@@ -6,8 +6,9 @@ above the interpreter and its libraries, and answers within 100 ms of an additio
     python benchmarks/disk_store.py
     python benchmarks/disk_store.py --rows 100000 --keep runs/disk
 
-Made rows (2,000 clusters in 128 dimensions, ten classes), preset "instant" without a base. The model
-is fitted with `--fitted` of the rows; the others are added in batches, each followed by `compact`.
+Made rows (2,000 clusters in 128 dimensions, ten classes), preset "instant" without a base. The
+model is fitted with `--fitted` of the rows; the others are added in batches, each followed by
+`compact`.
 Then a fresh process opens, asks and changes it. Writes benchmarks/results/disk_store.json and
 RESULTS.md.
 """

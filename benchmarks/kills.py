@@ -13,6 +13,7 @@ benchmarks/results/kills.json and RESULTS.md.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import shlex
@@ -32,8 +33,7 @@ import pandas as pd
 from results_page import write_page
 
 from nearwise import AttnKNNClassifier
-from nearwise.classifier import LiveModel, move_memory, open_live
-from nearwise.classifier.storage.journaling import apply
+from nearwise.classifier import move_memory, open_live
 from nearwise.conditions import hardware, versions
 
 HERE = Path(__file__).parent
@@ -52,9 +52,10 @@ def rows(n_rows: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 
 @dataclass
 class Target:
-    """A model's folder, and what was acknowledged of its changes: version to ids."""
+    """A model's folder, the changes that were asked, by key, and those acknowledged, by version."""
 
     folder: Path
+    asked: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     acknowledged: dict[int, tuple[int, ...]] = field(default_factory=dict)
     kills: int = 0
 
@@ -79,48 +80,48 @@ class Target:
             step = 0
             while time.monotonic() < end:
                 step += 1
-                key = {"Idempotency-Key": f"{number}-{step}"}
-                response = self._change(client, chance, own, key)
-                if response.status_code < 300:
-                    found = response.json()
-                    self.acknowledged[found["memory_version"]] = tuple(found["ids"])
-                    if response.status_code == 201:
-                        own += found["ids"]
+                self._acknowledge(self._change(client, chance, own, f"{number}-{step}"), own)
             # one more is on its way when the service is killed
             subprocess.Popen(
                 ["sh", "-c", f"sleep {chance.uniform(0, 0.02)}; kill -9 {service.pid}"]
             )
-            try:
-                response = self._change(client, chance, own, {"Idempotency-Key": f"{number}-last"})
-                if response.status_code < 300:
-                    found = response.json()
-                    self.acknowledged[found["memory_version"]] = tuple(found["ids"])
-            except httpx.HTTPError:
-                self.kills += 1  # it was killed before it had answered
-            else:
-                self.kills += 1
+            with contextlib.suppress(httpx.HTTPError):  # it was killed before it had answered
+                self._acknowledge(self._change(client, chance, own, f"{number}-last"), own)
+        self.kills += 1
         service.wait()
 
+    def _acknowledge(self, response: httpx.Response, own: list[int]) -> None:
+        response.raise_for_status()
+        found = response.json()
+        self.acknowledged[found["memory_version"]] = tuple(found["ids"])
+        if response.status_code == httpx.codes.CREATED:
+            own += found["ids"]
+
     def _change(
-        self, client: httpx.Client, chance: random.Random, own: list[int], key: dict[str, str]
+        self, client: httpx.Client, chance: random.Random, own: list[int], key: str
     ) -> httpx.Response:
-        draw = chance.random()
+        """Ask for a change under a key, and note what it is."""
+        draw, headers = chance.random(), {"Idempotency-Key": key}
         if draw < 0.6 or len(own) < 3:
             X, y = rows(2, chance.randrange(2**31))
+            self.asked[key] = "add", X, y
             body = {"rows": X.to_dict("records"), "labels": y.tolist()}
-            return client.post("/rows", json=body, headers=key)
+            return client.post("/rows", json=body, headers=headers)
         row = own[chance.randrange(len(own))]
         if draw < 0.8:
-            label = {"label": chance.choice("xyz")}
-            return client.patch(f"/rows/{row}", json=label, headers=key)
+            label = chance.choice("xyz")
+            self.asked[key] = "relabel", [row], [label]
+            return client.patch(f"/rows/{row}", json={"label": label}, headers=headers)
         own.remove(row)
-        return client.delete(f"/rows/{row}", headers=key)
+        self.asked[key] = "remove", [row]
+        return client.delete(f"/rows/{row}", headers=headers)
 
     def killed_command(self, chance: random.Random, number: int, usual: float) -> None:
         """Kill `nearwise add`, and send the same command again."""
         X, y = rows(3, chance.randrange(2**31))
         table = self.folder.with_name(f"{number}.csv")
         X.assign(label=y).to_csv(table, index=False)
+        self.asked[f"c{number}"] = "add", pd.read_csv(table)[COLUMNS], y
         command = [*COMMAND, "add", str(self.folder), str(table), "--key", f"c{number}", "-q"]
         adding = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
@@ -156,21 +157,12 @@ class Target:
                 "keys_twice": len(listed) - len({change.key for change in listed}),
             }
             proba = live.model.predict_proba(X)
-            if isinstance(live, LiveModel) and live.now.fitted.holds_memory:
-                again = _from_scratch(original, live)
-                gap = np.abs(again.predict_proba(X) - proba)
-            else:
-                gap = np.abs(AttnKNNClassifier.load(self.folder).predict_proba(X) - proba)
-            return found | {"largest_gap": float(gap.max())}
-
-
-def _from_scratch(original: Path, live: LiveModel) -> AttnKNNClassifier:
-    """Make all changes of a model again, one by one, on the one that it was saved as."""
-    model = AttnKNNClassifier.load(original)
-    for change in live._journal.since(live.lineage, 0):
-        fitted, _ = apply(model, model._fitted, change)
-        model._publish(fitted)
-    return model
+        with open_live(original) as again:  # all changes once more, one by one
+            for change in listed:
+                kind, *arguments = self.asked[change.key or ""]
+                getattr(again, kind)(*arguments)
+            gap = np.abs(again.model.predict_proba(X) - proba).max()
+        return found | {"largest_gap": float(gap)}
 
 
 def main(arguments: list[str]) -> None:
@@ -186,8 +178,9 @@ def main(arguments: list[str]) -> None:
         model = AttnKNNClassifier(preset="instant", base=None, random_state=0)
         model.fit(X, pd.Series(y, name="label"))
         model.save(root / "original")
+        move_memory(model, root / "moved original")
         shutil.copytree(root / "original", root / "held")
-        move_memory(model, root / "moved")
+        shutil.copytree(root / "moved original", root / "moved")
         held, moved = Target(root / "held"), Target(root / "moved")
         begin = time.monotonic()
         subprocess.check_call([*COMMAND, "inspect", str(held.folder)], stdout=subprocess.DEVNULL)
@@ -202,7 +195,10 @@ def main(arguments: list[str]) -> None:
                 target.killed_command(chance, number, usual)
             if number % 20 == 0:
                 print(f"{held.kills + moved.kills} kills", flush=True)
-        found = {"in the process": held.checked(root / "original"), "on disk": moved.checked(root)}
+        found = {
+            "in the process": held.checked(root / "original"),
+            "on disk": moved.checked(root / "moved original"),
+        }
     result = {
         "command": shlex.join(["python", "benchmarks/kills.py", *arguments]),
         "hardware": hardware(),

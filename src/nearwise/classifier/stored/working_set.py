@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearwise.classifier.inputs.labels import label_values, positions_among
 from nearwise.classifier.model.fitted_model import FittedModel
-from nearwise.classifier.model.memory_views import MemoryViews, SpaceSpec
+from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import Predictor
 from nearwise.classifier.model.pretrained_views import PretrainedViews
 from nearwise.classifier.stored.row_codec import RowCodec
@@ -122,7 +122,7 @@ class MemorySummary:
 
 
 class StoredViews(MemoryViews):
-    """Searches a store, and keeps what a query needs of it; mixed into the views of a model.
+    """Searches a store, and keeps what a query needs of it, for heads trained with the model.
 
     A fork is empty and fetches what it is asked for; the views of a published model have no bank.
     """
@@ -131,9 +131,10 @@ class StoredViews(MemoryViews):
     layout: Layout
     summary: MemorySummary
     store: RowStore
-    _bank: MemoryBank | None
     hidden: np.ndarray  # ids that are taken for removed, int64
     relabelled: dict[int, int]  # class positions that rows are given, by id
+    _bank: MemoryBank | None
+    _empty: MemoryBank  # what a fork begins with
     _new: Tensor  # bank positions of rows that are in no version yet, found beside the others
 
     @classmethod
@@ -144,15 +145,11 @@ class StoredViews(MemoryViews):
         made.__dict__ |= {k: v for k, v in views.__dict__.items() if k != "bank"} | parts
         made._empty = bank.fork()
         made._empty.remove(bank.ids)
-        names = {column.name for column in made.layout.columns}
         made._empty.columns = made.layout.read(np.empty((0, made.layout.n_facts), np.float32))
-        assert names == set(made._empty.columns)  # no column twice
         made.hidden, made.relabelled = np.empty(0, np.int64), {}
         made._bank = None
         made.forget()
         return made
-
-    _empty: MemoryBank
 
     @property
     def bank(self) -> MemoryBank:
@@ -225,13 +222,11 @@ class StoredViews(MemoryViews):
         )
         self._renew()
 
-    def take_in_new(self, rows: StoredRows) -> Tensor:
-        """Put rows into the bank that are found beside those of the store; their positions."""
-        before = len(self.bank)
+    def take_in_new(self, rows: StoredRows) -> None:
+        """Put rows into the empty bank that are found beside those of the store."""
         self.bank.n_classes = max(self.bank.n_classes, int(rows.labels.max(initial=0)) + 1)
-        self.take_in(rows)  # before any other
-        self._new = torch.arange(before, len(self.bank))
-        return self._new
+        self.take_in(rows)
+        self._new = torch.arange(len(rows))
 
     # --- what the heads ask for -----------------------------------------------------------------
 
@@ -295,16 +290,8 @@ class StoredViews(MemoryViews):
         return weight[positions] if certainty is None else (weight * certainty)[positions]
 
 
-class StoredMemoryViews(StoredViews):
-    """Of a model with heads that were trained with it."""
-
-
 class StoredPretrainedViews(StoredViews, PretrainedViews):
-    """Of a model with the pretrained head."""
-
-    def neighborhood(self, spec: SpaceSpec, *args: Any) -> Any:
-        """Describe what was found."""
-        return PretrainedViews.neighborhood(self, spec, *args)
+    """The same for the pretrained head."""
 
     def space(self, spec: SpaceSpec) -> Any:
         """Tell what is known of the rows that were fetched."""
@@ -313,7 +300,7 @@ class StoredPretrainedViews(StoredViews, PretrainedViews):
             self.labels,
             columns[distance_column(spec)],
             columns[spec.reliability],
-            columns.get("opinion"),
+            columns.get(OPINION),
         )
         summary = SpaceSummary(
             self.summary.n_rows,
@@ -341,7 +328,7 @@ class _Described(NamedTuple):
 
 def stored_views(views: MemoryViews, **parts: Any) -> StoredViews:
     """Put a store behind the views of a model; `parts` are the attributes of `StoredViews`."""
-    kind = StoredPretrainedViews if isinstance(views, PretrainedViews) else StoredMemoryViews
+    kind = StoredPretrainedViews if isinstance(views, PretrainedViews) else StoredViews
     return kind.over(views, **parts)
 
 

@@ -125,15 +125,18 @@ class Query:
 
     def _retrieve(self) -> Iterator[Retrieved]:
         assert self.views is not None  # remembered rows are predicted left out
+        explains = "reasons" in self._extras
         for block in view_blocks(self.views):
             n_rows = len(block[0])
-            if "reasons" not in self._extras:
-                self.model.release()
-            if "reasons" not in self._extras or n_rows <= CHUNK:
-                yield self.model.predictor.retrieve(block)
-                continue
-            for rows in torch.arange(n_rows).split(CHUNK):  # what is retrieved for a row is large
-                yield self.model.predictor.retrieve([view.take(rows.numpy()) for view in block])
+            if n_rows <= CHUNK or (self.model.holds_memory and not explains):
+                parts = iter([block])
+            else:  # what is retrieved for a row is large
+                rows = torch.arange(n_rows).split(CHUNK)
+                parts = ([view.take(some.numpy()) for view in block] for some in rows)
+            for part in parts:
+                if not explains:
+                    self.model.release()
+                yield self.model.predictor.retrieve(part)
 
     def _note(self, retrieved: Retrieved) -> None:
         """Keep what the answers need of what was retrieved."""

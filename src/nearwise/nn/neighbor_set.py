@@ -303,18 +303,18 @@ class RememberedSpace:
             float32.
         """
         rows, at = self.rows, found.indices
-        told = rows.describe(found, self.summary, base_log_proba, log_weight)
+        seen = rows.describe(found, self.summary, base_log_proba, log_weight)
         if left_out is None:
-            return told
-        reliability = torch.full_like(told.distances, 0.5)
+            return seen
+        reliability = torch.full_like(seen.distances, 0.5)
         if self.own.shape[1]:
             reliability = pair_reliability(at, self.own, self.labels, left_out)
         own = F.one_hot(self.labels[left_out], self.n_classes)
         own = own if self.weight is None else own * self.weight[left_out, None]
-        log_prior, summary = log_shares(self._counts - own), told.summary
+        log_prior, summary = log_shares(self._counts - own), seen.summary
         summary[:, 3] = torch.special.entr(log_prior.exp()).sum(1)
         summary[:, 4:10] = self._votes_without[left_out]
-        return told._replace(reliability=reliability, log_prior=log_prior, summary=summary)
+        return seen._replace(reliability=reliability, log_prior=log_prior, summary=summary)
 
     @cached_property
     def rows(self) -> "KnownRows":

@@ -42,7 +42,7 @@ from nearwise.memory.store import OWN_STORE
 from nearwise.memory.stores import RowStore, StoredRows, engine_of
 
 STORED_KIND = "attention k-NN classifier with its memory in a store"
-_PLACE = "memory"  # the part of the folder that says where the memory is
+_LOCATION = "memory"  # the part of the folder that says where the memory is
 _KEPT = 256  # rows that stay in the folder, which a model is rebuilt and tried with
 
 
@@ -63,7 +63,7 @@ class _Space(Part):
     usual: Share
 
 
-class _Place(Part):
+class _Location(Part):
     """Where the memory is that the folder does not hold, and how rows lie there."""
 
     uri: str
@@ -129,7 +129,7 @@ def move_memory(
     )
     try:
         tensors, meta, blobs = pack_model(model, _sample(fitted))
-        place = _Place(
+        location = _Location(
             uri=uri,
             lineage=opened.lineage,
             columns=[_Column(**c._asdict() | {"shape": list(c.shape)}) for c in layout.columns],
@@ -137,7 +137,7 @@ def move_memory(
             views=sorted(layout.calibration),
             caveat=layout.calibration[1].caveat,
         )
-        blobs[_PLACE] = place.model_dump_json().encode()
+        blobs[_LOCATION] = location.model_dump_json().encode()
         for n_views, calibration in layout.calibration.items():
             named = _pack_calibration(calibration)
             tensors |= {f"calibration/{n_views}/{name}": part for name, part in named.items()}
@@ -152,10 +152,10 @@ def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str
     """Open a classifier of class `kind` that `move_memory` wrote; its memory stays in the store."""
     path = Path(folder)
     content = _read(path)
-    model, (place, store) = rebuilt(kind, content, trusted, path), _open_store(content, path)
+    model, (location, store) = rebuilt(kind, content, trusted, path), _open_store(content, path)
     try:
         with part_of_folder("memory"):
-            layout = _unpack_layout(place, under(content.tensors, "calibration/"))
+            layout = _unpack_layout(location, under(content.tensors, "calibration/"))
             reader = store.reader()
             model._publish(_published(model._fitted, layout, store, reader))
     except InvalidPartError as error:
@@ -167,9 +167,9 @@ def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str
 
 def changes_of_store(folder: str | os.PathLike[str]) -> list[Change]:
     """All changes of a memory since it was moved to a store, oldest first; nothing is rebuilt."""
-    place, store = _open_store(_read(Path(folder)), Path(folder))
+    location, store = _open_store(_read(Path(folder)), Path(folder))
     try:
-        return store.history(place.lineage)
+        return store.history(location.lineage)
     finally:
         store.close()
 
@@ -178,20 +178,20 @@ def _read(path: Path) -> Folder:
     return read_folder(path, kind=STORED_KIND, newest_version=VERSION, oldest_version=VERSION)
 
 
-def _open_store(content: Folder, path: Path) -> tuple[_Place, RowStore]:
+def _open_store(content: Folder, path: Path) -> tuple[_Location, RowStore]:
     """Open the store that a folder names."""
     try:
-        place = _Place.model_validate_json(content.blobs[_PLACE])
+        location = _Location.model_validate_json(content.blobs[_LOCATION])
     except (KeyError, ValidationError) as error:
         raise _invalid(path, error) from error
-    store = engine_of(place.uri).open(_absolute(place.uri, path))
-    if store.lineage != place.lineage:
+    store = engine_of(location.uri).open(_absolute(location.uri, path))
+    if store.lineage != location.lineage:
         raise StoreError(
             "changed",
             f"The store {store.uri} holds the memory of another model than {path}. Restore both "
             "from one copy, or move the model again.",
         )
-    return place, store
+    return location, store
 
 
 def _invalid(path: Path, error: Exception) -> StoreError:
@@ -278,9 +278,9 @@ def _pack_calibration(rows: CalibrationRows) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in named.items()}
 
 
-def _unpack_layout(place: _Place, tensors: dict[str, Tensor]) -> Layout:
+def _unpack_layout(location: _Location, tensors: dict[str, Tensor]) -> Layout:
     calibration = {}
-    for n_views in place.views:
+    for n_views in location.views:
         named = {name: part.numpy() for name, part in under(tensors, f"{n_views}/").items()}
         calibration[n_views] = CalibrationRows(
             named["labels"],
@@ -288,8 +288,8 @@ def _unpack_layout(place: _Place, tensors: dict[str, Tensor]) -> Layout:
             Parts(*(named[name] for name in Parts._fields)),
             Remoteness(*(named[name] for name in Remoteness._fields)),
             named["truth"],
-            place.caveat,
+            location.caveat,
         )
-    columns = [Column(c.name, tuple(c.shape), c.dtype) for c in place.columns]
-    spaces = {name: SpaceFacts(**facts.model_dump()) for name, facts in place.spaces.items()}
+    columns = [Column(c.name, tuple(c.shape), c.dtype) for c in location.columns]
+    spaces = {name: SpaceFacts(**facts.model_dump()) for name, facts in location.spaces.items()}
     return Layout(columns, spaces, calibration)

@@ -192,8 +192,8 @@ class Answers:
 
     def settings(self) -> dict[str, Any]:
         """Say all that is asked."""
-        asked = {"command": "predict", "proba": self.proba, "neighbors": self.neighbors}
-        return asked | asdict(self.trust)
+        own = {"command": "predict", "proba": self.proba, "neighbors": self.neighbors}
+        return own | asdict(self.trust)
 
     def check_columns(self) -> None:
         """Refuse with ValueError what does not give every part the same columns."""

@@ -66,10 +66,10 @@ class MilvusServer:
                 f"The URI of the store at {host!r} must be of the form "
                 "milvus+http://HOST:PORT/DATABASE#NAME. The token comes from MILVUS_TOKEN."
             )
-        place = f"[{host}]" if ":" in host else host
-        place = f"{place}:{parts.port or _PORTS[transport]}"
-        self._address = f"{transport}://{place}"
-        self.shown = f"{parts.scheme}://{place}{parts.path}"
+        netloc = f"[{host}]" if ":" in host else host
+        netloc = f"{netloc}:{parts.port or _PORTS[transport]}"
+        self._address = f"{transport}://{netloc}"
+        self.shown = f"{parts.scheme}://{netloc}{parts.path}"
         if not self.name.isidentifier() or not self.name.isascii():
             raise ValueError(
                 f"{self.shown} with the name {self.name!r}: use letters, digits and _ after the #."

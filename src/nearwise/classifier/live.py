@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from nearwise.classifier.classifier import AttnKNNClassifier
 from nearwise.classifier.fit.embedding import AnyRows
@@ -151,6 +151,7 @@ class LiveModel:
     75
     """
 
+    _of_store: ClassVar[bool] = False  # rather than a model that holds its memory
     _yardstick: Yardstick | None  # of the last feedback
 
     def __init__(
@@ -492,6 +493,11 @@ class LiveModel:
 
     def _load(self) -> None:
         classifier = AttnKNNClassifier.load(self.folder, trusted=self._trusted)
+        if classifier._fitted.holds_memory is self._of_store:
+            raise ValueError(
+                f"The memory of {self.folder} is {'not ' if self._of_store else ''}in a store. "
+                f"Use nearwise.classifier.open_live({str(self.folder)!r}), which opens both."
+            )
         (key,) = classifier._folders
         self._opened = key, classifier  # at once, for threads that read meanwhile
         self._params, self._yardstick = self._kept_params(), None
@@ -561,18 +567,22 @@ class LiveModel:
             if repeated is not None:
                 return repeated
             state = self._state
-            if state.lineage != lineage and request[0] != "add":
-                raise StoreError(
-                    "changed",
-                    f"Another model has taken the place of the one in {self.folder}, and ids and "
-                    "versions of the former mean nothing to it. Nothing was changed; look rows up "
-                    "in the new one.",
-                )
+            self._refuse_replaced(lineage, request)
             forked, change = apply(self.model, self._now.fitted, make(self._now.fitted))
             change = replace(change, version=state.version + 1, key=key, digest=digest)
             self._journal.append(state.lineage, state.saved, change)
             self._reach(forked, state._replace(version=change.version))
             return change
+
+    def _refuse_replaced(self, lineage: str, request: list[Any]) -> None:
+        """Refuse a change of rows of another model than the one that is there now."""
+        if self._state.lineage != lineage and request[0] != "add":
+            raise StoreError(
+                "changed",
+                f"Another model has taken the place of the one in {self.folder}, and ids and "
+                "versions of the former mean nothing to it. Nothing was changed; look rows up in "
+                "the new one.",
+            )
 
     @staticmethod
     def _checked_key(key: str | None, request: list[Any]) -> tuple[str | None, str]:

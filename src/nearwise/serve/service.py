@@ -248,6 +248,14 @@ class Service:
             )
 
     def _predict(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
+        """Answer requests that ask the same; by a newer version where this one's rows are gone."""
+        results = self._answered(requests)
+        if any(isinstance(one, StoreError) and one.reason == "changed" for one in results):
+            self.live.catch_up()
+            results = self._answered(requests)
+        return results
+
+    def _answered(self, requests: list[tuple[Ask, Callable[[Version], Any], Any]]) -> list[Any]:
         """Answer requests that ask the same, all by one version of the model."""
         ask, version = requests[0][0], self.live.now
         given = [_attempt(partial(rows, version)) for _, rows, _ in requests]

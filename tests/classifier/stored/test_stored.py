@@ -14,10 +14,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nearwise.classifier import AttnKNNClassifier, StoredModel, move_memory, open_live
+from nearwise.classifier import (
+    AttnKNNClassifier,
+    LiveModel,
+    StoredModel,
+    move_memory,
+    open_live,
+)
 from nearwise.classifier.live import ReusedKeyError
-from nearwise.memory import StoreError, UnknownIdError
-from nearwise.memory.stores import disk
+from nearwise.classifier.stored import folder as folder_module
+from nearwise.classifier.stored.row_codec import RowCodec
+from nearwise.memory import StoreError, UnknownIdError, locked_folder
+from nearwise.memory.stores import disk, engine_of
 from tests.classifier.cases import attn_knn, blobs, fit_once, table
 
 pytest.importorskip("lance")
@@ -424,3 +432,166 @@ def test_keys_and_neighbors_are_those_of_a_model_that_holds_its_memory(made):
         moved.kneighbors(X, 151)
     with pytest.raises(ValueError, match="in a store"):
         moved.kneighbors()
+
+
+def test_a_model_in_a_store_is_opened_by_what_writes_there(made, live, tmp_path):
+    with pytest.raises(ValueError, match="open_live"):
+        LiveModel(live.folder)
+    _saved(made("no base")[0], tmp_path / "held")
+    with pytest.raises(ValueError, match="open_live"):
+        StoredModel(tmp_path / "held")
+
+
+def test_a_model_that_takes_the_place_of_another_is_not_taken_for_it(made, live):
+    X, y = new_rows("no base", 3)
+    live.add(X, y)
+    other = attn_knn(**INSTANT).fit(*blobs(90, seed=77))
+    shutil.rmtree(live.folder)
+    move_memory(other, live.folder)
+    with pytest.raises(StoreError, match="taken the place"):
+        live.remove([0])
+    assert live.version == 0 and live.model.n_remembered_ == 90
+    assert np.array_equal(live.model.predict_proba(X), other.predict_proba(X))
+
+
+def test_an_older_copy_put_back_is_taken_as_it_is(live, tmp_path):
+    X, y = new_rows("no base", 3)
+    live.add(X[:1], y[:1])
+    live.close()
+    shutil.copytree(live.folder, tmp_path / "copy")
+    live.add(X[1:2], y[1:2])
+    live.close()
+    shutil.rmtree(live.folder)
+    shutil.copytree(tmp_path / "copy", live.folder)
+    with pytest.warns(UserWarning, match="put back"):
+        assert live.catch_up() == 1
+    assert live.model.n_remembered_ == 151 and live.add(X[2:], y[2:]).version == 2
+
+
+def test_of_equal_rows_the_lowest_ids_are_found_changed_or_not(tmp_path):
+    X = np.repeat(np.eye(4), 60, axis=0)
+    y = np.arange(240) % 3
+    model = attn_knn(**INSTANT).fit(X, y)
+    move_memory(model, tmp_path / "m")
+    with open_live(tmp_path / "m") as live:
+        for ids in (np.arange(240), np.arange(30)):
+            live.relabel(ids, np.ones(len(ids), dtype=int), forget_classes=True)
+        expected = [np.arange(60 * i, 60 * i + 20).tolist() for i in range(4)]
+        assert live.model.kneighbors(np.eye(4), 20)[1].tolist() == expected
+        before = live.model.predict_proba(X[::60])
+        live.compact()
+        assert live.model.kneighbors(np.eye(4), 20)[1].tolist() == expected
+        assert np.array_equal(live.model.predict_proba(X[::60]), before)
+
+
+def test_labels_of_every_whole_number_come_back(tmp_path):
+    X, y = blobs()
+    model = attn_knn(**INSTANT).fit(X, np.array([1, 2**63 + 5, 2**63 + 7], dtype=np.uint64)[y])
+    move_memory(model, tmp_path / "m")
+    moved = AttnKNNClassifier.load(tmp_path / "m")
+    assert moved.classes_.tolist() == model.classes_.tolist()
+    assert moved.classes_.dtype == model.classes_.dtype
+
+
+def test_what_is_kept_beside_the_rows_does_not_grow_with_changes(tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({f"c{i}": rng.normal(size=60) for i in range(12)}).assign(t=list("xy") * 30)
+    model = AttnKNNClassifier(random_state=0, preset="instant", base=None).fit(X, list("ab") * 30)
+    move_memory(model, tmp_path / "m")
+    with open_live(tmp_path / "m") as live, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i in range(20):
+            row = X.iloc[[i]].mask(rng.random((1, 13)) < 0.4)
+            live.add(row, ["a"])
+        kept = live.now.fitted.predictor.views.summary.row_schemas
+        assert len(kept) == 1
+        (shown,) = live.now.fitted.look_up([79])
+        assert str(shown.row["c0"]) == str(row.iloc[0]["c0"])
+
+
+def test_changes_of_no_rows_change_nothing(live):
+    assert live.relabel([], []).ids == ()
+    with pytest.raises(ValueError, match="No ids were given"):
+        live.remove([])
+    assert live.model.n_remembered_ == 150 and live.compact().n_rows == 150
+
+
+def test_a_change_waits_no_longer_than_it_may(live):
+    with (
+        open_live(live.folder, wait=0.2) as hasty,
+        locked_folder(live.folder / "rows" / "head"),
+        pytest.raises(BlockingIOError, match=r"0\.2 s"),
+    ):
+        hasty.remove([0])
+
+
+def test_a_version_whose_files_are_gone_says_so(live):
+    old = AttnKNNClassifier.load(live.folder)
+    X, y = new_rows("no base", 2)
+    for i in range(2):
+        live.add(X[i : i + 1], y[i : i + 1])
+        live.compact()
+    with pytest.raises(StoreError, match="Open the model again") as found:
+        old.predict_proba(X)
+    assert found.value.reason == "changed"
+    live.catch_up()
+    assert len(live.model.predict_proba(X)) == 2
+
+
+def test_a_move_that_fails_leaves_nothing_behind(made, tmp_path, monkeypatch):
+    model, _ = made("no base")
+
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folder_module, "write_folder", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        move_memory(model, tmp_path / "m", str(tmp_path / "store"))
+    assert not (tmp_path / "store").exists() and not (tmp_path / "m" / "manifest.json").exists()
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="in the model's folder"):
+        move_memory(model, tmp_path / "m", str(tmp_path / "m" / "x"))
+    move_memory(model, tmp_path / "m", str(tmp_path / "store"))
+
+
+def test_a_path_means_the_same_from_everywhere(made, tmp_path, monkeypatch):
+    model, _ = made("no base")
+    monkeypatch.chdir(tmp_path)
+    move_memory(model, "m", "rows")
+    assert (tmp_path / "rows").is_dir() and not (tmp_path / "m" / "rows").exists()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert AttnKNNClassifier.load(tmp_path / "m").n_remembered_ == 150
+
+
+@pytest.mark.parametrize("secret", ["//me:hunter2@h/d", "//h/d?password=hunter2"])
+def test_no_password_is_kept_or_shown(made, tmp_path, secret):
+    with pytest.raises(ValueError, match="password") as found:
+        move_memory(made("no base")[0], tmp_path / "m", f"postgresql:{secret}")
+    assert "hunter2" not in str(found.value)
+    with pytest.raises(ValueError, match="names no store") as found:
+        engine_of("mysql://me:hunter2@h/d")
+    assert "hunter2" not in str(found.value)
+
+
+def test_rows_that_are_never_found_are_not_counted(tmp_path):
+    X, y = blobs(150)
+    model = attn_knn(base=None, random_state=0, preset="fast", max_per_class=20).fit(X, y)
+    move_memory(model, tmp_path / "m")
+    moved = AttnKNNClassifier.load(tmp_path / "m")
+    assert moved.n_remembered_ == 60
+    assert np.array_equal(moved.predict_proba(X[:20]), model.predict_proba(X[:20]))
+
+
+def test_imagining_too_many_rows_away_is_refused(live):
+    with pytest.raises(ValueError, match="fewer than 2"):
+        live.now.if_changed(range(150))
+
+
+def test_pictures_with_and_without_files_come_back():
+    codec = RowCodec()
+    pictures = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    packed = codec.pack(pictures, np.array(["a.png", "b.png"])) + codec.pack(pictures, None)
+    rows, names = codec.unpack(packed[::-1])
+    assert names.tolist() == ["", "", "b.png", "a.png"]
+    assert np.array_equal(rows, np.concatenate([pictures, pictures])[::-1])

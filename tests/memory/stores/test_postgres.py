@@ -1,6 +1,9 @@
 """What the engine PostgreSQL does beside what all of them promise."""
 
+import multiprocessing
 import secrets
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,7 +56,7 @@ def test_an_error_in_the_middle_of_a_change_undoes_it(uri, monkeypatch):
     rows = some_rows(50)
     store = PostgresStore.create(uri, SCHEMA, [rows], SUMMARY)
     store.apply(edit(1, key="k"), 0)
-    with pytest.raises(module._package("psycopg").errors.UniqueViolation):
+    with pytest.raises(OSError, match="duplicate key"):
         store.apply(edit(2, some_rows(5, 2, 1000), rows.ids[:3], key="k"), 1)
     assert store.reader().version == 1
     assert_same(everything(store.reader()), rows)
@@ -63,7 +66,7 @@ def test_an_error_in_the_middle_of_a_change_undoes_it(uri, monkeypatch):
 def test_a_server_that_is_not_there_is_named_without_its_password():
     require("psycopg", "pgvector")
     port = free_port()
-    with pytest.raises(OSError, match="could not reach the store at postgresql://localhost/d") as e:
+    with pytest.raises(OSError, match="the store at postgresql://localhost/d") as e:
         PostgresStore.open(f"postgresql://user:secret@localhost:{port}/d")
     assert "secret" not in str(e.value)
 
@@ -80,3 +83,80 @@ def test_a_store_of_a_newer_nearwise_is_refused(uri):
         PostgresStore.open(uri)
     assert seen.value.reason == "newer"
     store.close()
+
+
+def test_an_open_version_outlives_one_snapshot_and_says_when_it_is_gone(uri):
+    rows = some_rows(60)
+    store = PostgresStore.create(uri, SCHEMA, [rows], SUMMARY)
+    old = store.reader()
+    store.apply(edit(1, replace(rows.take(np.arange(20)), labels=np.full(20, 7))), 0)
+    store.snapshot()
+    assert_same(everything(old), rows)
+    assert recall(old, rows) == 1
+    store.apply(edit(2, removed=rows.ids[:5]), 1)
+    store.snapshot()
+    with pytest.raises(StoreError, match="Open the model again") as found:
+        old.search("all", rows.keys["all"][:1], 3)
+    assert found.value.reason == "changed"
+    store.drop()
+
+
+def test_keys_of_zeros_are_found_by_cosine(uri):
+    rows = some_rows(50)
+    keys = {name: part.copy() for name, part in rows.keys.items()}
+    for part in keys.values():
+        part[:5] = 0
+    store = PostgresStore.create(uri, SCHEMA, [replace(rows, keys=keys)], SUMMARY)
+    for space, part in keys.items():
+        found = store.reader().search(space, part[40:41], 45)
+        assert set(rows.ids[:5].tolist()) <= set(found[0].tolist())
+    store.drop()
+    with pytest.raises(StoreError, match="no store"):
+        PostgresStore.open(uri)
+
+
+def test_a_schema_with_capitals_is_found_again(postgres_uri):
+    uri = f"{postgres_uri}#Own_{secrets.token_hex(4)}"
+    PostgresStore.create(uri, SCHEMA, [some_rows(5)], SUMMARY).close()
+    store = PostgresStore.open(uri)
+    assert len(everything(store.reader())) == 5
+    store.drop()
+
+
+def test_threads_that_are_gone_keep_no_connection(uri):
+    store = PostgresStore.create(uri, SCHEMA, [some_rows(5)], SUMMARY)
+    for _ in range(6):
+        thread = threading.Thread(target=store.reader)
+        thread.start()
+        thread.join()
+    assert len(store._database._all) <= 2
+    store.drop()
+
+
+def test_a_change_waits_no_longer_than_it_may(uri):
+    store = PostgresStore.create(uri, SCHEMA, [some_rows(5)], SUMMARY)
+    other = PostgresStore.open(uri)
+    other.wait = 0.2
+    with store._database.transaction():
+        store._database.run("SELECT 1 FROM {}.head FOR UPDATE")
+        with pytest.raises(BlockingIOError, match="not ready in time"):
+            other.apply(edit(1), 0)
+    assert other.apply(edit(1), 0).version == 1
+    other.close()
+    store.drop()
+
+
+def _asked_by_a_child(store, answers):
+    answers.put(store._database.run("SELECT 2").fetchone()[0])
+
+
+def test_a_fork_has_a_connection_of_its_own(uri):
+    store = PostgresStore.create(uri, SCHEMA, [some_rows(5)], SUMMARY)
+    fork = multiprocessing.get_context("fork")
+    answers = fork.Queue()
+    child = fork.Process(target=_asked_by_a_child, args=(store, answers))
+    child.start()
+    assert store._database.run("SELECT 1").fetchone()[0] == 1
+    assert answers.get(timeout=20) == 2
+    child.join()
+    store.drop()

@@ -126,6 +126,8 @@ def draft_add(model: Any, parts: dict[str, bytes], judged: Judged | None = None)
 def draft_remove(fitted: FittedModel, ids: Any, *, forget_classes: bool) -> Draft:
     """Rows to forget; what they held is kept beside them, so that it can be undone."""
     ids = tuple(dict.fromkeys(plain_ids(ids)))
+    if not ids:
+        raise ValueError("No ids were given. Name the rows to forget.")
     at = fitted.bank.positions(ids).tolist()
     rows = fitted.rows_at(at)
     if isinstance(rows, pd.DataFrame):

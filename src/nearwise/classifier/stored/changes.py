@@ -1,5 +1,6 @@
 """Changes of a memory in a store: what of each row is to be written, and what follows of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.inputs.labels import check_labels, positions_among
+from nearwise.classifier.inputs.labels import check_labels, label_values, positions_among
 from nearwise.classifier.online.changes import Bound, NewRows, classes_with
 from nearwise.classifier.stored.facts import Counted, relabelled, rows_to_add, stored, with_counts
 from nearwise.classifier.stored.row_codec import RowCodec
@@ -79,6 +80,8 @@ class ChangeableModel(StoredFittedModel):
     def without_rows(self, ids: Any, *, forget_classes: bool) -> Self:
         """Forget remembered rows by id."""
         gone = _distinct(ids)
+        if not len(gone):
+            return self._unchanged()
         fork = self.holding(gone)
         memory = stored(fork)
         positions = memory.bank.positions(torch.from_numpy(gone))
@@ -99,6 +102,8 @@ class ChangeableModel(StoredFittedModel):
                 f"{len(changed)} ids and {len(labels)} labels were given. Give one label for each "
                 "id, and each id once."
             )
+        if not len(changed):
+            return self._unchanged()
         fork = self.holding(changed)
         memory = stored(fork)
         positions = memory.bank.positions(torch.from_numpy(changed))
@@ -108,8 +113,33 @@ class ChangeableModel(StoredFittedModel):
         self._refuse_emptied(memory.summary, summary, forget_classes)
         return self._pending(put, np.empty(0, np.int64), summary)
 
+    def imagined(self, removed: Any, labels: Mapping[int, Any]) -> Self:
+        """Copy that takes some rows for removed and others for labelled otherwise."""
+        positions, unknown = positions_among(self.classes, label_values(list(labels.values())))
+        if unknown:
+            raise ValueError(f"Labels {unknown[:5]} are not among the classes.")
+        self.holding(list(labels))  # refuses ids that are not remembered
+        gone, summary = _distinct(removed), stored(self).summary
+        if len(gone):
+            pending = self.without_rows(gone, forget_classes=True).pending
+            assert pending is not None  # it is what changes give
+            summary = pending.summary
+        copy = self.fetching()
+        views = stored(copy)
+        views.summary = summary
+        views.hidden = np.union1d(views.hidden, gone)
+        views.relabelled = views.relabelled | dict(zip(labels, positions.tolist(), strict=True))
+        views.close()
+        return copy
+
     def _pending(self, put: StoredRows, removed: np.ndarray, summary: MemorySummary) -> Self:
         return replace(self, pending=Pending(put, removed, summary))
+
+    def _unchanged(self) -> Self:
+        """Give the change that changes no row."""
+        views = stored(self)
+        nothing = views.reader.fetch(np.empty(0, np.int64), rows=True)
+        return self._pending(nothing, nothing.ids, views.summary)
 
     def _counted(
         self,

@@ -33,6 +33,7 @@ from nearwise.memory.stores.protocol import BATCH
 from nearwise.nn.neighbor_set import OWN_NEIGHBORS, from_zero
 
 _NOT_KEPT = (FOLD, FINDABLE, BASE)  # columns that only predictions of remembered rows need
+_BATCH_BYTES = 2**28  # of rows that are written at once
 _AT_ONCE = 4_096  # rows whose neighbors are fetched at once
 _NEW_CLASS = 4  # rows by which the reliability of a class that came later is drawn to the usual
 
@@ -114,7 +115,8 @@ def rows_of_fit(
     found = found[torch.argsort(bank.ids[found])]
     names = [spec.name for spec in model.predictor.views.specs]
     given = codec.table(model.rows, model.row_names)
-    for at in found.split(BATCH):
+    n_bytes = max(1, given.nbytes // max(1, given.num_rows))
+    for at in found.split(max(1, min(BATCH, _BATCH_BYTES // n_bytes))):
         yield StoredRows(
             bank.ids[at].numpy(),
             labels[at].numpy(),

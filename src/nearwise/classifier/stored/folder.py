@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import torch
@@ -117,18 +117,22 @@ def move_memory(
     _check_movable(model, fitted)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError("foreign", f"{path} is there already. Give a new or empty folder.")
-    uri = OWN_STORE if store is None else store
+    uri = OWN_STORE if store is None else _checked(store, path)
     columns = columns_of_fit(fitted.predictor.views)
     layout, codec = layout_of(fitted, columns), RowCodec()
     rows = rows_of_fit(fitted, columns, layout, codec)
     first = next(rows)  # packs the schema of all, which the summary names
-    schema = schema_of(fitted.bank, fitted.predictor.views.specs, layout)
-    summary = asdict(summary_of(fitted, codec))
+    tensors, meta, blobs = pack_model(model, _sample(fitted))  # what it refuses, it refuses here
+    for n_views, calibration in layout.calibration.items():
+        named = _pack_calibration(calibration)
+        tensors |= {f"calibration/{n_views}/{name}": part for name, part in named.items()}
     opened = engine_of(uri).create(
-        _absolute(uri, path), schema, _told(first, rows, len(fitted.bank), progress), summary
+        _absolute(uri, path),
+        schema_of(fitted.bank, fitted.predictor.views.specs, layout),
+        _followed(first, rows, fitted.predictor.views.n_findable, progress),
+        asdict(summary_of(fitted, codec)),
     )
     try:
-        tensors, meta, blobs = pack_model(model, _sample(fitted))
         location = _Location(
             uri=uri,
             lineage=opened.lineage,
@@ -138,14 +142,13 @@ def move_memory(
             caveat=layout.calibration[1].caveat,
         )
         blobs[_LOCATION] = location.model_dump_json().encode()
-        for n_views, calibration in layout.calibration.items():
-            named = _pack_calibration(calibration)
-            tensors |= {f"calibration/{n_views}/{name}": part for name, part in named.items()}
         write_folder(
             path, kind=STORED_KIND, format_version=VERSION, tensors=tensors, meta=meta, blobs=blobs
         )
-    finally:
-        opened.close()
+    except BaseException:
+        opened.drop()
+        raise
+    opened.close()
 
 
 def open_stored(kind: Any, folder: str | os.PathLike[str], trusted: Sequence[str] = ()) -> Any:
@@ -234,16 +237,28 @@ def _check_movable(model: Any, fitted: FittedModel) -> None:
         )
 
 
-def _absolute(uri: str, folder: Path) -> str:
-    """URI of a store as it is opened from a model folder; ValueError if it holds a password."""
+def _checked(uri: str, folder: Path) -> str:
+    """Make the path of a store absolute; ValueError if a URI cannot be kept in a folder."""
     if "://" not in uri:
-        return str(folder / uri) if uri == OWN_STORE else str(Path(uri).absolute())
-    if urlsplit(uri).password is not None:
+        path = Path(uri).absolute()
+        if path.is_relative_to(folder.absolute()):
+            raise ValueError(
+                f"The store {path} would be in the model's folder {folder}. Leave it out to have "
+                f"it there as {OWN_STORE!r}, or give another folder."
+            )
+        return str(path)
+    parts = urlsplit(uri)
+    if parts.password is not None or {*parse_qs(parts.query)} & {"password", "sslpassword"}:
         raise ValueError(
             "The URI of the store holds a password, and would be written to the model's folder. "
             "Leave it out: PostgreSQL reads PGPASSWORD and ~/.pgpass, Milvus MILVUS_TOKEN."
         )
     return uri
+
+
+def _absolute(uri: str, folder: Path) -> str:
+    """Give the URI of a store as it is opened from a model folder, which may have been moved."""
+    return str(folder / uri) if uri == OWN_STORE else uri
 
 
 def _sample(fitted: FittedModel) -> FittedModel:
@@ -258,7 +273,7 @@ def _sample(fitted: FittedModel) -> FittedModel:
     return without_rows(fitted, fitted.bank.ids[torch.from_numpy(gone)], forget_classes=True)
 
 
-def _told(
+def _followed(
     first: StoredRows,
     rows: Iterator[StoredRows],
     n_rows: int,

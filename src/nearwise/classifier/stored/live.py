@@ -1,23 +1,24 @@
 """StoredModel: a model whose memory is in a store, changed while it answers."""
 
 import os
+import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
-import numpy as np
-
 from nearwise.classifier.live import LiveModel
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.storage.journaling import Draft, apply
-from nearwise.classifier.stored.changes import ChangeableModel, Pending
+from nearwise.classifier.stored.changes import ChangeableModel
 from nearwise.classifier.stored.facts import stored
 from nearwise.classifier.stored.folder import is_stored
 from nearwise.classifier.uncertainty.calibration_rows import CalibrationRows, calibration_rows
 from nearwise.memory import Change, StoreError
 from nearwise.memory.stores import Edit, RowStore, Snapshot
 
-_TRIES = 20  # of a change, where other processes change the same store
+_PAUSE = 0.02  # seconds, at most, before a change is tried again
+_TRIES = 50  # of a change, where other processes change the same store
 
 
 def open_live(
@@ -53,14 +54,13 @@ class StoredModel(LiveModel):
         As of `LiveModel`; written by `move_memory` or ``nearwise move``.
     """
 
-    @property
-    def _store(self) -> RowStore:
-        return stored(self._now.fitted).store
+    _of_store = True
 
     @property
-    def n_pending(self) -> int:
-        """Number of changes since the last `compact`, of those that this process has seen."""
-        return self._state.version - self._state.saved
+    def _store(self) -> RowStore:
+        store = stored(self._now.fitted).store
+        store.wait = self._wait
+        return store
 
     @property
     def replay_seconds(self) -> float:
@@ -96,7 +96,13 @@ class StoredModel(LiveModel):
 
     def _catch_up(self) -> None:
         now = self._now
-        reader = self._store.reader()
+        try:
+            reader = self._store.reader()
+        except StoreError as error:
+            if error.reason != "changed":
+                raise
+            self._load()  # another model has taken the place of this one
+            return
         if reader is stored(now.fitted).reader:
             return
         assert isinstance(now.fitted, ChangeableModel)  # `_load` saw to it
@@ -114,8 +120,10 @@ class StoredModel(LiveModel):
     ) -> Change:
         key, digest = self._checked_key(key, request)
         with self._lock:
+            lineage = self.lineage
             for _ in range(_TRIES):
                 self._catch_up()
+                self._refuse_replaced(lineage, request)
                 repeated = self._repeated(key, digest)
                 if repeated is not None:
                     return repeated
@@ -128,7 +136,8 @@ class StoredModel(LiveModel):
                 except StoreError as error:
                     if error.reason != "changed":
                         raise
-                    continue  # another process was faster
+                    time.sleep(random.uniform(0, _PAUSE))  # another process was faster
+                    continue
                 assert isinstance(now.fitted, ChangeableModel)  # `_load` saw to it
                 self._reach(now.fitted.at(reader), self._state._replace(version=version))
                 return change
@@ -140,10 +149,9 @@ class StoredModel(LiveModel):
 
 def _edit(made: FittedModel, change: Change) -> Edit:
     assert isinstance(made, ChangeableModel)  # changes of a store make nothing else
-    memory = stored(made)
     pending = made.pending
     if pending is None:  # labels that were looked at and kept
-        nothing = memory.reader.fetch(np.empty(0, np.int64), rows=True)
-        pending = Pending(nothing, np.empty(0, np.int64), memory.summary)
+        pending = made._unchanged().pending
+        assert pending is not None  # it is what changes give
     kept = {} if change.kind in ("add", "feedback") else dict(change.parts)
     return Edit(replace(change, parts=kept), asdict(pending.summary), pending.put, pending.removed)

@@ -1,6 +1,7 @@
 """Rows as they were given, as bytes that a store keeps, one by one."""
 
 import base64
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,9 +33,12 @@ class RowCodec:
     def table(self, rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:
         """Turn rows into a table whose rows can be packed in parts."""
         table = _as_table(rows, names)
-        text = _text(table.schema)
-        if text not in self.schemas:
-            self.schemas.append(text)
+        for text in self.schemas:  # a column that is empty here, say, has its type from before
+            known = _schema(text)
+            if known.names == table.schema.names:
+                with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                    return table.cast(known)
+        self.schemas.append(_text(table.schema))
         return table
 
     def pack_table(self, table: pa.Table) -> list[bytes]:
@@ -53,7 +57,7 @@ class RowCodec:
         marks = np.array([int.from_bytes(row[:_NUMBER], "little") for row in packed])
         tables, order = [], []
         for mark in np.unique(marks):
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schemas[mark])))
+            schema = _schema(self.schemas[mark])
             at = np.flatnonzero(marks == mark)
             of_mark = [pa.ipc.read_record_batch(packed[i][_NUMBER:], schema) for i in at.tolist()]
             tables.append(pa.Table.from_batches(of_mark))
@@ -61,9 +65,10 @@ class RowCodec:
         back = np.argsort(np.concatenate(order))
         if tables[0].schema.pandas_metadata is None:
             arrays = [t.column(_ROW).combine_chunks().to_numpy_ndarray() for t in tables]
-            files = [t.column(_FILE).to_pylist() for t in tables if _FILE in t.schema.names]
-            names = np.concatenate(files)[back] if files else None
-            return np.concatenate(arrays)[back], names
+            array = np.concatenate(arrays)[back]
+            if not any(_FILE in table.schema.names for table in tables):
+                return array, None
+            return array, np.concatenate(list(map(_files, tables)))[back]
         rows, *others = (table.to_pandas(integer_object_nulls=True) for table in tables)
         for other in others:
             rows = append_frame(rows, other)
@@ -72,6 +77,16 @@ class RowCodec:
 
 def _text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize()).decode()
+
+
+def _schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _files(table: pa.Table) -> np.ndarray:
+    """Files that rows are from, "" where they are from none."""
+    known = _FILE in table.schema.names
+    return np.array(table.column(_FILE).to_pylist() if known else [""] * table.num_rows)
 
 
 def _as_table(rows: pd.DataFrame | np.ndarray, names: np.ndarray | None) -> pa.Table:

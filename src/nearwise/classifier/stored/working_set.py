@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearwise.classifier.inputs.labels import label_values, positions_among
 from nearwise.classifier.model.fitted_model import FittedModel
 from nearwise.classifier.model.memory_views import OPINION, MemoryViews, SpaceSpec
 from nearwise.classifier.model.predictor import Predictor
@@ -20,7 +19,6 @@ from nearwise.functional import Neighbors, topk_neighbors
 from nearwise.functional.search_cpu import measure_candidates
 from nearwise.memory import MemoryBank
 from nearwise.memory.stores import RowReader, RowStore, StoredRows
-from nearwise.memory.stores.protocol import SPARE
 from nearwise.nn.neighbor_set import KnownRows, SpaceSummary, log_shares
 
 _DRAWN_FROM = 100  # rows
@@ -185,6 +183,10 @@ class StoredViews(MemoryViews):
         self._indexes, self._sealed, self._own, self._copies = {}, {}, {}, {}
         self._renew()
 
+    def close(self) -> None:
+        """Have no bank from now on, as the views of a published model."""
+        self._bank = None
+
     def _renew(self) -> None:
         """Work out anew what depends on the rows that are here."""
         n_classes = len(self.summary.classes)
@@ -236,8 +238,7 @@ class StoredViews(MemoryViews):
         """Nearest rows: distances in the space's unit, measured here, and bank positions."""
         exclude = None if query_ids is None else query_ids.numpy()
         numbers = np.ascontiguousarray(query.float().numpy())
-        n_wanted = k + SPARE + len(self.hidden)
-        ids = self.reader.search(spec.name, numbers, n_wanted, exclude)
+        ids = self.reader.search(spec.name, numbers, k + len(self.hidden), exclude)
         ids = np.where(np.isin(ids, self.hidden), -1, ids)
         there = ids >= 0
         positions = torch.full(ids.shape, -1)
@@ -385,13 +386,15 @@ class StoredFittedModel(FittedModel):
     def given(self, positions: Any) -> tuple[Any, np.ndarray | None]:
         """Rows at positions of what was fetched, as they were given, and their files."""
         ids = self.bank.ids[positions].numpy()
+        if not len(ids):
+            return self.rows[:0], None
         packed = self._views.reader.fetch(ids, rows=True).rows or []
         return RowCodec(self._views.summary.row_schemas).unpack(packed)
 
     @property
     def n_remembered(self) -> int:
-        """Number of remembered rows."""
-        return self._views.summary.n_rows
+        """Number of remembered rows: those that may be found, as no others are in the store."""
+        return self._views.n_findable
 
     @property
     def next_id(self) -> int:
@@ -410,19 +413,6 @@ class StoredFittedModel(FittedModel):
         somewhere = rng.normal(size=(1, schema.spaces[space].width)).astype(np.float32)
         found = views.reader.search(space, somewhere, _DRAWN_FROM)
         return int(rng.choice(found[found >= 0]))
-
-    def imagined(self, removed: Any, labels: Mapping[int, Any]) -> Self:
-        """Copy that takes some rows for removed and others for labelled otherwise."""
-        self.holding([*removed, *labels])  # refuses ids that are not remembered
-        positions, unknown = positions_among(self.classes, label_values(list(labels.values())))
-        if unknown:
-            raise ValueError(f"Labels {unknown[:5]} are not among the classes.")
-        copy = self.fetching()
-        views = copy._views
-        views.hidden = np.union1d(views.hidden, np.asarray(list(removed), dtype=np.int64))
-        views.relabelled = views.relabelled | dict(zip(labels, positions.tolist(), strict=True))
-        views._bank = None
-        return copy
 
     def rows_at(self, positions: Any) -> Any:
         """Remembered rows at positions of what was fetched, as they were given."""
@@ -445,7 +435,9 @@ class StoredFittedModel(FittedModel):
         predictor: Predictor = replace(self.predictor, views=views)
         if predictor.is_cross_fitted:
             predictor = replace(predictor, prior=views.class_shares())
-        classes = np.array(summary.classes).astype(self.classes.dtype, copy=False)
-        if len(classes) > len(self.classes):
-            classes = np.array(summary.classes, dtype=np.result_type(self.classes, classes))
+        classes = np.array(summary.classes[: len(self.classes)], dtype=self.classes.dtype)
+        fresh = summary.classes[len(classes) :]
+        if fresh:
+            dtype = np.result_type(classes, np.asarray(fresh))
+            classes = np.concatenate([classes, np.array(fresh, dtype=dtype)])
         return replace(self, predictor=predictor, classes=classes)

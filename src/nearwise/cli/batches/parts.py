@@ -8,6 +8,7 @@ from typing import Any
 
 from nearwise.cli.outputs import check_folder
 from nearwise.safe_files import plain, write_aside
+from nearwise.warn import warn_user
 
 MANIFEST = "_nearwise_batch.json"  # what begins with "_" is no part to readers of Parquet folders
 IMAGES_PER_PART = 256
@@ -25,17 +26,30 @@ class Part:
 
 def parts_of_tables(data: str, *, whole: bool = False) -> list[Part]:
     """Divide a table, or those in a folder, into pieces; each file is one if `whole`."""
-    from nearwise.data.tables.pieces import count_pieces, table_files
+    from nearwise.data.tables.pieces import table_files
 
     path = Path(data)
-    parts = []
-    for number, file in enumerate(table_files(path) if path.is_dir() else [path]):
-        n = 1 if whole else count_pieces(file)
+    parts, in_folder = [], path.is_dir()
+    for number, file in enumerate(table_files(path) if in_folder else [path]):
+        n = 1 if whole else _pieces(file)
+        if not n and in_folder:
+            warn_user(f"{file} has no rows, and no part.")
+        n = n if in_folder else max(n, 1)  # whoever reads a single one says so
         names = (
             f"{number:06d}-{piece:05d}-of-{n:05d}-{file.stem[:60]}.parquet" for piece in range(n)
         )
         parts += [Part(name, (str(file),), i, n) for i, name in enumerate(names)]
     return parts
+
+
+def _pieces(file: Path) -> int:
+    """Count the pieces of a table; one if it is damaged, which whoever reads it says."""
+    from nearwise.data.tables.pieces import count_pieces
+
+    try:
+        return count_pieces(file)
+    except ValueError:
+        return 1
 
 
 def parts_of_images(data: Sequence[str]) -> list[Part]:

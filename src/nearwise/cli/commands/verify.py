@@ -1,11 +1,14 @@
 """``nearwise verify``: check a folder that nearwise saved, and say what it holds."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nearwise.cli.console import fact_table, reported, say, show, show_json
+
+if TYPE_CHECKING:
+    from nearwise.classifier.model.fitted_model import FittedModel
 
 _NAMED = 4  # largest parts that are listed one by one
 
@@ -76,6 +79,8 @@ def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
     from nearwise.classifier import open_live
 
     with open_live(folder, trusted=trusted) as live:
+        if not live.now.fitted.holds_memory:
+            _scan(live.now.fitted)
         model, n_changes, n_pending = live.model, len(live.history()), live.n_pending
     models = model._predictor.row_models
     base = getattr(models, "base", None)
@@ -87,6 +92,21 @@ def _classifier(folder: Path, trusted: list[str]) -> dict[str, Any]:
         "networks": len(models.networks),
         "changes": {"in the journal": n_changes, "not folded in yet": n_pending},
     }
+
+
+def _scan(fitted: "FittedModel") -> None:
+    """Read all rows of a store once; StoreError if some cannot be read, or are not there."""
+    from nearwise.classifier.stored.facts import stored
+    from nearwise.memory import StoreError
+
+    try:
+        n_rows = sum(map(len, stored(fitted).reader.scan()))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise StoreError("torn", f"Rows of the store cannot be read: {error}") from error
+    if n_rows != fitted.n_remembered:
+        raise StoreError(
+            "torn", f"The store holds {n_rows} rows, and {fitted.n_remembered} were to be there."
+        )
 
 
 def _bank(folder: Path) -> dict[str, Any]:

@@ -34,8 +34,13 @@ def table_files(folder: Path) -> list[Path]:
 
 
 def count_pieces(path: Path, piece_rows: int = PIECE_ROWS, piece_bytes: int = PIECE_BYTES) -> int:
-    """Say in how many pieces a table may be read, by its size, without reading its rows."""
+    """Say in how many pieces a table may be read, by its size, without reading its rows.
+
+    0 for a Parquet file without rows.
+    """
     groups = _groups(path)
+    if groups is not None and not sum(groups):
+        return 0
     size, most = (path.stat().st_size, piece_bytes) if groups is None else (sum(groups), piece_rows)
     return max(1, -(-size // most))
 
@@ -62,7 +67,7 @@ class PieceReader:
     ) -> pd.DataFrame:
         """Read piece number `piece`, from 0, of `n_pieces` of about as many rows each."""
         groups = None if n_pieces == 1 or header is False else _groups(path)
-        if groups is None:
+        if not groups:
             if self._held is None or self._held[0] != path:
                 self._held = None  # of two tables one is in memory
                 self._held = path, read_table(path, header=header, known=known, note=note)
@@ -86,8 +91,8 @@ def _bounds(n_rows: int, piece: int, n_pieces: int) -> tuple[int, int]:
 
 
 def _groups(path: Path) -> list[int] | None:
-    """Rows of each row group of a Parquet file with rows; None if it is read as a whole."""
+    """Rows of each row group of a Parquet file; None if it is read as a whole."""
     with open_table(path) as file:
         if file.read(len(PARQUET_MAGIC)) != PARQUET_MAGIC:
             return None
-    return rows_of_groups(path, str(path)) or None
+    return rows_of_groups(path, str(path))

@@ -40,7 +40,8 @@ def engine_of(uri: str) -> type[Engine]:
         name = "disk", "DiskStore"
     else:
         raise ValueError(
-            f"{uri!r} names no store. Use a folder, postgresql://HOST/DATABASE or "
+            f"A URI of the kind {scheme}:// names no store. Use a folder, "
+            "postgresql://HOST/DATABASE or "
             "milvus+http://HOST:PORT/DATABASE."
         )
     module = import_module(f"nearwise.memory.stores.{name[0]}")

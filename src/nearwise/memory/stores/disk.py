@@ -5,6 +5,7 @@ into memory page by page. What changed since those were written is in a journal 
 memory, where it is searched exactly. `snapshot` writes both anew, and only then lets go of the old.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -43,8 +44,10 @@ from nearwise.memory.stores.protocol import (
     Snapshot,
     SpaceSchema,
     StoredRows,
+    replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
+from nearwise.warn import warn_user
 
 KIND = "rows on disk"
 _VERSION = 1
@@ -86,6 +89,20 @@ class _Bulk:
         self._exact: dict[str, ExactIndex] = {}
         self._mapped: dict[str, Any] = {}
 
+    @contextlib.contextmanager
+    def _there(self) -> Iterator[None]:
+        """Say so if the files are gone by now."""
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError) as error:
+            if self.folder.is_dir():
+                raise
+            raise StoreError(
+                "changed",
+                "Rows were written anew twice since this version was opened, and its files are "
+                "gone. Open the model again.",
+            ) from error
+
     @cached_property
     def _rows(self) -> Any:
         return _package("lance").dataset(str(self.folder / _ROWS))
@@ -95,14 +112,16 @@ class _Bulk:
     ) -> np.ndarray:
         """Positions of candidates, (n_queries, k); -1 where the cells searched hold no more."""
         if self.probes[space]:
-            index = self._index(space)
+            with self._there():
+                index = self._index(space)
             n_cells = self.probes[space] if probes is None else probes
             parameters = _package("faiss").SearchParametersIVF(nprobe=n_cells)
             vectors = _as_indexed(query, self.schema.spaces[space])
             found: np.ndarray = index.search(vectors, k, params=parameters)[1]
             return found
         if space not in self._exact:
-            keys = torch.from_numpy(self._all_keys(space))
+            with self._there():
+                keys = torch.from_numpy(self._all_keys(space))
             self._exact[space] = ExactIndex(self.schema.spaces[space].metric).fit(keys)
         return self._exact[space].search(torch.from_numpy(query), k).indices.numpy()
 
@@ -116,7 +135,8 @@ class _Bulk:
     def take(self, positions: np.ndarray, *, rows: bool) -> StoredRows:
         """Give rows by their positions, in that order."""
         order = np.argsort(positions)
-        table = self._rows.take(positions[order], columns=self._columns(rows))
+        with self._there():
+            table = self._rows.take(positions[order], columns=self._columns(rows))
         return StoredRows.from_arrow(table).take(np.argsort(order))
 
     def scan(self) -> Iterator[StoredRows]:
@@ -282,6 +302,7 @@ class _Tail(NamedTuple):
         gone = np.concatenate([put.ids, removed])
         stays = ~np.isin(self.rows.ids, gone)
         rows = StoredRows.joined([self.rows.take(stays), put])
+        rows = rows.take(np.argsort(rows.ids))  # of equal distances the lowest id is found
         return _Tail(rows, np.union1d(self.hidden, gone[bulk.places(gone) >= 0]))
 
 
@@ -299,10 +320,8 @@ class DiskReader:
         parts = [self._in_bulk(space, query, k, exclude)]
         rows = self._tail.rows
         if len(rows):
-            keys, metric = (
-                torch.from_numpy(rows.keys[space]),
-                self._bulk.schema.spaces[space].metric,
-            )
+            metric = self._bulk.schema.spaces[space].metric
+            keys = torch.from_numpy(rows.keys[space])
             wanted = min(len(rows), k + (exclude is not None))
             near = topk_neighbors(torch.from_numpy(query), keys, wanted, metric=metric)
             parts.append(_without(rows.ids[near.indices.numpy()], exclude))
@@ -343,9 +362,7 @@ class DiskReader:
             raise UnknownIdError(
                 f"{len(missing)} of {len(ids)} ids are not remembered, first {missing[0]}."
             )
-        order = np.argsort(tail.ids)
-        in_tail = order[np.searchsorted(tail.ids, ids[new], sorter=order)]
-        parts = [tail.take(in_tail)]
+        parts = [tail.take(np.searchsorted(tail.ids, ids[new]))]
         if there.any():
             parts.append(self._bulk.take(at[there], rows=rows))
         places = np.concatenate([np.flatnonzero(new), np.flatnonzero(there)])
@@ -354,7 +371,6 @@ class DiskReader:
     def scan(self) -> Iterator[StoredRows]:
         """Give all rows in the order of their ids; see `RowReader.scan`."""
         tail, hidden = self._tail.rows, self._tail.hidden
-        tail = tail.take(np.argsort(tail.ids))
         n_given = 0
         for batch in self._bulk.scan():
             n_until = int(np.searchsorted(tail.ids, batch.ids[-1], side="right"))
@@ -380,9 +396,12 @@ class DiskStore:
     time: what removed rows held is gone from the disk with the second snapshot after their removal.
     """
 
+    wait: float | None = None
+
     def __init__(self, uri: str) -> None:
         self.uri = str(Path(uri).absolute())
         self._journal = Journal(self._head_folder)
+        self._head = _read_head(self._head_folder)
         self._open()
 
     @property
@@ -426,7 +445,10 @@ class DiskStore:
         return self._head.lineage
 
     def _open(self) -> None:
-        self._head = _read_head(self._head_folder)
+        found = _read_head(self._head_folder)
+        if found.lineage != self.lineage:
+            raise replaced(self.uri)
+        self._head = found
         bulk = _Bulk(Path(self.uri) / self._head.bulk, self.schema, self._head.probes)
         tail = _Tail(self.schema.no_rows(), np.empty(0, np.int64))
         self._reader = DiskReader(bulk, tail, self._head.version, self._head.summary)
@@ -445,6 +467,11 @@ class DiskStore:
                 continue
             for change in changes:
                 self._follow(change)
+            state = self._journal.state()
+            if (self._head.version if state is None else state.latest) < self._reader.version:
+                warn_user(f"{self.uri} was put back to an older state, and is taken as it is now.")
+                self._open()
+                continue
             return self._reader
 
     def _follow(self, change: Change) -> None:
@@ -456,7 +483,7 @@ class DiskStore:
 
     def apply(self, edit: Edit, expect: int) -> DiskReader:
         """Make a change; see `RowStore.apply`."""
-        with locked_folder(self._head_folder):
+        with locked_folder(self._head_folder, wait=self.wait):
             if self.reader().version != expect:
                 raise StoreError(
                     "changed",
@@ -486,7 +513,7 @@ class DiskStore:
 
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
         """Write rows and indexes anew, as they are now; see `RowStore.snapshot`."""
-        with locked_folder(self._head_folder):
+        with locked_folder(self._head_folder, wait=self.wait):
             now, before = self.reader(), self._head
             name = f"bulk-{secrets.token_hex(4)}"
             try:
@@ -511,6 +538,11 @@ class DiskStore:
     def close(self) -> None:
         """Close the journal; the next call opens it again."""
         self._journal.close()
+
+    def drop(self) -> None:
+        """Remove the store; see `RowStore.drop`."""
+        self.close()
+        shutil.rmtree(self.uri)
 
 
 def _write_head(folder: Path, head: _Head, replaces: str | None) -> None:

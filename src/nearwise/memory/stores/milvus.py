@@ -38,7 +38,14 @@ from nearwise.memory.stores.milvus_server import (
     searched,
     text_entities,
 )
-from nearwise.memory.stores.protocol import SPARE, Edit, Schema, Snapshot, StoredRows
+from nearwise.memory.stores.protocol import (
+    SPARE,
+    Edit,
+    Schema,
+    Snapshot,
+    StoredRows,
+    replaced,
+)
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 
 _VERSION = 1
@@ -185,6 +192,8 @@ class MilvusStore:
     when its files do. Readers of versions before the newest lack these rows from then on.
     """
 
+    wait: float | None = None
+
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._server = MilvusServer(uri)
@@ -271,6 +280,8 @@ class MilvusStore:
     def reader(self) -> MilvusReader:
         """Open the newest version; see `RowStore.reader`."""
         head = self._head()
+        if head.lineage != self.lineage:
+            raise replaced(self._server.shown)
         while self._reader is None or self._reader._head != head:
             summary = self._server.read_text("summary", head.version)
             if summary is not None:
@@ -292,7 +303,7 @@ class MilvusStore:
         version, server = expect + 1, self._server
         with self._changing:
             head = self._head()
-            if head.version != expect:
+            if head.version != expect or head.lineage != self.lineage:
                 raise StoreError(
                     "changed",
                     f"The store at {server.shown} is at version {head.version}, and the change was "
@@ -386,6 +397,11 @@ class MilvusStore:
         packed = json.loads(self._server.read_text("parts", wanted) or "{}")
         parts = {name: base64.b64decode(part) for name, part in packed.items()}
         return replace(_change(wanted, text), parts=parts)
+
+    def drop(self) -> None:
+        """Remove the store; see `RowStore.drop`."""
+        self._server.drop()
+        self.close()
 
     # --- snapshots ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ One table holds every version of every row: a row belongs to the versions from `
 import base64
 import contextlib
 import json
+import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from nearwise.memory.stores.protocol import (
     Schema,
     Snapshot,
     StoredRows,
+    replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
 
@@ -41,6 +43,7 @@ _OPERATORS = {
     "inner_product": ("<#>", "vector_ip_ops"),
     "manhattan": ("<+>", "vector_l1_ops"),
 }
+_LONGEST = 63  # letters of a name in PostgreSQL
 _MOST_INDEXED = 2000  # numbers of a key that pgvector can index
 _MOST_SEARCHED = 1000  # its largest hnsw.ef_search
 _NARROWEST = 40  # ... and its smallest here
@@ -55,52 +58,77 @@ def _package(name: str) -> Any:
         ) from error
 
 
+_OF_OTHERS: list[Any] = []  # connections that a fork took over; kept, as they close when freed
+
+
 class _Database:
     """A connection of each thread to one schema of a database."""
 
     def __init__(self, uri: str) -> None:
         self.uri, _, name = uri.partition("#")
         self.name = name or _NAME
-        if not self.name.isidentifier() or not self.name.isascii():
+        if not self.name.isidentifier() or not self.name.isascii() or len(self.name) > _LONGEST:
             raise ValueError(
-                f"{uri!r} names the schema {self.name!r}. Use letters, digits and _ after the #."
+                f"The store is to be in the schema {self.name!r}. Use letters, digits and _ after "
+                f"the # of the URI, at most {_LONGEST}."
             )
         self._local = threading.local()
-        self._all: list[Any] = []
+        self._all: list[tuple[threading.Thread, Any]] = []
 
     @property
     def connection(self) -> Any:
         """Connection of this thread, in autocommit mode."""
-        found = getattr(self._local, "connection", None)
+        process, found = getattr(self._local, "connection", (0, None))
+        if found is not None and process != os.getpid():
+            _OF_OTHERS.append(found)  # closing it would end the session of the parent
+            self._all, found = [], None
         if found is None or found.closed:
-            psycopg, pgvector = _package("psycopg"), _package("pgvector.psycopg")
-            try:
-                found = psycopg.connect(self.uri, autocommit=True)
-                found.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            pgvector = _package("pgvector.psycopg")
+            with self.explained():
+                found = _package("psycopg").connect(self.uri, autocommit=True)
+                there = "SELECT 1 FROM pg_extension WHERE extname = 'vector'"
+                if found.execute(there).fetchone() is None:
+                    found.execute("CREATE EXTENSION vector")
                 pgvector.register_vector(found)
-            except psycopg.Error as error:
-                raise OSError(
-                    f"could not reach the store at {_shown(self.uri)}: {str(error).strip()}. Check "
-                    "the URI, that the server runs, and that it has the extension pgvector."
-                ) from error
-            self._local.connection = found
-            self._all.append(found)
+            self._local.connection = os.getpid(), found
+            for _, idle in [one for one in self._all if not one[0].is_alive()]:
+                idle.close()
+            living = [one for one in self._all if one[0].is_alive()]
+            self._all = [*living, (threading.current_thread(), found)]
         return found
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what the server or the way to it says into an OSError."""
+        try:
+            yield
+        except _package("psycopg").errors.LockNotAvailable as error:
+            raise BlockingIOError(
+                "another process is changing the store, and was not ready in time. Nothing was "
+                "changed; try again when it has finished."
+            ) from error
+        except _package("psycopg").Error as error:
+            raise OSError(
+                f"the store at {_shown(self.uri)} could not be used: {str(error).strip()}. Check "
+                "the URI, that the server runs, and that it has the extension pgvector."
+            ) from error
 
     def run(self, text: str, *values: Any, **options: Any) -> Any:
         """Run one statement; {} in it is the schema's name."""
-        return self.connection.execute(text.replace("{}", f'"{self.name}"'), values, **options)
+        connection = self.connection
+        with self.explained():
+            return connection.execute(text.replace("{}", f'"{self.name}"'), values, **options)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Let statements count together or not at all."""
-        with self.connection.transaction():
+        with self.explained(), self.connection.transaction():
             yield
 
     def close(self) -> None:
         """Close the connections of all threads."""
         while self._all:
-            self._all.pop().close()
+            self._all.pop()[1].close()
 
 
 def _shown(uri: str) -> str:
@@ -134,12 +162,27 @@ class PostgresReader:
         exactly: bool,
     ) -> np.ndarray:
         number = list(self._schema.spaces).index(space)
-        operator, _ = _OPERATORS[self._schema.spaces[space].metric]
+        metric = self._schema.spaces[space].metric
+        operator, _ = _OPERATORS[metric]
         wanted = k + SPARE
+        probes, oldest = self._database.run("SELECT probes, oldest FROM {}.head").fetchone()
+        if oldest > self.version:
+            raise StoreError(
+                "changed",
+                f"Version {self.version} is gone: rows were written anew twice since it was "
+                "opened. Open the model again.",
+            )
+        order = f"key{number} {operator} %s"
+        if metric == "cosine":  # of a key of zeros it is not a number
+            order = f"coalesce(nullif({order}, 'NaN'), 1)"
+        if exactly or space not in probes:
+            order += ", id"  # an index knows no ties, and would not be used
+        else:
+            order = f"key{number} {operator} %s"
         left_out = np.full(len(query), -1) if exclude is None else exclude
         text = (
             f"SELECT array(SELECT id FROM {{}}.rows WHERE born <= %s AND died > %s AND id <> %s "
-            f"ORDER BY key{number} {operator} %s LIMIT {wanted})"
+            f"ORDER BY {order} LIMIT {wanted})"
         )
         found = np.full((len(query), wanted), -1)
         with self._database.transaction():
@@ -147,17 +190,13 @@ class PostgresReader:
             if exactly:
                 self._database.run("SET LOCAL enable_indexscan = off")
             else:
-                probed = str(min(_MOST_SEARCHED, max(self._probes(space), wanted)))
+                probed = str(min(_MOST_SEARCHED, max(int(probes.get(space, 0)), wanted)))
                 self._database.run("SELECT set_config('hnsw.ef_search', %s, true)", probed)
             for row, (one, own) in enumerate(zip(query, left_out.tolist(), strict=True)):
                 values = (self.version, self.version, own, one)
                 ids = self._database.run(text, *values).fetchone()[0]
                 found[row, : len(ids)] = ids
         return found
-
-    def _probes(self, space: str) -> int:
-        (probes,) = self._database.run("SELECT probes FROM {}.head").fetchone()
-        return int(probes.get(space, 0))
 
     def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
         """Give rows by id; see `RowReader.fetch`."""
@@ -220,12 +259,16 @@ class PostgresStore:
     Notes
     -----
     Searches are exact, by a scan, until `snapshot` finds 100,000 rows and builds HNSW indexes.
+    A snapshot leaves what removed rows held to those who read the versions before it, and deletes
+    it the next time; the server lets go of its space by VACUUM.
     """
+
+    wait: float | None = None
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self._database = _Database(uri)
-        found = self._database.run("SELECT to_regclass(%s)", f"{self._database.name}.head")
+        found = self._database.run("SELECT to_regclass(%s)", f'"{self._database.name}".head')
         if found.fetchone()[0] is None:
             raise StoreError(
                 "missing",
@@ -270,7 +313,7 @@ class PostgresStore:
             database.run(
                 # json where the order of names counts, which jsonb does not keep
                 "CREATE TABLE {}.head (format int, lineage text, schema json, version bigint, "
-                "summary json, probes jsonb)"
+                "summary json, probes jsonb, oldest bigint, compacted bigint)"
             )
             database.run(
                 "CREATE TABLE {}.changes (version bigint PRIMARY KEY, time text, kind text, "
@@ -283,7 +326,7 @@ class PostgresStore:
             for batch in rows:
                 _copy(database, batch, 0)
             database.run(
-                "INSERT INTO {}.head VALUES (%s, %s, %s, 0, %s, %s)",
+                "INSERT INTO {}.head VALUES (%s, %s, %s, 0, %s, %s, 0, 0)",
                 _VERSION,
                 secrets.token_hex(8),
                 json.dumps(schema.to_json()),
@@ -297,7 +340,11 @@ class PostgresStore:
 
     def reader(self) -> PostgresReader:
         """Open the newest version; see `RowStore.reader`."""
-        version, summary = self._database.run("SELECT version, summary FROM {}.head").fetchone()
+        lineage, version, summary = self._database.run(
+            "SELECT lineage, version, summary FROM {}.head"
+        ).fetchone()
+        if lineage != self.lineage:
+            raise replaced(_shown(self.uri))
         if self._reader is None or self._reader.version != version:
             self._reader = PostgresReader(self._database, self.schema, version, summary)
         return self._reader
@@ -306,8 +353,12 @@ class PostgresStore:
         """Make a change; see `RowStore.apply`."""
         change, version = edit.change, expect + 1
         with self._database.transaction():
-            (now,) = self._database.run("SELECT version FROM {}.head FOR UPDATE").fetchone()
-            if now != expect:
+            milliseconds = "0" if self.wait is None else str(max(1, int(1000 * self.wait)))
+            self._database.run("SELECT set_config('lock_timeout', %s, true)", milliseconds)
+            now, lineage = self._database.run(
+                "SELECT version, lineage FROM {}.head FOR UPDATE"
+            ).fetchone()
+            if now != expect or lineage != self.lineage:
                 raise StoreError(
                     "changed",
                     f"The store at {_shown(self.uri)} is at version {now}, and the change was made "
@@ -374,7 +425,12 @@ class PostgresStore:
     def snapshot(self, *, keep_removed: bool = False) -> Snapshot:
         """Index the rows, and let go of dead ones; see `RowStore.snapshot`."""
         reader = self.reader()
-        self._database.run("DELETE FROM {}.rows WHERE died <= %s", reader.version)
+        with self._database.transaction():
+            self._database.run("SELECT 1 FROM {}.head FOR UPDATE")
+            self._database.run("DELETE FROM {}.rows USING {}.head WHERE died <= head.compacted")
+            self._database.run(
+                "UPDATE {}.head SET oldest = compacted, compacted = %s", reader.version
+            )
         if not keep_removed:
             self._database.run(
                 "UPDATE {}.changes SET parts = %s WHERE version <= %s",
@@ -392,12 +448,14 @@ class PostgresStore:
     def _index(self) -> dict[str, float]:
         """Index spaces that are large enough, and measure the recall in each."""
         reader, recall = self.reader(), {}
-        (n_rows,) = self._database.run("SELECT count(*) FROM {}.rows").fetchone()
+        living = self._database.run("SELECT count(*) FROM {}.rows WHERE died = %s", _NEVER)
+        (n_rows,) = living.fetchone()
         self._database.run("ANALYZE {}.rows")
         for number, (name, space) in enumerate(self.schema.spaces.items()):
             recall[name] = 1.0
             if n_rows < AUTO_EXACT_BELOW or space.width > _MOST_INDEXED:
                 self._database.run(f"DROP INDEX IF EXISTS {{}}.key{number}_hnsw")
+                self._database.run("UPDATE {}.head SET probes = probes - %s::text", name)
                 continue
             _, kind = _OPERATORS[space.metric]
             self._database.run(
@@ -429,6 +487,11 @@ class PostgresStore:
     def close(self) -> None:
         """Close all connections; the next call opens one again."""
         self._database.close()
+
+    def drop(self) -> None:
+        """Remove the store; see `RowStore.drop`."""
+        self._database.run("DROP SCHEMA {} CASCADE")
+        self.close()
 
 
 def _copy(database: _Database, rows: StoredRows, version: int) -> None:

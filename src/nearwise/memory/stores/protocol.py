@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from nearwise.functional import Metric
 from nearwise.memory.journal import Change
+from nearwise.memory.store import StoreError
 
 BATCH = 10_000  # rows that are written or read at once
 SPARE = 8  # candidates beyond those wanted, so that exact distances settle the order at the edge
@@ -101,7 +102,7 @@ class StoredRows:
             "id": pa.array(self.ids, pa.int64()),
             "label": pa.array(self.labels, pa.int64()),
             "weight": pa.array(self.weights, pa.float32()),
-            "row": pa.array(self.rows, pa.binary()),
+            "row": pa.array(self.rows, pa.large_binary()),
         }
         if self.facts.shape[1]:  # Lance knows no vectors of no numbers
             columns["facts"] = _vectors(self.facts)
@@ -215,6 +216,7 @@ class RowStore(Protocol):
     """
 
     uri: str
+    wait: float | None  # seconds that a change waits for that of another process; None: for ever
 
     @property
     def schema(self) -> Schema:
@@ -233,7 +235,8 @@ class RowStore(Protocol):
     def apply(self, edit: Edit, expect: int) -> RowReader:
         """Make a change durable, in one step or not at all, and give the version it makes.
 
-        StoreError "changed" if the newest version is not `expect`.
+        StoreError "changed" if the newest version is not `expect`; BlockingIOError if another
+        process did not finish its change in time.
         """
         ...
 
@@ -256,6 +259,19 @@ class RowStore(Protocol):
     def close(self) -> None:
         """Give up files and connections; the next call opens them again."""
         ...
+
+    def drop(self) -> None:
+        """Remove the store and all that it holds."""
+        ...
+
+
+def replaced(uri: str) -> StoreError:
+    """Give the error of a store in whose place another one is."""
+    return StoreError(
+        "changed",
+        f"Another memory has taken the place of the one in {uri}, and ids and versions of the "
+        "former mean nothing to it. Open the model again.",
+    )
 
 
 class Engine(Protocol):

@@ -29,6 +29,7 @@ from nearwise import AttnKNNClassifier
 from nearwise.conditions import hardware, versions
 from nearwise.lab.cli.settings_text import parse_seeds
 from nearwise.lab.data import load_dataset
+from nearwise.memory import make_index
 
 HERE = Path(__file__).parent
 DATASETS = "digits,letter,magic04,cifar10-features"
@@ -65,7 +66,9 @@ def by_review(model: AttnKNNClassifier) -> dict[str, tuple[np.ndarray, np.ndarra
         of_kind = found[found["kind"] == kind]
         score[of_kind["id"].astype(int)] = of_kind["score"]
     scores["label"] = model.label_issues().set_index("id")["suspicion"].sort_index().to_numpy()
-    scores["outlier"] = model.kneighbors(n_neighbors=5)[0][:, -1]
+    keys, ids = model.memory_.keys["features"], model.memory_.ids
+    near = make_index("exact", "cosine" if keys.shape[1] > 8 else "euclidean").fit(keys, ids)
+    scores["outlier"] = near.search(keys, 10, ids).distances.mean(1).numpy()
     listed = {
         kind: np.isin(np.arange(n_rows), found[found["kind"] == kind]["id"].astype(int))
         for kind in scores

@@ -1008,8 +1008,10 @@ class AttnKNNClassifier(ClassifierMixin, BaseEstimator):
         -----
         "label": `label_issues` whose suggestion differs; suspicion. "copy": a neighbor within 1 %
         of the usual distance, no value of which differs by over .05 standard deviations; those with
-        another label first; 1 - that share. "outlier": neighbors beyond Tukey's far fence of the
-        logarithms of all distances; times the usual distance. "group": classes, the 50 most
+        another label first; 1 - that share. "outlier": mean distance to ten
+        neighbors, by angle, beyond the third quartile by 1.7 interquartile ranges, as in
+        cleanlab's Datalab; of keys of up to eight numbers the logarithm of the Euclidean one, by
+        2; times the usual distance. "group": classes, the 50 most
         frequent values of a category, quarters of numbers (of tables with up to 200 columns) whose
         labels are predicted worse than the others', beyond chance at 95 % over all groups; gap in
         accuracy. Without `can_find_label_issues` copies and outliers alone.

@@ -18,6 +18,7 @@ from nearwise.classifier.noise.label_issues import (
     most_neighbors,
 )
 from nearwise.classifier.query import kneighbors
+from nearwise.memory import make_index
 from nearwise.metrics.scores import NLL_CLIP
 
 IssueKind = Literal["label", "copy", "outlier", "group"]
@@ -25,7 +26,9 @@ KINDS: tuple[IssueKind, ...] = get_args(IssueKind)
 _N_NEIGHBORS = 5
 _COPY = 0.01  # of the usual distance between neighbors
 _ALIKE = 0.05  # standard deviations that a value of a copy may differ by; share of a pixel's range
-_FAR_OUT = 3.0  # interquartile ranges beyond the third quartile (Tukey's far fence)
+_N_AROUND = 10  # neighbors by whose distance a row is unlike all others
+_FEW_DIMENSIONS = 8
+_FAR, _FAR_IN_FEW = 1.7, 2.0  # interquartile ranges beyond the third quartile
 _FEWEST_IN_GROUP = 20
 _MOST_VALUES = 50  # of a category, the most frequent ones
 _MOST_COLUMNS = 200  # of a table
@@ -39,7 +42,7 @@ def review(model: FittedModel, issues: pd.DataFrame | None = None) -> pd.DataFra
     `issues` are the model's label issues, where they are known already.
     """
     nearest = kneighbors(model, None, min(_N_NEIGHBORS, most_neighbors(model)))
-    parts = [_copies(model, *nearest), _outliers(model, *nearest)]
+    parts = [_copies(model, *nearest), _outliers(model)]
     if can_find_label_issues(model.predictor):
         if issues is None:
             issues = label_issues(model, _N_NEIGHBORS, "nearwise")
@@ -99,22 +102,30 @@ def _apart(model: FittedModel, row: int, others: np.ndarray) -> np.ndarray:
     return apart
 
 
-def _outliers(
-    model: FittedModel, distances: np.ndarray, ids: np.ndarray
-) -> Iterator[tuple[Any, ...]]:
-    """Rows that lie further from their neighbors than nearly all others."""
-    far = distances[:, -1]
+def _outliers(model: FittedModel) -> Iterator[tuple[Any, ...]]:
+    """Rows that lie further from their neighbors than nearly all others.
+
+    Mean distances to ten neighbors are compared: by angle, with the fence of cleanlab's Datalab
+    (https://docs.cleanlab.ai, outlier issues); in few dimensions, where angles say little, the
+    logarithms of Euclidean ones (benchmarks/datalab.py).
+    """
+    keys, own = model.bank.keys["features"], model.bank.ids
+    few = keys.shape[1] <= _FEW_DIMENSIONS
+    index = make_index("auto", "euclidean" if few else "cosine", len(own)).fit(keys, own)
+    near = index.search(keys, min(_N_AROUND, len(own) - 1), own)
+    far = near.distances.double().mean(1).numpy()
     usual = float(np.median(far))
-    if model.predictor.views.specs[0].metric == "inner_product" or usual <= 0:
-        return  # distances without a zero say nothing of how far
-    logs = np.log(np.maximum(far, 1e-12 * usual))
-    low, high = np.quantile(logs, [0.25, 0.75])
-    rows = np.flatnonzero(logs > high + _FAR_OUT * (high - low))
-    given, own = model.labels_at(), model.bank.ids.numpy()
+    if usual <= 0:
+        return  # most rows lie on each other
+    compared = np.log(np.maximum(far, 1e-12 * usual)) if few else far
+    low, high = np.quantile(compared, [0.25, 0.75])
+    rows = np.flatnonzero(compared > high + (_FAR_IN_FEW if few else _FAR) * (high - low))
+    given = model.labels_at()
     for row in rows[np.argsort(-far[rows], kind="stable")]:
         times = far[row] / usual
         what = f"its neighbors are {times:.1f} times as far as usual"
-        yield "outlier", own[row], given[row], None, times, tuple(ids[row].tolist()), what
+        others = tuple(own[near.indices[row][:_N_NEIGHBORS]].tolist())
+        yield "outlier", int(own[row]), given[row], None, times, others, what
 
 
 def _groups(model: FittedModel, issues: pd.DataFrame) -> Iterator[tuple[Any, ...]]:

@@ -36,7 +36,7 @@ def move(
     is asked, so it opens at once and needs little memory. The commands predict, inspect, verify,
     add, remove, relabel, undo, history, compact and serve take it as any other model; what needs
     all remembered rows at once (evaluate, clean, refresh, the map and the review of the page) does
-    not. Needs the extra disk, postgres or milvus, as in pip install "nearwise\\[disk]".
+    not. Needs the extra disk, postgres or milvus.
 
     [bold]Examples[/bold]
       nearwise move iris.model --out large.model

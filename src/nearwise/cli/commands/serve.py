@@ -2,7 +2,6 @@
 
 import re
 import socket
-import sys
 import warnings
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +17,6 @@ _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "fastapi_offline")
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BACKLOG = 2048
 _MOST_CONNECTIONS = 4096
-_SWITCH = 0.0005  # seconds; of .005 a full queue's 429 waited several times as long
 _TO_DRAIN = 5  # seconds beyond the deadline for answers under way when the service is stopped
 
 
@@ -109,7 +107,6 @@ def serve(
     # With keys a foreign page has nothing to send; the names keep it out where there are none.
     hosts = None if known and not allow_host else {*LOOPBACK, host, *(allow_host or [])}
     listening = _listen(host, port)
-    sys.setswitchinterval(_SWITCH)  # the loop of connections waits so long for the interpreter
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # one core is for the connections
     if not quiet:
         say(f"Opening {model} ...")

@@ -24,7 +24,6 @@ import pyarrow as pa
 import torch
 
 from nearwise.functional import topk_neighbors
-from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.index import ExactIndex
 from nearwise.memory.journal import Change, Journal
 from nearwise.memory.make_index import AUTO_EXACT_BELOW
@@ -44,6 +43,7 @@ from nearwise.memory.stores.protocol import (
     Snapshot,
     SpaceSchema,
     StoredRows,
+    refuse_unknown,
     replaced,
 )
 from nearwise.memory.stores.recall import JUDGED_BY, RECALL_QUERIES, widened
@@ -357,16 +357,11 @@ class DiskReader:
         new = np.isin(ids, tail.ids)
         at = self._bulk.places(ids)
         there = (at >= 0) & ~np.isin(ids, self._tail.hidden)
-        if not (new | there).all():
-            missing = ids[~(new | there)]
-            raise UnknownIdError(
-                f"{len(missing)} of {len(ids)} ids are not remembered, first {missing[0]}."
-            )
+        refuse_unknown(ids, new | there)
         parts = [tail.take(np.searchsorted(tail.ids, ids[new]))]
         if there.any():
             parts.append(self._bulk.take(at[there], rows=rows))
-        places = np.concatenate([np.flatnonzero(new), np.flatnonzero(there)])
-        return StoredRows.joined(parts).take(np.argsort(places))
+        return StoredRows.joined(parts).by_id(ids)
 
     def scan(self) -> Iterator[StoredRows]:
         """Give all rows in the order of their ids; see `RowReader.scan`."""

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.journal import Change
 from nearwise.memory.make_index import AUTO_EXACT_BELOW
 from nearwise.memory.store import StoreError
@@ -153,15 +152,7 @@ class MilvusReader:
                 self._server.rows, where, row_fields(schema, rows=rows), len(some)
             )
             parts.append(rows_of(found, schema, rows=rows))
-        joined = StoredRows.joined(parts)
-        known = np.isin(ids, joined.ids)
-        if not known.all():
-            missing = ids[~known]
-            raise UnknownIdError(
-                f"{len(missing)} of {len(ids)} ids are not remembered, first {missing[0]}."
-            )
-        order = np.argsort(joined.ids)
-        return joined.take(order[np.searchsorted(joined.ids, ids, sorter=order)])
+        return StoredRows.joined(parts).by_id(ids)
 
     def scan(self) -> Iterator[StoredRows]:
         """Give all rows in the order of their ids; see `RowReader.scan`."""

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.journal import Change
 from nearwise.memory.make_index import AUTO_EXACT_BELOW
 from nearwise.memory.store import StoreError
@@ -201,15 +200,7 @@ class PostgresReader:
     def fetch(self, ids: np.ndarray, *, rows: bool = False) -> StoredRows:
         """Give rows by id; see `RowReader.fetch`."""
         found = self._rows("id = ANY(%s)", list(map(int, ids)), rows=rows, many=len(ids))
-        order = np.argsort(found.ids)
-        at = np.searchsorted(found.ids, ids, sorter=order)
-        known = np.isin(ids, found.ids)
-        if not known.all():
-            missing = ids[~known]
-            raise UnknownIdError(
-                f"{len(missing)} of {len(ids)} ids are not remembered, first {missing[0]}."
-            )
-        return found.take(order[at]) if len(ids) else found
+        return found.by_id(ids)
 
     def scan(self) -> Iterator[StoredRows]:
         """Give all rows in the order of their ids; see `RowReader.scan`."""

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from nearwise.functional import Metric
+from nearwise.memory.checks import UnknownIdError
 from nearwise.memory.journal import Change
 from nearwise.memory.store import StoreError
 
@@ -82,6 +83,12 @@ class StoredRows:
         rows = None if self.rows is None else [self.rows[i] for i in numbers]
         parts = (self.ids[at], self.labels[at], self.weights[at])
         return StoredRows(*parts, keys, self.facts[at], rows)
+
+    def by_id(self, ids: np.ndarray) -> "StoredRows":
+        """Return the rows with these distinct ids, in that order; see `RowReader.fetch`."""
+        refuse_unknown(ids, np.isin(ids, self.ids))
+        order = np.argsort(self.ids)
+        return self.take(order[np.searchsorted(self.ids, ids, sorter=order)])
 
     @classmethod
     def joined(cls, parts: Sequence["StoredRows"]) -> "StoredRows":
@@ -263,6 +270,15 @@ class RowStore(Protocol):
     def drop(self) -> None:
         """Remove the store and all that it holds."""
         ...
+
+
+def refuse_unknown(ids: np.ndarray, known: np.ndarray) -> None:
+    """Raise UnknownIdError unless all ids are `known`, bool (n_ids,)."""
+    if not known.all():
+        missing = ids[~known]
+        raise UnknownIdError(
+            f"{len(missing)} of {len(ids)} ids are not remembered, first {missing[0]}."
+        )
 
 
 def replaced(uri: str) -> StoreError:

@@ -8,6 +8,7 @@ from torch import Tensor
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
 from nearwise.functional.tokens.implementation import registered
+from nearwise.functional.tokens.pairs import gather_tokens, pair_scores
 from nearwise.functional.tokens.problem import Found, Tokens
 
 
@@ -93,17 +94,50 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 
 def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -> tuple[Any, ...]:
-    query, key, value, *slots = ctx.saved_tensors
-    *grads, grad_scores = _backward(
-        query, key, value, ctx.squared, ctx.scale, *slots, grad_output, grad_weights, ctx.by
-    )
+    query, key, value, keep, indices, weights = ctx.saved_tensors
+    arguments = (query, key, value, ctx.squared, ctx.scale, keep, indices, weights)
+    if torch.is_grad_enabled():  # the gradients will be differentiated
+        *grads, grad_scores = _differentiable_backward(*arguments, grad_output, grad_weights)
+    else:
+        *grads, grad_scores = _backward(*arguments, grad_output, grad_weights, ctx.by)
     grad_bias = None
     if ctx.bias_shape is not None:
-        grad_bias = grad_scores.new_zeros(ctx.bias_shape)
         # Empty slots have gradient 0, wherever it is added.
-        _, indices, _ = slots
-        grad_bias.scatter_add_(-1, indices.clamp_min(0).long(), grad_scores)
+        at = indices.clamp_min(0).long()
+        grad_bias = grad_scores.new_zeros(ctx.bias_shape).scatter_add_(-1, at, grad_scores)
     return *grads, None, None, None, grad_bias, *(None,) * 6
+
+
+def _differentiable_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    squared: bool,
+    scale: float,
+    keep: Tensor | None,
+    indices: Tensor,
+    weights: Tensor,
+    grad_output: Tensor,
+    grad_weights: Tensor,
+) -> tuple[Tensor, ...]:
+    """Gradients as `_backward`, by torch operations, which have gradients themselves.
+
+    The weights are an output of the forward pass: through them second derivatives reach its masks.
+    """
+    at = indices.clamp_min(0).long()
+
+    def attended(value: Tensor, weights: Tensor) -> Tensor:
+        kept = weights if keep is None else weights * keep
+        return (kept[..., None, :] @ gather_tokens(value, at))[..., 0, :]
+
+    def scores(query: Tensor, key: Tensor) -> Tensor:
+        return pair_scores(query, key, at, squared=squared, scale=scale)
+
+    grad_value, slopes = torch.func.vjp(attended, value, weights)[1](grad_output)
+    slopes = slopes + grad_weights
+    grad_scores = weights * (slopes - (weights * slopes).sum(-1, keepdim=True))
+    found, pull = torch.func.vjp(scores, query, key)
+    return *pull(grad_scores.to(found.dtype)), grad_value, grad_scores
 
 
 torch.library.register_autograd(

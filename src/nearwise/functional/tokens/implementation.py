@@ -49,7 +49,7 @@ def attention_implementation(name: str) -> Iterator[None]:
     name : str
         "plain": torch operations alone, on any device. "cpu": compiled loops over row tiles, for
         tensors on a CPU. "auto": "cpu" on a CPU, "plain" on all other devices and while a model is
-        exported. Or one that an installed package registers by an entry point of the group
+        exported; whatever is forced, "plain" under torch.func. Or one that an installed package registers by an entry point of the group
         "nearwise.attention" (a `FusedAttention`), as the lab does with "triton": fused kernels for
         CUDA devices, for at most 256 neighbors in float32, float16 or bfloat16; on a CPU only under
         Triton's interpreter (environment variable TRITON_INTERPRET=1, set before Python starts);
@@ -93,8 +93,18 @@ def registered(name: str) -> FusedAttention:
 
 
 def only_plain() -> bool:
-    """Whether nothing but torch operations may run: forced, or while a model is exported."""
-    return _forced == "plain" or (_forced == "auto" and is_exported())
+    """Whether nothing but torch operations may run: forced, exported, or under torch.func."""
+    return _forced == "plain" or is_transformed() or (_forced == "auto" and is_exported())
+
+
+def is_traced() -> bool:
+    """Whether a model is exported or transformed, which operators of one's own are in the way of."""
+    return is_exported() or is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether torch.func (`grad`, `vmap`, `jacrev`, ...) transforms what runs."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_exported() -> bool:
@@ -117,10 +127,10 @@ def implementation_for(query: Tensor, n_neighbors: int) -> str:
         fault = registered(_forced).fault(query, n_neighbors)
         if fault:
             raise ValueError(f'The implementation "{_forced}" was asked for, but {fault}')
-    if _forced != "auto":
-        return _forced
     if only_plain():
         return "plain"
+    if _forced != "auto":
+        return _forced
     return automatic_on(query.device.type)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearwise.functional.operators import operator
-from nearwise.functional.tokens.implementation import is_exported
+from nearwise.functional.tokens.implementation import is_exported, is_traced
 from nearwise.functional.tokens.pairs import at_least_single, centered, gather_tokens, pair_scores
 from nearwise.functional.tokens.problem import Found, Tokens
 
@@ -22,7 +22,7 @@ def attend_plain(tokens: Tokens) -> Found:
     """Attend with torch operations alone.
 
     The neighbors are selected tile by tile, so that no more than `_TILE` scores live at once (while
-    a model is exported, those of all pairs do); for the backward pass only those of the selected
+    a model is exported, and under torch.func, those of all pairs do); for the backward pass only those of the selected
     ones are kept, with their keys and values: O(N K D).
     """
     kind = tokens.query.device.type
@@ -30,11 +30,11 @@ def attend_plain(tokens: Tokens) -> Found:
     is_mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     with torch.autocast(kind, enabled=False) if is_mixed else nullcontext():
         with torch.no_grad():
-            indices = _select(tokens) if is_exported() else _nearest(*tokens)
-        return _attend_selected(tokens, indices)
+            indices = _select(tokens) if is_traced() else _nearest(*tokens)
+        return attend_selected(tokens, indices)
 
 
-def _attend_selected(tokens: Tokens, indices: Tensor) -> Found:
+def attend_selected(tokens: Tokens, indices: Tensor) -> Found:
     """Weigh and add up the values at some positions (B, H, N, K), -1 in empty slots."""
     scores = _selected_scores(tokens, indices)
     is_empty = (indices < 0).all(dim=-1, keepdim=True)

@@ -1,5 +1,6 @@
 """Sums over the ranked neighbors of tokens, in which each rank has factors of its own."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,15 +13,20 @@ from nearwise.functional.tokens.kernels import slots as kernels
 from nearwise.functional.tokens.pairs import at_least_single, gather_tokens
 
 
-def differentiate(name: str, undo: Any) -> None:
+def differentiate(name: str, undo: Any, plain: Callable[..., Tensor]) -> None:
     """Give the operator ``nearwise::name`` of (value, indices, weights, kernel) its gradients.
 
     `undo` is the operator ``nearwise::name_backward`` of the gradient of the output and the
-    arguments.
+    arguments; `plain` is the operator in torch operations, by which gradients have gradients.
     """
 
     def gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        grad_value, grad_weights, grad_kernel = undo(*ctx.saved_tensors, grad_output)
+        value, indices, weights, kernel = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradients will be differentiated
+            pull = torch.func.vjp(lambda v, w, k: plain(v, indices, w, k), value, weights, kernel)[1]
+            grad_value, grad_weights, grad_kernel = pull(grad_output)
+        else:
+            grad_value, grad_weights, grad_kernel = undo(*ctx.saved_tensors, grad_output)
         return grad_value, None, grad_weights, grad_kernel
 
     torch.library.register_fake(f"nearwise::{name}_backward", _alike)
@@ -48,10 +54,14 @@ def slot_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
     of all ranks do.
     """
     if only_plain():
-        neighbors = gather_tokens(value, indices.long().clamp_min(0))
-        return (weights[..., None] * neighbors).flatten(-2) @ kernel.flatten(0, 1)
+        return _plain_mix(value, indices, weights, kernel)
     mixed: Tensor = _mix(value, indices.to(torch.int32), weights, kernel)
     return mixed
+
+
+def _plain_mix(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
+    neighbors = gather_tokens(value, indices.long().clamp_min(0))
+    return (weights[..., None] * neighbors).flatten(-2) @ kernel.flatten(0, 1)
 
 
 @operator("slot_mix")
@@ -92,7 +102,7 @@ def _undo_mix(
     return grad_value.to(value.dtype).view(value.shape), grad_weights, grad_kernel
 
 
-differentiate("slot_mix", _undo_mix)
+differentiate("slot_mix", _undo_mix, _plain_mix)
 
 
 def _of_rank(value: Tensor, indices: Tensor, k: int) -> Tensor:
@@ -111,14 +121,17 @@ def slot_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) ->
     is O(N K).
     """
     if implementation_for(value, indices.shape[-1]) != "cpu":
-        empty = indices < 0
-        neighbors = gather_tokens(value, indices.long().clamp_min(0))
-        factors = weights.masked_fill(empty, 0.0)[..., None] * kernel
-        return (factors * neighbors).sum(-2)
+        return _plain_sum(value, indices, weights, kernel)
     whole = at_least_single(value)
     parts = (indices.to(torch.int32), weights.to(whole.dtype), kernel.to(whole.dtype))
     summed: Tensor = _sum(whole, *parts)
     return summed.to(value.dtype)
+
+
+def _plain_sum(value: Tensor, indices: Tensor, weights: Tensor, kernel: Tensor) -> Tensor:
+    neighbors = gather_tokens(value, indices.long().clamp_min(0))
+    factors = weights.masked_fill(indices < 0, 0.0)[..., None] * kernel
+    return (factors * neighbors).sum(-2)
 
 
 @operator("slot_sum")
@@ -183,7 +196,7 @@ def _undo_sum(
     return grad_value, grad_weights, grad_kernel.sum(0).view(kernel.shape)
 
 
-differentiate("slot_sum", _undo_sum)
+differentiate("slot_sum", _undo_sum, _plain_sum)
 
 
 def _by_head(x: Tensor) -> Any:

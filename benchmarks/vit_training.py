@@ -124,7 +124,7 @@ def arms(n_tokens: int) -> dict[str, dict[str, Any]]:
         "convnn spatial": {
             "layer": "ConvNNAttention",
             "K": k,
-            "sampling_type": "spatial",
+            "sampling_type": "grid",
             "num_samples": 3 if few else 6,
         },
         "local": {"layer": "LocalAttention", "window_size": window},

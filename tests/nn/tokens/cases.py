@@ -68,7 +68,7 @@ CASES = [
         {**K5, "metric": "l2", "learned_temperature": True, "null_neighbor": True},
         equivariant=True,
     ),
-    Case("knn-sampled", KNNAttention, {"n_neighbors": 3, "sampling": Sampling("spatial", 8)}),
+    Case("knn-sampled", KNNAttention, {"n_neighbors": 3, "sampling": Sampling("line", 8)}),
     Case("kvt", KvtAttention, K5, equivariant=True),
     Case("convnn", ConvNNAttention, K5, equivariant=True),
     Case(
@@ -95,7 +95,7 @@ CASES = [
         ConvNNAttention,
         {
             "n_neighbors": 3,
-            "sampling": "spatial",
+            "sampling": "line",
             "num_samples": 8,
             "coordinates": "1d",
             "convolution": "standard",
@@ -110,7 +110,7 @@ CASES = [
         ConvNNAttention,
         {
             "n_neighbors": 3,
-            "sampling": "spatial-2d",
+            "sampling": "grid",
             "num_samples": 3,
             "num_prefix_tokens": 1,
             "coordinates": "2d",

@@ -16,7 +16,7 @@ LAYERS = {
     "convnn": (ConvNNAttention, {**K5, "similarity": "euclidean"}),
     "convnn sampled": (
         ConvNNAttention,
-        {**K5, "similarity": "euclidean", "sampling": "spatial", "num_samples": 9},
+        {**K5, "similarity": "euclidean", "sampling": "line", "num_samples": 9},
     ),
     "memory": (MemoryAttention, {**K5, "metric": "l2", "n_recalled": 4}),
 }

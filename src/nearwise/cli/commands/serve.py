@@ -124,7 +124,7 @@ def serve(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             gc.collect()
-            gc.freeze()  # what is loaded stays: looking through it took .2 s, each second under load
+            gc.freeze()  # what is loaded stays: each look through it held requests up for .2 s
             if not quiet:  # from here on Ctrl-C and SIGTERM let requests finish
                 port = listening.getsockname()[1]
                 where = f"http://{f'[{host}]' if ':' in host else host}:{port}"

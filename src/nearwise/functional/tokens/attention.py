@@ -65,7 +65,7 @@ def knn_attention(
     value : Tensor of shape (..., M, Dv)
         Of the same dtype, or of half precision beside float32; so is the output.
     n_neighbors : int
-        Keys a query attends to, from 1 to M.
+        Keys a query attends to, at least 1; all where there are fewer.
     metric : {"matmul", "cosine", "l2"}, default="matmul"
         Score of a pair: dot product, dot product of unit vectors, minus the Euclidean distance.
     scale : float, optional
@@ -80,8 +80,10 @@ def knn_attention(
     include_self : {"candidate", "always", "never"}, default="candidate"
         Whether a token's own key competes like any other, always has a slot, or never.
     candidates : int Tensor or array of shape (C,) or (batch, C), optional
-        Positions of the keys that may be attended; default all. With include_self="always" a
-        token's own key need not be among them.
+        Positions of the keys that may be attended, each once; default all. With
+        include_self="always" a token's own key need not be among them. They are checked where they
+        lie on the CPU; on another device, where that would wait for it, a position that does not
+        exist fails as torch's own indexing does, and one named twice counts once.
     dropout_p : float in [0, 1), default=0
         Share of the weights that are set to 0, the others being scaled up.
     generator : torch.Generator, optional
@@ -165,11 +167,8 @@ def attend(
         generator=generator,
     )
     by = implementation_for(query, n_neighbors)
-    n_keys = tokens.key.shape[2]
-    has_no_pairs = (
-        0 in tokens.query.shape or n_keys == 0 or (n_keys == 1 and include_self == "never")
-    )
-    if has_no_pairs:
+    n_keys = tokens.key.shape[2] - (include_self == "never")
+    if n_keys < 1 or 0 in tokens.query.shape:
         found = _attend_none(tokens)
     else:
         found = attend_plain(tokens) if by == "plain" else attend_fused(tokens, by)

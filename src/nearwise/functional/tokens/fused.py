@@ -8,7 +8,7 @@ from torch import Tensor
 from nearwise.functional.operators import operator
 from nearwise.functional.tokens.cpu import attend_cpu, backward_cpu, interleaved
 from nearwise.functional.tokens.implementation import registered
-from nearwise.functional.tokens.pairs import gather_tokens, pair_scores
+from nearwise.functional.tokens.pairs import at_least_single, gather_tokens, pair_scores
 from nearwise.functional.tokens.problem import Found, Tokens
 
 
@@ -97,9 +97,10 @@ def _gradients(ctx: Any, grad_output: Tensor, _: Tensor, grad_weights: Tensor) -
     query, key, value, keep, indices, weights = ctx.saved_tensors
     arguments = (query, key, value, ctx.squared, ctx.scale, keep, indices, weights)
     if torch.is_grad_enabled():  # the gradients will be differentiated
-        *grads, grad_scores = _differentiable_backward(*arguments, grad_output, grad_weights)
+        found = _differentiable_backward(*arguments, grad_output, grad_weights)
     else:
-        *grads, grad_scores = _backward(*arguments, grad_output, grad_weights, ctx.by)
+        found = _backward(*arguments, grad_output, grad_weights, ctx.by)
+    *grads, grad_scores = found
     grad_bias = None
     if ctx.bias_shape is not None:
         # Empty slots have gradient 0, wherever it is added.
@@ -136,8 +137,8 @@ def _differentiable_backward(
     grad_value, slopes = torch.func.vjp(attended, value, weights)[1](grad_output)
     slopes = slopes + grad_weights
     grad_scores = weights * (slopes - (weights * slopes).sum(-1, keepdim=True))
-    found, pull = torch.func.vjp(scores, query, key)
-    return *pull(grad_scores.to(found.dtype)), grad_value, grad_scores
+    grad_query, grad_key = torch.func.vjp(scores, query, key)[1](at_least_single(grad_scores))
+    return grad_query, grad_key, grad_value, grad_scores
 
 
 torch.library.register_autograd(

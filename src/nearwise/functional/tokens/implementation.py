@@ -49,8 +49,9 @@ def attention_implementation(name: str) -> Iterator[None]:
     name : str
         "plain": torch operations alone, on any device. "cpu": compiled loops over row tiles, for
         tensors on a CPU. "auto": "cpu" on a CPU, "plain" on all other devices and while a model is
-        exported; whatever is forced, "plain" under torch.func. Or one that an installed package registers by an entry point of the group
-        "nearwise.attention" (a `FusedAttention`), as the lab does with "triton": fused kernels for
+        exported; whatever is forced, "plain" under torch.func. Or one that an installed package
+        registers by an entry point of the group "nearwise.attention" (a `FusedAttention`), as the
+        lab does with "triton": fused kernels for
         CUDA devices, for at most 256 neighbors in float32, float16 or bfloat16; on a CPU only under
         Triton's interpreter (environment variable TRITON_INTERPRET=1, set before Python starts);
         not run on a GPU yet.
@@ -98,7 +99,7 @@ def only_plain() -> bool:
 
 
 def is_traced() -> bool:
-    """Whether a model is exported or transformed, which operators of one's own are in the way of."""
+    """Whether a model is exported or transformed: operators of one's own are in the way."""
     return is_exported() or is_transformed()
 
 

@@ -22,8 +22,8 @@ def attend_plain(tokens: Tokens) -> Found:
     """Attend with torch operations alone.
 
     The neighbors are selected tile by tile, so that no more than `_TILE` scores live at once (while
-    a model is exported, and under torch.func, those of all pairs do); for the backward pass only those of the selected
-    ones are kept, with their keys and values: O(N K D).
+    a model is exported, and under torch.func, those of all pairs do); for the backward pass only
+    those of the selected ones are kept, with their keys and values: O(N K D).
     """
     kind = tokens.query.device.type
     # Autocast would round the factors of all products, and select others.

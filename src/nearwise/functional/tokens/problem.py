@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -122,7 +123,7 @@ def make_problem(
     lead = query.shape[:-2]
     batch, heads = (1,) * (2 - len(lead)) + tuple(lead) if len(lead) != 1 else (lead[0], 1)
     chosen = _check_candidates(candidates, batch, n_keys, key.device)
-    _check_neighbors(n_neighbors, n_keys, chosen, include_self)
+    n_slots = _n_slots(n_neighbors, n_keys, chosen, include_self)
     query4, key4, value4 = (x.reshape(batch, heads, *x.shape[-2:]) for x in (query, key, value))
     if metric == "cosine":
         query4, key4 = unit(query4), unit(key4)
@@ -130,7 +131,7 @@ def make_problem(
         query4,
         key4,
         value4,
-        n_neighbors=n_neighbors,
+        n_neighbors=n_slots,
         squared=metric == "l2",
         scale=scale,
         bias=_bias(attn_mask, query, n_queries, n_keys, (batch, heads)),
@@ -140,7 +141,7 @@ def make_problem(
         is_causal=is_causal,
         include_self=include_self,
         candidates=chosen,
-        keep=_keep((batch, heads, n_queries, n_neighbors), value, dropout_p, generator),
+        keep=_keep((batch, heads, n_queries, n_slots), value, dropout_p, generator),
     )
 
 
@@ -168,25 +169,24 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _check_neighbors(
+def check_n_neighbors(n_neighbors: Any) -> None:
+    """Refuse what is no number of neighbors."""
+    if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, Integral) or n_neighbors < 1:
+        raise ValueError(f"n_neighbors={n_neighbors!r} must be an integer of at least 1.")
+
+
+def _n_slots(
     n_neighbors: int, n_keys: int, candidates: Tensor | None, include_self: IncludeSelf
-) -> None:
-    n_choice = n_keys if candidates is None else candidates.shape[1]
-    most = n_choice
-    if candidates is None:
-        most -= int(include_self == "never")
-    else:
-        most += int(include_self == "always")
-    most = max(0, min(most, n_keys))
-    if most == 0 and n_neighbors >= 0:  # no key to attend to: all slots stay empty
-        return
-    if not 1 <= n_neighbors <= most:
-        of = f"{n_keys} keys" if candidates is None else f"{n_choice} candidates"
-        raise ValueError(
-            f"n_neighbors={n_neighbors} must lie between 1 and {most}: there are {of}, and a "
-            f"token's own is {'not among them' if include_self == 'never' else 'one of them'} "
-            f"(include_self={include_self!r})."
-        )
+) -> int:
+    """Slots of a query: as many as there are keys, where there are fewer; one at least."""
+    check_n_neighbors(n_neighbors)
+    most = n_keys - (include_self == "never")
+    if candidates is not None:
+        most = min(most, candidates.shape[1] + (include_self == "always"))
+    # not min(), which would leave the number of slots to a symbol while a model is exported
+    if most >= n_neighbors:
+        return n_neighbors
+    return most if most > 1 else 1
 
 
 def _check_candidates(
@@ -194,7 +194,7 @@ def _check_candidates(
 ) -> Tensor | None:
     if candidates is None:
         return None
-    positions = key_positions(candidates, n_keys, device)
+    positions = as_positions(candidates, n_keys, device)
     if positions.ndim == 2 and len(positions) != batch:
         raise ValueError(
             f"candidates has {len(positions)} rows, but the batch has {batch}. Give one row each, "
@@ -202,34 +202,22 @@ def _check_candidates(
         )
     # Ascending, so that ties go to the lowest position here as elsewhere.
     in_order = positions.sort(dim=-1).values
-    if not torch.compiler.is_compiling() and (in_order.diff(dim=-1) == 0).any():
+    if _is_checked(positions) and (in_order.diff(dim=-1) == 0).any():
         raise ValueError("candidates names a key twice. Give each position once.")
     return in_order.expand(batch, -1)
 
 
-def key_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -> Tensor:
-    """Bring candidates to an int64 tensor, (C,) or (batch, C), of positions that exist.
-
-    Raises ValueError if they are something else.
-    """
-    positions = as_positions(candidates, n_keys, device)
-    if not torch.compiler.is_compiling():
-        low, high = (int(x) for x in positions.aminmax()) if positions.numel() else (0, 0)
-        if low < 0 or (high >= n_keys and positions.numel()):
-            raise ValueError(
-                f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
-            )
-    return positions
+def _is_checked(positions: Tensor) -> bool:
+    """Whether values are looked at: on another device than the CPU each look would wait for it."""
+    return positions.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) -> Tensor:
-    """Bring candidates to an int64 tensor, (C,) or (batch, C), without a look at their values.
+    """Bring candidates to an int64 tensor, (C,) or (batch, C), of positions that exist.
 
-    Raises ValueError if they are no integers, of another shape, or none.
+    Raises ValueError if they are something else, as far as `_is_checked`.
     """
-    positions = candidates
-    if not isinstance(positions, Tensor):
-        positions = torch.as_tensor(positions, device=device)
+    positions = candidates if isinstance(candidates, Tensor) else torch.as_tensor(candidates)
     if positions.dtype not in (torch.int64, torch.int32) or positions.ndim not in (1, 2):
         raise ValueError(
             "candidates must be integer positions of keys, of shape (C,) or (batch, C); got "
@@ -237,7 +225,13 @@ def as_positions(candidates: KeyPositions, n_keys: int, device: torch.device) ->
         )
     if positions.shape[-1] == 0:
         raise ValueError(f"candidates is empty. Name some of the {n_keys} keys.")
-    return positions.to(torch.int64)
+    if _is_checked(positions) and positions.numel():
+        low, high = (int(x) for x in positions.aminmax())
+        if low < 0 or high >= n_keys > 0:
+            raise ValueError(
+                f"candidates lie between {low} and {high}, but the keys are 0 to {n_keys - 1}."
+            )
+    return positions.to(device, torch.int64)
 
 
 def _bias(

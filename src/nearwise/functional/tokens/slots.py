@@ -23,7 +23,7 @@ def differentiate(name: str, undo: Any, plain: Callable[..., Tensor]) -> None:
     def gradients(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
         value, indices, weights, kernel = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradients will be differentiated
-            pull = torch.func.vjp(lambda v, w, k: plain(v, indices, w, k), value, weights, kernel)[1]
+            pull = torch.func.vjp(lambda v, *of: plain(v, indices, *of), value, weights, kernel)[1]
             grad_value, grad_weights, grad_kernel = pull(grad_output)
         else:
             grad_value, grad_weights, grad_kernel = undo(*ctx.saved_tensors, grad_output)

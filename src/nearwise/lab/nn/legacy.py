@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearwise.functional.tokens.problem import key_positions
+from nearwise.functional.tokens.problem import as_positions
 from nearwise.lab.nn.branching import BranchingAttention, BranchingConv, TokenConvolution
 from nearwise.nn.tokens.base import Masks
 from nearwise.nn.tokens.convnn import ConvNNAttention
@@ -64,13 +64,12 @@ def _convnn(
     """Attend as the published ConvNN layer, before its heads are merged."""
     if masks.attn_mask is not None or masks.key_padding_mask is not None or masks.is_causal:
         raise ValueError("A layer with legacy_layout=True knows no masks. Leave them out.")
-    candidates = masks.candidates
-    if candidates is None:
+    if masks.candidates is None:
         candidates = _drawn(layer, key.shape[2], key.device)
-    elif candidates.ndim != 1:
-        raise ValueError("With legacy_layout=True candidates are shared by the batch: shape (C,).")
     else:
-        candidates = key_positions(candidates, key.shape[2], key.device)
+        candidates = as_positions(masks.candidates, key.shape[2], key.device)
+        if candidates.ndim != 1:
+            raise ValueError("With legacy_layout=True the batch shares candidates: shape (C,).")
     query, value = layer._with_coordinates(query), layer._with_coordinates(value)
     columns = layer._with_coordinates(key if candidates is None else key[:, :, candidates])
     scores = _all_scores(layer, query, columns)
@@ -103,7 +102,7 @@ def _drawn(layer: ConvNNAttention, n_tokens: int, device: torch.device) -> Tenso
         place = device if generator is None else generator.device
         drawn = torch.randperm(n_tokens, generator=generator, device=place)
         return drawn[: sampling.num_samples].to(device)
-    if sampling.kind == "spatial" and sampling.num_samples > 0:
+    if sampling.kind == "line" and sampling.num_samples > 0:
         last = n_tokens - sampling.padding - 1
         return torch.linspace(sampling.padding, last, sampling.num_samples, device=device).long()
     return sampling.draw(n_tokens, device, layer.training)

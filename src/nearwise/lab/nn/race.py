@@ -79,7 +79,7 @@ def lazy_gumbel_attention(
     key : Tensor of shape (..., M, D)
     value : Tensor of shape (..., M, Dv)
     n_neighbors : int
-        Keys in S, from 1 to M.
+        Keys in S, at least 1; all where there are fewer.
     n_samples : int
         Draws of each query, at least 2; the standard error falls with the root.
     metric, scale, attn_mask, key_padding_mask, is_causal

@@ -71,7 +71,7 @@ def _convnn_options(a: Arguments, legacy_layout: bool) -> Arguments:
         "similarity": a["magnitude_type"],
         "convolution": a["convolution_type"],
         "weighting": "softmax" if a["softmax_topk_val"] else "raw",
-        "sampling": a["sampling_type"],
+        "sampling": "line" if a["sampling_type"] == "spatial" else a["sampling_type"],
         "num_samples": int(a["num_samples"]),
         "sample_padding": int(a["sample_padding"]) if a["sampling_type"] == "spatial" else 0,
         "coordinates": "1d" if a["coordinate_encoding"] else "none",

@@ -68,7 +68,7 @@ def tail_corrected_attention(
     key : Tensor of shape (..., M, D)
     value : Tensor of shape (..., M, Dv)
     n_neighbors : int
-        Keys in S, from 1 to M.
+        Keys in S, at least 1; all where there are fewer.
     n_samples : int
         Keys drawn outside S, at least 0; with 0 it is `knn_attention`. More than there are take
         all of them.

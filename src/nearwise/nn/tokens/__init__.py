@@ -1,6 +1,5 @@
 """Attention layers of transformers: tokens that attend to their nearest tokens, and their peers."""
 
-from nearwise.nn.tokens.base import Sampling
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention
 from nearwise.nn.tokens.for_transformers import transformers_attention
@@ -9,6 +8,7 @@ from nearwise.nn.tokens.memory import MemoryAttention
 from nearwise.nn.tokens.multihead import KNNMultiheadAttention
 from nearwise.nn.tokens.neighborhood import NeighborhoodAttention1D, NeighborhoodAttention2D
 from nearwise.nn.tokens.registry import TOKEN_LAYERS, token_layer
+from nearwise.nn.tokens.sampling import Sampling
 
 __all__ = [
     "TOKEN_LAYERS",

@@ -1,11 +1,10 @@
-"""What token layers share: projections, heads, masks, and sampling of candidates."""
+"""What token layers share: projections, heads and masks."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens.problem import (
     KeyPositions,
-    as_positions,
     check_mask,
     checked_padding,
 )
@@ -58,9 +56,9 @@ class Masks:
     attn_mask: Tensor | None = None
     key_padding_mask: Tensor | None = None
     is_causal: bool = False
-    candidates: Tensor | None = None
+    candidates: KeyPositions | None = None
 
-    def among(self, candidates: Tensor | None) -> "Masks":
+    def among(self, candidates: KeyPositions | None) -> "Masks":
         """Give the same masks with other candidates."""
         # not dataclasses.replace, which torch 2.6 cannot compile
         return Masks(self.attn_mask, self.key_padding_mask, self.is_causal, candidates)
@@ -153,7 +151,7 @@ class TokenAttention(nn.Module, ABC):
                 "candidates out, or take a layer of k nearest neighbors."
             )
         check_masks(attn_mask, key_padding_mask)
-        masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
+        masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
         return self._merged(self._gated(self._attend(*self._heads(x), masks), x))
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -204,12 +202,6 @@ class TokenAttention(nn.Module, ABC):
         return self.attn_drop if self.training else 0.0
 
 
-def check_n_neighbors(n_neighbors: Any) -> None:
-    """Refuse what is no number of neighbors."""
-    if isinstance(n_neighbors, bool) or not isinstance(n_neighbors, Integral) or n_neighbors < 1:
-        raise ValueError(f"n_neighbors={n_neighbors!r} must be an integer of at least 1.")
-
-
 def check_heads(dim: int, num_heads: int, head_dim: int | None = None) -> None:
     """Refuse a width that the heads do not divide."""
     if dim < 1 or num_heads < 1:
@@ -232,11 +224,6 @@ def check_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> No
     """Refuse masks of other kinds than a layer documents, also where it would not look at them."""
     check_mask("attn_mask", attn_mask, "may attend")
     check_mask("key_padding_mask", key_padding_mask, "leave out", takes_floats=False)
-
-
-def positions_in(x: Tensor, candidates: KeyPositions | None) -> Tensor | None:
-    """Positions of candidates among tokens (batch, N, dim); the attention checks them."""
-    return None if candidates is None else as_positions(candidates, x.shape[1], x.device)
 
 
 def combined_mask(
@@ -288,134 +275,3 @@ def with_some_key(mask: Tensor) -> tuple[Tensor, Tensor]:
         return mask | is_empty, is_empty
     is_empty = torch.isneginf(mask).all(dim=-1, keepdim=True)
     return mask.masked_fill(is_empty, 0.0), is_empty
-
-
-SamplingKind = Literal["all", "random", "spatial", "spatial-2d"]
-_KINDS = get_args(SamplingKind)  # outside of functions: torch 2.6 cannot compile get_args
-
-
-@dataclass
-class Sampling:
-    """A rule that draws candidate tokens.
-
-    Parameters
-    ----------
-    kind : {"all", "random", "spatial", "spatial-2d"}, default="all"
-        "random": `num_samples` tokens, drawn anew in each call and shared by batch and heads;
-        "spatial": `num_samples` tokens evenly along the sequence; "spatial-2d": a grid of
-        `num_samples` x `num_samples` tokens evenly over the grid of tokens.
-    num_samples : int, default=-1
-        -1 for all tokens.
-    padding : int, default=0
-        Tokens to leave out at each end (each edge of the grid); not for "random".
-    num_prefix_tokens : int, default=0
-        Class and register tokens at the front: always candidates, beside those that are drawn
-        from the others.
-    grid_size : tuple of int, optional
-        Rows and columns of the grid behind the prefix; default a square.
-    sample_in_eval : bool, default=False
-        Whether "random" also draws in evaluation mode; else all tokens are candidates there, and
-        results are deterministic.
-    generator : torch.Generator, optional
-        Of "random"; default torch's own. torch.compile takes none: leave it out there.
-
-    Raises
-    ------
-    ValueError
-        If the kind is not known, or no token would be left.
-    """
-
-    kind: SamplingKind = "all"
-    num_samples: int = -1
-    padding: int = 0
-    num_prefix_tokens: int = 0
-    grid_size: tuple[int, int] | None = None
-    sample_in_eval: bool = False
-    generator: torch.Generator | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            known = ", ".join(_KINDS)
-            raise ValueError(f"Sampling {self.kind!r} is not known. Use one of {known}.")
-        if self.num_samples != -1 and self.num_samples < 1:
-            raise ValueError(f"num_samples={self.num_samples} must be positive, or -1 for all.")
-        if self.padding < 0 or self.num_prefix_tokens < 0:
-            raise ValueError("padding and num_prefix_tokens must not be negative.")
-
-    def draw(self, n_tokens: int, device: torch.device, training: bool) -> Tensor | None:
-        """Draw positions (C,) of candidates; None for all tokens.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer tokens than samples, or the padding leaves none.
-        """
-        if self.kind == "all" or self.num_samples == -1 or n_tokens == 0:
-            return None
-        n_free = n_tokens - self.num_prefix_tokens
-        if self.kind == "random":
-            if not training and not self.sample_in_eval:
-                return None
-            drawn = self._random(n_free, device)
-        elif self.kind == "spatial":
-            places = evenly(n_free, self.num_samples, self.padding, "tokens")
-            drawn = torch.tensor(places, device=device)
-        else:
-            drawn = torch.tensor(self._grid(n_free), device=device)
-        prefix = torch.arange(self.num_prefix_tokens, device=device)
-        return torch.cat([prefix, drawn + self.num_prefix_tokens])
-
-    def _random(self, n_free: int, device: torch.device) -> Tensor:
-        if self.num_samples > n_free:
-            raise ValueError(
-                f"num_samples={self.num_samples} exceeds the {n_free} tokens. Lower it, or take "
-                "-1 for all."
-            )
-        if self.generator is None:
-            return torch.randperm(n_free, device=device)[: self.num_samples]
-        own_device = self.generator.device
-        drawn = torch.randperm(n_free, generator=self.generator, device=own_device)
-        return drawn[: self.num_samples].to(device)
-
-    def _grid(self, n_free: int) -> list[int]:
-        n_rows, n_columns = grid_of(n_free, self.grid_size, self.num_prefix_tokens)
-        rows = evenly(n_rows, self.num_samples, self.padding, "rows")
-        columns = evenly(n_columns, self.num_samples, self.padding, "columns")
-        return [row * n_columns + column for row in rows for column in columns]
-
-
-def evenly(n: int, num_samples: int, padding: int, what: str) -> list[int]:
-    """Spread samples over ``padding .. n - 1 - padding``, rounded down."""
-    n_left = n - 2 * padding
-    if num_samples > n_left:
-        raise ValueError(
-            f"{num_samples} samples do not fit the {max(n_left, 0)} of {n} {what} that a padding "
-            f"of {padding} leaves. Lower num_samples or the padding, or take num_samples=-1 for "
-            "all."
-        )
-    if num_samples == 1:
-        return [padding]
-    return [padding + i * (n_left - 1) // (num_samples - 1) for i in range(num_samples)]
-
-
-def grid_of(
-    n_tokens: int, grid_size: tuple[int, int] | None, num_prefix_tokens: int
-) -> tuple[int, int]:
-    """Rows and columns of the tokens behind the prefix.
-
-    Raises ValueError if they do not fill `grid_size`, or no square where none is given.
-    """
-    if grid_size is not None:
-        if math.prod(grid_size) != n_tokens:
-            raise ValueError(
-                f"grid_size={grid_size} holds {math.prod(grid_size)} tokens, but there are "
-                f"{n_tokens} behind {num_prefix_tokens} prefix tokens."
-            )
-        return grid_size
-    side = math.isqrt(n_tokens)
-    if side * side != n_tokens:
-        raise ValueError(
-            f"{n_tokens} tokens behind {num_prefix_tokens} prefix tokens fill no square grid. Set "
-            "grid_size=(rows, columns) and num_prefix_tokens."
-        )
-    return side, side

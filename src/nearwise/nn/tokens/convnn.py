@@ -9,18 +9,15 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import pair_scores, unit
-from nearwise.functional.tokens.problem import IncludeSelf
+from nearwise.functional.tokens.problem import IncludeSelf, check_n_neighbors
 from nearwise.functional.tokens.slots import slot_mix, slot_sum
 from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
-    Sampling,
-    SamplingKind,
     TokenAttention,
-    check_n_neighbors,
-    grid_of,
 )
 from nearwise.nn.tokens.knn import log_total
+from nearwise.nn.tokens.sampling import Sampling, SamplingKind, grid_of
 
 Convolution = Literal["standard", "depthwise", "depthwise-separable"]
 
@@ -60,15 +57,15 @@ class SlotConvolution(nn.Module):
     def forward(self, value: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
         """Output (B, H, N, out_width) of values (B, H, M, in_width).
 
-        `indices` and `weights` (B, H, N, K) are the neighbor in each slot and its factor; -1 and 0
-        in empty slots.
+        `indices` and `weights` (B, H, N, K) are the neighbor in each of the first K slots and its
+        factor; -1 and 0 in empty slots.
         """
+        kernel = self.weight.permute(2, 1, 0)[: indices.shape[-1]]  # (K, in or 1, out)
         if self.kind == "standard":
-            kernel = self.weight.permute(2, 1, 0).to(value.dtype)  # (K, in, out)
-            return slot_mix(value, indices, weights, kernel)
+            return slot_mix(value, indices, weights, kernel.to(value.dtype))
         if self.kind == "depthwise":
-            return slot_sum(value[..., : self.out_width], indices, weights, self.weight[:, 0].T)
-        return self.pointwise(slot_sum(value, indices, weights, self.weight[:, 0].T))
+            return slot_sum(value[..., : self.out_width], indices, weights, kernel[:, 0])
+        return self.pointwise(slot_sum(value, indices, weights, kernel[:, 0]))
 
     def extra_repr(self) -> str:
         """Tell the kind and how many slots."""
@@ -100,14 +97,14 @@ class ConvNNAttention(TokenAttention):
     dim, num_heads, **block
         As for `KNNAttention`; `attn_drop` drops numbers of the convolution's output.
     n_neighbors : int, default=9
-        Slots of the convolution.
+        Slots of the convolution; the last ones stay empty where there are fewer tokens.
     similarity : {"matmul", "cosine", "euclidean"}, default="matmul"
     convolution : {"depthwise", "standard", "depthwise-separable"}, default="depthwise"
         See `SlotConvolution`; shared by the heads.
     weighting : {"softmax", "raw"}, default="softmax"
         Factors of the values: the softmax of the selected similarities (of minus the distances),
         or the similarities themselves (one over the distances).
-    sampling : {"all", "random", "spatial", "spatial-2d"}, default="all"
+    sampling : {"all", "random", "line", "grid"}, default="all"
         Which tokens are candidates, see `Sampling`.
     num_samples, sample_padding, num_prefix_tokens, grid_size, sample_in_eval, generator
         See `Sampling`.
@@ -232,12 +229,6 @@ class ConvNNAttention(TokenAttention):
 
     def _rank_sampled(self, query: Tensor, key: Tensor, masks: Masks) -> Ranked:
         """Rank the candidates behind the token itself."""
-        n_others = key.shape[2] - 1 if masks.candidates is None else masks.candidates.shape[-1]
-        if self.n_neighbors > n_others + 1 and key.shape[2]:
-            raise ValueError(
-                f"n_neighbors={self.n_neighbors} exceeds the token itself and its {n_others} "
-                "candidates. Lower n_neighbors, or take more candidates."
-            )
         own = torch.arange(query.shape[2], device=query.device, dtype=torch.int32)
         own = own[:, None].expand(*query.shape[:3], 1)
         own_score = self._own_score(query, key, own.long())

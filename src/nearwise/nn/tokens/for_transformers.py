@@ -5,8 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import knn_attention
-from nearwise.functional.tokens.problem import TokenMetric
-from nearwise.nn.tokens.base import check_n_neighbors
+from nearwise.functional.tokens.problem import TokenMetric, check_n_neighbors
 
 
 def transformers_attention(n_neighbors: int = 9, *, metric: TokenMetric = "matmul") -> str:

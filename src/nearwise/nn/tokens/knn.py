@@ -8,15 +8,19 @@ from torch import Tensor, nn
 
 from nearwise.functional.tokens import KNNAttentionOutput, attend
 from nearwise.functional.tokens.pairs import centered, pair_scores, unit
-from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, checked_padding
+from nearwise.functional.tokens.problem import (
+    IncludeSelf,
+    TokenMetric,
+    check_n_neighbors,
+    checked_padding,
+)
 from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
-    Sampling,
     TokenAttention,
-    check_n_neighbors,
     expanded_mask,
 )
+from nearwise.nn.tokens.sampling import Sampling
 
 _FIRST_NULL_SCORE = -4.0  # of a null neighbor before training: some percent of the weight at most
 
@@ -29,7 +33,7 @@ class KNNAttention(TokenAttention):
     dim, num_heads, **block
         Width of a token, heads (8 by default), and what every layer takes: see `BlockOptions`.
     n_neighbors : int, default=9
-        Tokens that a token attends to, in each head.
+        Tokens that a token attends to, in each head; all where there are fewer.
     metric : {"matmul", "cosine", "l2"}, default="matmul"
         Score of a pair, see `nearwise.functional.knn_attention`.
     include_self : {"candidate", "always", "never"}, default="candidate"
@@ -155,10 +159,6 @@ class KNNAttention(TokenAttention):
         """Multiply heads (B, H, N, D) by what they learned."""
         return x * self.log_scale.exp()[:, None, None].to(x.dtype)
 
-    def _reach(self, n_tokens: int) -> int:
-        """How many of so many tokens a token attends to."""
-        return self.n_neighbors
-
     def _find(
         self, query: Tensor, key: Tensor, value: Tensor, masks: Masks, dropout_p: float
     ) -> KNNAttentionOutput:
@@ -166,7 +166,7 @@ class KNNAttention(TokenAttention):
             query,
             key,
             value,
-            self._reach(key.shape[2]),
+            self.n_neighbors,
             metric=self._working_metric,
             scale=self.scale,
             attn_mask=masks.attn_mask,

@@ -17,12 +17,11 @@ from nearwise.functional.tokens.problem import (
 from nearwise.nn.tokens.base import (
     BlockOptions,
     Masks,
-    Sampling,
     check_masks,
     check_tokens,
-    positions_in,
 )
 from nearwise.nn.tokens.knn import KNNAttention, log_total
+from nearwise.nn.tokens.sampling import Sampling
 
 # What a memory must call near so that its nearest have the largest scores.
 _NEAR = {
@@ -176,7 +175,7 @@ class MemoryAttention(KNNAttention):
         """
         check_tokens(x, self.dim)
         check_masks(attn_mask, key_padding_mask)
-        masks = Masks(attn_mask, key_padding_mask, is_causal, positions_in(x, candidates))
+        masks = Masks(attn_mask, key_padding_mask, is_causal, candidates)
         query, key, value = self._heads(x)
         if memory is None:
             if not self.attend_local:
@@ -210,9 +209,6 @@ class MemoryAttention(KNNAttention):
         keys, _, log_counts, ids = memory.recall(query, self.n_recalled)
         _, weights = _softmax(self._memory_scores(query, keys) + log_counts)
         return ids, weights
-
-    def _reach(self, n_tokens: int) -> int:
-        return max(1, min(self.n_neighbors, n_tokens - (self.include_self == "never")))
 
     def _attend_both(
         self,

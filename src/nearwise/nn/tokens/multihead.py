@@ -8,8 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearwise.functional.tokens import attend
-from nearwise.functional.tokens.problem import IncludeSelf, TokenMetric, check_mask
-from nearwise.nn.tokens.base import check_heads, check_n_neighbors, expanded_mask
+from nearwise.functional.tokens.problem import (
+    IncludeSelf,
+    TokenMetric,
+    check_mask,
+    check_n_neighbors,
+)
+from nearwise.nn.tokens.base import check_heads, expanded_mask
 
 
 class KNNMultiheadAttention(nn.MultiheadAttention):
@@ -130,7 +135,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
             heads[0],
             heads[1],
             heads[2],
-            max(0, min(self.n_neighbors, n_keys - (self.include_self == "never"))),
+            self.n_neighbors,
             metric=self.metric,
             attn_mask=mask,
             is_causal=is_causal and attn_mask is None,
@@ -202,5 +207,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def _dense(indices: Tensor, weights: Tensor, n_keys: int) -> Tensor:
     """Spread the weights of the neighbors over all keys."""
     dense = weights.new_zeros(*weights.shape[:-1], n_keys)
+    if n_keys == 0:
+        return dense
     # Empty slots add their weight 0 to the first key.
     return dense.scatter_add(-1, indices.clamp_min(0).long(), weights)

@@ -14,8 +14,8 @@ from nearwise.nn.tokens.base import (
     TokenAttention,
     check_tokens,
     expanded_mask,
-    grid_of,
 )
+from nearwise.nn.tokens.sampling import grid_of
 
 # With fewer tokens per neighbor than this, all pairs under a mask are faster than gathered rows.
 _DENSE_BELOW = 32

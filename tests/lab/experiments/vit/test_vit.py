@@ -226,7 +226,7 @@ def test_the_epoch_is_chosen_on_validation_images_only(tmp_path):
 
 
 @pytest.mark.parametrize("layer", ["Attention", "ConvNNAttention", "KNNAttention"])
-@pytest.mark.parametrize("sampling", ["all", "spatial"])
+@pytest.mark.parametrize("sampling", ["all", "grid"])
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_what_was_good(layer, sampling, tmp_path):
     own = settings(
         layer=layer,
@@ -263,7 +263,7 @@ def test_flags_reach_the_layer_under_its_own_names():
     layer = build_vit(convnn.model_copy(update={"sample_padding": 0}), 8, 1, 10).blocks[0].attn
     assert isinstance(layer, layers.ConvNNAttention)
     assert (layer.n_neighbors, layer.similarity, layer.weighting) == (4, "euclidean", "raw")
-    assert (layer.sampling.kind, layer.sampling.num_samples) == ("spatial-2d", 3)
+    assert (layer.sampling.kind, layer.sampling.num_samples) == ("grid", 3)
     knn = settings(layer="KNNAttention", K=4, magnitude_type="euclidean", learned_temperature=True)
     layer = build_vit(knn, 8, 1, 10).blocks[0].attn
     assert (layer.n_neighbors, layer.metric) == (4, "l2")

@@ -101,9 +101,8 @@ def layer_options(settings: VitSettings, image_size: int) -> dict[str, Any]:
 
 def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
     name, s = settings.layer_name, settings
-    kind = {"spatial": "spatial-2d", "spatial-1d": "spatial"}.get(s.sampling_type, s.sampling_type)
     sampling = {
-        "sampling": kind,
+        "sampling": s.sampling_type,
         "num_samples": s.num_samples,
         "sample_padding": s.sample_padding,
         "sample_in_eval": s.sample_in_eval,
@@ -118,7 +117,7 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
     }
     if name == "KNNAttention":
         rule: Any = {
-            "kind": kind,
+            "kind": s.sampling_type,
             "num_samples": s.num_samples,
             "padding": s.sample_padding,
             "sample_in_eval": s.sample_in_eval,
@@ -131,7 +130,7 @@ def _options_by_layer(settings: VitSettings, image_size: int) -> dict[str, Any]:
             "include_self": s.include_self,
             "learned_temperature": s.learned_temperature,
             "null_neighbor": s.null_neighbor,
-            "sampling": None if kind == "all" else Sampling(**rule),
+            "sampling": None if s.sampling_type == "all" else Sampling(**rule),
         }
     by_name: dict[str, dict[str, Any]] = {
         "ConvNNAttention": convnn,

@@ -19,6 +19,8 @@ NEVER_EXISTED = {
     "similarity_type": "magnitude_type (and coordinate_encoding, where places count)",
     "aggregation_type": "convolution_type (and softmax_topk_val, for the weights)",
 }
+# The published README's name; and what saved runs called a line before it had that name.
+SAMPLING_ALIASES = {"spatial": "grid", "spatial-1d": "line"}
 # What the published runs set otherwise than their command line's defaults do, and what their model
 # and its training did that no flag says.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -96,16 +98,16 @@ class VitSettings(BaseModel):
     )
     softmax_topk_val: bool = _flag(True, ATTENTION, "ConvNN: softmax over the top-K scores.")
     K: int = _flag(9, ATTENTION, "Neighbors, or the kernel size of NeighborhoodAttention.", ge=1)
-    sampling_type: Literal["all", "random", "spatial", "spatial-1d"] = _flag(
+    sampling_type: Literal["all", "random", "line", "grid"] = _flag(
         "all",
         ATTENTION,
-        "Which tokens may be neighbors: all, some at random, an even grid of them, or evenly along "
-        "the sequence.",
+        "Which tokens may be neighbors: all, some at random, evenly along the sequence, or an even "
+        "grid of them; spatial, the published name, is grid.",
     )
     num_samples: int = _flag(
-        -1, ATTENTION, "Candidates (random, spatial-1d) or side of the grid (spatial); -1 = all."
+        -1, ATTENTION, "Candidates (random, line) or side of the grid; -1 = all."
     )
-    sample_padding: int = _flag(0, ATTENTION, "Tokens left out at each edge; spatial.", ge=0)
+    sample_padding: int = _flag(0, ATTENTION, "Tokens left out at each edge; line, grid.", ge=0)
     magnitude_type: Literal["matmul", "cosine", "euclidean"] = _flag(
         "matmul", ATTENTION, "How near two tokens are."
     )
@@ -213,6 +215,8 @@ class VitSettings(BaseModel):
             if wrong in values:
                 raise ValueError(f"There is no setting {wrong!r}: it is {right}.")
         given = refuse_unknown(values, cls, "vit")
+        if (kind := given.get("sampling_type")) in SAMPLING_ALIASES:
+            given = {**given, "sampling_type": SAMPLING_ALIASES[kind]}
         return {**RECIPES.get(str(given.get("recipe")), {}), **given}
 
     @model_validator(mode="after")

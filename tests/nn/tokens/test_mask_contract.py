@@ -1,0 +1,181 @@
+"""One contract of masks for every layer, held against torch's own attention.
+
+Every layer stands here with at least as many neighbors as there are tokens, so that it is dense
+attention, with its masks, whatever they forbid: the reference is `scaled_dot_product_attention`
+under one boolean or floating mask put together here, with zeros for a token that may attend to
+nothing.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from nearwise.functional import knn_attention
+from nearwise.lab.nn.sparse import SparseAttention
+from nearwise.memory import TokenMemory
+from nearwise.nn import (
+    ConvNNAttention,
+    KNNAttention,
+    KNNMultiheadAttention,
+    KvtAttention,
+    MemoryAttention,
+    MultiHeadAttention,
+    NeighborhoodAttention1D,
+    NeighborhoodAttention2D,
+    Sampling,
+)
+
+DIM, HEADS = 12, 3
+MANY = 50  # neighbors: more than there are tokens
+
+
+def made(layer, dtype, **options):
+    torch.manual_seed(1)
+    return layer(DIM, HEADS, qkv_bias=True, dtype=dtype, **options)
+
+
+LAYERS = {
+    "MultiHeadAttention": lambda n, dtype: made(MultiHeadAttention, dtype),
+    "KNNAttention": lambda n, dtype: made(KNNAttention, dtype, n_neighbors=MANY),
+    "KNNAttention, sampled": lambda n, dtype: made(
+        KNNAttention, dtype, n_neighbors=MANY, sampling=Sampling("line", n or -1)
+    ),
+    "KvtAttention": lambda n, dtype: made(KvtAttention, dtype),
+    "ConvNNAttention": lambda n, dtype: made(ConvNNAttention, dtype, n_neighbors=MANY),
+    "MemoryAttention": lambda n, dtype: made(MemoryAttention, dtype, n_neighbors=MANY),
+    "NeighborhoodAttention1D": lambda n, dtype: made(
+        NeighborhoodAttention1D, dtype, kernel_size=max(n, 1)
+    ),
+    "NeighborhoodAttention2D": lambda n, dtype: made(
+        NeighborhoodAttention2D, dtype, kernel_size=max(math.isqrt(n), 1)
+    ),
+    "SparseAttention": lambda n, dtype: made(SparseAttention, dtype, mode="all"),
+    "KNNMultiheadAttention": lambda n, dtype: multihead(dtype),
+    "knn_attention": lambda n, dtype: None,
+}
+
+
+def multihead(dtype):
+    torch.manual_seed(1)
+    layer = KNNMultiheadAttention(DIM, HEADS, MANY, batch_first=True, dtype=dtype)
+    torch.nn.init.normal_(layer.in_proj_bias)
+    return layer
+
+
+def masks(kind, batch, n, dtype):
+    """Masks by the names of the layers' arguments, True in `attn_mask` where one may attend."""
+    generator = torch.Generator().manual_seed(5)
+    some = torch.rand(n, n, generator=generator) < 0.6
+    each = torch.rand(batch, HEADS, n, n, generator=generator) < 0.6
+    padding = torch.rand(batch, n, generator=generator) < 0.3
+    bias = torch.randn(n, n, generator=generator, dtype=torch.float64).to(dtype)
+    forbidden = torch.zeros(n, n, dtype=dtype).masked_fill(~some, -torch.inf)
+    some[: n // 2], each[:, 1, : n // 2] = False, False  # rows that may attend to nothing
+    padding[:1] = True  # and a whole item
+    return {
+        "none": {},
+        "causal": {"is_causal": True},
+        "boolean": {"attn_mask": some},
+        "boolean per head": {"attn_mask": each},
+        "floating": {"attn_mask": bias},
+        "floating, forbidding": {"attn_mask": forbidden + bias},
+        "padding": {"key_padding_mask": padding},
+        "padding, causal": {"key_padding_mask": padding, "is_causal": True},
+        "padding, boolean": {"key_padding_mask": padding, "attn_mask": some},
+        "all": {"key_padding_mask": padding, "attn_mask": forbidden, "is_causal": True},
+    }[kind]
+
+
+KINDS = (
+    "none",
+    "causal",
+    "boolean",
+    "boolean per head",
+    "floating",
+    "floating, forbidding",
+    "padding",
+    "padding, causal",
+    "padding, boolean",
+    "all",
+)
+
+
+def torchs(query, key, value, attn_mask=None, key_padding_mask=None, is_causal=False):
+    """Attend as torch does under one mask; a token that may attend to nothing gets zeros."""
+    batch, heads, n, _ = query.shape
+    allowed = torch.ones(batch, heads, n, n, dtype=torch.bool)
+    added = torch.zeros(batch, heads, n, n, dtype=query.dtype)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        allowed = allowed & attn_mask
+    elif attn_mask is not None:
+        added = added + attn_mask
+        allowed = allowed & ~torch.isneginf(added)
+    if key_padding_mask is not None:
+        allowed = allowed & ~key_padding_mask[:, None, None]
+    if is_causal:
+        allowed = allowed & torch.ones(n, n, dtype=torch.bool).tril()
+    is_empty = ~allowed.any(-1, keepdim=True)
+    added = added.masked_fill(~allowed & ~is_empty, -torch.inf).masked_fill(is_empty, 0.0)
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=added)
+    return attended.masked_fill(is_empty, 0.0)
+
+
+def call_of(layer, x, given):
+    """Let a layer attend under masks, in its own polarity."""
+    if layer is None:
+        heads = x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        return knn_attention(heads, heads, heads, MANY, **given)
+    if isinstance(layer, KNNMultiheadAttention):
+        return layer(x, x, x, need_weights=False, **in_its_polarity(given, x.shape))[0]
+    if isinstance(layer, MemoryAttention):
+        return layer(x, memory=TokenMemory(HEADS), remember=False, **given)
+    return layer(x, **given)
+
+
+def in_its_polarity(given, shape):
+    """Turn masks into those of `torch.nn.MultiheadAttention`: True forbids, causal is a mask."""
+    _, n, _ = shape
+    mask = given.get("attn_mask")
+    if mask is not None:
+        mask = ~mask if mask.dtype == torch.bool else mask
+        mask = mask.flatten(0, 1) if mask.ndim == 4 else mask
+    if given.get("is_causal"):
+        future = torch.ones(n, n, dtype=torch.bool).triu(1)
+        mask = future if mask is None else mask.masked_fill(future, -torch.inf)
+    return {"attn_mask": mask, "key_padding_mask": given.get("key_padding_mask")}
+
+
+def expected_of(layer, x, given):
+    """What torch gives for the same weights."""
+    if layer is None:
+        return torchs(*(x.unflatten(-1, (HEADS, -1)).transpose(1, 2),) * 3, **given)
+    if isinstance(layer, KNNMultiheadAttention):
+        weight, bias, out = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj
+    else:
+        weight, bias, out = layer.qkv.weight, layer.qkv.bias, layer.proj
+    heads = [
+        part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        for part in F.linear(x, weight, bias).chunk(3, dim=-1)
+    ]
+    return out(torchs(*heads, **given).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 9), (1, 1), (0, 9), (2, 0)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_masks_mean_what_they_mean_in_torch(name, kind, shape, dtype):
+    batch, n = shape
+    layer, given = LAYERS[name](n, dtype), masks(kind, batch, n, dtype)
+    torch.manual_seed(2)
+    x = torch.randn(batch, n, DIM, dtype=dtype, requires_grad=True)
+    results = []
+    for output in (call_of(layer, x, given), expected_of(layer, x, given)):
+        (gradient,) = torch.autograd.grad(output.square().sum(), x)
+        results.append((output, gradient))
+    close = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 0.1}[dtype]
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, theirs, atol=close, rtol=close)

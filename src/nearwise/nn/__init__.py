@@ -49,6 +49,7 @@ from nearwise.nn.tokens import (
     NeighborhoodAttention1D,
     NeighborhoodAttention2D,
     Sampling,
+    restore_transformers_attention,
     token_layer,
     transformers_attention,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "neighbor_vote",
     "network_config",
     "pair_reliability",
+    "restore_transformers_attention",
     "shared_head",
     "soft_cross_entropy",
     "soft_targets",

@@ -35,6 +35,14 @@ class KNNAttentionOutput(NamedTuple):
     indices: Tensor
     weights: Tensor
 
+    def dense_weights(self, n_keys: int) -> Tensor:
+        """Weights (..., N, n_keys) of all keys; 0 for those that are not attended."""
+        dense = self.weights.new_zeros(*self.weights.shape[:-1], n_keys)
+        if n_keys == 0:
+            return dense
+        # Empty slots add their weight 0 to the first key.
+        return dense.scatter_add(-1, self.indices.clamp_min(0).long(), self.weights)
+
 
 def knn_attention(
     query: Tensor,

@@ -2,7 +2,10 @@
 
 from nearwise.nn.tokens.convnn import ConvNNAttention
 from nearwise.nn.tokens.dense import MultiHeadAttention
-from nearwise.nn.tokens.for_transformers import transformers_attention
+from nearwise.nn.tokens.for_transformers import (
+    restore_transformers_attention,
+    transformers_attention,
+)
 from nearwise.nn.tokens.knn import KNNAttention, KvtAttention
 from nearwise.nn.tokens.memory import MemoryAttention
 from nearwise.nn.tokens.multihead import KNNMultiheadAttention
@@ -21,6 +24,7 @@ __all__ = [
     "NeighborhoodAttention1D",
     "NeighborhoodAttention2D",
     "Sampling",
+    "restore_transformers_attention",
     "token_layer",
     "transformers_attention",
 ]

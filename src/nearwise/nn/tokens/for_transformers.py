@@ -1,20 +1,35 @@
-"""k-NN attention for the models of Hugging Face transformers."""
+"""k-NN attention for the models of Hugging Face transformers, kept in their configurations."""
 
-from typing import Any
+import re
+from collections.abc import Sequence
+from functools import cache, partial, wraps
+from typing import Any, get_args
 
+import torch
 from torch import Tensor, nn
 
-from nearwise.functional.tokens import knn_attention
+from nearwise.functional.tokens import attend
 from nearwise.functional.tokens.problem import TokenMetric, check_n_neighbors
 
+_NAME = re.compile(r"nearwise_knn_(matmul|cosine|l2)_(per_layer_)?(\d+(?:_\d+)*)")
+_KEY = "_attn_implementation"  # of a configuration; transformers reads it, but does not write it
+# What some models pass on that changes scores or weights, and k-NN attention does not know.
+_UNKNOWN = ("head_mask", "softcap", "s_aux", "sinks", "block_indices", "cache")
 
-def transformers_attention(n_neighbors: int = 9, *, metric: TokenMetric = "matmul") -> str:
+
+def transformers_attention(
+    n_neighbors: int | Sequence[int] = 9, *, metric: TokenMetric = "matmul"
+) -> str:
     """Register k-NN attention with transformers and return the name to ask for it.
+
+    A model that has it writes the name into its ``config.json``, and gives the weights of all keys,
+    (batch, heads, N, M), where it is called with ``output_attentions=True``.
 
     Parameters
     ----------
-    n_neighbors : int, default=9
-        Keys a query attends to, in each head; all where there are fewer.
+    n_neighbors : int or sequence of int, default=9
+        Keys a query attends to, in each head; all where there are fewer. Of a sequence, entry i
+        is for layer i, of the encoder and of the decoder where there are both.
     metric : {"matmul", "cosine", "l2"}, default="matmul"
 
     Returns
@@ -27,61 +42,216 @@ def transformers_attention(n_neighbors: int = 9, *, metric: TokenMetric = "matmu
     ImportError
         Without transformers.
     ValueError
-        If `n_neighbors` is not positive.
+        If `n_neighbors` is not positive, or the metric is not known. A model raises it when it is
+        made, if it does not use the interface; when it runs, if `n_neighbors` does not have one
+        entry per layer, its layers cannot be told apart, or its attention has more to it (sinks,
+        soft caps).
 
     Examples
     --------
     >>> import torch
     >>> from transformers import ViTConfig, ViTModel
-    >>> config = ViTConfig(image_size=32, patch_size=8, hidden_size=24, num_hidden_layers=1,
+    >>> config = ViTConfig(image_size=32, patch_size=8, hidden_size=24, num_hidden_layers=2,
     ...                    num_attention_heads=3, intermediate_size=48)
-    >>> model = ViTModel._from_config(config, attn_implementation=transformers_attention(5))
+    >>> name = transformers_attention([9, 5])
+    >>> model = ViTModel._from_config(config, attn_implementation=name)
     >>> model(torch.randn(1, 3, 32, 32)).last_hidden_state.shape
     torch.Size([1, 17, 24])
     """
-    check_n_neighbors(n_neighbors)
+    per_layer = isinstance(n_neighbors, Sequence)
+    counts = tuple(n_neighbors) if isinstance(n_neighbors, Sequence) else (n_neighbors,)
+    if not counts:
+        raise ValueError("n_neighbors is empty. Give one number per layer, or one for all.")
+    for count in counts:
+        check_n_neighbors(count)
+    if metric not in get_args(TokenMetric):
+        raise ValueError(f"metric={metric!r} is not one of {', '.join(get_args(TokenMetric))}.")
+    restore_transformers_attention()
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    name = f"nearwise_knn_{metric}_{'per_layer_' * per_layer}{'_'.join(map(str, counts))}"
+    kept = counts if per_layer else counts[0]
+    AttentionInterface.register(name, partial(_forward, n_neighbors=kept, metric=metric))
+    # The masks of scaled dot-product attention: boolean, True where a query may attend.
+    AttentionMaskInterface.register(name, sdpa_mask)
+    return name
+
+
+@cache
+def restore_transformers_attention() -> None:
+    """Let ``from_pretrained`` give saved models the k-NN attention that they were saved with.
+
+    Once per process; `transformers_attention` does it too. In a process without it transformers
+    refuses to load such a model, as it does not know the attention that ``config.json`` names.
+
+    Raises
+    ------
+    ImportError
+        Without transformers.
+    """
     try:
-        from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+        import transformers
     except ImportError as error:
         raise ImportError(
             'Models of transformers need the extra "vision": pip install nearwise[vision]'
         ) from error
+    # transformers leaves the attention out of what it saves and has no hook for it.
+    config_class: Any = transformers.PretrainedConfig
+    model_class: Any = transformers.PreTrainedModel
+    to_dict, post_init = config_class.to_dict, model_class.post_init
+    from_dict = config_class.from_dict.__func__
 
-    def forward(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        is_causal: bool | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        """Attend (B, H, N, D) as transformers wants it: (B, N, H, D) and no weights."""
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1:  # several query heads share a key head
-            key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        if attention_mask is not None:
-            attention_mask = attention_mask[..., : key.shape[2]]
-        causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
-        causal = causal and attention_mask is None and query.shape[2] == key.shape[2]
-        output = knn_attention(
-            query,
-            key,
-            value,
-            min(n_neighbors, key.shape[2]),
-            metric=metric,
-            scale=scaling if metric == "matmul" else None,
-            attn_mask=attention_mask,
-            is_causal=causal,
-            dropout_p=dropout,
+    @wraps(to_dict)
+    def with_attention(self: Any) -> dict[str, Any]:
+        kept = _kept(self)
+        return to_dict(self) | ({} if kept is None else {_KEY: kept})
+
+    @wraps(from_dict)
+    def restored(cls: Any, config_dict: dict[str, Any], **options: Any) -> Any:
+        is_free = options.get("attn_implementation") is None
+        return from_dict(cls, _read(config_dict, is_free), **options)
+
+    @wraps(post_init)
+    def numbered(self: Any) -> None:
+        post_init(self)
+        _check_interface(self)
+        _number_layers(self)
+
+    config_class.to_dict, model_class.post_init = with_attention, numbered
+    config_class.from_dict = classmethod(restored)
+
+
+def _kept(config: Any) -> str | dict[str, Any] | None:
+    """Name of the k-NN attention of a configuration; a dictionary where its parts differ."""
+    name = getattr(config, _KEY, None)
+    own = name if name and _NAME.fullmatch(name) else None
+    configs = {key: getattr(config, key, None) for key in config.sub_configs}
+    parts = {key: _kept(part) for key, part in configs.items() if part is not None}
+    return own if all(part == own for part in parts.values()) else {"": own, **parts}
+
+
+def _read(saved: dict[str, Any], is_free: bool) -> dict[str, Any]:
+    """Register the k-NN attention that a saved configuration names; leave it out if not free."""
+    read = {}
+    for key, value in saved.items():
+        names = _names(value) if key == _KEY else []
+        if names and not is_free:
+            continue
+        for metric, per_layer, counts in names:
+            n_neighbors = [int(count) for count in counts.split("_")]
+            transformers_attention(n_neighbors if per_layer else n_neighbors[0], metric=metric)
+        read[key] = _read(value, is_free) if isinstance(value, dict) else value
+    return read
+
+
+def _names(saved: Any) -> list[tuple[Any, ...]]:
+    """Parts of the names of k-NN attention in the entry of a saved configuration."""
+    if isinstance(saved, dict):
+        return [found for part in saved.values() for found in _names(part)]
+    found = _NAME.fullmatch(saved) if isinstance(saved, str) else None
+    return [found.groups()] if found else []
+
+
+def _check_interface(model: Any) -> None:
+    """Refuse a model that would attend to all keys, whatever attention it is given."""
+    if _kept(model.config) is not None and not model._can_set_attn_implementation():
+        raise ValueError(
+            f"{type(model).__name__} does not use transformers' attention interface, so that it "
+            "cannot have k-NN attention. Take another model or a newer transformers, or leave "
+            "attn_implementation out."
         )
-        return output.transpose(1, 2).contiguous(), None
 
-    name = f"nearwise_knn_{metric}_{n_neighbors}"
-    AttentionInterface.register(name, forward)
-    # The masks of scaled dot-product attention: boolean, True where a query may attend.
-    AttentionMaskInterface.register(name, sdpa_mask)
-    return name
+
+def _number_layers(model: nn.Module) -> None:
+    """Tell modules with a configuration which layer they are of; not all models do."""
+    for stack in model.modules():
+        layers = list(stack) if isinstance(stack, nn.ModuleList) else []
+        for i, layer in enumerate(layers):
+            module: Any
+            for module in layer.modules():
+                config = getattr(module, "config", None)
+                if getattr(config, "num_hidden_layers", None) == len(layers):
+                    module.nearwise_layer = i
+
+
+def _of_layer(n_neighbors: int | tuple[int, ...], module: nn.Module) -> int:
+    """Neighbors in the layer that an attention module is of."""
+    if isinstance(n_neighbors, int):
+        return n_neighbors
+    n_layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    layer = getattr(module, "layer_idx", None)
+    layer = getattr(module, "nearwise_layer", None) if layer is None else layer
+    if n_layers is None or layer is None or layer >= n_layers:
+        raise ValueError(
+            f"n_neighbors has one entry per layer, but {type(module).__name__} does not know its "
+            "layer. Make the model after transformers_attention was called, with its name as "
+            "attn_implementation, or give one n_neighbors for all layers."
+        )
+    if n_layers != len(n_neighbors):
+        raise ValueError(
+            f"n_neighbors has {len(n_neighbors)} entries, but the model has {n_layers} layers. "
+            "Give one entry per layer, or one number for all."
+        )
+    return n_neighbors[layer]
+
+
+def _forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    *,
+    n_neighbors: int | tuple[int, ...],
+    metric: TokenMetric,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend (B, H, N, D) as transformers wants it: (B, N, H, D), and weights (B, H, N, M)."""
+    for name in _UNKNOWN:
+        if options.get(name) is not None:
+            raise ValueError(f"k-NN attention has no {name}, which {type(module).__name__} needs.")
+    n_queries, n_keys = query.shape[2], key.shape[2]
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:  # several query heads share a key head
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
+    causal = causal and attention_mask is None and 1 < n_queries <= n_keys
+    if causal:  # behind the queries a cache of fixed size is still empty
+        key, value = key[:, :, :n_queries], value[:, :, :n_queries]
+    found = attend(
+        query,
+        key,
+        value,
+        _of_layer(n_neighbors, module),
+        metric=metric,
+        scale=scaling if metric == "matmul" else None,
+        attn_mask=_mask(attention_mask, position_bias, key.shape[2]),
+        is_causal=causal,
+        dropout_p=dropout,
+    )
+    weights = found.dense_weights(n_keys) if _wants_weights(options) else None
+    return found.output.transpose(1, 2).contiguous(), weights
+
+
+def _mask(mask: Tensor | None, bias: Tensor | None, n_keys: int) -> Tensor | None:
+    """Mask and position bias in one."""
+    mask, bias = (None if x is None else x[..., :n_keys] for x in (mask, bias))
+    if mask is None or bias is None:
+        return bias if mask is None else mask
+    return bias.masked_fill(~mask, -float("inf")) if mask.dtype == torch.bool else bias + mask
+
+
+def _wants_weights(options: dict[str, Any]) -> bool:
+    """Whether the model that runs was called with ``output_attentions=True``."""
+    if options.get("output_attentions"):
+        return True
+    try:  # some models, as GPT-2, do not pass it on; transformers then collects what layers return
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:  # before 5.2
+        return False
+    return any("attentions" in key for key in _active_collector.get() or ())

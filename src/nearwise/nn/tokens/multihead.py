@@ -145,7 +145,7 @@ class KNNMultiheadAttention(nn.MultiheadAttention):
         output = self.out_proj(found.output.transpose(1, 2).flatten(2))
         weights = None
         if need_weights:
-            weights = _dense(found.indices, found.weights, n_keys)
+            weights = found.dense_weights(n_keys)
             weights = weights.mean(1) if average_attn_weights else weights
         if not is_batched:
             return output[0], None if weights is None else weights[0]
@@ -202,12 +202,3 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
         zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
         return zeros.masked_fill(mask, -math.inf)
     return mask.to(dtype)
-
-
-def _dense(indices: Tensor, weights: Tensor, n_keys: int) -> Tensor:
-    """Spread the weights of the neighbors over all keys."""
-    dense = weights.new_zeros(*weights.shape[:-1], n_keys)
-    if n_keys == 0:
-        return dense
-    # Empty slots add their weight 0 to the first key.
-    return dense.scatter_add(-1, indices.clamp_min(0).long(), weights)

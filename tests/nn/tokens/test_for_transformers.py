@@ -71,7 +71,6 @@ def inputs(name, padded=None):
     given = {"input_ids": ids}
     if padded is not None:
         given["attention_mask"] = torch.ones(2, 9, dtype=torch.long)
-        given["attention_mask"][1, 6:] = given["attention_mask"][1, :3] = 1
         given["attention_mask"][1, slice(6, 9) if padded == "right" else slice(3)] = 0
     if name == "T5":
         given["decoder_input_ids"] = ids[:, :5]

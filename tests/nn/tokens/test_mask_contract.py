@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nearwise.functional import knn_attention
+from nearwise.functional import attention_implementation, knn_attention
 from nearwise.lab.nn.sparse import SparseAttention
 from nearwise.memory import TokenMemory
 from nearwise.nn import (
@@ -171,11 +171,13 @@ def test_masks_mean_what_they_mean_in_torch(name, kind, shape, dtype):
     layer, given = LAYERS[name](n, dtype), masks(kind, batch, n, dtype)
     torch.manual_seed(2)
     x = torch.randn(batch, n, DIM, dtype=dtype, requires_grad=True)
-    results = []
-    for output in (call_of(layer, x, given), expected_of(layer, x, given)):
-        (gradient,) = torch.autograd.grad(output.square().sum(), x)
-        results.append((output, gradient))
+    expected = with_gradient(expected_of(layer, x, given), x)
     close = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 0.1}[dtype]
-    for ours, theirs in zip(*results, strict=True):
-        assert ours.dtype == dtype
-        torch.testing.assert_close(ours, theirs, atol=close, rtol=close)
+    for implementation in ("auto", "plain"):
+        with attention_implementation(implementation):
+            found = with_gradient(call_of(layer, x, given), x)
+        torch.testing.assert_close(found, expected, atol=close, rtol=close)
+
+
+def with_gradient(output, x):
+    return output, *torch.autograd.grad(output.square().sum(), x)

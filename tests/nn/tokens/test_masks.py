@@ -1,8 +1,10 @@
-"""Masks of every layer: which kinds are taken, and what a token gets that has no key at all."""
+"""Masks of every layer: which kinds are refused, and what goes on where a token has no key at all.
+
+What masks mean is in test_mask_contract.py.
+"""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from nearwise.functional import attention_implementation, knn_attention
@@ -56,14 +58,6 @@ def test_masks_of_integers_are_refused(name, dtype):
         CALLS[name](tokens(), attn_mask=torch.ones(N_TOKENS, N_TOKENS, dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32], ids=str)
-@pytest.mark.parametrize("name", CALLS)
-def test_masks_of_truth_and_of_scores_are_taken(name, dtype):
-    mask = torch.zeros(N_TOKENS, N_TOKENS, dtype=dtype)
-    mask = mask if dtype.is_floating_point or name == "multihead" else ~mask
-    assert torch.as_tensor(CALLS[name](tokens(), attn_mask=mask)[0]).isfinite().all()
-
-
 def test_other_things_than_tensors_are_refused_as_masks():
     with pytest.raises(ValueError, match="got a list"):
         knn_attention(*(tokens(),) * 3, 3, attn_mask=[[True] * N_TOKENS] * N_TOKENS)
@@ -106,44 +100,6 @@ def test_tokens_without_any_key_give_finite_numbers_and_gradients(case, implemen
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
     if "random" not in case.name:  # these draw other tokens
         torch.testing.assert_close(output[2:], alone, **CLOSE)
-
-
-# A null neighbor, which some learn, is there whatever the mask.
-BARE = [c for c in CASES if c.name.startswith(("knn", "kvt", "sparse")) and "learned" not in c.name]
-
-
-@pytest.mark.parametrize("mask", ["bool", "float"])
-@pytest.mark.parametrize("case", BARE, ids=str)
-def test_a_token_without_any_key_attends_to_zeros(case, mask):
-    layer = case.make()
-    allowed = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool)
-    allowed[3] = False
-    if mask == "float":
-        allowed = torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
-    output = layer(tokens(), allowed)[:, 3]
-    torch.testing.assert_close(output, layer.proj.bias.expand_as(output))
-
-
-@each_implementation
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_without_any_key_it_is_what_torchs_own_attention_gives(implementation, is_causal):
-    x = torch.randn(3, HEADS, N_TOKENS, 8, requires_grad=True)
-    padding = holes(False)["key_padding_mask"]
-    allowed = ~padding[:, None, None]
-    past = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool).tril()
-    results = []
-    for call in (
-        lambda: F.scaled_dot_product_attention(
-            x, x, x, attn_mask=allowed & past if is_causal else allowed
-        ),
-        lambda: knn_attention(x, x, x, N_TOKENS, key_padding_mask=padding, is_causal=is_causal),
-    ):
-        with attention_implementation(implementation):
-            output = call()
-            (gradient,) = torch.autograd.grad(output.square().sum(), x)
-        results.append((output, gradient))
-    for theirs, ours in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -30,7 +30,12 @@ class RotaryPositions(nn.Module):
     inv_freq: Tensor
     fading: Tensor
 
-    def __init__(self, head_dim: int, xpos_scale_base: float | None = None) -> None:
+    def __init__(
+        self,
+        head_dim: int,
+        xpos_scale_base: float | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
         super().__init__()
         if head_dim % 2:
             raise ValueError(f"Rotary positions need an even head_dim; got {head_dim}.")
@@ -38,13 +43,13 @@ class RotaryPositions(nn.Module):
             raise ValueError(f"xpos_scale_base={xpos_scale_base} must be positive.")
         self.head_dim, self.xpos_scale_base = head_dim, xpos_scale_base
         # Positions are no state: they follow from the width, in full precision.
-        self.register_buffer("inv_freq", torch.empty(0), persistent=False)
-        self.register_buffer("fading", torch.empty(0), persistent=False)
+        self.register_buffer("inv_freq", torch.empty(0, device=device), persistent=False)
+        self.register_buffer("fading", torch.empty(0, device=device), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Compute the frequencies."""
-        step = torch.arange(0, self.head_dim, 2).float()
+        step = torch.arange(0, self.head_dim, 2, device=self.inv_freq.device).float()
         self.inv_freq = 1.0 / (_THETA ** (step / self.head_dim))
         self.fading = (step + 0.4 * self.head_dim) / (1.4 * self.head_dim)
 
@@ -141,7 +146,7 @@ class LocalAttention(TokenAttention):
         self.positions: RotaryPositions | None = None
         if rotary:
             base = (xpos_scale_base or max(1, window_size // 2)) if use_xpos else None
-            self.positions = RotaryPositions(self.head_dim, base)
+            self.positions = RotaryPositions(self.head_dim, base, block.get("device"))
         self.qk_rmsnorm = qk_rmsnorm
         if qk_rmsnorm:
             self.scale = qk_scale

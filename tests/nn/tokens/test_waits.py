@@ -1,0 +1,73 @@
+"""A step of a layer never waits for its device: no value is looked at.
+
+Tensors of the device "meta" have no values, so that looking at one fails, as it waits on a GPU.
+"""
+
+import pytest
+import torch
+
+from nearwise.functional import knn_attention
+from nearwise.nn import ConvNNAttention, KNNAttention, KNNMultiheadAttention
+from tests.nn.tokens.cases import CASES, DIM, HEADS, N_TOKENS
+
+ON = {"device": "meta"}
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def masks(case):
+    given = {"key_padding_mask": torch.zeros(2, N_TOKENS, dtype=torch.bool, **ON)}
+    if case.masked:
+        given["attn_mask"] = torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool, **ON)
+    return given | ({"is_causal": True} if case.causal else {})
+
+
+def run(call, *inputs):
+    """Forward and backward pass."""
+    output = call(*inputs)
+    output.square().sum().backward()
+    assert output.device.type == "meta"
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@each_case
+def test_with_all_masks(case, mode):
+    layer = getattr(case.layer(DIM, HEADS, **case.options, **ON), mode)()
+    x = torch.randn(2, N_TOKENS, DIM, requires_grad=True, **ON)
+    run(lambda x: layer(x, **masks(case)), x)
+
+
+@pytest.mark.parametrize("include_self", ["candidate", "always", "never"])
+@pytest.mark.parametrize("metric", ["matmul", "cosine", "l2"])
+def test_with_candidates(metric, include_self):
+    candidates = torch.zeros(2, 6, dtype=torch.int64, **ON)
+    for layer in (
+        KNNAttention(DIM, HEADS, metric=metric, include_self=include_self, **ON),
+        ConvNNAttention(DIM, HEADS, **ON),
+    ):
+        x = torch.randn(2, N_TOKENS, DIM, requires_grad=True, **ON)
+        run(lambda x, layer=layer: layer(x, candidates=candidates), x)
+
+
+def test_behind_the_call_of_torchs_layer():
+    layer = KNNMultiheadAttention(DIM, HEADS, batch_first=True, **ON)
+    x = torch.randn(2, N_TOKENS, DIM, requires_grad=True, **ON)
+    padding = torch.zeros(2, N_TOKENS, dtype=torch.bool, **ON)
+    mask = torch.zeros(N_TOKENS, N_TOKENS, dtype=torch.bool, **ON)
+    run(lambda x: layer(x, x, x, key_padding_mask=padding, attn_mask=mask)[0], x)
+
+
+def test_a_look_would_be_seen():
+    x = torch.randn(2, 3, **ON)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        bool((x > 0).any())
+
+
+def test_candidates_on_the_cpu_are_checked_and_others_are_not():
+    x = torch.randn(1, 5, 4)
+    twice = torch.tensor([2, 2, 9])
+    with pytest.raises(ValueError, match="lie between 2 and 9"):
+        knn_attention(x, x, x, 2, candidates=twice)
+    x = x.to("meta")
+    with pytest.raises(ValueError, match="lie between 2 and 9"):
+        knn_attention(x, x, x, 2, candidates=twice)
+    assert knn_attention(x, x, x, 2, candidates=twice.to("meta")).shape == (1, 5, 4)
